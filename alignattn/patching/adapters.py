@@ -211,13 +211,13 @@ def _save_patched(self: PeftModel, *args: Any, **kwargs: Any) -> Any:
 PeftModel.save_pretrained = _save_patched  # type: ignore[method-assign]
 
 
-def carry(model: nn.Module) -> None:
+def carry(model: Any) -> None:
     """Have adapters, those there are and those to come, carry the slots and the alignment of a patched model.
 
     Args:
         model: with a patch; or a `peft.PeftModel` with prompts around one.
     """
-    encoder = _untyped(model).get_base_model() if hasattr(model, "get_base_model") else model
+    encoder = model.get_base_model() if hasattr(model, "get_base_model") else model
     patch_of(encoder).__class__ = CarriedPatch
     for module in encoder.modules():
         if isinstance(module, LayerSlots):
@@ -227,8 +227,3 @@ def carry(model: nn.Module) -> None:
         layers = (module for module in encoder.modules() if isinstance(module, BaseTunerLayer))
         active = next((layer.active_adapters for layer in layers), list(configs)[:1])
         _claim(encoder, configs, active)
-
-
-def _untyped(model: nn.Module) -> Any:
-    """The model, whose attributes torch would type as tensors and modules."""
-    return model

@@ -439,7 +439,7 @@ def test_a_picture_shows_where_a_head_looked(kind, train, tmp_path, capsys, capl
     assert "layer 1, head 2" in picture
     assert "[CLS]" in picture
     # A picture reads nothing of the pooler, which models of tags and answers lack.
-    assert "start random" not in caplog.text
+    assert "new weights" not in caplog.text
     capsys.readouterr()
     words = ("--run", train(kind) / "run", "--file", file, "--explain", tmp_path / "b.svg", "--output_file")
     assert predict(*words, tmp_path / "b.csv", "--layer", 2) == 2
