@@ -33,6 +33,7 @@ from alignattn.models.taggers.crf import CRF_FIELD, tagger_with_crf
 from alignattn.patching import CHILD_NAME, is_patched, patch
 from alignattn.patching.adapter_files import adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES
+from alignattn.patching.routing import lift_guard
 from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts, check_fills, find_file
 from alignattn.patching.state_dicts import FUNCTION_SLOT, is_of_slots, load_slots
@@ -156,7 +157,9 @@ def load_checkpoint(
         differing = {weight for weight, *_ in report["mismatched_keys"]}.difference(held)
         new = differing | set(report["missing_keys"]).difference(held)
         _check_whole(name, model, new, set() if ignore_mismatched_sizes else differing, lacking)
-        if with_slots and CHILD_NAME in fields:
+        if not with_slots:
+            lift_guard(model)
+        elif CHILD_NAME in fields:
             patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
             load_slots(model, source, hub, kwargs.get("variant"))
     _check_finite(name, model)
