@@ -25,7 +25,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import AttentionConfig
-from alignattn.attention.packing import packing_of
+from alignattn.attention.masks import packing_of
 from alignattn.patching.families import give_slotted_forward, is_slotted, take_slotted_forward
 from alignattn.patching.masks import allowed_pairs
 from alignattn.utils.errors import AlignAttnError

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.drawn import drawn
+from alignattn.attention.alignment.calls import Call
+from alignattn.attention.alignment.calls import drawn
 from alignattn.attention.choices import HeadReduction
 from alignattn.utils.errors import AlignAttnError
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.calls import Call
 from alignattn.attention.alignment.pooled import Clouds
 from alignattn.attention.alignment.sampled import SampledAlignment
 from alignattn.attention.choices import HeadReduction

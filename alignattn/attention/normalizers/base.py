@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.choices import choices_with
-from alignattn.attention.cross_mask import Earlier
-from alignattn.attention.edges import Segments
+from alignattn.attention.masks import Earlier, Segments
 from alignattn.attention.slot import Slot
 from alignattn.utils.errors import AlignAttnError
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.cross_mask import Earlier
+from alignattn.attention.masks import Earlier
 from alignattn.attention.normalizers.base import MASKED_SCORE, Normalizer, invalid, is_number, normalize
 from alignattn.utils.errors import AlignAttnError
 

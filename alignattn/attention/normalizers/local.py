@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.attention.cross_mask import Earlier
+from alignattn.attention.masks import Earlier
 from alignattn.attention.normalizers.base import Normalizer, invalid, normalize
 from alignattn.utils.errors import AlignAttnError
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alignattn.attention.derivatives import once_differentiable
-from alignattn.attention.edges import Segments
+from alignattn.attention.masks import Segments
 from alignattn.attention.normalizers.base import Normalizer, normalize
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.alignment.base import Alignment
-from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.calls import Call
 from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, grad_of_its_own, loss_in_blocks
 from alignattn.attention.alignment.cpu.ct import ct_loss
 from alignattn.attention.alignment.cpu.gan import gan_loss

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.calls import Call
 from alignattn.attention.alignment.cpu.scratch import SCRATCH
 from alignattn.attention.derivatives import once_differentiable
 
