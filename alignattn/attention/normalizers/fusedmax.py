@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.derivatives import check_reverse_mode
+from alignattn.attention.masks import Earlier
 from alignattn.attention.normalizers.base import Normalizer, invalid, is_number, normalize
 from alignattn.attention.normalizers.sparse import sparsemax_rule
 
@@ -131,7 +132,7 @@ class Fusedmax(Normalizer):
         _check_weight(weight)
         self.weight = weight
 
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         return _weights(scores, mask, self.weight)
 
 

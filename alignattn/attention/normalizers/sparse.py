@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.attention.derivatives import check_reverse_mode, once_differentiable
-from alignattn.attention.masks import Segments
+from alignattn.attention.masks import Earlier, Segments
 from alignattn.attention.normalizers.base import Normalizer, invalid, is_number, normalize
 
 SPARSEMAX_ALPHA = 2.0
@@ -177,12 +177,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Martins & Astudillo 2016, "From Softmax to Sparsemax", eq. 2.
 
-    Args:
-        scores: `[..., m]`.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
-
-    Returns:
-        `[..., m]`, see `normalize`, whose errors it raises.
+    Arguments, shape of the result and errors as of `softmax`.
     """
     return normalize(sparsemax_rule, scores, mask)
 
@@ -190,12 +185,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the entmax of each row with α = 1.5, by sorting (Peters, Niculae & Martins 2019).
 
-    Args:
-        scores: `[..., m]`.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
-
-    Returns:
-        `[..., m]`, see `normalize`, whose errors it raises.
+    Arguments, shape of the result and errors as of `softmax`.
     """
     return normalize(_entmax15, scores, mask)
 
@@ -259,7 +249,7 @@ def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
 class Sparsemax(Normalizer):
     """`sparsemax` as a module."""
 
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         return sparsemax_rule(scores, mask)
 
     def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
@@ -269,7 +259,7 @@ class Sparsemax(Normalizer):
 class Entmax15(Normalizer):
     """`entmax15` as a module."""
 
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         return _entmax15(scores, mask)
 
     def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
@@ -309,6 +299,6 @@ class Entmax(Normalizer):
         logit = self.alpha_logit.to(torch.promote_types(self.alpha_logit.dtype, torch.float32))
         return (1 + logit.sigmoid()).clamp(min=MIN_ALPHA)
 
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         alpha = self.alpha
         return _entmax(scores, alpha[:, None, None] if isinstance(alpha, Tensor) else alpha)
