@@ -23,7 +23,6 @@ from alignattn.evaluation.calibration import (
     negative_log_likelihood,
     reliability,
 )
-from alignattn.evaluation.calibration.metric import CalibrationError
 from alignattn.utils.errors import AlignAttnError
 
 BINNED = (expected_calibration_error, adaptive_calibration_error, maximum_calibration_error)
@@ -164,32 +163,6 @@ def test_shapes(function, probabilities, labels):
 def test_there_must_be_bins(function):
     with pytest.raises(AlignAttnError, match="num_bins 0"):
         function([[1.0, 0.0]], [0], 0)
-
-
-class TestMetric:
-    def test_is_the_function(self):
-        probabilities, labels = random_predictions(3)
-        metric = CalibrationError(keep_in_memory=True)
-        scores = metric.compute(predictions=probabilities, references=labels, num_bins=15)
-        assert scores == {"calibration_error": expected_calibration_error(probabilities, labels, 15)}
-
-    def test_batches_keep_double_precision(self):
-        probabilities, labels = [[0.6, 0.4], [0.55, 0.45]], [0, 1]
-        # In single precision the first leaves the bin that it shares with the second, which ends at 0.6.
-        rounded = np.float32(probabilities).astype(float)
-        assert expected_calibration_error(rounded, labels) > expected_calibration_error(probabilities, labels) + 0.1
-        metric = CalibrationError(keep_in_memory=True)
-        for row, label in zip(probabilities, labels, strict=True):
-            metric.add_batch(predictions=[row], references=[label])
-        assert metric.compute() == {"calibration_error": expected_calibration_error(probabilities, labels)}
-
-    def test_one_row_of_one_class(self):
-        metric = CalibrationError(keep_in_memory=True)
-        assert metric.compute(predictions=[[1.0]], references=[0]) == {"calibration_error": 0.0}
-
-    def test_of_nothing_raises(self):
-        with pytest.raises(AlignAttnError, match="at least one row"):
-            CalibrationError(keep_in_memory=True).compute(predictions=[], references=[])
 
 
 class TestTemperature:
