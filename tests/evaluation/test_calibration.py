@@ -1,6 +1,9 @@
 """The calibration figures against torchmetrics and scikit-learn, and temperature scaling."""
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from alignattn.evaluation.calibration import (
     negative_log_likelihood,
     reliability,
 )
+from alignattn.evaluation.calibration.metric import CalibrationError
 from alignattn.utils.errors import AlignAttnError
 
 BINNED = (expected_calibration_error, adaptive_calibration_error, maximum_calibration_error)
@@ -163,6 +167,25 @@ def test_shapes(function, probabilities, labels):
 def test_there_must_be_bins(function):
     with pytest.raises(AlignAttnError, match="num_bins 0"):
         function([[1.0, 0.0]], [0], 0)
+
+
+class TestMetric:
+    def test_batches_keep_double_precision(self):
+        probabilities, labels = [[0.6, 0.4], [0.55, 0.45]], [0, 1]
+        # In single precision the first leaves the bin that it shares with the second, which ends at 0.6.
+        rounded = np.float32(probabilities).astype(float)
+        assert expected_calibration_error(rounded, labels) > expected_calibration_error(probabilities, labels) + 0.1
+        metric = CalibrationError()
+        for row, label in zip(probabilities, labels, strict=True):
+            metric.add_batch(predictions=[row], references=[label])
+        assert metric.compute() == {"calibration_error": expected_calibration_error(probabilities, labels)}
+
+    def test_it_makes_no_folder_in_the_users_home(self, tmp_path):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
+        scoring = "from alignattn.evaluation.calibration.metric import CalibrationError\n"
+        scoring += "CalibrationError().compute(predictions=[[0.75, 0.25]], references=[0])"
+        subprocess.run([sys.executable, "-c", scoring], check=True, env=kept | {"HOME": str(tmp_path)})
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestTemperature:
