@@ -2,13 +2,18 @@
 
 import os
 import select
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from alignattn import __version__
 from alignattn.commands import COMMANDS, commands_with_option, get_command
 from alignattn.utils.errors import OUT_OF_MEMORY, AlignAttnError, is_out_of_memory, listing, reason_of
-from alignattn.utils.meant_options import UnknownOptionError
+from alignattn.utils.options import UnknownOptionError
+
+HELP_WIDTH = 80
+"""Characters of a line that no terminal shows."""
 
 USER_ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
@@ -22,18 +27,18 @@ STANDARD_STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
 
 def overview() -> str:
     """Return the commands, one a line."""
-    from alignattn.utils.command_line import folded, help_width
-
     start = max(map(len, COMMANDS)) + len("    ")
+    width = max(shutil.get_terminal_size((HELP_WIDTH, 0)).columns, 2 * start)
     lines = (
-        folded(get_command(name).help.split(), help_width(), f"  {name}".ljust(start), " " * start) for name in COMMANDS
+        textwrap.fill(
+            get_command(name).help, width, initial_indent=f"  {name}".ljust(start), subsequent_indent=" " * start
+        )
+        for name in COMMANDS
     )
-    return "\n".join(
-        [
-            "usage: alignattn COMMAND [options]\n\ncommands:",
-            *lines,
-            "\n`alignattn COMMAND --help` lists the options of a command.",
-        ]
+    commands = "\n".join(lines)
+    return (
+        f"usage: alignattn COMMAND [options]\n\ncommands:\n{commands}\n\n"
+        "`alignattn COMMAND --help` lists the options of a command."
     )
 
 
@@ -53,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(overview(), flush=True)
             return 0 if words else USER_ERROR_EXIT_CODE
         command, rest = get_command(words[0]).select(words[1:])
-        command.call(rest)
+        command.execute(command.parse(rest))
         if sys.stdout is not None:
             # What it still holds is written here, and not after the last chance to say that it cannot be.
             sys.stdout.flush()

@@ -23,7 +23,7 @@ from alignattn.commands import COMMANDS, get_command
 from alignattn.utils.command import Command
 from alignattn.utils.command_line import CONFIG
 from alignattn.utils.option import REQUIRED, Option
-from alignattn.utils.options import options_of
+from alignattn.utils.options import options_of, takes_other_options
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -36,6 +36,8 @@ SHOWN = "image/png"
 WORD_OF_COMMAND = re.compile(r"(?<!\[)`alignattn ([a-z-]+)`(?!\])")
 PUBLIC_NAME = re.compile(r"(?<!\[)`alignattn\.(\w+)`(?!\])")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+TRANSFORMERS_OPTIONS = ", and the other fields of `transformers.TrainingArguments`, which are options, too"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -116,7 +118,8 @@ def _lines_of_command(command: Command, heading: str) -> Iterator[str]:
     rare = [option for option in known if option.rare]
     yield from _tables(daily, f"{heading}#")
     if rare:
-        yield from (f"{heading}# In rare use", "", f"`{command.prog} --help-all` lists these as well.", "")
+        others = TRANSFORMERS_OPTIONS if takes_other_options(command.options) else ""
+        yield from (f"{heading}# In rare use", "", f"`{command.prog} --help-all` lists these as well{others}.", "")
         yield from _tables(rare, f"{heading}##")
     for other in command.subcommands.values():
         yield from _lines_of_command(other, f"{heading}#")

@@ -9,6 +9,7 @@ from typing import Any
 from alignattn.models.lengths import row_length
 from alignattn.tasks import Task
 from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TaskOptions
+from alignattn.training.methods.base import EVALUATION_ROWS
 from alignattn.utils.compression import check_encoding, plain_suffix
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import MAX_PROCESSES, option
@@ -23,9 +24,12 @@ FAN_OUT_HELP = "Neighbours drawn at each layer of a graph, -1: all (default: the
 FEATURES_HELP = "Features of images' regions, .npz or .npy, of a task that reads those."
 BEAMS_HELP = "Beginnings of a sequence followed at a time; 1: greedy."
 MAX_BEAMS = 256
+LABEL_COLUMN = ("label",)
 LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
-OF_OWN_FILES = ("validation_file", "validation_share", "encoding")
-"""Options that go with any file of rows."""
+OF_FILES = ("train_file",)
+OF_THE_TASK = {"task": "the columns are the task's"}
+IN_THE_FILE = {"train_file": "its rows are in the file"}
+"""What options of evaluation rows and of the user's own files require, and what those of a task's rows exclude."""
 
 FROM_TASK = "--task without --train_file"
 FROM_BOTH = "--task and --train_file together, whose rows are the task's"
@@ -45,33 +49,66 @@ class DataOptions(Options):
     """The task and its rows."""
 
     task: str | None = option(None, "One of `alignattn list tasks`, or a YAML file.", group=DATA_GROUP, metavar="TASK")
-    data_dir: str | None = option(None, "Reads Parquet files there, not the Hub.", group=DATA_GROUP, metavar="DIR")
+    data_dir: str | None = option(
+        None, "Reads Parquet files there, not the Hub.", group=DATA_GROUP, metavar="DIR", excludes=IN_THE_FILE
+    )
     train_file: str | None = option(
         None, "CSV, TSV, JSON, Parquet, CoNLL or folder.", group=DATA_GROUP, metavar="FILE", place=input_path
     )
     validation_file: str | None = option(
-        None, "Your own evaluation rows.", group=DATA_GROUP, metavar="FILE", place=input_path
+        None, "Your own evaluation rows.", group=DATA_GROUP, metavar="FILE", place=input_path, requires=OF_FILES
     )
     validation_share: float | None = option(
-        None, "Evaluates on this share of the training rows.", group=DATA_GROUP, above=0, below=1
+        None,
+        "Evaluates on this share of the training rows.",
+        group=DATA_GROUP,
+        above=0,
+        below=1,
+        requires=OF_FILES,
+        excludes={"validation_file": "that holds the evaluation rows"},
     )
-    text_columns: tuple[str, ...] | None = option(None, "The one or two text columns of your files.", group=DATA_GROUP)
-    label_column: tuple[str, ...] = option(("label",), "Of labels; several of 0 and 1: a label each.", group=DATA_GROUP)
-    tokens_column: str | None = option(None, "Their lists of words, whose tags are the label.", group=DATA_GROUP)
+    text_columns: tuple[str, ...] | None = option(
+        None, "The one or two text columns of your files.", group=DATA_GROUP, requires=OF_FILES, excludes=OF_THE_TASK
+    )
+    label_column: tuple[str, ...] = option(
+        LABEL_COLUMN,
+        "Of labels; several of 0 and 1: a label each.",
+        group=DATA_GROUP,
+        requires=OF_FILES,
+        excludes=OF_THE_TASK,
+    )
+    tokens_column: str | None = option(
+        None,
+        "Their lists of words, whose tags are the label.",
+        group=DATA_GROUP,
+        requires=OF_FILES,
+        excludes={**OF_THE_TASK, "text_columns": "a row is a list of words or texts"},
+    )
     skip_bad_rows: bool = option(False, "Leave bad rows out; results.json lists them.", group=DATA_GROUP)
     max_length: int | None = option(None, "Most tokens of a row (default: the task's).", group=DATA_GROUP, low=1)
     max_train_samples: int | None = option(None, "Draw N training rows, class by class.", group=DATA_GROUP, low=1)
-    max_eval_samples: int | None = option(None, "Draw N rows of each evaluation split.", group=DATA_GROUP, low=1)
+    max_eval_samples: int | None = option(
+        None, "Draw N rows of each evaluation split.", group=DATA_GROUP, low=1, requires=EVALUATION_ROWS
+    )
     evaluation_splits: tuple[str, ...] | None = option(
-        None, "Splits evaluated on, as test (default: the task's).", group=DATA_GROUP, rare=True, metavar="SPLIT"
+        None,
+        "Splits evaluated on, as test (default: the task's).",
+        group=DATA_GROUP,
+        rare=True,
+        metavar="SPLIT",
+        excludes=IN_THE_FILE,
     )
     take: str | None = option(None, TAKE_HELP, group=DATA_GROUP, choices=(DRAWN, FIRST, BY_SEED), rare=True)
-    encoding: str | None = option(None, "Of your files (default: utf-8).", group=DATA_GROUP, metavar="NAME", rare=True)
+    encoding: str | None = option(
+        None, "Of your files (default: utf-8).", group=DATA_GROUP, metavar="NAME", requires=OF_FILES, rare=True
+    )
     preprocessing_num_workers: int | None = option(
         None, "Processes that tokenize (default: this).", group=DATA_GROUP, low=1, high=MAX_PROCESSES, rare=True
     )
     fan_out: tuple[int, ...] | None = option(None, FAN_OUT_HELP, group=DATA_GROUP, low=-1, rare=True)
-    features: str | None = option(None, FEATURES_HELP, group=DATA_GROUP, metavar="DIR", place=input_folder, rare=True)
+    features: str | None = option(
+        None, FEATURES_HELP, group=DATA_GROUP, metavar="DIR", place=input_folder, excludes=IN_THE_FILE, rare=True
+    )
     doc_stride: int = option(128, "Tokens that windows of a context share.", group=ANSWER_GROUP, low=0, rare=True)
     n_best_size: int = option(20, "Answers kept for each.", group=ANSWER_GROUP, low=1, rare=True)
     max_answer_length: int = option(30, "Most tokens of an answer.", group=ANSWER_GROUP, low=1, rare=True)
@@ -87,23 +124,26 @@ class DataOptions(Options):
     def source(self) -> str:
         """What the rows are read from: `FROM_TASK`, `FROM_BOTH`, `FROM_CONLL`, `FROM_TAGS` or `FROM_TEXTS`.
 
-        Options of the other sources would be passed over, and are refused.
+        Raises:
+            AlignAttnError: if the options name no rows, or columns that a file of that kind does not have.
         """
-        if self.train_file is None:
-            if self.task is None:
-                raise AlignAttnError(
-                    "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or "
-                    "--tokens_column)"
-                )
-            return self._only(FROM_TASK, "data_dir", "evaluation_splits", "features")
+        if self.train_file is None and self.task is None:
+            raise AlignAttnError(
+                "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or --tokens_column)"
+            )
         if self.task is not None:
-            return self._only(FROM_BOTH, *OF_OWN_FILES)
-        if plain_suffix(self.train_file) == CONLL:
-            return self._only(FROM_CONLL, *OF_OWN_FILES)
+            return FROM_TASK if self.train_file is None else FROM_BOTH
+        is_conll = plain_suffix(str(self.train_file)) == CONLL
+        if is_conll and (self.text_columns or self.tokens_column or self.label_column != LABEL_COLUMN):
+            raise AlignAttnError(f"{self.train_file}: the last column of a CoNLL file has the tags: name no columns")
+        if not is_conll and self.tokens_column is None and (self.text_columns or is_folder(self.train_file)):
+            return FROM_TEXTS
+        if self.is_multi_label:
+            raise AlignAttnError("--label_column names several columns, and words have one of tags: give that")
+        if is_conll:
+            return FROM_CONLL
         if self.tokens_column is not None:
-            return self._only(FROM_TAGS, *OF_OWN_FILES, "tokens_column", "label_column")
-        if self.text_columns or is_folder(self.train_file):
-            return self._only(FROM_TEXTS, *OF_OWN_FILES, "text_columns", "label_column")
+            return FROM_TAGS
         raise AlignAttnError(
             "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
             "words, or --task NAME where it holds rows of that task"
@@ -118,18 +158,6 @@ class DataOptions(Options):
     def has_evaluation_rows(self) -> bool:
         """Whether there are rows beside those to train on."""
         return self.train_file is None or self.validation_file is not None or self.validation_share is not None
-
-    def _only(self, source: str, *fitting: str) -> str:
-        known = options_of(type(self))
-        of_texts = ("text_columns", "tokens_column", "label_column")
-        for name in ("data_dir", "evaluation_splits", "features", *OF_OWN_FILES, *of_texts):
-            if name not in fitting and getattr(self, name) != known[name].default:
-                raise AlignAttnError(f"--{name} does not go with {source}: leave it out")
-        if self.is_multi_label and source != FROM_TEXTS:
-            raise AlignAttnError("--label_column names several columns, and words have one of tags: give that")
-        if self.validation_share is not None and self.validation_file is not None:
-            raise AlignAttnError("--validation_share draws evaluation rows, and --validation_file holds them: give one")
-        return source
 
     def task_options(self, task: Task, processor: Any) -> TaskOptions:
         """Return how the rows of `task` become tensors.

@@ -26,7 +26,7 @@ from alignattn.models.names import model_to_train
 from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.task import MAX_TEXTS
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import NAMED_VALUES, REQUIRED, option
+from alignattn.utils.option import REQUIRED, option
 from alignattn.utils.options import Options
 from alignattn.utils.places import output_folder
 
@@ -40,6 +40,9 @@ FIELDS_OF_THE_TASK = frozenset({"num_labels", "id2label", "label2id", "problem_t
 OF_ATTENTION = frozenset(field.name for field in dataclasses.fields(AttentionConfig))
 NAMES_OF_ATTENTION = OF_ATTENTION | {"attention"}
 """Options that name the attention, which more than one choice of them may do: aa-ct is what is taken without any."""
+
+NAMED_VALUES = "NAME=X"
+"""Stands for a value by name in the help."""
 
 MODEL_GROUP, ATTENTION_GROUP, LORA_GROUP = "model", "attention", "LoRA"
 """In the help."""
@@ -77,13 +80,28 @@ class ModelOptions(Options):
     dtype: str | None = option(None, DTYPE_HELP, group=MODEL_GROUP, choices=DTYPES, rare=True)
     crf: bool = option(False, "Tag words by a CRF over an encoder's scores.", group=MODEL_GROUP, rare=True)
     lora_r: int | None = option(
-        None, "Train LoRA adapters of this rank, not the model.", group=LORA_GROUP, rare=True, low=1
+        None,
+        "Train LoRA adapters of this rank, not the model.",
+        group=LORA_GROUP,
+        rare=True,
+        low=1,
+        excludes={"crf": "a CRF is not kept as an adapter"},
     )
     lora_alpha: float | None = option(
-        None, "Their scale, over the rank (default: twice it).", group=LORA_GROUP, rare=True, above=0
+        None,
+        "Their scale, over the rank (default: twice it).",
+        group=LORA_GROUP,
+        rare=True,
+        above=0,
+        requires=("lora_r",),
     )
     lora_target_modules: tuple[str, ...] | None = option(
-        None, "As query key (default: every linear layer).", group=LORA_GROUP, rare=True, metavar="NAME"
+        None,
+        "As query key (default: every linear layer).",
+        group=LORA_GROUP,
+        rare=True,
+        metavar="NAME",
+        requires=("lora_r",),
     )
     attention: str | None = option(None, ATTENTION_HELP, group=ATTENTION_GROUP)
     score: str | None = option(None, f"{', '.join(SCORES)}.", group=ATTENTION_GROUP)
@@ -196,10 +214,6 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     if arguments.crf and not capabilities.is_pretrained:
         taggers = ", ".join(model for model in MODELS if capabilities_of(model).has_crf)
         raise AlignAttnError(f"--crf is for pretrained encoders, and of the others {taggers} have one: leave it out")
-    if arguments.has_crf and arguments.lora_r is not None:
-        raise AlignAttnError("--lora_r keeps adapters of an encoder, and a CRF is none: leave --lora_r or --crf out")
-    if arguments.lora_r is None and (arguments.lora_alpha or arguments.lora_target_modules):
-        raise AlignAttnError("--lora_alpha and --lora_target_modules are of adapters: give --lora_r as well, as 8")
     if arguments.lora_r is not None and not capabilities.is_pretrained:
         raise AlignAttnError(f"--lora_r is for pretrained models, and {name} starts from nothing: leave it out")
     if arguments.dtype is not None and not capabilities.is_pretrained:

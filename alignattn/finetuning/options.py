@@ -12,20 +12,22 @@ import yaml
 from alignattn.attention.config import BASIS, PLAIN, AttentionConfig
 from alignattn.finetuning.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
 from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
-from alignattn.finetuning.idle_options import ALWAYS_DONE, check_use
 from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_fits
 from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
-from alignattn.finetuning.training_options import PRIVATE_OPTION, RANDOM_BASIS, START, TrainingOptions
+from alignattn.finetuning.training_options import PRIVATE_OPTION, START, TrainingOptions
 from alignattn.models import capabilities_of
-from alignattn.tasks import Task, get_task, is_definition
+from alignattn.tasks import GenerationTask, QuestionAnswering, Task, get_task, is_definition
 from alignattn.tasks.definitions import read_definition
-from alignattn.tasks.task import DRAWN, TEXT
+from alignattn.tasks.task import BY_SEED, DRAWN, TEXT
 from alignattn.tasks.task_types import with_features
 from alignattn.utils.errors import AlignAttnError, install_extra
 from alignattn.utils.options import Options, options_of, resolve, values_of
 
-UNWRITTEN_OPTIONS = frozenset({PRIVATE_OPTION, *ALWAYS_DONE})
-"""Options that a run's config.yaml leaves out: a secret, and what every run does."""
+OF_ALIGNMENT = (
+    *("alignment_weight", "alignment_options", "gradient_scope", "head_reduction"),
+    *("alignment_warmup_ratio", "alignment_learning_rate"),
+)
+"""Options of an alignment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,20 +49,36 @@ class RunOptions(Options):
         # What is wrong is to be said before anything is read; tables list runs whose model is not for their task.
         _ = self.task
         check_fits(self.model, None)
+        check_choice(self)
+        defaults = options_of(type(self))
+        for name, reason in self.unused().items():
+            if self.values[name] != defaults[name].default:
+                raise AlignAttnError(f"--{name} does nothing {reason}: leave it out")
         if self.training.balance is not None:
             self._check_balance()
         if reason := self.training.reason_unsupported(None, has_crf=self.model.has_crf):
             raise AlignAttnError(f"{reason}: leave it out")
         if not capabilities_of(self.model.model).is_pretrained:
-            self._check_from_nothing()
-        if self.attention.gradient_scope == BASIS and self._own_score:
-            raise AlignAttnError(
-                f"--gradient_scope basis: {self._own_score}, and no basis of both is open: leave it out"
-            )
-        if self.attention.gradient_scope == BASIS and self.model.lora_r is not None:
-            raise AlignAttnError(
-                "--gradient_scope basis: adapters lie around the projections that it is folded into: leave --lora_r out"
-            )
+            self._check_from_scratch()
+        if self.attention.gradient_scope == BASIS:
+            self._check_basis_scope()
+
+    def unused(self) -> dict[str, str]:
+        """Return the options that this run does not read, by name, each with the reason."""
+        attention, task, names = self.attention, self.task, dict[str, str]()
+        if attention.alignment is None:
+            names |= dict.fromkeys(OF_ALIGNMENT, "without an alignment, such as --attention aa-ct")
+        elif not (attention.choices["alignment"].is_learned or attention.gradient_scope == BASIS):
+            names["alignment_learning_rate"] = f"beside {attention.alignment}, which has no parameters of its own"
+        if not any(choice.is_learned for slot, choice in attention.choices.items() if slot != "alignment"):
+            names["slot_learning_rate"] = "beside slots without parameters of their own, such as --value qvi has"
+        if not isinstance(task, QuestionAnswering):
+            names |= dict.fromkeys(("doc_stride", "n_best_size", "max_answer_length"), "outside question answering")
+        if self.data.max_train_samples is None and (self.data.max_eval_samples is None or self.data.take == BY_SEED):
+            names["take"] = "without --max_train_samples"
+        if not isinstance(task, GenerationTask):
+            names["num_beams"] = "in a task that generates no sequences"
+        return names
 
     @property
     def _own_score(self) -> str:
@@ -71,14 +89,10 @@ class RunOptions(Options):
 
     def _check_balance(self) -> None:
         given, reason = f"--balance {self.training.balance}", self._own_score or self.attention.reason_unbalanced
-        if self.training.balance_basis == RANDOM_BASIS:
-            self._check_control(given)
         if not capabilities_of(self.model.model).has_heads:
-            raise AlignAttnError(
-                f"{given}: {self.model.model} has no heads whose queries are many, nothing to balance: leave it out"
-            )
+            raise AlignAttnError(f"{given}: {self.model.model} has no heads with many queries to balance: leave it out")
         if reason:
-            raise AlignAttnError(f"{given}: {reason}, and the function would not stay as it is: leave one of them out")
+            raise AlignAttnError(f"{given}: {reason}, so balancing would change its function: leave one of them out")
         if self.attention.gradient_scope == BASIS and self.training.balance != START:
             raise AlignAttnError(
                 f"{given}: --gradient_scope basis chooses the basis that the model ends in: leave one of them out, or "
@@ -90,23 +104,19 @@ class RunOptions(Options):
                 "that, or leave --lora_r out"
             )
 
-    def _check_from_nothing(self) -> None:
+    def _check_basis_scope(self) -> None:
+        if self._own_score:
+            raise AlignAttnError(f"--gradient_scope basis: {self._own_score}, which leaves no basis open: leave it out")
+        if self.model.lora_r is not None:
+            raise AlignAttnError(
+                "--gradient_scope basis: adapters lie around the projections that it is folded into: leave --lora_r out"
+            )
+
+    def _check_from_scratch(self) -> None:
         """Refuse what transformers asks of its own models alone."""
         for name in ("activation_checkpointing", "gradient_checkpointing"):
-            if getattr(self.training, name):
-                raise AlignAttnError(
-                    f"--{name} is for pretrained encoders: {self.model.model} keeps what its layers gave: leave it out"
-                )
-
-    def _check_control(self, given: str) -> None:
-        """Refuse a random basis that is the control of nothing."""
-        control = f"--balance_basis {RANDOM_BASIS}"
-        if self.training.balance_centre:
-            raise AlignAttnError(f"{control}: --balance_centre changes no basis: leave one of them out")
-        if self.training.balance == "epoch":
-            raise AlignAttnError(f"{given}: each epoch would balance the last one's {control} away: give {START}")
-        if self.training.balance != START:
-            raise AlignAttnError(f"{given}: {control} tells what a training makes of a basis: give {START}")
+            if self.values.get(name):
+                raise AlignAttnError(f"--{name} is for pretrained encoders, not for {self.model.model}: leave it out")
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -119,11 +129,6 @@ class RunOptions(Options):
         if is_to_keep_checkpoints(values):
             implied["keep_checkpoints"] = True
         return implied | implied_by_choice(values)
-
-    def check_use(self, given: Mapping[str, Any]) -> None:
-        """Refuse given options that would do nothing."""
-        check_choice(self)
-        check_use(self, given)
 
     def check_places(self, *, reads: bool = True) -> None:
         """Check what the options name on this machine; a run that is there may have finished, and need none of it."""
@@ -186,12 +191,12 @@ class RunOptions(Options):
         return replace(self, training=replace(self.training, **training))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options as plain types; those of `UNWRITTEN_OPTIONS` and what is None by default are left out."""
+        """Return the options as plain types; the secret and what is None by default are left out."""
         defaults = _defaults(type(self))
         return {
             name: _plain(value)
             for name, value in self.values.items()
-            if name not in UNWRITTEN_OPTIONS and (value is not None or defaults.get(name) is not None)
+            if name != PRIVATE_OPTION and (value is not None or defaults.get(name) is not None)
         }
 
     def to_yaml(self) -> str:
@@ -207,7 +212,7 @@ class RunOptions(Options):
         theirs = _defaults(type(self)) | dict(written)
         mine = self.to_dict()
         alike = NAMES_OF_ATTENTION if _attention_of(theirs) == self.attention else ()
-        passed_over = UNWRITTEN_OPTIONS.union(alike)
+        passed_over = {PRIVATE_OPTION, *alike}
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name) and name not in passed_over)
 
 

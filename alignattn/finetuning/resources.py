@@ -52,7 +52,7 @@ def check_precision(options: RunOptions, weights: torch.dtype) -> None:
         options: of the run.
         weights: the type of the pretrained model.
     """
-    training, given = options.training, f"--dtype {options.model.dtype}"
+    given = f"--dtype {options.model.dtype}"
     if options.model.lora_r is None and weights == torch.float16:
         raise AlignAttnError(
             f"{given}: weights in float16 cannot be trained, small gradients and the optimizer's moments of them are 0 "
@@ -61,7 +61,7 @@ def check_precision(options: RunOptions, weights: torch.dtype) -> None:
         )
     computed = {"fp16": torch.float16, "bf16": torch.bfloat16}
     for name, dtype in computed.items():
-        if getattr(training, name) and weights in computed.values() and weights != dtype:
+        if options.values.get(name) and weights in computed.values() and weights != dtype:
             raise AlignAttnError(
                 f"--{name} true computes in {_name(dtype)}, and the weights are loaded in {_name(weights)}: give "
                 f"--dtype float32, or --{name} false"
@@ -76,12 +76,15 @@ def check_memory(options: RunOptions, model: nn.Module, weights: torch.dtype) ->
         model: of the run, on no device, without adapters.
         weights: the type of its weights.
     """
-    training, arguments = options.training, options.model
-    if training.fsdp or training.deepspeed:
+    arguments, values = options.model, options.values
+    if values.get("fsdp") or values.get("deepspeed"):
         # They share the weights out.
         return
-    parameters, free = sum(parameter.numel() for parameter in model.parameters()), _free_memory(training.use_cpu)
-    needed = parameters * weights.itemsize * (1 if arguments.lora_r is not None else _copies(training.optim))
+    parameters, free = (
+        sum(parameter.numel() for parameter in model.parameters()),
+        _free_memory(options.training.use_cpu),
+    )
+    needed = parameters * weights.itemsize * (1 if arguments.lora_r is not None else _copies(values.get("optim")))
     if needed > free:
         what = "the weights" if arguments.lora_r is not None else "weights, gradients and the optimizer's moments"
         raise AlignAttnError(
@@ -95,9 +98,9 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _copies(optimizer: str) -> int:
+def _copies(optimizer: str | None) -> int:
     """How many numbers a training holds at least of each parameter: itself, its gradient, and Adam's moments."""
-    return 2 + (ADAM_MOMENTS if optimizer in ADAMS else 0)
+    return 2 + (ADAM_MOMENTS if optimizer is None or optimizer in ADAMS else 0)
 
 
 def _free_memory(use_cpu: bool) -> int:
@@ -119,7 +122,7 @@ def describe_precision(options: RunOptions, model: nn.Module) -> str:
     # Beside a head that is trained peft keeps the untrained one.
     weights = [one for name, one in model.named_parameters() if ORIGINAL not in name]
     frozen, trained = ([one for one in weights if one.requires_grad == trains] for trains in (False, True))
-    size = _bytes_of(frozen) + _copies(options.training.optim) * _bytes_of(trained)
+    size = _bytes_of(frozen) + _copies(options.values.get("optim")) * _bytes_of(trained)
     parts = {"stored": _stored(options.model), "frozen": _types(frozen), "trained": _types(trained)}
     said = ", ".join(f"{what} in {listing(types)}" for what, types in parts.items() if types)
     lossy = any(one.dtype == torch.bfloat16 for one in trained)

@@ -178,7 +178,7 @@ def _build_trainer(
             train_dataset=data.train.encoded,
             data_collator=processor_for(task).collator(built.tokenizer, data.train, is_training=True),
             processing_class=built.tokenizer,
-            callbacks=[Progress.suiting(training.disable_tqdm), *filter(None, [stops])],
+            callbacks=[Progress.suiting(training.transformers.get("disable_tqdm")), *filter(None, [stops])],
         )
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer judges some options by itself, such as --report_to; its messages name them.

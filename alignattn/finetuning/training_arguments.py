@@ -2,20 +2,41 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import torch
-from transformers import TrainingArguments
+from transformers import HfArgumentParser, TrainingArguments
+from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.training_args import ParallelMode
 
-from alignattn.finetuning.training_options import PRIVATE_OPTION, TransformersOptions
+from alignattn.finetuning.training_options import OTHERS, PRIVATE_OPTION, TransformersOptions
 from alignattn.tasks import NodeClassification, Task
 from alignattn.training.arguments import AlignmentTrainingArguments, method_arguments
 from alignattn.utils.errors import AlignAttnError, one_line
-from alignattn.utils.option import BOOLEANS
+from alignattn.utils.option import BOOLEANS, MAX_PROCESSES, MAX_SEED, PLACEHOLDERS, Option
+from alignattn.utils.options import values_of
 from alignattn.utils.publishing import publishable
+
+SET_BY_ALIGNATTN = frozenset(
+    {
+        *("do_train", "do_eval", "do_predict", "include_for_metrics", "length_column_name"),
+        *("prediction_loss_only", "label_names", "remove_unused_columns", "eval_do_concat_batches"),
+        "batch_eval_metrics",
+    }
+)
+"""Fields of `TrainingArguments` that are no options: every run trains and evaluates, and is scored."""
+
+RANGES: Mapping[str, Mapping[str, float]] = {
+    **{name: {"low": 0} for name in ("adam_epsilon", "eval_delay", "max_grad_norm", "neftune_noise_alpha")},
+    **{name: {"low": 1} for name in ("dataloader_prefetch_factor", "ddp_bucket_cap_mb", "ddp_timeout")},
+    **{name: {"low": 1} for name in ("eval_accumulation_steps", "torch_empty_cache_steps")},
+    **{name: {"low": 0, "below": 1} for name in ("adam_beta1", "adam_beta2")},
+    "data_seed": {"low": 0, "high": MAX_SEED},
+    "dataloader_num_workers": {"low": 0, "high": MAX_PROCESSES},
+}
+"""The ranges of transformers' other numbers, which it does not declare."""
 
 T = TypeVar("T", bound=TrainingArguments)
 
@@ -40,14 +61,15 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
         options: of the training.
         arguments: the class to return.
     """
-    names = [field.name for field in fields(cast(Any, arguments)) if field.init and hasattr(options, field.name)]
-    values: dict[str, Any] = {name: getattr(options, name) for name in names}
+    fields_taken = {field.name for field in fields(cast(Any, arguments)) if field.init}
+    values = {name: value for name, value in values_of(options).items() if name in fields_taken}
     _check_launch()
     if _processes() > 1 and not torch.accelerator.is_available():
         # Without it each process would make the whole run by itself, in the same folder.
         values["use_cpu"] = True
-    # transformers takes a yes or no, or words that it is about to forget.
-    values["fsdp"] = BOOLEANS.get(str(values["fsdp"]).lower(), values["fsdp"])
+    if "fsdp" in values:
+        # transformers takes a yes or no, or words that it is about to forget.
+        values["fsdp"] = BOOLEANS.get(str(values["fsdp"]).lower(), values["fsdp"])
     try:
         args = arguments(**{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
     except AlignAttnError:
@@ -55,10 +77,55 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
     except (ValueError, TypeError, ImportError) as error:
         raise AlignAttnError(one_line(error)) from error
     _check_sharding(args)
+    missing = set(args.report_to or ()) - set(get_available_reporting_integrations())
+    if missing:
+        raise AlignAttnError(f"--report_to {' '.join(sorted(missing))}: install that package, or leave it out")
     if args.device.type == "cpu":
         # Pinning serves the copy to an accelerator; without one torch warns at every loader.
         args.dataloader_pin_memory = False
     return args
+
+
+def transformers_options() -> dict[str, Option]:
+    """Return the options that transformers' own parser takes for `TrainingArguments`, by name."""
+    parser: Any = HfArgumentParser(TrainingArguments)  # type: ignore[arg-type]
+    defaults, hints = vars(parser.parse_args([])), get_type_hints(TrainingArguments)
+    known: dict[str, Option] = {}
+    for action in parser._actions:
+        name = action.dest
+        # Of two words for one option, as `--no_…`, the first is the one that takes a value.
+        if name in known or name in ("help", *SET_BY_ALIGNATTN):
+            continue
+        types = _types_of(action, hints[name])
+        if not types:
+            continue
+        default = tuple(defaults[name]) if isinstance(defaults[name], list) else defaults[name]
+        choices = [getattr(choice, "value", choice) for choice in action.choices or ()]
+        known[name] = Option(
+            name=name,
+            types=types,
+            default=default,
+            is_list=action.nargs == "+",
+            takes_none=type(None) in get_args(hints[name]) or default is None,
+            help=" ".join((action.help or "").replace("%%", "%").split()),
+            group=OTHERS,
+            choices=choices,
+            rare=True,
+            **dict[str, Any](RANGES.get(name, {})),
+        )
+    return known
+
+
+def _types_of(action: Any, hint: Any) -> Sequence[type[Any]]:
+    """The types of a value of an option; none where no text makes one."""
+    if action.dest in TrainingArguments._VALID_DICT_FIELDS or get_origin(action.type) is dict:
+        # Some take the path of a JSON file as well.
+        return (dict,) if action.dest.endswith("_kwargs") else (dict, str)
+    if action.choices or (isinstance(action.type, type) and issubclass(action.type, str)):
+        return (str,)
+    if action.type in PLACEHOLDERS:
+        return (action.type,)
+    return (bool,) if bool in (hint, *get_args(hint)) else ()
 
 
 def _processes() -> int:

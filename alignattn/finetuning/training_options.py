@@ -1,29 +1,20 @@
-"""The options of a training: transformers', as a table holds them, with our defaults, and our own beside them."""
+"""The options of a training: our own, those of `transformers.TrainingArguments` that we read, and its others."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, make_dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_class
-from alignattn.training.methods import MethodOptions, chosen_methods, refuse_together
+from alignattn.training.methods import MethodOptions, chosen_methods
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import MAX_SEED, REQUIRED, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import Options, other_options
 from alignattn.utils.places import input_folder, output_folder
-
-TABLE_FILE = Path(__file__).with_name("training_options.json")
-"""Written by `alignattn.finetuning.training_table`, and held to the installed transformers by a test."""
 
 RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transformers' other options"
 """Groups in the help."""
-
-ASKED_BATCH: Mapping[str, str] = {"batch_size": "called --per_device_train_batch_size in a training"}
-ASKED_WARMUP: Mapping[str, str] = {"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"}
-"""Names by which options are asked for."""
 
 TWIN_HELP = "Finished plain run of the same seed: the card says how far the function moved."
 SLOT_RATE = "Of parameters that slots add (default: the model's)."
@@ -39,23 +30,16 @@ BALANCE_BASES = ("balanced", RANDOM_BASIS)
 BASIS_HELP = "Control: random, as far from the model's own."
 BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
-
 SAMPLING_HELP = "Which rows make a batch (default: group_by_length of an encoder, random as published)."
+L2_HELP = "Half of it times the squared weights joins the loss, as Adam's own weight decay (Kingma & Ba)."
+
+SAVE_STRATEGIES = ("no", "epoch", "steps", "best")
 BY_LENGTHS = (BY_LENGTH, REBALANCED)
 """The orders that look at the lengths of rows."""
-L2_HELP = "Half of it times the squared weights joins the loss, as Adam's own weight decay (Kingma & Ba)."
 STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
 """Options that are a share of all steps below 1, and steps above."""
 
-SCORING_OPTIONS: Mapping[str, Any] = {
-    "eval_do_concat_batches": True,
-    "prediction_loss_only": False,
-    "label_names": None,
-    "remove_unused_columns": True,
-    "batch_eval_metrics": False,
-}
-"""Options of the Trainer without whose defaults a run cannot be scored."""
-
+PUSHED = ("push_to_hub",)
 PRIVATE_OPTION = "hub_token"
 """A secret: a run's folder is made to be passed on."""
 
@@ -65,58 +49,77 @@ PUSH_OPTIONS = (
 )
 """Options of where a run is pushed to."""
 
-_TYPES: Mapping[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "dict": dict | str}
 
+@dataclass(frozen=True, kw_only=True)
+class TransformersOptions(Options):
+    """transformers' training options: those that each command reads or gives another default, and the others.
 
-def _field(name: str, entry: Mapping[str, Any]) -> tuple[str, Any, Any]:
-    described = ("type", "default", "help", "takes_none", "is_list")
-    details = {key: value for key, value in entry.items() if key not in described}
-    kind = _TYPES[entry["type"]]
-    kind = tuple.__class_getitem__((kind, ...)) if "is_list" in entry else kind
-    default = tuple(entry["default"]) if isinstance(entry["default"], list) else entry["default"]
-    value = option(default, entry["help"], group=OTHERS, rare=True, **details)
-    return name, kind | None if "takes_none" in entry else kind, value
+    Attributes:
+        transformers: the other fields of `TrainingArguments` that are given, by name.
+    """
 
-
-if TYPE_CHECKING:
-
-    class TransformersOptions(Options):
-        """The options of `transformers.TrainingArguments`, with its defaults."""
-
-        def __getattr__(self, name: str) -> Any: ...
-else:
-    _table = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
-    TransformersOptions = make_dataclass(
-        "TransformersOptions",
-        [_field(name, entry) for name, entry in _table.items()],
-        bases=(Options,),
-        frozen=True,
-        kw_only=True,
+    transformers: Mapping[str, Any] = other_options("alignattn.finetuning.training_arguments:transformers_options")
+    output_dir: str = option(REQUIRED, "Folder of the run.", group=RUN, metavar="DIR", place=output_folder)
+    seed: int = option(42, "Seed of the run.", group=RUN, low=0, high=MAX_SEED)
+    save_strategy: str = option("epoch", "When checkpoints are saved.", group=RUN, choices=SAVE_STRATEGIES)
+    save_steps: float = option(500, "Steps between checkpoints; below 1 a share.", group=RUN, above=0, rare=True)
+    resume_from_checkpoint: str | None = option(None, "Folder of a checkpoint to go on from.", group=RUN, rare=True)
+    push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
+    learning_rate: float = option(2e-5, "Of the pretrained model.", group=TRAINING, low=0)
+    num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING, above=0)
+    max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING, low=1)
+    per_device_train_batch_size: int = option(8, "Rows of a step on a device.", group=TRAINING, low=1)
+    per_device_eval_batch_size: int = option(8, "Rows of a batch in evaluation.", group=TRAINING, low=1, rare=True)
+    gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING, low=1)
+    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share.", group=TRAINING, low=0)
+    weight_decay: float = option(0.0, "Weight decay.", group=TRAINING, low=0)
+    logging_steps: float = option(
+        LOGGING_STEPS, "Steps between logs; below 1 a share.", group=TRAINING, above=0, rare=True
     )
+    logging_nan_inf_filter: bool = option(False, LOSS_FILTER, group=TRAINING, rare=True)
+    bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
+    use_cpu: bool = option(False, "Train on the CPU, even where there is a GPU.", group=TRAINING, rare=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in STEPS_OR_SHARES:
+            value = getattr(self, name, None) or 0
+            if value > 1 and value != int(value):
+                raise AlignAttnError(f"--{name} {value}: give a whole number of steps, or a share of all below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(MethodOptions, TransformersOptions):
-    """transformers' training options with the defaults of a fine-tuning run, and our own."""
+    """The training options of a fine-tuning run, those of the training methods among them."""
 
-    output_dir: str = option(REQUIRED, "Folder of the run.", group=RUN, metavar="DIR", place=output_folder)
-    seed: int = option(42, "Seed of the run.", group=RUN)
     seeds: tuple[int, ...] | None = option(
-        None, "Several: a run each in DIR/seed-N.", group=RUN, low=0, high=MAX_SEED, distinct="seed"
+        None,
+        "Several: a run each in DIR/seed-N.",
+        group=RUN,
+        low=0,
+        high=MAX_SEED,
+        distinct="seed",
+        excludes={"seed": "each run has its own"},
     )
-    save_strategy: str = option("epoch", "When checkpoints are saved.", group=RUN)
-    save_total_limit: int | None = option(1, "How many of them are kept.", group=RUN, rare=True)
+    save_total_limit: int | None = option(1, "How many of them are kept.", group=RUN, low=1, rare=True)
+    save_only_model: bool = option(False, "Checkpoints of the model alone.", group=RUN, rare=True)
     keep_checkpoints: bool = option(False, "Keep them in the finished run.", group=RUN, rare=True)
-    push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
-    hub_model_id: str | None = option(None, "Repository that it is pushed to.", group=RUN)
-    learning_rate: float = option(2e-5, "Of the pretrained model.", group=TRAINING)
-    num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING)
-    max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING)
-    per_device_train_batch_size: int = option(8, "Rows of a step on a device.", group=TRAINING, asked_as=ASKED_BATCH)
-    per_device_eval_batch_size: int = option(8, "Rows of a batch in evaluation.", group=TRAINING, rare=True)
-    gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING)
-    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share.", group=TRAINING, asked_as=ASKED_WARMUP)
-    weight_decay: float = option(0.0, "Weight decay.", group=TRAINING)
+    hub_model_id: str | None = option(None, "Repository that it is pushed to.", group=RUN, requires=PUSHED)
+    hub_token: str | None = option(None, "Token of that push.", group=RUN, requires=PUSHED, rare=True)
+    hub_private_repo: bool | None = option(
+        None, "Whether a new repository is private.", group=RUN, requires=PUSHED, rare=True
+    )
+    hub_revision: str | None = option(None, "Branch that it is pushed to.", group=RUN, requires=PUSHED, rare=True)
+    eval_strategy: str = option(
+        "no", "When rows are evaluated on the way.", group=TRAINING, choices=("no", "epoch", "steps"), rare=True
+    )
+    eval_steps: float | None = option(
+        None, "Steps between evaluations; below 1 a share.", group=TRAINING, above=0, rare=True
+    )
+    early_stopping_patience: int | None = option(None, PATIENCE_HELP, group=TRAINING, low=1)
+    load_best_model_at_end: bool = option(False, "Take the best checkpoint, not the last.", group=TRAINING, rare=True)
+    metric_for_best_model: str | None = option(None, "Metric that chooses it.", group=TRAINING, rare=True)
+    greater_is_better: bool | None = option(None, "Of that metric.", group=TRAINING, rare=True)
     train_sampling_strategy: str = option(
         AT_RANDOM,
         SAMPLING_HELP,
@@ -124,18 +127,24 @@ class TrainingOptions(MethodOptions, TransformersOptions):
         choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED),
         rare=True,
     )
-    l2_penalty: float = option(0.0, L2_HELP, group=OTHERS, low=0, rare=True)
-    early_stopping_patience: int | None = option(None, PATIENCE_HELP, group=TRAINING, low=1)
-    bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
-    logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1 a share.", group=TRAINING, rare=True)
-    logging_nan_inf_filter: bool = option(False, LOSS_FILTER, group=OTHERS, rare=True)
+    l2_penalty: float = option(0.0, L2_HELP, group=TRAINING, low=0, rare=True)
     plain_twin: str | None = option(
         None, TWIN_HELP, group=ALIGNMENT_GROUP, metavar="DIR", place=input_folder, rare=True
     )
     log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
     balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
-    balance_centre: bool = option(False, "Equal means alone: one bias changes.", group=ALIGNMENT_GROUP, rare=True)
-    balance_basis: str = option(BALANCE_BASES[0], BASIS_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_BASES, rare=True)
+    balance_centre: bool = option(
+        False, "Equal means alone: one bias changes.", group=ALIGNMENT_GROUP, requires=("balance",), rare=True
+    )
+    balance_basis: str = option(
+        BALANCE_BASES[0],
+        BASIS_HELP,
+        group=ALIGNMENT_GROUP,
+        choices=BALANCE_BASES,
+        requires=(f"balance={START}",),
+        excludes={"balance_centre": "that changes no basis"},
+        rare=True,
+    )
     alignment_learning_rate: float = option(1e-3, "Rate of its own networks.", group=ALIGNMENT_GROUP, above=0)
     slot_learning_rate: float | None = option(None, SLOT_RATE, group=ALIGNMENT_GROUP, above=0)
     alignment_warmup_ratio: float = option(
@@ -144,16 +153,6 @@ class TrainingOptions(MethodOptions, TransformersOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_together(self)
-        for name, needed in SCORING_OPTIONS.items():
-            if getattr(self, name) != needed:
-                raise AlignAttnError(f"--{name} {getattr(self, name)}: a run could not be scored: leave it out")
-        for name in STEPS_OR_SHARES:
-            value = getattr(self, name) or 0
-            if value > 1 and value != int(value):
-                raise AlignAttnError(f"--{name} {value}: give a whole number of steps, or a share of all below 1")
-        if not str(self.lr_scheduler_kwargs or "{").lstrip().startswith("{"):
-            raise AlignAttnError(f"--lr_scheduler_kwargs {self.lr_scheduler_kwargs!r} must be a JSON object")
         if self.push_to_hub and len(self.seeds or ()) > 1:
             raise AlignAttnError(
                 f"--push_to_hub: {len(self.seeds or ())} seeds are as many models, and a repository holds one: leave "

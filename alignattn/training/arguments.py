@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainingArguments
 
-from alignattn.training.methods import MethodOptions, fields_of_methods, refuse_together
+from alignattn.training.methods import MethodOptions, fields_of_methods
 from alignattn.training.parameter_groups import ALIGNMENT_LEARNING_RATE
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import OPTION
-from alignattn.utils.options import options_of
+from alignattn.utils.option import OPTION, Option
+from alignattn.utils.options import check_together, options_of
+
+BEST = Option(name="load_best_model_at_end", types=(bool,), default=False)
+"""An option of transformers that a method may exclude."""
 
 
 def method_arguments(*, predicts: bool) -> type:
@@ -81,10 +84,10 @@ class AlignmentArguments(MethodArguments):
             rate = getattr(self, name)
             if rate is not None and not rate > 0:
                 raise AlignAttnError(f"{name}={rate} must be positive")
-        declared = options_of(MethodOptions)
-        for name in declared.keys() & vars(self).keys():
-            setattr(self, name, declared[name].checked(getattr(self, name)))
-        refuse_together(self)
+        declared = {name: known for name, known in options_of(MethodOptions).items() if hasattr(self, name)}
+        for name, known in declared.items():
+            setattr(self, name, known.checked(getattr(self, name)))
+        check_together({**declared, BEST.name: BEST}, vars(self))
 
 
 @dataclass

@@ -7,14 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from alignattn.utils.command_line import (
-    OneLineErrorParser,
-    build_parser,
-    folded,
-    help_width,
-    naming_the_file,
-    read_words,
-)
+from alignattn.utils.command_line import OneLineErrorParser, build_parser, read_words
 from alignattn.utils.errors import AlignAttnError, did_you_mean
 from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.options import Options, resolve, values_of
@@ -52,10 +45,9 @@ class Command:
         options: dataclass of its options.
         run: "module:function" of what takes them.
         examples: whole command lines.
-        subcommands: those that go with it, by their own word.
+        subcommands: by their own word.
         results: how its results fill tables; None if they fill none.
-        shares_folder: whether its function sees by itself to who writes its `output_dir`: several calls may, in parts
-            of their own. Of any other command one call at a time does.
+        shares_folder: whether several calls may write to one `output_dir` at a time, which its function then sees to.
     """
 
     name: str
@@ -73,39 +65,25 @@ class Command:
         return f"alignattn {self.name}"
 
     def select(self, words: Sequence[str]) -> "tuple[Command, Sequence[str]]":
-        """Return the command that the words after this one's name are of, and the words that are left for it."""
-        if self.subcommands and words and not words[0].startswith("-") and words[0] not in self.subcommands:
+        """Return the command or subcommand that the words after this one's name call, and the words left for it."""
+        if not self.subcommands or not words or words[0].startswith("-"):
+            return self, words
+        if words[0] not in self.subcommands:
             hint = did_you_mean(words[0], self.subcommands)
             raise AlignAttnError(f"unknown command {f'{self.name} {words[0]}'!r}{hint} (see --help)")
-        if words and words[0] in self.subcommands:
-            return self.subcommands[words[0]].select(words[1:])
-        return self, words
+        return self.subcommands[words[0]].select(words[1:])
 
     def parser(self, *, everything: bool = False) -> OneLineErrorParser:
         """Return the parser of its options, whose help shows those in daily use, or everything."""
-        width = max((len(other.prog) for other in self.subcommands.values()), default=0)
-        others = [
-            folded(other.help.split(), help_width(), f"  {other.prog:<{width}}  ", " " * (width + 4))
-            for other in self.subcommands.values()
-        ]
-        lines = [
-            f"{self.help[0].upper()}{self.help[1:]}.",
-            *(["", "commands that go with it:"] if others else []),
-            *others,
-        ]
-        description = "\n".join(lines)
-        return build_parser(
-            self.options, self.prog, description=description, examples=self.examples, everything=everything
-        )
+        others = [f"  {other.prog}: {other.help}" for other in self.subcommands.values()]
+        examples = [f"  {example}" for example in self.examples]
+        epilog = "\n".join([*(["commands:", *others, ""] if others else []), "examples:", *examples])
+        description = f"{self.help[0].upper()}{self.help[1:]}."
+        return build_parser(self.options, self.prog, description=description, epilog=epilog, everything=everything)
 
     def parse(self, words: Sequence[str]) -> Any:
         """Return the options that words give."""
         return self.resolve(read_words(self.options, words, self.parser()))
-
-    def call(self, words: Sequence[str]) -> Any:
-        """Run the command with the options that words give, and return what it returns."""
-        with naming_the_file(self.options, words):
-            return self.execute(self.parse(words))
 
     def resolve(self, values: Mapping[str, Any]) -> Any:
         """Return the options that values by name make: one frozen object, the command's `options`."""

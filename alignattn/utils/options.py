@@ -1,181 +1,257 @@
-"""Options: each one line of a dataclass, with its type, default, help, group and range; read and checked in one place.
+"""Options: each a field of a dataclass, with its type, default, help, group, range, and what it requires and excludes.
 
     @dataclass(frozen=True, kw_only=True)
     class ExampleOptions(Options):
         model: str = option(REQUIRED, "Folder or Hub id.", group="model")
-        max_length: int | None = option(None, "Most tokens of a sequence.", group="data", low=1)
+        max_length: int | None = option(None, "Maximum number of tokens.", group="data", low=1)
         average: str | None = option(None, "How weights are averaged.", choices=("ema", "swa"))
-        decay: float = option(0.999, "Of ema.", low=0, below=1, requires=("average=ema",))
-        fast: bool = option(False, "Fast.", excludes={"average": "what is averaged takes its time"})
+        decay: float = option(0.999, "Decay of ema.", low=0, below=1, requires=("average=ema",))
+        fast: bool = option(False, "Fast.", excludes={"average": "averaging takes its time"})
 
-`resolve` makes such an object of values by name: words of a command line, lines of a YAML file, a program's values. A
-dataclass may also hold others, as groups of its options. Nothing heavy is imported here.
+`resolve` makes one frozen object of values by name: words of a command line, lines of a YAML file, a program's values.
+A dataclass may hold others as groups of its options, and `other_options`, which another library declares. Nothing heavy
+is imported here.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, did_you_mean
 from alignattn.utils.files import read_yaml
-from alignattn.utils.meant_options import meant_option
-from alignattn.utils.option import OPTION, REQUIRED, Option, check_together, option
+from alignattn.utils.option import OPTION, REQUIRED, Option, option
 
-__all__ = ["REQUIRED", "Option", "Options", "option", "options_of", "resolve", "values_of"]
+__all__ = ["REQUIRED", "Option", "Options", "option", "options_of", "other_options", "resolve", "values_of"]
 
-LIMITS = ("low", "high", "above", "below", "choices")
-"""What a dataclass need not say again of an option that it declares anew."""
+OTHERS = "others"
+"""Key, in the metadata of a field, of the options that another library declares."""
+
+SLIP = 0.8
+"""How alike two names are, from 0 to 1, for one to be suggested for the other."""
 
 S = TypeVar("S", bound="Options")
+T = TypeVar("T")
+
+
+def _once(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """`functools.cache` of a function of a class, which mypy takes for unhashable where it is a dataclass."""
+    return cache(function)
+
+
+class UnknownOptionError(AlignAttnError):
+    """Names that are no options here.
+
+    Args:
+        message: as of every mistake.
+        names: without hyphens.
+    """
+
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+def other_options(source: str) -> Any:
+    """Return the field of the options that another library declares: a mapping of those given with another value.
+
+    Args:
+        source: `module:function` of what returns them by name; it is imported when one of them is given, or all listed.
+    """
+    return dataclasses.field(default_factory=dict, metadata={OTHERS: source})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of dataclasses of options: each object's values are of their types and within their ranges."""
+    """Base of dataclasses of options: each object's values are of their types and in their ranges."""
+
+    hidden: ClassVar[Collection[str]] = ()
+    """Options of its groups or bases that it does not take."""
 
     def __post_init__(self) -> None:
         for known in _own_options(type(self)):
             object.__setattr__(self, known.name, known.checked(getattr(self, known.name)))
-        check_together(options_of(type(self)), values_of(self))
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the defaults that hang on what was given."""
+        """Return the defaults that depend on what is given."""
         return {}
 
     def check_places(self, *, reads: bool = True) -> None:
         """Check that what the options name on this machine can be there, before the command starts.
 
         Args:
-            reads: whether anything that they name is to be read, and not written alone.
+            reads: whether the command reads files; otherwise only those that it writes are checked.
         """
         values = values_of(self)
         for known in options_of(type(self)).values():
             if reads or known.is_written:
                 known.check_place(values[known.name])
 
-    def check_use(self, given: Mapping[str, Any]) -> None:
-        """Check that each option which was given does something beside the others."""
+
+def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> None:
+    """Check what each given option requires and excludes; an option at its default counts as not given.
+
+    Names that are not among `known` are passed over.
+
+    Args:
+        known: the options by name.
+        values: of each.
+
+    Raises:
+        AlignAttnError: if an option that another requires is missing, or two options exclude each other.
+    """
+
+    def is_given(other: str) -> bool:
+        name, equals, value = other.partition("=")
+        return str(values[name]) == value if equals else values[name] != known[name].default
+
+    def is_known(other: str) -> bool:
+        return other.partition("=")[0] in known
+
+    for name, entry in known.items():
+        if not is_given(name):
+            continue
+        if entry.requires and all(map(is_known, entry.requires)) and not any(map(is_given, entry.requires)):
+            words = " or ".join(f"--{other.replace('=', ' ')}" for other in entry.requires)
+            raise AlignAttnError(f"{entry.label} needs {words}: give that as well, or leave {entry.label} out")
+        for other, reason in entry.excludes.items():
+            if is_known(other) and is_given(other):
+                words = f"--{other.replace('=', ' ')}"
+                raise AlignAttnError(f"{entry.label} does not go with {words}: {reason}; leave one of them out")
 
 
-def _own_options(options: type[Options]) -> list[Option]:
-    return _fields_of(options)  # type: ignore[arg-type]  # as in options_of
-
-
-@cache
-def _fields_of(options: type[Options]) -> list[Option]:
+@_once
+def _own_options(options: Any) -> list[Option]:
+    """The options among a dataclass's own fields."""
     hints = get_type_hints(options)
-    described = [field for field in dataclasses.fields(options) if OPTION in field.metadata]
-    parents = (base for base in options.__bases__ if issubclass(base, Options))
-    inherited = {known.name: known for parent in parents for known in _own_options(parent)}
     return [
-        Option(
-            name=field.name,
-            default=field.default,
-            **_read_type(hints[field.name]),
-            **{limit: getattr(inherited[field.name], limit) for limit in LIMITS if field.name in inherited}
-            | field.metadata[OPTION],
-        )
-        for field in described
+        Option(name=field.name, default=field.default, **_of_type(hints[field.name]), **field.metadata[OPTION])
+        for field in dataclasses.fields(options)
+        if OPTION in field.metadata
     ]
 
 
-def _read_type(hint: Any) -> dict[str, Any]:
-    """What a field's type says: `int`, `int | None`, `tuple[int, ...] | None`, `bool | str`."""
-    members = [hint] if isinstance(hint, type) and get_origin(hint) is None else list(get_args(hint))
-    members = [hint] if get_origin(hint) is tuple else members
-    kinds = [get_args(kind)[0] if get_origin(kind) is tuple else kind for kind in members if kind is not type(None)]
-    kinds = [get_origin(kind) or kind for kind in kinds]
-    is_list = any(get_origin(kind) is tuple for kind in members)
-    return {"types": tuple(kinds), "is_list": is_list, "takes_none": type(None) in members}
+def _of_type(hint: Any) -> dict[str, Any]:
+    """What the type of a field says of its option."""
+    alternatives = get_args(hint) if get_origin(hint) not in (None, tuple, dict) else (hint,)
+    members = [one for one in alternatives if one is not type(None)]
+    is_list = any(get_origin(one) is tuple for one in members)
+    types = [get_args(one)[0] if get_origin(one) is tuple else get_origin(one) or one for one in members]
+    return {"types": tuple(types), "is_list": is_list, "takes_none": type(None) in alternatives}
 
 
-def _groups_of(options: type[Options]) -> Mapping[str, type[Options]]:
+@_once
+def _groups_of(options: Any) -> Mapping[str, type[Options]]:
     """The fields of a dataclass that are themselves dataclasses of options."""
-    return _groups(options)  # type: ignore[arg-type]  # as in options_of
-
-
-@cache
-def _groups(options: type[Options]) -> Mapping[str, type[Options]]:
     hints = get_type_hints(options)
-    fields = (field for field in dataclasses.fields(options) if field.init)
-    return {
-        field.name: hints[field.name]
-        for field in fields
-        if isinstance(hints[field.name], type) and issubclass(hints[field.name], Options)
-    }
+    fields = [field.name for field in dataclasses.fields(options) if field.init]
+    return {name: hints[name] for name in fields if isinstance(hints[name], type) and issubclass(hints[name], Options)}
 
 
-def options_of(options: type[Options]) -> Mapping[str, Option]:
-    """Return all options of a dataclass by name, those of its groups among them but where one of its own answers."""
-    return _options_of(options)  # type: ignore[arg-type]  # mypy takes the class of a dataclass for unhashable
-
-
-@cache
-def _options_of(options: type[Options]) -> Mapping[str, Option]:
-    own = {known.name: known for known in _own_options(options)}
+@_once
+def options_of(options: Any) -> Mapping[str, Option]:
+    """Return the options that a dataclass and its groups declare, by name; its own come before those of a group."""
     groups = {name: known for group in _groups_of(options).values() for name, known in options_of(group).items()}
-    # What another option answers for is no option.
-    answered = {name for known in own.values() for name in known.asked_as}
-    return {name: known for name, known in (groups | own).items() if name not in answered}
+    own = {known.name: known for known in _own_options(options)}
+    return {name: known for name, known in (groups | own).items() if name not in options.hidden}
+
+
+@_once
+def other_options_of(options: Any) -> Mapping[str, Option]:
+    """Return the options that other libraries, which it imports, declare for a dataclass and its groups, by name."""
+    found = {name: known for group in _groups_of(options).values() for name, known in other_options_of(group).items()}
+    for field in dataclasses.fields(options):
+        if OTHERS in field.metadata:
+            module, _, function = field.metadata[OTHERS].partition(":")
+            found |= getattr(import_module(module), function)()
+    return {name: known for name, known in found.items() if name not in (*options.hidden, *options_of(options))}
+
+
+def takes_other_options(options: Any) -> bool:
+    """Return whether a dataclass or one of its groups takes options that another library declares; imports nothing."""
+    own = any(OTHERS in field.metadata for field in dataclasses.fields(options))
+    return own or any(map(takes_other_options, _groups_of(options).values()))
+
+
+def all_options_of(options: type[Options]) -> Mapping[str, Option]:
+    """Return all options of a dataclass by name, those of other libraries included."""
+    return {**options_of(options), **other_options_of(options)}
+
+
+def find_option(options: type[Options], name: str) -> Option | None:
+    """Return the option of a name, if there is one; other libraries are imported where the name is none of ours."""
+    return options_of(options).get(name) or other_options_of(options).get(name)
 
 
 def values_of(options: Options) -> dict[str, Any]:
-    """Return every option's value by name."""
-    values = {known.name: getattr(options, known.name) for known in _own_options(type(options))}
+    """Return every option's value by name; of those of other libraries the values that are not their defaults."""
+    values: dict[str, Any] = {}
     for group in _groups_of(type(options)):
         values |= values_of(getattr(options, group))
-    return values
+    for field in dataclasses.fields(options):
+        if OTHERS in field.metadata:
+            values |= getattr(options, field.name)
+    return values | {known.name: getattr(options, known.name) for known in _own_options(type(options))}
 
 
-def resolve(
-    options: type[S], values: Mapping[str, Any], source: str = "the options given", *, may_be_idle: bool = False
-) -> S:
+def resolve(options: type[S], values: Mapping[str, Any]) -> S:
     """Return the dataclass of options that values by name make.
+
+    Our own options are checked before another library is imported for its own.
 
     Args:
         options: the dataclass.
         values: typed, or text that says the same; those left out have their defaults.
-        source: of the values, for messages.
-        may_be_idle: whether options may be given that do nothing beside the others.
+
+    Raises:
+        AlignAttnError: if a name is unknown, a value is wrong or missing, or values do not fit together.
     """
     known = options_of(options)
-    check_names(options, values, source)
-    given = {name: known[name].checked(value) for name, value in values.items()}
-    asked, given = given, {**options.implied(given), **given}
+    own = {name: known[name].checked(value) for name, value in values.items() if name in known}
+    given = {**options.implied(own), **own}
     missing = [entry.usage for entry in known.values() if entry.is_required and entry.name not in given]
     if missing:
-        raise AlignAttnError(f"the following arguments are required: give {' and '.join(missing)} (see --help)")
-    resolved = _build(options, given)
-    if not may_be_idle:
-        resolved.check_use(asked)
-    return resolved
+        raise AlignAttnError(f"give {' and '.join(missing)} (see --help)")
+    resolved = _build(options, given, {})
+    check_together(known, values_of(resolved))
+    others = {name: value for name, value in values.items() if name not in known}
+    return _build(options, given, _checked_others(options, others)) if others else resolved
 
 
-def _build(options: type[S], given: Mapping[str, Any]) -> S:
-    own = {known.name: given[known.name] for known in _own_options(options) if known.name in given}
-    return options(**own, **{name: _build(group, given) for name, group in _groups_of(options).items()})
+def _checked_others(options: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of options that other libraries declare, except their defaults."""
+    theirs = other_options_of(options)
+    if unknown := [name for name in values if name not in theirs]:
+        raise unknown_options(unknown, all_options_of(options))
+    checked = {name: theirs[name].checked(value) for name, value in values.items()}
+    return {name: value for name, value in checked.items() if value != theirs[name].default}
 
 
-def check_names(options: type[Options], names: Iterable[str], source: str) -> None:
-    """Refuse a name that is no option's."""
-    for name in names:
-        if name not in options_of(options):
-            raise AlignAttnError(f"{source}: {_unknown(options, name)}")
-
-
-def _unknown(options: type[Options], name: str) -> str:
-    for known in options_of(options).values():
-        if name in known.asked_as:
-            return f"--{name} is {known.asked_as[name]}"
-    return f"unknown option {name!r}{meant_option(name, options_of(options))}"
+def unknown_options(names: Sequence[str], known: Mapping[str, Option]) -> UnknownOptionError:
+    """Return the error for names that are no options, with those that they resemble."""
+    named = [name for name, entry in known.items() if not entry.positional]
+    hints = {name: did_you_mean(name, named, least_alike=SLIP) for name in names}
+    message = "; ".join(f"unknown option --{name}{hint}" for name, hint in hints.items())
+    return UnknownOptionError(message, names)
 
 
 def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
-    """Return the values by name that a YAML file of options holds."""
+    """Return the values by name that a YAML file of options holds, checked; a mistake is said with the file's name."""
     values = read_yaml(path, "give a YAML file to --config")
-    check_names(options, values, str(path))
-    return values
+    known = options_of(options)
+    try:
+        own = {name: known[name].checked(value) for name, value in values.items() if name in known}
+        others = {name: value for name, value in values.items() if name not in known}
+        return own | (_checked_others(options, others) if others else {})
+    except AlignAttnError as error:
+        raise AlignAttnError(f"{path}: {error}") from error
+
+
+def _build(options: type[S], given: Mapping[str, Any], others: Mapping[str, Any]) -> S:
+    own = {known.name: given[known.name] for known in _own_options(options) if known.name in given}
+    own |= {field.name: others for field in dataclasses.fields(options) if OTHERS in field.metadata}
+    return options(**own, **{name: _build(group, given, others) for name, group in _groups_of(options).items()})

@@ -144,8 +144,8 @@ class TestCommand:
             ("--num_examples 0", "--num_examples 0 must be at least 1"),
             ("--min_words -1", "--min_words -1 must be at least 0"),
             ("--min_words 5000", "of --min_words 5000 right: there is nothing to attack"),
-            ("--recipes pwws", "argument --recipes: invalid choice: 'pwws'"),
-            ("--shard 1/2", "unrecognized arguments: --shard"),
+            ("--recipes pwws", "--recipes 'pwws'"),
+            ("--shard 1/2", "unknown option --shard"),
         ],
     )
     def test_mistakes_are_one_line(self, changes, message, options, tmp_path, capsys) -> None:

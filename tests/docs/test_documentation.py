@@ -16,7 +16,7 @@ from alignattn.commands import COMMANDS, get_command
 from alignattn.tasks import TASKS
 from alignattn.tasks.task_types import TASK_TYPES
 from alignattn.utils.command_line import CONFIG
-from alignattn.utils.options import options_of
+from alignattn.utils.options import all_options_of
 
 DOCS = ROOT / "docs"
 MAX_LINES = 150
@@ -60,8 +60,8 @@ def test_every_link_leads_to_a_file_and_a_heading_of_it(page):
 def known_options() -> set[str]:
     commands = [get_command(name) for name in COMMANDS]
     commands += [other for command in commands for other in command.subcommands.values()]
-    named = {name for command in commands for name in options_of(command.options)}
-    return named | {f"no_{name}" for name in named} | {CONFIG.name} | OTHERS
+    named = {name for command in commands for name in all_options_of(command.options)}
+    return named | {CONFIG.name} | OTHERS
 
 
 @pytest.mark.parametrize("page", ids(PAGES))

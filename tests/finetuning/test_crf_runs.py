@@ -64,7 +64,7 @@ def blocks_of(path: Path) -> list[list[str]]:
     [
         ("--model x --crf --task mrpc", "--crf tags words, and task 'mrpc' is text-classification"),
         ("--model transformer-crf --crf --task msra", "--crf is for pretrained encoders"),
-        ("--model x --crf --lora_r 4 --task msra", "a CRF is none: leave --lora_r or --crf out"),
+        ("--model x --crf --lora_r 4 --task msra", "--lora_r does not go with --crf"),
         ("--model x --crf --r_drop_weight 1 --task msra", "--r_drop_weight is of probabilities word by word"),
         ("--model transformer-crf --label_smoothing_factor 0.1 --task msra", "--label_smoothing_factor is of prob"),
         ("--model transformer-crf --task mrpc", "--model transformer-crf "),

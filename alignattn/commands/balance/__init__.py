@@ -1,20 +1,16 @@
 """`alignattn balance`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from alignattn.models.names import model_name
 from alignattn.tasks.task import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source
 from alignattn.utils.command import Command
-from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import MAX_SEED, REQUIRED, option
 from alignattn.utils.options import Options
 from alignattn.utils.places import output_folder
 
 TASK_HELP = "One of `alignattn list tasks`: its training rows give the moments."
-DATA: Mapping[str, str] = {"data": "called --task (a task) or --train_file (a file of texts)"}
-"""A name by which the texts are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +18,7 @@ class BalanceOptions(Options):
     """The options of `alignattn balance`."""
 
     model: str = option(REQUIRED, "Folder, Hub id or minilm; patched by alignattn or not.", place=model_name)
-    task: str | None = option(None, TASK_HELP, metavar="TASK", asked_as=DATA)
+    task: str | None = option(None, TASK_HELP, metavar="TASK")
     train_file: str | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.", metavar="FILE")
     text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
     data_dir: str | None = option(None, "Folder of the task's Parquet files (default: the Hub).", metavar="DIR")
@@ -35,14 +31,16 @@ class BalanceOptions(Options):
     batch_size: int = option(16, "Rows of a forward pass.", low=1)
     centre: bool = option(False, "Make the means equal alone: one bias changes.")
     random_seed: int | None = option(
-        None, "Instead, as a control: a random A of the same condition.", low=0, high=MAX_SEED
+        None,
+        "Instead, as a control: a random A of the same condition.",
+        low=0,
+        high=MAX_SEED,
+        excludes={"centre": "it draws A, and equal means need none"},
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_text_source(self, "train_file", "balance on")
-        if self.centre and self.random_seed is not None:
-            raise AlignAttnError("--random_seed draws A, and --centre has none: leave one of them out")
 
 
 COMMAND = Command(

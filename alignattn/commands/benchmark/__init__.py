@@ -74,8 +74,14 @@ class BenchmarkOptions(Options):
     attentions: tuple[str, ...] = option(tuple(PRESETS), f"Presets or slots, beside {PLAIN_ATTENTION} (no patch).")
     shapes: tuple[str, ...] | None = option(None, SHAPES_HELP, metavar="ROWSxTOKENS")
     lengths: tuple[int, ...] | None = option(None, "Lengths to draw the growth over, of --rows or --tokens.", low=1)
-    rows: int | None = option(None, "Rows of a batch at each of --lengths (default: 1).", low=1)
-    tokens: int | None = option(None, "Instead of --rows: tokens of a batch at each of --lengths.", low=1)
+    rows: int | None = option(None, "Rows of a batch at each of --lengths (default: 1).", low=1, requires=("lengths",))
+    tokens: int | None = option(
+        None,
+        "Instead of --rows: tokens of a batch at each of --lengths.",
+        low=1,
+        requires=("lengths",),
+        excludes={"rows": "each says how large a batch is"},
+    )
     repeats: int = option(20, "Timed steps of each attention.", low=1)
     warmup: int = option(3, "Steps before them that do not count; one at least.", low=0)
     device: str = option("cpu", "Where to run: cpu or cuda.", choices=("cpu", "cuda"))
@@ -91,11 +97,6 @@ class BenchmarkOptions(Options):
             AttentionConfig.resolve(attention)
         for shape in self.shapes or ():
             Shape.parse(shape)
-        sizes = [f"--{name}" for name in ("rows", "tokens") if getattr(self, name) is not None]
-        if sizes and self.lengths is None:
-            raise AlignAttnError(f"{sizes[0]} needs --lengths: name the lengths, or give --shapes")
-        if len(sizes) > 1:
-            raise AlignAttnError("--rows and --tokens exclude each other: drop one of them")
         for length in self.lengths or ():
             if self.tokens is not None and length > self.tokens:
                 raise AlignAttnError(f"--lengths {length} is more than --tokens {self.tokens}")

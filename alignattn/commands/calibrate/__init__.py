@@ -3,14 +3,11 @@
 from dataclasses import dataclass
 
 from alignattn.utils.command import Command
-from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import MAX_SEED, REQUIRED, option
 from alignattn.utils.options import Options
 from alignattn.utils.places import input_file_like, output_folder
 
 CALIBRATION_FILE = "calibration.json"
-
-ASKED_FILES = "said without a name: give the predictions.parquet of a run as it is"
 
 SCALING_NAMES = ("vector", "isotonic")
 """Those of `alignattn.evaluation.calibration.SCALINGS`, which needs SciPy."""
@@ -30,7 +27,6 @@ class CalibrateOptions(Options):
         positional=True,
         metavar="PREDICTIONS",
         place=input_file_like("predictions*.parquet"),
-        asked_as=dict.fromkeys(("run", "runs", "file"), ASKED_FILES),
     )
     output_dir: str = option(
         "calibration", f"For {CALIBRATION_FILE} and a diagram a split.", metavar="DIR", place=output_folder
@@ -38,7 +34,7 @@ class CalibrateOptions(Options):
     num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1, high=MAX_BINS)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
     fit_on: str | None = option(None, "Fit a temperature on half of it; report the other half.", metavar="SPLIT")
-    also_fit: tuple[str, ...] = option((), ALSO_HELP, choices=SCALING_NAMES, distinct="method")
+    also_fit: tuple[str, ...] = option((), ALSO_HELP, choices=SCALING_NAMES, distinct="method", requires=("fit_on",))
     in_domain: str | None = option(
         None, "Tell how well confidence tells its rows from each other split's (AUROC).", metavar="SPLIT"
     )
@@ -47,11 +43,6 @@ class CalibrateOptions(Options):
     label_column: str = option("label", "Column of class numbers.")
     probabilities_column: str = option("probabilities", "Column of a list of probabilities a row.")
     skip_bad_rows: bool = option(False, "Leave bad rows out, and list them.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.also_fit and self.fit_on is None:
-            raise AlignAttnError("--also_fit is fitted where a temperature is: give --fit_on as well, as validation")
 
 
 COMMAND = Command(

@@ -23,7 +23,6 @@ class CompareOptions(Options):
         positional=True,
         metavar="RUNS",
         place=runs_folder,
-        asked_as={"run": "said without a name: give the folders as they are"},
     )
     baseline: str | None = option(
         None, "The one that the others are compared with (default: the first).", metavar="RUNS", place=runs_folder

@@ -7,7 +7,7 @@ import shtab
 from alignattn.commands import COMMANDS, get_command
 from alignattn.commands.completion import CompletionOptions
 from alignattn.utils.command import Command
-from alignattn.utils.options import options_of
+from alignattn.utils.options import all_options_of
 
 COMPLETED = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
 """How a shell completes a value, by what stands for it in the help."""
@@ -25,7 +25,7 @@ def print_completion(options: CompletionOptions) -> None:
 def _add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", command: Command) -> None:
     word = command.name.split()[-1]
     parser = commands.add_parser(word, help=command.help, parents=[command.parser(everything=True)], add_help=False)
-    known = options_of(command.options)
+    known = all_options_of(command.options)
     for action in parser._actions:
         option = known.get(action.dest)
         if option and option.choices:

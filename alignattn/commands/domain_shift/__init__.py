@@ -1,7 +1,7 @@
 """`alignattn domain-shift`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,18 @@ from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.tasks import LabelledTask
 from alignattn.utils.command import Command, TableResults
-from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import REQUIRED, option
 
 SHIFT = "shift"
 """Group in the help."""
 
-OPTIONS_OF_THE_PAIR = ("task", "train_file", "validation_file", "text_columns", "tokens_column")
-"""Options of `finetune` that say what the pair says."""
+HIDDEN = frozenset(
+    {
+        *("task", "train_file", "validation_file", "validation_share", "encoding", "features", "evaluation_splits"),
+        *("text_columns", "tokens_column", "label_column", PATIENCE, LOADING),
+    }
+)
+"""Options of `finetune` that name rows, as the pair does, or choose by rows that are held out here."""
 
 LENGTHS: Mapping[str, Any] = {"num_train_epochs": 3.0, "max_length": 256}
 PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
@@ -30,28 +34,19 @@ PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
 """The training settings of Desai & Durrett 2020, by base model."""
 
 PAIR_HELP = f"Two tasks of the same labels; {' and '.join(PUBLISHED_TRAINING)} train as Desai and Durrett (2020) did."
-ASKED_OF_THE_PAIR: Mapping[str, str] = dict.fromkeys(OPTIONS_OF_THE_PAIR, "said by --pair: leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DomainShiftOptions(RunOptions):
     """The options of `alignattn domain-shift`: those of `finetune`, and the pair."""
 
-    pair: str = option(REQUIRED, PAIR_HELP, group=SHIFT, metavar="TASK-TASK", asked_as=ASKED_OF_THE_PAIR)
+    hidden = HIDDEN
+    pair: str = option(REQUIRED, PAIR_HELP, group=SHIFT, metavar="TASK-TASK")
     stratify: bool = option(False, "Halve the development sets class by class.", group=SHIFT)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.data.evaluation_splits is not None:
-            raise AlignAttnError("--evaluation_splits: the pair says what is evaluated: leave it out")
-        for name in (PATIENCE, LOADING):
-            if getattr(self.training, name):
-                raise AlignAttnError(f"--{name} would choose by rows that are held out: leave it out")
 
     @cached_property
     def task(self) -> LabelledTask:
         """The task that is trained on."""
-        _ = replace(self.data, task=self.pair).source
         return self.tasks[0]
 
     @cached_property

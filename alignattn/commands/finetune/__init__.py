@@ -2,19 +2,18 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
 from alignattn.commands.finetune.space import DEFAULT_SPACE, Range, parse_space
-from alignattn.finetuning.idle_options import idle_options
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
-from alignattn.utils.options import options_of
+from alignattn.utils.options import options_of, resolve
 
 SEARCH = "search"
 """Group in the help."""
@@ -33,23 +32,31 @@ class FinetuneOptions(RunOptions):
     """The options of `alignattn finetune`: those of a run, and of a search among runs."""
 
     hyperparameter_search: int | None = option(
-        None, "Trials: runs with other values each, in DIR/trial-N.", group=SEARCH, low=1, high=MAX_TRIALS, rare=True
+        None,
+        "Trials: runs with other values each, in DIR/trial-N.",
+        group=SEARCH,
+        low=1,
+        high=MAX_TRIALS,
+        excludes={
+            "seeds": "a trial has one seed",
+            "resume_from_checkpoint": "a search goes on by itself",
+            "push_to_hub": "the best run is pushed when it is chosen",
+        },
+        rare=True,
     )
     search_space: tuple[str, ...] | None = option(
-        None, SPACE_HELP, group=SEARCH, metavar="NAME=LOW:HIGH[:log]", rare=True
+        None,
+        SPACE_HELP,
+        group=SEARCH,
+        metavar="NAME=LOW:HIGH[:log]",
+        requires=("hyperparameter_search",),
+        rare=True,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hyperparameter_search is None:
-            if self.search_space is not None:
-                raise AlignAttnError("--search_space is for --hyperparameter_search N: give that as well")
             return
-        for name in ("seeds", "resume_from_checkpoint"):
-            if getattr(self.training, name) is not None:
-                raise AlignAttnError(f"--{name} beside --hyperparameter_search: leave one of them out")
-        if self.training.push_to_hub:
-            raise AlignAttnError("--push_to_hub beside --hyperparameter_search: search first, and push the best run")
         if not self.data.has_evaluation_rows:
             raise AlignAttnError(
                 "--hyperparameter_search chooses by evaluation rows: give --validation_file, or --validation_share 0.1"
@@ -73,39 +80,26 @@ class FinetuneOptions(RunOptions):
         for end in ("low", "high"):
             self.run(**{name: getattr(values, end) for name, values in self.space.items()})
 
-    @classmethod
-    def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a run's options imply, and of a search the default ranges of what was not given."""
-        implied = dict(super().implied(values))
-        if values.get("hyperparameter_search") is not None:
-            free = (entry for entry in DEFAULT_SPACE if values.get(entry.partition("=")[0]) is None)
-            implied["search_space"] = tuple(free)
-        return implied
-
-    def check_use(self, given: Mapping[str, Any]) -> None:
-        """Refuse given options that would do nothing."""
-        super().check_use({name: value for name, value in given.items() if name not in SEARCH_OPTIONS})
-        named = parse_space(given.get("search_space") or ())
-        for name in named:
-            if name in given:
-                raise AlignAttnError(f"--{name} is given, and --search_space searches it: leave one of them out")
-        self.run().check_use({name: values.low for name, values in named.items()})
-
     @cached_property
     def space(self) -> Mapping[str, Range]:
-        """What is searched, by the option's name: nothing that does nothing beside the others."""
-        space = parse_space(self.search_space or ())
-        idle = {name for name, _ in idle_options(self, {name: values.low for name, values in space.items()})}
-        return {name: values for name, values in space.items() if name not in idle}
+        """What is searched, by the option's name; of the default ranges those that this run reads."""
+        space = parse_space(self.search_space or DEFAULT_SPACE)
+        if self.search_space is None:
+            return {name: values for name, values in space.items() if not self._is_settled(name)}
+        known = options_of(type(self))
+        for name in space:
+            if name in known and self.values[name] != known[name].default:
+                raise AlignAttnError(f"--{name} is given, and --search_space searches it: leave one of them out")
+        return space
+
+    def _is_settled(self, name: str) -> bool:
+        """Whether an option is given, or does nothing in this run."""
+        return name in self.unused() or self.values[name] != options_of(type(self))[name].default
 
     def run(self, **values: Any) -> RunOptions:
         """Return the options of one run, with some of them replaced."""
-        groups = {name: getattr(self, name) for name in ("model", "data", "training")}
-        changed = {
-            name: replace(group, **{key: value for key, value in values.items() if key in options_of(type(group))})
-            for name, group in groups.items()
-        }
-        return RunOptions(**changed)
+        changed = self.values | values
+        return resolve(RunOptions, {name: value for name, value in changed.items() if name not in SEARCH_OPTIONS})
 
 
 COMMAND = Command(

@@ -8,7 +8,7 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.training_options import STEPS_OR_SHARES
 from alignattn.utils.errors import AlignAttnError, did_you_mean
 from alignattn.utils.option import Option
-from alignattn.utils.options import options_of
+from alignattn.utils.options import find_option, options_of
 
 DEFAULT_SPACE = ("alignment_weight=0.001:1:log", "learning_rate=1e-5:1e-4:log", "alignment_learning_rate=1e-4:1e-2:log")
 
@@ -58,17 +58,12 @@ def _parse(entry: str) -> Range:
     parts = ends.split(":")
     if not equals or not (len(parts) == 2 or parts[2:] == [LOG]):  # low and high
         raise AlignAttnError(f"--search_space {entry!r} is not NAME=LOW:HIGH or NAME=LOW:HIGH:{LOG}")
-    known = {
-        option.name: option
-        for option in options_of(RunOptions).values()
-        if {int, float} & set(option.types) and str not in option.types and not option.is_list
-    }
-    if name not in known or name in HELD:
-        searchable = [other for other in known if other not in HELD]
-        hint = did_you_mean(name, searchable) or ": give a number's, such as learning_rate"
+    known = find_option(RunOptions, name)
+    if known is None or name in HELD or known.is_list or str in known.types or not {int, float} & set(known.types):
+        hint = did_you_mean(name, options_of(RunOptions)) or ": give a number's, such as learning_rate"
         raise AlignAttnError(f"--search_space {entry}: there is no such option to search{hint}")
-    low, high = (known[name].checked(end) for end in parts[:2])
+    low, high = (known.checked(end) for end in parts[:2])
     if name in STEPS_OR_SHARES and high > 1 and low == int(low) and high == int(high):
         # Steps, of which there are no parts.
         low, high = int(low), int(high)
-    return Range(known[name], low, high, parts[2:] == [LOG])
+    return Range(known, low, high, parts[2:] == [LOG])

@@ -22,7 +22,7 @@ class InspectOptions(Options):
     """The options of `alignattn inspect`."""
 
     model: str = option(REQUIRED, "Model folder or Hub id; patched by alignattn or not.", place=model_name)
-    task: str | None = option(None, TASK_HELP, metavar="TASK", asked_as=DATA)
+    task: str | None = option(None, TASK_HELP, metavar="TASK")
     validation_file: str | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.", metavar="FILE")
     compare: str | None = option(None, "Another model, shown beside the first.", place=model_name)
     text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")

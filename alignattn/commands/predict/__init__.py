@@ -20,11 +20,11 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 PICTURES = (".png", ".svg", ".pdf")
 LOCAL, RAY = "local", "ray"
 
-OF_A_FOLDER = ("output_dir", "shard", "launcher", "processes", "ray_address")
-OF_RAY = ("processes", "ray_address")
-OF_A_PICTURE = ("layer", "head")
+OF_A_FOLDER = ("output_dir", "shard", "launcher")
+OF_A_FILE = ("output_file", "explain")
+ON_RAY = (f"launcher={RAY}",)
 MANY_GROUP, PICTURE_GROUP = "many files", "picture"
-"""Options that need another, and their groups in the help."""
+"""Groups in the help."""
 
 
 def _rows(label: str, value: str) -> None:
@@ -43,7 +43,9 @@ class PredictOptions(Options):
         metavar="FILE",
         place=_rows,
     )
-    text: tuple[str, ...] | None = option(None, "Texts instead: of a pair both.", metavar="TEXT")
+    text: tuple[str, ...] | None = option(
+        None, "Texts instead: of a pair both.", metavar="TEXT", excludes={"file": "each names what to predict"}
+    )
     output_file: str | None = option(
         None,
         f"{', '.join(FORMATS)} (default: beside the file; standard output for --text and -).",
@@ -65,9 +67,11 @@ class PredictOptions(Options):
     shard: str = option(str(WHOLE), "A part of its files alone, such as 3/8.", group=MANY_GROUP, metavar="N/COUNT")
     launcher: str = option(LOCAL, f"{LOCAL}, or {RAY}: files on a cluster.", group=MANY_GROUP, choices=(LOCAL, RAY))
     processes: int | None = option(
-        None, "Files at once (default: as it has room).", group=MANY_GROUP, low=1, high=MAX_PROCESSES
+        None, "Files at once (default: as it has room).", group=MANY_GROUP, low=1, high=MAX_PROCESSES, requires=ON_RAY
     )
-    ray_address: str | None = option(None, "Of a cluster (default: one started here).", group=MANY_GROUP)
+    ray_address: str | None = option(
+        None, "Of a cluster (default: one started here).", group=MANY_GROUP, requires=ON_RAY
+    )
     explain: str | None = option(
         None,
         "Picture of a head's attention in the first row.",
@@ -75,15 +79,17 @@ class PredictOptions(Options):
         metavar="FILE",
         place=places.output_file,
     )
-    layer: int | None = option(None, "Of that head, from 0 (default: the last).", group=PICTURE_GROUP, low=0)
-    head: int = option(0, "The head, from 0.", group=PICTURE_GROUP, low=0)
+    layer: int | None = option(
+        None, "Of that head, from 0 (default: the last).", group=PICTURE_GROUP, low=0, requires=("explain",)
+    )
+    head: int = option(0, "The head, from 0.", group=PICTURE_GROUP, low=0, requires=("explain",))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.part, self.temperature_number
         check_encoding(self.encoding)
-        if (self.file is None) == (self.text is None):
-            raise AlignAttnError("nothing to predict: give --file FILE, or --text TEXT, and not both")
+        if self.file is None and self.text is None:
+            raise AlignAttnError("nothing to predict: give --file FILE, or --text TEXT")
         for name, endings in (("output_file", FORMATS), ("explain", PICTURES)):
             _check_new_file(name, getattr(self, name), endings)
         self._refuse_unread()
@@ -92,22 +98,12 @@ class PredictOptions(Options):
             raise AlignAttnError(f"there is no file {self.file}: give another to --file")
 
     def _refuse_unread(self) -> None:
-        """Refuse options that would be passed over."""
-        if not self.is_folder:
-            self._refuse(OF_A_FOLDER, "for a folder of Parquet files, as --file")
-        else:
-            self._refuse(("output_file",), "for one file, and --output_dir for a folder's")
-            self._refuse(("explain",), "for one file or texts")
-        if self.launcher != RAY:
-            self._refuse(OF_RAY, f"for --launcher {RAY}")
-        if self.explain is None:
-            self._refuse(OF_A_PICTURE, "for --explain FILE")
-
-    def _refuse(self, names: tuple[str, ...], reason: str) -> None:
+        """Refuse options of one file for a folder, and of a folder for one file."""
         known = options_of(type(self))
-        for name in names:
+        for name in OF_A_FILE if self.is_folder else OF_A_FOLDER:
             if getattr(self, name) != known[name].default:
-                raise AlignAttnError(f"--{name} is {reason}: leave it out")
+                other = "one file or texts" if self.is_folder else "a folder of Parquet files, as --file"
+                raise AlignAttnError(f"--{name} is for {other}: leave it out")
 
     @property
     def is_folder(self) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NUM_SEEDS, MAX_SEEDS = 5, 1000
 
 SEEDS_HELP = f"Instead: the seeds 1 to N (default: the table's, or {NUM_SEEDS})."
+ON_RAY = ("launcher=ray",)
 OTHERS_HELP = "Options of the commands that fill the table."
 
 
@@ -35,21 +36,22 @@ class ReproduceOptions(Options):
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
     note: str | None = option(None, "A sentence to stand below the table.", metavar="TEXT")
     dry_run: bool = option(False, "Run nothing: list the runs, with an estimate of time.")
-    finished_only: bool = option(False, "Run nothing: write the table of what is finished.")
+    finished_only: bool = option(
+        False, "Run nothing: write the table of what is finished.", excludes={"dry_run": "that writes no table"}
+    )
     launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
     processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MAX_PROCESSES)
-    gpu_share: float | None = option(None, "Of a GPU, for each run on Ray (default: 1).", low=1 / GPU_PARTS, high=1)
-    ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
+    gpu_share: float | None = option(
+        None, "Of a GPU, for each run on Ray (default: 1).", low=1 / GPU_PARTS, high=1, requires=ON_RAY
+    )
+    ray_address: str | None = option(
+        None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS", requires=ON_RAY
+    )
     output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR", place=output_folder)
     others: tuple[str, ...] = option((), OTHERS_HELP, rest=True, metavar="[options of its runs]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("ray_address", "gpu_share"):
-            if getattr(self, name) is not None and self.launcher != "ray":
-                raise AlignAttnError(f"--{name} is for --launcher ray: leave it out, or choose that one")
-        if self.dry_run and self.finished_only:
-            raise AlignAttnError("--dry_run writes no table, and --finished_only does: leave one of them out")
         seeds = self.seeds or ()
         if self.num_seeds is not None and len(seeds) not in (0, self.num_seeds):
             raise AlignAttnError(f"--num_seeds {self.num_seeds} is not how many --seeds lists: leave one of them out")

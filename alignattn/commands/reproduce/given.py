@@ -1,7 +1,7 @@
 """The options that a table or a user may give to the commands whose runs fill a table."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
@@ -9,31 +9,29 @@ from typing import Any
 from alignattn.commands import get_command, results_of
 from alignattn.utils.command import OUTPUT_DIR
 from alignattn.utils.command_line import build_parser, read_words
-from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.meant_options import meant_option
+from alignattn.utils.errors import AlignAttnError, did_you_mean
 from alignattn.utils.option import Option
-from alignattn.utils.options import Options, options_of
+from alignattn.utils.options import Options, all_options_of, find_option
 
 
-def own_options(command: str) -> Mapping[str, Option]:
-    """Return the options of a command that a table or a user may give."""
-    known, withheld = options_of(get_command(command).options), {OUTPUT_DIR, *results_of(command).withheld}
-    return {name: option for name, option in known.items() if name not in withheld}
-
-
-def options_for(command: str) -> Mapping[str, Option]:
-    """Return the options that a table of a command may give: its own, and those of the command that it needs."""
-    needs = results_of(command).needs
-    return {**(options_for(needs) if needs else {}), **own_options(command)}
+def own_option(command: str, name: str) -> Option | None:
+    """Return the option of a command of that name, if it has one that a table or a user may give."""
+    withheld = {OUTPUT_DIR, *results_of(command).withheld}
+    return None if name in withheld else find_option(get_command(command).options, name)
 
 
 def options_named(commands: Sequence[str], name: str) -> list[Option]:
-    """Return the option of that name of each command that has it, of those whose runs fill a table; at least one."""
-    of_each = [options_for(command) for command in commands]
-    found = [known[name] for known in of_each if name in known]
+    """Return the option of that name of each command that has it, of those whose runs fill a table; at least one.
+
+    An option of the command that such a command needs counts as its own.
+    """
+    found: list[Option] = []
+    for command in commands:
+        needs = results_of(command).needs
+        found += filter(None, [own_option(command, name) or (own_option(needs, name) if needs else None)])
     if not found:
-        hint = meant_option(name, {known: option for options in of_each for known, option in options.items()})
-        raise AlignAttnError(f"--{name} is no option of {' or '.join(commands)}{hint}")
+        known = {other for command in commands for other in all_options_of(get_command(command).options)}
+        raise AlignAttnError(f"--{name} is no option of {' or '.join(commands)}{did_you_mean(name, known)}")
     return found
 
 
@@ -46,9 +44,7 @@ def read_given(commands: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
     names = list(dict.fromkeys(name for name in (*needed, *commands) if name is not None))
     groups = [(name.replace("-", "_"), get_command(name).options) for name in names]
     options = make_dataclass("TableOptions", groups, bases=(Options,), frozen=True, kw_only=True)
-    parser = build_parser(options, get_command(names[0]).prog)
-    parser.known |= options_of(get_command("reproduce").options)
-    return read_words(options, words, parser)
+    return read_words(options, words, build_parser(options, get_command(names[0]).prog))
 
 
 def in_digests(option: Option, value: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alignattn.finetuning.run_folder import run_folder
-from alignattn.finetuning.training_options import ASKED_BATCH, LOSS_FILTER, RUN, TRAINING, TransformersOptions
+from alignattn.finetuning.training_options import RUN, SAVE_STRATEGIES, TRAINING, TransformersOptions
 from alignattn.models.names import model_folder, model_name
 from alignattn.robustness.recipe_names import (
     LONGEST,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 ROBUSTNESS = "alignattn robustness"
 EXAMPLES = "Examples to attack, without rows that the model gets wrong; it may be raised later."
 ENCODERS = f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder) or an encoder's folder."
-ASKED_NUMBER = {"max_eval_samples": "the rows of an evaluation; of the attacks it is called --num_examples"}
-"""A name by which the number of attacks is asked for."""
 RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
 RESOURCES = "resources"
 """Group in the help."""
@@ -52,7 +50,7 @@ class AttackOptions(Options):
     model: str | None = option(None, "A fine-tuned classifier to attack, with --task.", place=model_name)
     task: str | None = option(None, "The task of --model.", metavar="TASK")
     recipes: tuple[str, ...] = option(tuple(RECIPES), "Attacks.", choices=tuple(RECIPES), distinct="recipe")
-    num_examples: int = option(1000, EXAMPLES, low=1, asked_as=ASKED_NUMBER)
+    num_examples: int = option(1000, EXAMPLES, low=1)
     attack_columns: tuple[str, ...] | None = option(None, "Columns to change (default: the recipe's own rule).")
     data_dir: str | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).", metavar="DIR")
     skip_bad_rows: bool = option(False, "Leave out rows that cannot be used (those of a run anyway).")
@@ -152,23 +150,13 @@ class ShowOptions(Options):
 class MaskedLanguageTrainingOptions(TransformersOptions):
     """transformers' training options, with the defaults for a new head on a pretrained encoder."""
 
+    hidden = frozenset({"push_to_hub"})
     output_dir: str = option(REQUIRED, "Folder of the model.", group=RUN, metavar="DIR", place=output_folder)
-    seed: int = option(42, "Seed of the run.", group=RUN)
-    learning_rate: float = option(1e-4, "Learning rate of encoder and head.", group=TRAINING)
-    num_train_epochs: float = option(3.0, "Passes over the texts.", group=TRAINING)
-    max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING)
-    per_device_train_batch_size: int = option(32, "Texts of a step.", group=TRAINING, asked_as=ASKED_BATCH)
-    per_device_eval_batch_size: int = option(64, "Held-out texts a batch.", group=TRAINING)
-    logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING)
-    logging_nan_inf_filter: bool = option(False, LOSS_FILTER, rare=True)
-    save_strategy: str = option("no", "When checkpoints to resume from are saved.", group=RUN)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.push_to_hub:
-            raise AlignAttnError(
-                "--push_to_hub is for runs of finetune: leave it out, and push the folder with `hf upload`"
-            )
+    learning_rate: float = option(1e-4, "Learning rate of encoder and head.", group=TRAINING, low=0)
+    num_train_epochs: float = option(3.0, "Passes over the texts.", group=TRAINING, above=0)
+    per_device_train_batch_size: int = option(32, "Texts of a step.", group=TRAINING, low=1)
+    per_device_eval_batch_size: int = option(64, "Held-out texts a batch.", group=TRAINING, low=1)
+    save_strategy: str = option("no", "When checkpoints are saved.", group=RUN, choices=SAVE_STRATEGIES)
 
 
 @dataclass(frozen=True, kw_only=True)

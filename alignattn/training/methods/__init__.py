@@ -9,21 +9,18 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from alignattn.training.methods.base import Exclusion, Inputs, TrainingMethod
-from alignattn.utils.errors import AlignAttnError
+from alignattn.training.methods.base import Inputs, TrainingMethod
 from alignattn.utils.option import OPTION
 from alignattn.utils.options import Options
 
 __all__ = [
     "METHODS",
-    "Exclusion",
     "Inputs",
     "MethodOptions",
     "TrainingMethod",
     "chosen_methods",
     "fields_of_methods",
     "prediction_method",
-    "refuse_together",
     "settings_of",
 ]
 
@@ -54,7 +51,7 @@ def fields_of_methods(*, predicts: bool) -> list[tuple[str, Any, Any]]:
     Args:
         predicts: whether those of methods that change predictions are among them.
     """
-    declared = (method.options for method in METHODS if method.options and (predicts or not method.predicts))
+    declared = (method.options for method in METHODS if predicts or not method.predicts)
     shown = {"group": "training methods", "rare": True}
     return [
         (
@@ -94,21 +91,7 @@ def prediction_method(values: Any) -> type[TrainingMethod] | None:
     return next((method for method in chosen_methods(values) if method.predicts), None)
 
 
-def refuse_together(values: Any) -> None:
-    """Refuse options of which one must be left out; `values` as of `chosen_methods`.
-
-    Raises:
-        AlignAttnError: if there are such.
-    """
-    for method in chosen_methods(values):
-        for exclusion in method.excludes:
-            if exclusion.excludes(getattr(values, exclusion.option, None)):
-                raise AlignAttnError(
-                    f"{method.switch} does not go with {exclusion.option}: {exclusion.reason}: leave one of them out"
-                )
-
-
 def settings_of(method: type[TrainingMethod], values: Mapping[str, Any]) -> str:
     """Return the options of a method and what it does, in one line for the model card."""
-    names = [method.switch] if method.options is None else [field.name for field in dataclasses.fields(method.options)]
-    return f"{', '.join(f'{name} {values[name]}' for name in names)}: {method.summary}"
+    names = [f"{field.name} {values[field.name]}" for field in dataclasses.fields(method.options)]
+    return f"{', '.join(names)}: {method.summary}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from alignattn.tasks import Task
+from alignattn.utils.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -15,23 +16,8 @@ if TYPE_CHECKING:
 Inputs = Mapping[str, Any]
 """A batch, as a model takes it by name."""
 
-
-class Exclusion(NamedTuple):
-    """An option that a method does not go with.
-
-    Attributes:
-        option: its name.
-        reason: why, in words.
-        value: the value that is excluded; None = every value that switches something on.
-    """
-
-    option: str
-    reason: str
-    value: Any = None
-
-    def excludes(self, value: Any) -> bool:
-        """Return whether a value of the option is excluded."""
-        return bool(value) if self.value is None else value == self.value
+EVALUATION_ROWS = ("task", "validation_file", "validation_share")
+"""The options of which one gives a run evaluation rows, which a method that changes predictions requires."""
 
 
 class TrainingMethod:
@@ -45,8 +31,7 @@ class TrainingMethod:
         label: its name, in tables and model cards.
         summary: what it does, in a few words, for the model card.
         switch: the option that switches it on.
-        options: a dataclass of its options; None where they are transformers' own.
-        excludes: options that it does not go with.
+        options: a dataclass of its options, which say what they require and exclude.
         predicts: whether it changes the predictions and not the training.
         runs_in_data_parallel: whether it works with several GPUs in one process.
         needs_whole_weights: whether it cannot work with weights that are kept in parts, as of DeepSpeed and FSDP.
@@ -59,8 +44,7 @@ class TrainingMethod:
     label: ClassVar[str]
     summary: ClassVar[str]
     switch: ClassVar[str]
-    options: ClassVar[type | None] = None
-    excludes: ClassVar[Sequence[Exclusion]] = ()
+    options: ClassVar[type[Options]]
     predicts: ClassVar[bool] = False
     runs_in_data_parallel: ClassVar[bool] = True
     needs_whole_weights: ClassVar[bool] = False

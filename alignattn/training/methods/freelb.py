@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from alignattn.training.methods.base import Inputs, TrainingMethod
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
+from alignattn.utils.options import Options
 
 if TYPE_CHECKING:
     import torch
@@ -19,13 +20,13 @@ MIN_NORM = 1e-20
 """Stands for the norm of a gradient of nothing."""
 
 
-@dataclass(kw_only=True)
-class FreeLBOptions:
+@dataclass(frozen=True, kw_only=True)
+class FreeLBOptions(Options):
     """The options of `FreeLB`."""
 
     freelb_steps: int | None = option(None, "Forwards of FreeLB, of adversarial embeddings.", low=1)
-    freelb_step_size: float = option(0.1, "Of its ascent.", above=0)
-    freelb_max_norm: float = option(0.3, "Of its perturbations, a sequence.", above=0)
+    freelb_step_size: float = option(0.1, "Of its ascent.", above=0, requires=("freelb_steps",))
+    freelb_max_norm: float = option(0.3, "Of its perturbations, a sequence.", above=0, requires=("freelb_steps",))
 
 
 class FreeLB(TrainingMethod):

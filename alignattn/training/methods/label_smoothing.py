@@ -1,8 +1,19 @@
 """Label smoothing (Szegedy et al. 2016, section 7), which transformers' Trainer does by itself."""
 
+from dataclasses import dataclass
+
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import TrainingMethod
+from alignattn.utils.option import option
+from alignattn.utils.options import Options
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSmoothingOptions(Options):
+    """The option of `LabelSmoothing`, which is one of transformers."""
+
+    label_smoothing_factor: float = option(0.0, "Share of the target that all classes have.", low=0, high=1)
 
 
 class LabelSmoothing(TrainingMethod):
@@ -15,6 +26,7 @@ class LabelSmoothing(TrainingMethod):
     label = "label smoothing"
     summary = "cross-entropy against softened labels (Szegedy et al. 2016)"
     switch = "label_smoothing_factor"
+    options = LabelSmoothingOptions
 
     @classmethod
     def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:

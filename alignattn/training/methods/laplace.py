@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
-from alignattn.training.methods.base import Exclusion, TrainingMethod
+from alignattn.training.methods.base import EVALUATION_ROWS, TrainingMethod
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
+from alignattn.utils.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,11 +26,16 @@ PRIOR_PRECISIONS = (1e-4, 1e4)
 """Where the precision is looked for."""
 
 
-@dataclass(kw_only=True)
-class LaplaceOptions:
+@dataclass(frozen=True, kw_only=True)
+class LaplaceOptions(Options):
     """The options of `Laplace`."""
 
-    laplace: bool = option(False, "Last-layer Laplace: predict by the posterior of a linear head.")
+    laplace: bool = option(
+        False,
+        "Last-layer Laplace: predict by the posterior of a linear head.",
+        requires=EVALUATION_ROWS,
+        excludes={"mc_dropout_passes": "each defines how confident predictions are"},
+    )
 
 
 class Laplace(TrainingMethod):
@@ -41,7 +47,6 @@ class Laplace(TrainingMethod):
     )
     switch = "laplace"
     options = LaplaceOptions
-    excludes = (Exclusion("mc_dropout_passes", "each says by itself how confident predictions are"),)
     predicts = True
     runs_in_data_parallel = False
 

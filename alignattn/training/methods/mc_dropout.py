@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
-from alignattn.training.methods.base import TrainingMethod
+from alignattn.training.methods.base import EVALUATION_ROWS, TrainingMethod
 from alignattn.utils.option import option
+from alignattn.utils.options import Options
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 
-@dataclass(kw_only=True)
-class MCDropoutOptions:
+@dataclass(frozen=True, kw_only=True)
+class MCDropoutOptions(Options):
     """The options of `MCDropout`."""
 
-    mc_dropout_passes: int | None = option(None, "MC dropout: mean predictions of so many passes.", low=1)
+    mc_dropout_passes: int | None = option(
+        None, "MC dropout: mean predictions of so many passes.", low=1, requires=EVALUATION_ROWS
+    )
 
 
 class MCDropout(TrainingMethod):

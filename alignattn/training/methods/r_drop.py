@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
-from alignattn.training.methods.base import Exclusion, Inputs, TrainingMethod
+from alignattn.training.methods.base import Inputs, TrainingMethod
 from alignattn.training.methods.mc_dropout import can_drop
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
+from alignattn.utils.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,11 +24,16 @@ REGRESSION = "regression"
 """A `problem_type` of a model's config."""
 
 
-@dataclass(kw_only=True)
-class RDropOptions:
+@dataclass(frozen=True, kw_only=True)
+class RDropOptions(Options):
     """The options of `RDrop`."""
 
-    r_drop_weight: float = option(0.0, "α of R-Drop: two forwards, and their divergence.", low=0)
+    r_drop_weight: float = option(
+        0.0,
+        "α of R-Drop: two forwards, and their divergence.",
+        low=0,
+        excludes={"freelb_steps": "each defines which forwards a step makes"},
+    )
 
 
 class RDrop(TrainingMethod):
@@ -48,7 +54,6 @@ class RDrop(TrainingMethod):
     summary = "two forwards of each batch, and their divergence (Liang et al. 2021)"
     switch = "r_drop_weight"
     options = RDropOptions
-    excludes = (Exclusion("freelb_steps", "each says by itself which forwards a step makes"),)
     runs_in_data_parallel = False
     forwards = 2
     reads_outputs = True

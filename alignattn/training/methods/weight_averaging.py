@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.training.methods.base import Exclusion, TrainingMethod
+from alignattn.training.methods.base import TrainingMethod
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
+from alignattn.utils.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,15 +30,23 @@ EMA_WARMUP = 10
 """While n steps are averaged, at most (1 + n) / (10 + n) of the average is left, as in TensorFlow."""
 
 
-@dataclass(kw_only=True)
-class WeightAveragingOptions:
+@dataclass(frozen=True, kw_only=True)
+class WeightAveragingOptions(Options):
     """The options of `WeightAveraging`."""
 
     weight_averaging: str | None = option(
-        None, "Of the model: ema or swa, over its steps, not its last weights.", choices=(EMA, SWA)
+        None,
+        "Of the model: ema or swa, over its steps, not its last weights.",
+        choices=(EMA, SWA),
+        excludes={
+            "load_best_model_at_end": "the best checkpoint has the weights of one step, and not their average",
+            "balance=epoch": "weights of different bases have no average",
+        },
     )
-    ema_decay: float = option(0.999, "Most that a step leaves of it.", low=0, below=1)
-    swa_start: float = option(0.75, "Share of the steps before it.", low=0, below=1)
+    ema_decay: float = option(
+        0.999, "Most that a step leaves of it.", low=0, below=1, requires=("weight_averaging=ema",)
+    )
+    swa_start: float = option(0.75, "Share of the steps before it.", low=0, below=1, requires=("weight_averaging=swa",))
 
 
 class WeightAveraging(TrainingMethod):
@@ -57,13 +66,6 @@ class WeightAveraging(TrainingMethod):
     switch = "weight_averaging"
     options = WeightAveragingOptions
     needs_whole_weights = True
-    excludes = (
-        Exclusion(
-            "load_best_model_at_end",
-            "the best checkpoint, as early stopping chooses it, is of weights that train, and not of their average",
-        ),
-        Exclusion("balance", "after each epoch the weights are of another basis, and their average of none", "epoch"),
-    )
 
     def __init__(self, args: Any, model: nn.Module) -> None:
         self.kind: str = args.weight_averaging

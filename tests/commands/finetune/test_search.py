@@ -159,7 +159,7 @@ def test_what_is_given_is_held_and_what_does_nothing_is_not_searched() -> None:
         ("--search_space doc_stride=1:9 weight_decay=0:1", "--doc_stride does nothing"),
         ("--attention soft --learning_rate 1e-4", "the search space is empty"),
         ("--metric_for_best_model loss", "among which is no loss"),
-        ("--seeds 1 2", "--seeds beside --hyperparameter_search"),
+        ("--seeds 1 2", "--hyperparameter_search does not go with --seeds"),
         ("--hyperparameter_search 0", "must be at least 1"),
     ],
 )
@@ -174,4 +174,4 @@ def test_a_mistake_is_one_line(more: str, message: str, capsys: pytest.CaptureFi
 def test_a_space_without_a_search_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["finetune", "--model", "x", "--task", "mrpc", "--output_dir", "o", "--search_space", "weight_decay=0:1"]
     assert main(words) == USER_ERROR_EXIT_CODE
-    assert "--search_space is for --hyperparameter_search N" in capsys.readouterr().err
+    assert "--search_space needs --hyperparameter_search" in capsys.readouterr().err

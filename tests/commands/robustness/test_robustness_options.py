@@ -50,10 +50,10 @@ def test_an_empty_value_of_an_attack_is_refused_at_once(option, empty_folder, ca
     [
         (["train-mlm", *TRAIN_MLM.split(), "--output_dir", ""], "--output_dir is empty: give a value"),
         (["train-mlm", *TRAIN_MLM.split(), "--train_file", ""], "--train_file is empty: give a value"),
-        (["train-mlm", *TRAIN_MLM.split(), "--train_file", "a", ""], "a value of --train_file is empty: give a value"),
+        (["train-mlm", *TRAIN_MLM.split(), "--train_file", "a", ""], "--train_file is empty: give a value"),
         (["show", "missing.jsonl", "--html", ""], "--html is empty: give a value, or leave it out"),
         (["show", ""], "RESULTS is empty: give a value"),
-        (["--run", "missing", ""], "a value of --run is empty: give a value, or leave it out"),
+        (["--run", "missing", ""], "--run is empty: give a value, or leave it out"),
         (["--merge", "--output_dir", ""], "--output_dir is empty: give a value, or leave it out"),
     ],
 )
@@ -85,8 +85,7 @@ def test_a_number_below_one_is_refused_at_once(option, number, empty_folder, cap
 
 
 def test_attacks_are_counted_by_one_name(empty_folder, capsys) -> None:
-    line = refusal(f"robustness {ATTACK} --max_eval_samples 4".split(), capsys)
-    assert line == "--max_eval_samples is the rows of an evaluation; of the attacks it is called --num_examples"
+    assert "--max_eval_samples" in refusal(f"robustness {ATTACK} --max_eval_samples 4".split(), capsys)
     words = "reproduce table3 --tasks rte --num_seeds 1 --max_eval_samples 9 --num_examples 4 --dry_run"
     assert main(words.split()) == 0
 

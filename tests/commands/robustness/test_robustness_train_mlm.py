@@ -250,14 +250,14 @@ def test_the_most_frequent_token_may_be_an_unknown_word(tiny_checkpoint):
         ({"--text_columns": "a"}, "drop it for lines of text"),
         ({"--max_length": "2"}, "must be at least 3 and at most 64"),
         ({"--max_length": "65"}, "must be at least 3 and at most 64"),
-        ({"--mlm_probability": "0"}, "must lie between 0 and 1"),
+        ({"--mlm_probability": "0"}, "must be above 0 and below 1"),
         ({"--mlm_probability": "1e-9"}, "is masked"),
         ({"--seed": "-1"}, "--seed -1"),
         ({"--learning_rate": "nan"}, "--learning_rate nan"),
         ({"--per_device_train_batch_size": "0"}, "--per_device_train_batch_size 0"),
         ({"--resume_from_checkpoint": "missing"}, "there is no folder missing"),
         ({"--report_to": "nobody"}, "nobody"),
-        ({"--txt": "x"}, "unrecognized arguments: --txt"),
+        ({"--txt": "x"}, "unknown option --txt"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(change, said, tiny_checkpoint, text_file, tmp_path):

@@ -1,0 +1,228 @@
+"""The options of a run: transformers' own beside ours, what does not go together, and the config that repeats a run."""
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+
+import alignattn
+from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, VALUES
+from alignattn.commands import get_command
+from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.training_arguments import SET_BY_ALIGNATTN, RunArguments, training_arguments
+from alignattn.finetuning.training_options import TransformersOptions
+from alignattn.models import SAMPLING_OPTION
+from alignattn.patching import alignment_parameters, function_parameters
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.options import all_options_of, options_of, other_options_of, resolve
+
+GIVEN = ("--model", "any", "--task", "mrpc", "--output_dir", "runs/x")
+OWN = ("--model", "any", "--train_file", "rows.csv", "--text_columns", "a", "--output_dir", "runs/x")
+
+
+def test_every_training_argument_of_transformers_is_an_option_or_set_by_us():
+    known = all_options_of(TransformersOptions).keys() | options_of(RunOptions).keys()
+    # No text makes a value of these.
+    assert {field.name for field in fields(TrainingArguments) if field.init} - known - SET_BY_ALIGNATTN <= {
+        "accelerator_config", "parallelism_config", "fsdp_transformer_layer_cls_to_wrap",
+    }  # fmt: skip
+    theirs = other_options_of(TransformersOptions)
+    assert theirs["optim"].default in theirs["optim"].choices
+    assert (theirs["adam_beta1"].default, theirs["adam_beta1"].below) == (TrainingArguments.adam_beta1, 1)
+
+
+def test_own_options_need_no_torch():
+    words = [
+        *GIVEN,
+        "--attention",
+        "soft",
+        "--r_drop_weight",
+        "1",
+        "--early_stopping_patience",
+        "2",
+        "--balance",
+        "start",
+    ]
+    code = f"import sys; from alignattn.commands import get_command; get_command('finetune').parse({words}); "
+    code += "assert not sys.modules.keys() & {'torch', 'transformers'}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_trainers_arguments_are_the_options():
+    words = (
+        "--lr_scheduler_type cosine --debug underflow_overflow --use_cpu --seed 3 --warmup_steps 0.1 --report_to none "
+        "--value qvi --slot_learning_rate 0.01 --push_to_hub"
+    )
+    options = get_command("finetune").parse([*GIVEN, *words.split(), "--hub_token", "secret"]).training
+    args = training_arguments(options, RunArguments)
+    assert (args.lr_scheduler_type, args.seed, args.warmup_steps) == ("cosine", 3, 0.1)
+    assert (args.learning_rate, args.alignment_learning_rate, args.slot_learning_rate) == (2e-5, 1e-3, 0.01)
+    assert not args.dataloader_pin_memory
+    assert args.hub_token == "secret"
+    assert args.__getstate__()["hub_token"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "culprit"),
+    [
+        ("--lr_scheduler_type reduce_lr_on_plateau", "strategy"),
+        # On a CPU accelerate would train without FSDP, and say nothing.
+        ("--fsdp true", "--fsdp shares the weights out over GPUs"),
+        ("--report_to wandb", "--report_to wandb"),
+    ],
+)
+def test_what_cannot_be_trained_with_is_one_line(words: str, culprit: str):
+    options = get_command("finetune").parse([*GIVEN, "--use_cpu", *words.split()]).training
+    with pytest.raises(AlignAttnError, match=culprit):
+        training_arguments(options, RunArguments)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--attention soft --alignment_weight 0.1",
+        "--alignment none --alignment_learning_rate 1e-2",
+        "--attention aa-ot --alignment_learning_rate 1e-2",
+        "--attention aa-ct --slot_learning_rate 1e-2",
+        "--balance_centre true",
+        "--balance end --balance_basis random",
+        "--lora_alpha 8",
+        "--doc_stride 64",
+        "--num_beams 3",
+        "--take first",
+        "--seeds 1 2 --seed 3",
+        "--freelb_max_norm 0.5",
+        "--weight_averaging swa --ema_decay 0.5",
+        "--r_drop_weight 1 --freelb_steps 2",
+        "--weight_averaging ema --early_stopping_patience 2",
+        "--weight_averaging ema --balance epoch",
+        "--laplace --mc_dropout_passes 5",
+        "--validation_share 0.1",
+        "--adam_beta1 1",
+        "--optim adam",
+        "--lr_scheduler_kwargs nonsense",
+        "--remove_unused_columns false",
+        "--logging_steps 1.5",
+    ],
+)
+def test_what_does_nothing_or_does_not_fit_is_refused(words: str):
+    with pytest.raises(AlignAttnError) as raised:
+        get_command("finetune").parse([*GIVEN, *words.split()])
+    assert any(word.removeprefix("--") in str(raised.value) for word in words.split() if word.startswith("--"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--attention aa-ct --alignment_weight 0.1 --gradient_scope all --alignment_learning_rate 1e-2",
+        "--attention aa-ot --gradient_scope basis --alignment_learning_rate 1e-2 --balance start --balance_centre true",
+        "--normalizer entmax --normalizer_options learned=true --slot_learning_rate 1e-2",
+        "--balance start --balance_basis random",
+        "--task squad --doc_stride 64 --n_best_size 3 --max_answer_length 3",
+        "--max_train_samples 5 --take first",
+        "--freelb_steps 2 --freelb_max_norm 0.5",
+        '--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr":1e-6}',
+    ],
+)
+def test_what_does_something_is_taken(words: str):
+    get_command("finetune").parse([*GIVEN, *words.split()])
+
+
+@pytest.mark.parametrize("words", ["--max_eval_samples 5", "--laplace", "--mc_dropout_passes 5"])
+def test_own_rows_are_evaluated_where_some_are_given(words: str):
+    with pytest.raises(AlignAttnError, match="--validation_share"):
+        get_command("finetune").parse([*OWN, *words.split()])
+    get_command("finetune").parse([*OWN, *words.split(), "--validation_share", "0.1"])
+    with pytest.raises(AlignAttnError, match="--validation_share"):
+        get_command("finetune").parse([*OWN, "--validation_file", "more.csv", "--validation_share", "0.1"])
+
+
+def test_choices_that_learn_are_those_with_parameters() -> None:
+    config = BertConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=8, num_labels=2
+    )
+    options = {"entmax": {"normalizer_options": {"learned": False}}}
+    for slots in (SCORES, NORMALIZERS, VALUES, ALIGNMENTS):
+        for name in slots:
+            torch.manual_seed(0)
+            slot = alignattn.AttentionConfig(**{slots.kind: name, **options.get(name, {})})
+            model = alignattn.patch(BertForSequenceClassification(config), slot)
+            own = [*alignment_parameters(model), *function_parameters(model)]
+            assert bool(own) == slot.choices[slots.kind].is_learned, name
+
+
+class TestSameRun:
+    def options(self, *words: str) -> Any:
+        return get_command("finetune").parse([*GIVEN, *words])
+
+    def test_a_config_is_read_back_as_the_run_that_wrote_it(self, tmp_path: Path):
+        options = self.options("--layers", "0", "1", "--seeds", "1", "2", "--model_config", "a=1", "--bf16")
+        path = tmp_path / "config.yaml"
+        path.write_text(options.to_yaml(), encoding="utf-8")
+        assert get_command("finetune").parse(["--config", str(path)]) == options
+        assert options.differences(yaml.safe_load(options.to_yaml())) == []
+
+    def test_an_option_that_a_config_lacks_counts_at_its_default(self):
+        squad = ("--task", "squad")
+        shorter = yaml.safe_load(self.options(*squad).to_yaml())
+        del shorter["doc_stride"], shorter["alignment_warmup_ratio"]
+        assert self.options(*squad).differences(shorter) == []
+        assert self.options(*squad, "--doc_stride", "64").differences(shorter) == ["doc_stride"]
+
+    def test_an_option_that_only_the_other_run_has_tells_them_apart(self):
+        other = yaml.safe_load(self.options().to_yaml()) | {"of_another_version": 1}
+        assert self.options().differences(other) == ["of_another_version"]
+
+    @pytest.mark.parametrize(
+        ("mine", "theirs"),
+        [
+            ((), ("--attention", "aa-ct")),
+            (("--attention", "soft", "--value", "qvi"), ("--attention", "qvi")),
+            (("--attention", "aa-gan+qvi"), ("--attention", "aa-gan", "--value", "qvi", "--alignment_weight", "0.01")),
+        ],
+    )
+    def test_an_attention_is_the_same_however_it_is_named(self, mine: tuple[str, ...], theirs: tuple[str, ...]):
+        written = yaml.safe_load(self.options(*theirs).to_yaml())
+        assert self.options(*mine).differences(written) == []
+        assert "layers" in self.options(*mine, "--layers", "0").differences(written)
+
+    def test_what_is_no_default_is_written_even_where_it_is_none(self, tmp_path: Path):
+        path = tmp_path / "config.yaml"
+        path.write_text("save_total_limit: null\n", encoding="utf-8")
+        options = self.options("--config", str(path))
+        assert options.training.save_total_limit is None
+        assert options.differences(yaml.safe_load(options.to_yaml())) == []
+        assert options.differences(yaml.safe_load(self.options().to_yaml())) == ["save_total_limit"]
+
+    @pytest.mark.parametrize(
+        ("model", "order"), [("minilm", "group_by_length"), ("da", "random"), ("lstm", "random"), ("gat", "random")]
+    )
+    def test_rows_of_like_length_go_together_in_an_encoder_s_batches(self, model: str, order: str):
+        values = {"model": model, "task": "cora" if model == "gat" else "mrpc", "output_dir": "run"}
+        assert resolve(RunOptions, values).training.train_sampling_strategy == order
+        of_a_table = RunFolder(Path("results"), Experiment("finetune", values))
+        assert of_a_table.options.values[SAMPLING_OPTION] == order
+
+    def test_a_file_may_ask_for_the_newest_checkpoint(self, tmp_path: Path):
+        path = tmp_path / "config.yaml"
+        path.write_text("resume_from_checkpoint: true\n", encoding="utf-8")
+        assert self.options("--config", str(path)).values[SAMPLING_OPTION] == "group_by_length"
+
+    def test_published_settings_draw_at_random(self):
+        words = ("--model", "bert-base-uncased", "--output_dir", "run")
+        shift = get_command("domain-shift").parse([*words, "--pair", "snli-mnli"])
+        assert shift.values[SAMPLING_OPTION] == "random"
+        for config in Path("configs").glob("albert-*.yaml"):
+            options = get_command("finetune").parse(["--config", str(config), "--output_dir", "run"])
+            assert options.values[SAMPLING_OPTION] == "random"
+
+    def test_the_secret_is_not_written(self):
+        assert "secret" not in self.options("--push_to_hub", "--hub_token", "secret").to_yaml()
