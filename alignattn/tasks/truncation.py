@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from alignattn.tasks.task import Task
 from alignattn.tasks.task_types import processor_for
 
 if TYPE_CHECKING:
     import datasets
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from alignattn.tasks.processor import EncodedSplit
 
@@ -91,6 +90,8 @@ def count_lengths(task: Task, split: "EncodedSplit", tokenizer: Any) -> Counter[
 
     Arguments as of `truncated_rows`.
     """
+    import numpy as np
+
     processor, longest = processor_for(task), split.options.max_length
     counted = [INPUT, TARGET] if processor.is_generative else [INPUT]
     columns = [name for name in counted if name in split.encoded.column_names]
@@ -114,14 +115,17 @@ def _without_limit(tokenizer: Any) -> Iterator[None]:
         tokenizer.model_max_length = limit
 
 
-def _lengths(encoded: "datasets.Dataset", columns: Sequence[str]) -> NDArray[np.int64]:
+def _lengths(encoded: "datasets.Dataset", columns: Sequence[str]) -> "NDArray[np.int64]":
     """The tokens of each row, of the longest if it has several sequences, `[N]`."""
+    import numpy as np
+
     table = encoded.with_format("arrow")[:]
     return np.max([lengths_of(table[name]) for name in columns], axis=0)
 
 
-def lengths_of(column: "pa.ChunkedArray") -> NDArray[np.int64]:
+def lengths_of(column: "pa.ChunkedArray") -> "NDArray[np.int64]":
     """Return the tokens of each row of a column, `[N]`; of the longest if it has several sequences, as choices."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -147,8 +151,9 @@ def unknown_rows_warning(count: int) -> str:
     return f"{count} row(s) hold no word that the model knows: their predictions mean nothing"
 
 
-def _count_words(split: "EncodedSplit", tokenizer: Any) -> NDArray[np.int64]:
+def _count_words(split: "EncodedSplit", tokenizer: Any) -> "NDArray[np.int64]":
     """The numbers of unknown and of known words of each row, `[2, N]`."""
+    import numpy as np
     import pyarrow.compute as pc
 
     rows = len(split.encoded)
