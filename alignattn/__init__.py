@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from alignattn.patching.heads import fold_basis
     from alignattn.patching.recording import LayerRecord, Recording
     from alignattn.training.arguments import AlignmentArguments, AlignmentTrainingArguments
+    from alignattn.training.distributed import shard_slots
     from alignattn.training.parameter_groups import parameter_groups
-    from alignattn.training.sharding import shard_slots
     from alignattn.training.trainer import AlignmentMixin, AlignmentTrainer
     from alignattn.utils.errors import AlignAttnError
 
@@ -57,7 +57,7 @@ _NAMES = {
     "utils.errors": ("AlignAttnError",),
     "training.arguments": ("AlignmentArguments", "AlignmentTrainingArguments"),
     "training.parameter_groups": ("parameter_groups",),
-    "training.sharding": ("shard_slots",),
+    "training.distributed": ("shard_slots",),
     "training.trainer": ("AlignmentMixin", "AlignmentTrainer"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

@@ -71,7 +71,7 @@ class LossMeter(TrainerCallback, ExportableState):
         saved = callbacks.get(type(self).__name__) if state.global_step else None
         attributes = (saved or LossMeter().state())["attributes"]
         # A copy: the state of the training is written again, with what the checkpoint kept.
-        for name, value in deepcopy(_in_steps(attributes, state.global_step)).items():
+        for name, value in deepcopy(attributes).items():
             setattr(self, name, value)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -89,16 +89,3 @@ class LossMeter(TrainerCallback, ExportableState):
         """
         if not math.isfinite(float(self.run_loss)):
             raise AlignAttnError(f"the loss is no longer finite (at or before step {step}): {LOWER}")
-
-
-def _in_steps(attributes: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Return a meter's state, converted if its checkpoint was made when it summed over batches, several a step."""
-    if "run_batches" not in attributes:
-        return attributes
-    batches_a_step = max(attributes["run_batches"], 1) / max(steps, 1)
-    return {
-        "interval": {name: value / batches_a_step for name, value in attributes["interval"].items()},
-        "interval_steps": attributes["interval_batches"] / batches_a_step,
-        "run_loss": attributes["run_loss"] / batches_a_step,
-        "run_steps": attributes["run_batches"] / batches_a_step,
-    }

@@ -88,26 +88,6 @@ def _take(group: dict[str, Any], ids: dict[int, None]) -> list[nn.Parameter]:
     return taken
 
 
-def stack_optimizer_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """Stack the state that the alignment's parameters had in a checkpoint where each layer had its own."""
-    if not saved["state"]:
-        # Of no step yet, as accelerate loads it: entries made here would outlive the parameters that FSDP2 replaces.
-        return saved
-    own, numbers = optimizer.param_groups[-1]["params"], saved["param_groups"][-1]["params"]
-    state = dict(saved["state"])
-    of_layers = [state.pop(number, {}) for number in numbers]
-    for index, parameter in enumerate(own):
-        layers = of_layers[index :: len(own)]
-        if any(getattr(value, "shape", None) == parameter.shape for value in layers[0].values()):
-            return saved
-        state[numbers[index]] = {
-            name: torch.stack([layer[name] for layer in layers]) if value.shape == parameter.shape[1:] else value
-            for name, value in layers[0].items()
-        }
-    groups = [*saved["param_groups"][:-1], saved["param_groups"][-1] | {"params": numbers[: len(own)]}]
-    return {"state": state, "param_groups": groups}
-
-
 def add_l2(optimizer: torch.optim.Optimizer, penalty: float, decaying: Collection[str], model: nn.Module) -> None:
     """Have an optimizer add to each step's gradient that of an L2 penalty, ½ · penalty · |w|², on a model's weights.
 

@@ -41,25 +41,13 @@ class MeterAttributes:
 
 
 @dataclass
-class FormerMeterAttributes:
-    """Of `LossMeter` when it summed over batches."""
-
-    __pydantic_config__: ClassVar = _WHOLE
-
-    interval: dict[str, Number]
-    interval_batches: Count
-    run_loss: Number
-    run_batches: Count
-
-
-@dataclass
 class MeterState:
     """What `LossMeter.state` returns."""
 
     __pydantic_config__: ClassVar = _WHOLE
 
     args: Nothing
-    attributes: MeterAttributes | FormerMeterAttributes
+    attributes: MeterAttributes
 
 
 @dataclass

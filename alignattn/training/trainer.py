@@ -23,17 +23,16 @@ from alignattn.patching import Patch, aligned_patches, alignment_parameters, ste
 from alignattn.patching.heads import check_foldable, fold_basis, learns_basis
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.checkpoints import own_parameters_from
+from alignattn.training.distributed import reach_alignment_from_output
 from alignattn.training.meter import LossMeter
 from alignattn.training.methods import Inputs, TrainingMethod, chosen_methods
 from alignattn.training.methods.freelb import embeddings_of
 from alignattn.training.parameter_groups import (
     ALIGNMENT_LEARNING_RATE,
     add_l2,
-    stack_optimizer_state,
     take_own_groups,
 )
 from alignattn.training.saving import SavingMixin
-from alignattn.training.unused import reach_alignment_from_output
 from alignattn.training.versions import division_after_loss, loss_is_scaled
 from alignattn.training.weights import BatchSize, StepSize, loss_is_of_rows, weighted
 from alignattn.utils.errors import AlignAttnError
@@ -306,8 +305,6 @@ class AlignmentMixin(SavingMixin):
                 optimizer.add_param_group(group)
             decaying = self.get_decay_parameter_names(model)
             add_l2(optimizer, getattr(self.args, "l2_penalty", 0.0), decaying, model)
-            if alignment_parameters(model):
-                optimizer.register_load_state_dict_pre_hook(stack_optimizer_state)
         return optimizer
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:

@@ -31,10 +31,6 @@ def rows(count=8):
 
 
 class TestOfTheDocumentation:
-    def test_there_are_two(self):
-        assert len(LOOPS) == 2
-        assert "accelerate" in LOOPS[1]
-
     @pytest.mark.parametrize("with_accelerate", [False, True])
     def test_it_takes_the_steps_of_both_losses(self, with_accelerate, monkeypatch):
         """Eight rows by four: two steps of AdamW, or with two batches accumulated one step of all."""
@@ -166,11 +162,6 @@ class TestParameterGroups:
             if name.endswith("bias") or "LayerNorm" in name:
                 assert decays[id(parameter)] == 0.0, name
         assert {decays[id(parameter)] for parameter in alignment_parameters(model)} == {0.0}
-
-    def test_without_rates_of_their_own_slots_learn_as_the_model(self):
-        model = encoder("qvi")
-        groups = alignattn.parameter_groups(model, learning_rate=1e-5)
-        assert {group["lr"] for group in groups} == {1e-5}
 
     @pytest.mark.parametrize("slot_rate", [None, 3e-4])
     def test_they_are_those_of_the_trainer(self, slot_rate, tmp_path):

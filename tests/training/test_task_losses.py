@@ -5,12 +5,11 @@ import torch
 from rows_of_kinds import KindRows, kind_model
 from test_trainer import arguments, logged
 from torch import nn
-from train_distributed import ROWS, train_kind
+from train_distributed import train_kind
 
 import alignattn
 from alignattn.patching import patch_of
 from alignattn.training.trainer import AlignmentTrainer
-from alignattn.utils.errors import AlignAttnError
 
 
 class OfItsOwn(AlignmentTrainer):
@@ -96,15 +95,6 @@ def test_nothing_of_a_step_is_kept(trainer_class, tmp_path):
     assert patch_of(trainer.model).collector.newest.previous is None
 
 
-def test_evaluation_is_of_the_task_alone(tmp_path):
-    model = kind_model("texts", alignment_weight=10.0)
-    rows = KindRows("texts", ROWS)
-    trainer = OfSuper(model=model, args=arguments(tmp_path, per_device_eval_batch_size=ROWS), eval_dataset=rows)
-    with torch.no_grad():
-        task_loss = model.eval()(**rows.batch).loss.item()
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(task_loss)
-
-
 def test_forwards_of_one_loss_are_averaged_by_samples(tmp_path):
     """As a loss makes of each text and of its noisy twin."""
 
@@ -126,17 +116,6 @@ def test_forwards_of_one_loss_are_averaged_by_samples(tmp_path):
     (losses[0] + losses[1] + (8 * distances[0] + 3 * distances[1]) / 11).backward()
     for name, parameter in hand.named_parameters():
         torch.testing.assert_close(model.get_parameter(name), parameter - parameter.grad, msg=name)
-
-
-def test_a_loss_that_caches_embeddings_is_refused(tmp_path):
-    class Cached(AlignmentTrainer):
-        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-            with torch.no_grad():
-                logits = model(**inputs).logits
-            return logits.requires_grad_().sum()
-
-    with pytest.raises(AlignAttnError, match="cache embeddings"):
-        train_kind("texts", "aa-ct", tmp_path, 8, 1, Cached)
 
 
 def test_a_batch_of_no_rows_that_can_be_counted(tmp_path):

@@ -149,24 +149,6 @@ def test_gradient_is_that_of_task_plus_weighted_alignment(tmp_path):
     assert not torch.equal(slots_before[0], alignment_parameters(model)[0])
 
 
-def test_own_parameter_group(tmp_path):
-    model = alignattn.patch(tiny_model("bert"), "aa-gan")
-    trainer = AlignmentTrainer(
-        model=model,
-        args=arguments(tmp_path, alignment_learning_rate=0.02, weight_decay=0.1, learning_rate=1e-5),
-        train_dataset=TinyRows(),
-    )
-    groups = trainer.create_optimizer().param_groups
-    own = {id(parameter) for parameter in alignment_parameters(model)}
-    assert {id(parameter) for parameter in groups[-1]["params"]} == own
-    assert (groups[-1]["lr"], groups[-1]["weight_decay"]) == (0.02, 0.0)
-    for group in groups[:-1]:
-        assert group["lr"] == 1e-5
-        assert not own & {id(parameter) for parameter in group["params"]}
-    counted = sum(len(group["params"]) for group in groups)
-    assert counted == len(list(model.parameters()))
-
-
 def steepened(trainer, factor):
     """The trainer, whose alignment's own networks get gradients that much larger."""
     for parameter in alignment_parameters(trainer.model):
@@ -262,17 +244,6 @@ def test_plain_training_arguments_take_the_default_rate(tmp_path):
     args = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     trainer = AlignmentTrainer(model=model, args=args, train_dataset=TinyRows())
     assert trainer.create_optimizer().param_groups[-1]["lr"] == 1e-3
-
-
-def test_the_discriminator_learns_at_its_own_rate(tmp_path):
-    def accuracy(rate):
-        model = alignattn.patch(tiny_model("bert"), "aa-gan")
-        return logged(
-            train(model, tmp_path, num_train_epochs=40, alignment_learning_rate=rate, learning_rate=1e-5),
-            "discriminator_accuracy",
-        )[-1]
-
-    assert accuracy(1e-2) > accuracy(1e-5) + 0.05
 
 
 def test_warmup_of_the_weight(tmp_path):

@@ -9,7 +9,6 @@ import torch
 from conftest import tiny_batch, tiny_model
 from test_trainer import ROWS, TinyRows, logged, train, without_dropout
 from torch import nn
-from torch.nn import functional as F
 from transformers.modeling_outputs import ModelOutput
 
 import alignattn
@@ -141,11 +140,6 @@ def test_r_drop_tells_a_model_that_drops_nothing_by_its_logits_and_not_by_a_batc
         extra_loss()
 
 
-def test_r_drop_without_dropout_is_refused(tmp_path):
-    with pytest.raises(AlignAttnError, match="drops nothing"):
-        train(without_dropout(tiny_model("bert", attention_probs_dropout_prob=0.0)), tmp_path, r_drop_weight=1.0)
-
-
 def freelb_by_hand(model, batch, steps, step_size, max_norm):
     """Zhu et al. 2020, algorithm 1, sequence by sequence; returns the losses of the K forwards."""
     embedded = model.get_input_embeddings()(batch["input_ids"]).detach()
@@ -204,26 +198,6 @@ def test_freelb_keeps_one_dropout_mask():
     torch.testing.assert_close(logits[0], logits[1])
     assert not torch.allclose(logits[0], model(**batch).logits)
     assert not model.get_input_embeddings()._forward_hooks
-
-
-def test_the_alignment_is_the_mean_over_the_forwards():
-    model = alignattn.patch(without_dropout(tiny_model("bert")), "aa-ct").train()
-
-    def forward(inputs):
-        loss = model(**inputs).loss
-        return loss, None
-
-    def forward_and_distance(inputs):
-        loss, _ = forward(inputs)
-        distances.append(alignattn.alignment_loss(model).item())
-        return loss, None
-
-    distances: list[float] = []
-    for called in (forward_and_distance, forward):
-        torch.manual_seed(5)
-        step_losses([freelb(model, 3, 0.5, 1.0)], called, model, tiny_batch())
-    assert distances[0] != distances[-1]
-    assert alignattn.alignment_loss(model).item() == pytest.approx(sum(distances) / 3, rel=1e-5)
 
 
 def test_the_alignment_of_a_trained_step_is_the_mean_over_both_forwards(tmp_path):
@@ -302,20 +276,6 @@ def test_a_model_without_one_table_of_embeddings_is_refused_before_it_trains(nam
     said = f"{next(iter(option))} perturbs word embeddings, and {model_class.__name__} has no single table of them"
     with pytest.raises(AlignAttnError, match=f"^{said}: leave it out$"):
         alignattn.AlignmentTrainer(model=model, args=args, train_dataset=TinyRows(ROWS))
-
-
-def test_labels_are_smoothed_in_both_forwards(tmp_path):
-    model, batch = tiny_model("bert"), TinyRows().batch
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 1e-3
-    with torch.no_grad():
-        model.classifier.weight.mul_(50)  # spread logits, in which smoothing is seen
-        logits = model(**batch).logits
-    smooth, sharp = (float(F.cross_entropy(logits, batch["labels"], label_smoothing=factor)) for factor in (0.3, 0.0))
-    options = {"r_drop_weight": 1.0, "label_smoothing_factor": 0.3, "per_device_train_batch_size": ROWS}
-    (task_loss,) = logged(train(model, tmp_path, max_steps=1, **options), "task_loss")
-    assert abs(task_loss - smooth) < 0.01 < abs(smooth - sharp) / 2
 
 
 def test_methods_declare_options_that_trainers_have():
