@@ -1,8 +1,5 @@
 """`alignattn.alignment_loss` in loops of one's own."""
 
-import gc
-import weakref
-
 import pytest
 import torch
 from conftest import ALIGNED, DRAWN, tiny_batch, tiny_model
@@ -107,17 +104,6 @@ def test_the_model_may_be_wrapped():
     torch.testing.assert_close(around(**tiny_batch()) + alignattn.alignment_loss(around), expected)
     compiled = torch.compile(model, backend="eager")
     torch.testing.assert_close(compiled(**tiny_batch()).loss + alignattn.alignment_loss(compiled), expected)
-
-
-def test_a_loop_without_it_keeps_nothing():
-    model = patched()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(**tiny_batch()).loss.backward()
-    query = weakref.ref(patch_of(model).collector.newest.query)
-    with pytest.warns(UserWarning, match=r"alignattn\.alignment_loss"):
-        optimizer.step()
-    gc.collect()
-    assert query() is None
 
 
 @pytest.mark.parametrize("other", [nn.Linear(2, 2), None], ids=["plain", "aligned"])

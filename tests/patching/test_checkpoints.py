@@ -69,16 +69,6 @@ def test_save_and_load_gives_equal_logits_losses_and_slots(family, variant, tmp_
     torch.testing.assert_close(seen_again.losses(), seen.losses())
 
 
-@pytest.mark.parametrize(("family", "variant"), crossed(FAMILIES, ALIGNED))
-def test_plain_transformers_loads_an_alignment_checkpoint(family, variant, tmp_path):
-    alignattn.patch(tiny_model(family), variant).save_pretrained(tmp_path)
-    loaded, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
-    assert_same_function(loaded, tiny_model(family))
-    assert not report["missing_keys"]
-    assert not report["mismatched_keys"]
-    assert all("alignattn." in name for name in report["unexpected_keys"])
-
-
 def test_sharded_checkpoints(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     slots = moved_slots(model)

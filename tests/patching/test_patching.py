@@ -1,6 +1,8 @@
 import copy
+import gc
 import io
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -318,9 +320,13 @@ def test_shared_layers_refuse_layers():
         alignattn.patch(tiny_model("albert"), "aa-ct", layers=[0])
 
 
-def test_patch_alignment_and_overrides_name_the_same_config():
+def test_the_papers_patch_functions_name_a_config():
     first = alignattn.patch_alignment(tiny_model("bert"), "ct", weight=0.5, gradient_scope="all")
     second = alignattn.patch(tiny_model("bert"), "aa-ct", alignment_weight=0.5, gradient_scope="all")
+    assert first.alignattn.config == second.alignattn.config
+    paper = {"value_options": {"init": "paper"}}
+    first = alignattn.patch_qvi(tiny_model("bert"), **paper)
+    second = alignattn.patch(tiny_model("bert"), alignattn.AttentionConfig(value="qvi", **paper))
     assert first.alignattn.config == second.alignattn.config
 
 
@@ -359,7 +365,10 @@ def test_training_without_the_alignment_loss_warns_once_and_keeps_nothing():
 
     def step():
         model(**tiny_batch()).loss.backward()
+        query = weakref.ref(patch_of(model).collector.newest.query)
         optimizer.step()
+        gc.collect()
+        assert query() is None
 
     with pytest.warns(UserWarning, match=r"alignattn\.alignment_loss.*AlignmentTrainer"):
         step()

@@ -16,6 +16,7 @@ from conftest import FAMILIES, crossed, tiny_batch, tiny_model
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
 import alignattn
+from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.patching.checkpoints import load_config, load_pretrained
 from alignattn.utils.saved_config import LOADING_HINT
 
@@ -60,6 +61,8 @@ def test_every_plain_library_loads_an_alignment(saved):
 @pytest.mark.parametrize(("family", "preset"), crossed(FAMILIES, FUNCTIONS))
 def test_each_family_is_refused_and_loaded_again(family, preset, tmp_path):
     model = alignattn.patch(tiny_model(family), preset)
+    for parameter in [*alignment_parameters(model), *function_parameters(model)]:
+        parameter.data.add_(0.1)
     expected, kind = logits_of(model), model.config.model_type
     model.save_pretrained(tmp_path)
     for auto_class in (AutoModelForSequenceClassification, AutoModel):

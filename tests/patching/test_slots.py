@@ -1,8 +1,5 @@
 """Scores, normalizers and values as slots of patched models."""
 
-import json
-import re
-
 import pytest
 import torch
 import transformers
@@ -17,7 +14,6 @@ from alignattn.attention.config import PRESETS, AttentionConfig
 from alignattn.attention.variant import values_mask
 from alignattn.patching import function_parameters, has_alignment, step_alignments
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.saved_config import LOADING_HINT
 
 CHOICES = [
     name for slot in ("score", "normalizer", "value") for name in SLOTS[slot] if name != getattr(PRESETS["soft"], slot)
@@ -66,14 +62,6 @@ def test_patch_train_save_and_reload_gives_equal_logits(family, attention, tmp_p
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
     torch.testing.assert_close(logits_of(loaded, tiny_batch()), expected)
     assert alignattn.patching.patch_of(loaded).config == alignattn.patching.patch_of(model).config
-
-
-@pytest.mark.parametrize(("family", "attention"), crossed(PAPER_FAMILIES, [*CHOICES, *MIXES]))
-def test_plain_transformers_refuses_a_function_changing_checkpoint(family, attention, tmp_path):
-    alignattn.patch(tiny_model(family), attention).save_pretrained(tmp_path)
-    for auto_class in (AutoModelForSequenceClassification, AutoModel):
-        with pytest.raises(ValueError, match=LOADING_HINT):
-            auto_class.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(("family", "attention"), FITTING)
@@ -164,12 +152,6 @@ def test_autocast_and_half_precision_models_run(attention):
 def test_a_window_that_keeps_the_first_token_from_the_last_is_no_causal_model():
     model = alignattn.patch(tiny_model("bert"), "local", normalizer_options={"window": 1})
     assert logits_of(model, tiny_batch()).isfinite().all()
-
-
-def test_patch_qvi_names_the_same_config():
-    first = alignattn.patch_qvi(tiny_model("bert"), value_options={"init": "paper"})
-    second = alignattn.patch(tiny_model("bert"), AttentionConfig(value="qvi", value_options={"init": "paper"}))
-    assert first.alignattn.config == second.alignattn.config
 
 
 def test_values_mask_is_the_transpose_without_padding():
@@ -267,11 +249,3 @@ class TestConfig:
         model.config._attn_implementation = "flash_attention_2"
         with pytest.raises(AlignAttnError, match=r"normalizer='entmax15'.*flash_attention_2.*'sdpa' or 'eager'"):
             alignattn.patch(model, "entmax15")
-
-
-def test_a_saved_config_names_the_attention(tmp_path):
-    alignattn.patch(tiny_model("bert"), "aa-ct+qvi").save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["attn_implementation"] == LOADING_HINT
-    assert saved["alignattn"]["value"] == "qvi"
-    assert re.search("alignattn_from_pretrained", LOADING_HINT)

@@ -1,7 +1,6 @@
 """Models without the attention interface: DeBERTa-v2 and v3, whose scores have a part of positions, and MPNet."""
 
 import copy
-import json
 import warnings
 
 import pytest
@@ -17,7 +16,6 @@ import alignattn
 from alignattn.patching import alignment_parameters, function_parameters, patch_of
 from alignattn.patching.families import FAMILIES, family_of
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.saved_config import LOADING_HINT
 
 POSITIONS = {"relative_attention": True, "position_biased_input": False, "type_vocab_size": 0}
 V3 = POSITIONS | {"share_att_key": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm"}
@@ -201,25 +199,6 @@ def test_evaluation_under_an_alignment_runs_the_models_own_forward_and_records_n
     assert patch_of(model).collector.projected == {}
     with pytest.raises(AlignAttnError, match="no attention layer"):
         alignattn.alignment_loss(model)
-
-
-@pytest.mark.parametrize("attention", ["sparsemax", "aa-ct+qvi", "aa-gan+bilinear+entmax15"])
-@pytest.mark.parametrize("name", SHARING)
-def test_a_changed_function_reloads_and_plain_transformers_refuses_it(name, attention, tmp_path):
-    model, batch = model_of(name), tiny_batch()
-    alignattn.patch(model, attention)
-    for parameter in [*alignment_parameters(model), *function_parameters(model)]:
-        parameter.data.add_(0.1)
-    model.eval().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=LOADING_HINT):
-        AutoModelForSequenceClassification.from_pretrained(tmp_path)
-    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
-    weights = loaded.state_dict()
-    assert all(torch.equal(values, weights[part]) for part, values in model.state_dict().items())
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits)
-    alignattn.unpatch(model).save_pretrained(tmp_path / "plain")
-    assert not any("alignattn" in field for field in json.loads((tmp_path / "plain/config.json").read_text()))
 
 
 @pytest.mark.parametrize("name", SHARING)
