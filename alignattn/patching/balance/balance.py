@@ -4,6 +4,7 @@ The mathematics is that of `alignattn.attention.basis`; A and c of a head go int
 """
 
 import copy
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -133,10 +134,16 @@ def _balance(
     moments = moments_of_all_processes(heads, moments)
     with together(model):
         clouds, outputs = clouds_and_outputs(model, heads, checked)
-        exact = _in_float64(model, checked) if _is_half(heads) else None
+        exact = None
+        if any(own.element_size() < torch.float32.itemsize for part in heads for own in part.parameters()):
+            twin = copy.deepcopy(model).double()
+            exact = [outputs_of(twin, batch, torch.float64) for batch in checked]
         if not _joined(outputs).isfinite().all():
             raise AlignAttnError(f"the outputs of {type(model).__name__} on held-back batches are not finite")
-    bases = _bases(moments, form, random_seed)
+    bases = [balancing_basis(query, key, form) for query, key in moments]
+    if random_seed is not None:
+        generator = torch.Generator().manual_seed(random_seed)
+        bases = [random_basis(basis, *both, form, generator) for basis, both in zip(bases, moments, strict=True)]
     with _as_before_if_refused(heads):
         with together(model):
             for part, basis in zip(heads, bases, strict=True):
@@ -145,16 +152,6 @@ def _balance(
         change, rounding = _checked_change(model, outputs, outputs_after, exact)
     name = form if random_seed is None else RANDOM
     return _report(name, heads, bases, moments, (clouds, clouds_after), change, rounding)
-
-
-def _bases(moments: Sequence[Moment], form: Form, random_seed: int | None) -> list[Basis]:
-    bases = [balancing_basis(query, key, form) for query, key in moments]
-    if random_seed is None:
-        return bases
-    generator = torch.Generator().manual_seed(random_seed)
-    return [
-        random_basis(basis, query, key, form, generator) for basis, (query, key) in zip(bases, moments, strict=True)
-    ]
 
 
 @contextmanager
@@ -212,21 +209,7 @@ def _parted(batches: Iterable[Batch], held_back: Iterable[Batch] | None) -> tupl
     if first is None:
         raise AlignAttnError("there are no batches to balance by: give one or more")
     second = next(rest, None)
-    return ([first] if second is None else _chained(second, rest)), [first]
-
-
-def _chained(first: Batch, rest: Iterable[Batch]) -> Iterable[Batch]:
-    yield first
-    yield from rest
-
-
-def _is_half(heads: Sequence[BalancedHeads]) -> bool:
-    return any(parameter.element_size() < torch.float32.itemsize for part in heads for parameter in part.parameters())
-
-
-def _in_float64(model: nn.Module, batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
-    twin = copy.deepcopy(model).double()
-    return [outputs_of(twin, batch, torch.float64) for batch in batches]
+    return ([first] if second is None else itertools.chain([second], rest)), [first]
 
 
 def _checked_change(

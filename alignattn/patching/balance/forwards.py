@@ -127,7 +127,8 @@ def outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None)
     # A compiled model would not see the hooks that watch it.
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), _in_own_precision(model, device):
         result = model(**given)
-    named = result.items() if isinstance(result, Mapping) else enumerate(_several(result))
+    several = result if isinstance(result, Sequence) else (result,)
+    named = result.items() if isinstance(result, Mapping) else enumerate(several)
     outputs = {
         str(name): value.detach().to("cpu").double()
         for name, value in named
@@ -181,28 +182,25 @@ def _checking_projections(heads: Sequence[BalancedHeads]) -> Iterator[None]:
     for part in heads:
         projected: dict[str, Tensor] = {}
 
-        def keep(role: str, output: Tensor, projected: dict[str, Tensor] = projected) -> None:
-            projected[role] = output
-
-        def check(args: tuple[Any, ...], part: BalancedHeads = part, projected: dict[str, Tensor] = projected) -> None:
-            _check_direct(part, projected, args[0], args[1])
+        def check(_: nn.Module, args: Any, part: Any = part, projected: dict[str, Tensor] = projected) -> None:
+            if FUSED in projected:
+                fused = projected.pop(FUSED).chunk(part.slots.names.parts, dim=-1)
+                projected |= {"query": fused[0], "key": fused[1]}
+            for role, received in (("query", args[0]), ("key", args[1])):
+                check_direct(part.path, role, projected.get(role, received.new_zeros(0)), received)
 
         for role, module in part.modules.items():
-            handles.append(module.register_forward_hook(lambda _m, _a, out, role=role, keep=keep: keep(role, out)))
-        handles.append(part.slots.register_forward_pre_hook(lambda _m, args, check=check: check(args)))
+            handles.append(
+                module.register_forward_hook(
+                    lambda _m, _a, output, role=role, projected=projected: projected.update({role: output})
+                )
+            )
+        handles.append(part.slots.register_forward_pre_hook(check))
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _check_direct(part: BalancedHeads, projected: dict[str, Tensor], query: Tensor, key: Tensor) -> None:
-    if FUSED in projected:
-        first, second = projected[FUSED].chunk(part.slots.names.parts, dim=-1)[:2]
-        projected = {"query": first, "key": second}
-    for role, received in (("query", query), ("key", key)):
-        check_direct(part.path, role, projected.get(role, received.new_zeros(0)), received)
 
 
 def _of_all_processes(moments: list[Moment], device: torch.device) -> list[Moment]:
@@ -263,7 +261,3 @@ def _moved(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.to(device, dtype if value.is_floating_point() else None)
-
-
-def _several(result: Any) -> Sequence[Any]:
-    return result if isinstance(result, Sequence) else (result,)
