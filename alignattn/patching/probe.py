@@ -228,7 +228,7 @@ def _scale_hooks(model: nn.Module) -> list[RemovableHandle]:
         given.setdefault(slots, float(output.chunk(slots.names.parts, dim=-1)[0].float().norm()))
 
     def check(slots: Any, args: tuple[Any, ...]) -> None:
-        ratio = float(args[0].float().norm()) / max(given.pop(slots), torch.finfo(torch.float32).tiny)
+        ratio = float(args[0].float().norm()) / (given.pop(slots, 0.0) or float("inf"))
         if slots.head_dim > 1 and abs(ratio * slots.head_dim**0.5 - 1) < SCALE_TOLERANCE:
             raise AlignAttnError(
                 f"{type(model).__name__} scales its queries before it attends, and {slots.config.describe_slots()} "
