@@ -1,21 +1,14 @@
 """What a run does while it trains: shows how far it is, measures the distance of queries and keys, balances them."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
-from transformers import (
-    PreTrainedModel,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
 from alignattn.attention.basis import cloud
 from alignattn.attention.distance import as_many, measure_distances, sliced_wasserstein
@@ -26,7 +19,6 @@ from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_options import BALANCE_TIMES, RANDOM_BASIS, TrainingOptions
 from alignattn.patching import collect, is_patched
 from alignattn.patching.balance import balance, balanced_parameters, reason_unbalanced
-from alignattn.patching.recording import LayerRecord
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.task_types import processor_for
@@ -40,59 +32,57 @@ EVALUATION = "eval_"
 NOT_SCORES = ("_runtime", "_per_second", "_preparation_time")
 """How transformers' names of metrics begin, and how those end that tell of the evaluation itself."""
 
+DISTANCE_ROWS = 64
+"""Rows whose queries and keys are compared: the first of the evaluation rows."""
+
+MOMENT_ROWS, HELD_BACK_ROWS = 256, 64
+"""Of the training rows: the first give the moments, on the next the distances and the change are measured."""
+HELD_BACK_SHARE = 5
+"""Of few rows one in so many is held back."""
+BATCH_ROWS = 16
+
+_, EPOCH, END = BALANCE_TIMES
+"""Of `--balance`."""
+
 
 class Progress(TrainerCallback):
     """Shows how far a training is, its present losses and its evaluations, from the main process.
 
+    In a terminal by one bar on standard error and a line above it for each evaluation; otherwise by a line on standard
+    output for each log and each evaluation.
+
     Args:
-        in_a_bar: one bar on standard error, and a line above it for each evaluation; otherwise a line on standard
-            output for each log and each evaluation.
+        disable_tqdm: whether to print lines, wherever standard error goes; None = if it is no terminal.
     """
 
-    def __init__(self, *, in_a_bar: bool) -> None:
-        self.in_a_bar = in_a_bar
+    def __init__(self, disable_tqdm: bool | None = None) -> None:
+        self.in_a_bar = in_terminal() if disable_tqdm is None else not disable_tqdm
         self.bar: tqdm | None = None
         self.evaluated = 0
 
-    @classmethod
-    def suiting(cls, disable_tqdm: bool | None) -> "Progress":
-        """Return the one that suits where standard error goes, unless the option of a run says otherwise."""
-        return cls(in_a_bar=in_terminal() if disable_tqdm is None else not disable_tqdm)
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Draw the bar, of a resumed run from where it is."""
         if self.in_a_bar and state.is_world_process_zero:
             self.bar = terminal_bar("train", state.max_steps, "step", initial=state.global_step)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Count the step."""
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
 
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_prediction_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Count the batch in the bar's name."""
         if self.bar is not None:
             self.evaluated += 1
             self.bar.set_description(f"evaluate, batch {self.evaluated}")
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Go back to training."""
         self.evaluated = 0
         if self.bar is not None:
             self.bar.set_description("train")
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Show the losses, or what an evaluation found."""
         logs = logs or {}
         losses = ", ".join(f"{name} {logs[name]:.4g}" for name in LOSSES if name in logs)
@@ -112,49 +102,41 @@ class Progress(TrainerCallback):
         else:
             self.bar.write(line, file=sys.stderr)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Leave the bar as it is at last."""
         if self.bar is not None:
             self.bar.close()
         self.bar = None
 
 
-DISTANCE_ROWS = 64
-"""Rows whose queries and keys are compared: the first of the evaluation rows."""
-
-
-class DistanceCallback(TrainerCallback):
+class DistanceLog(TrainerCallback):
     """Adds what `query_key_distances` measures to what is logged: before the first step, and wherever the loss is.
 
     Training is what it would be without: gradients are off, nothing is drawn at random, and the mode of the model is
     restored.
 
     Args:
-        batch: what `query_key_distances` takes.
-        balances: likewise.
+        trainer: of the run, to which it is added.
+        evaluation: the splits, of the first of which the first rows are measured.
+        tokenizer: of the model.
     """
 
-    def __init__(self, batch: dict[str, Tensor], *, balances: bool) -> None:
-        self.batch = batch
-        self.balances = balances
+    def __init__(self, trainer: TaskTrainer, evaluation: Mapping[str, EncodedSplit], tokenizer: Any) -> None:
+        if not evaluation:
+            raise AlignAttnError("--log_query_key_distance: there are no evaluation rows: give --validation_file")
+        if trainer.model is None or not is_patched(trainer.model):
+            raise AlignAttnError("--log_query_key_distance: this model has no attention heads: leave it out")
+        self.batch = distance_batch(trainer.task, next(iter(evaluation.values())), tokenizer)
+        self.has_balanced = reason_unbalanced(trainer.model) is None
+        # First of all: what reports the logs must see what this one adds to them.
+        trainer.callback_handler.callbacks.insert(0, self)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Log the distance that training starts from; a resumed run has it from before."""
         if state.global_step == 0:
             state.log_history.append(self._measure(kwargs["model"]) | {"epoch": 0.0, "step": 0})
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Log the distance beside the loss, for reporters and in the state."""
         if logs is not None and "loss" in logs:
             measured = self._measure(kwargs["model"])
@@ -164,86 +146,47 @@ class DistanceCallback(TrainerCallback):
     def _measure(self, model: PreTrainedModel) -> dict[str, float]:
         was_training = model.training
         try:
-            return query_key_distances(model, self.batch, balances=self.balances)
+            return query_key_distances(model, self.batch, has_balanced=self.has_balanced)
         finally:
             model.train(was_training)
 
 
-def log_distance(trainer: Trainer, task: Task, evaluation: Mapping[str, EncodedSplit], processor: Any) -> None:
-    """Let a trainer log the distance of queries and keys on the first rows of its first evaluation split."""
-    if not evaluation:
-        raise AlignAttnError("--log_query_key_distance: there are no evaluation rows: give --validation_file")
-    if trainer.model is None or not is_patched(trainer.model):
-        raise AlignAttnError("--log_query_key_distance: this model has no attention heads: leave it out")
-    batch = distance_batch(task, next(iter(evaluation.values())), processor)
-    callback = DistanceCallback(batch, balances=reason_unbalanced(trainer.model) is None)
-    # First of all: what reports the logs must see what this one adds to them.
-    trainer.callback_handler.callbacks.insert(0, callback)
+def query_key_distances(
+    model: PreTrainedModel, batch: dict[str, Tensor], *, has_balanced: bool = True
+) -> dict[str, float]:
+    """Return the distances of queries and keys, means over heads and layers, by the name that they have in logs.
 
-
-def query_key_distance(model: PreTrainedModel, batch: dict[str, Tensor]) -> float:
-    """Return the sliced Wasserstein distance of queries and keys, mean over heads and layers.
+    They are the sliced Wasserstein distance and, of the batch's tokens as one cloud, those in units of the spread: the
+    moments of the balanced basis are of one half of them, the distances of the other (`measure_distances`).
 
     Args:
         model: a patched model; it is left in evaluation mode.
         batch: `input_ids`, `attention_mask` and so on, `[B, n]`.
+        has_balanced: whether the attention of the model leaves the basis open; otherwise there is no balanced distance.
     """
-    return _distance_by_size(_recorded(model, batch))
-
-
-def query_key_distances(model: PreTrainedModel, batch: dict[str, Tensor], *, balances: bool = True) -> dict[str, float]:
-    """Return the distances of queries and keys, means over heads and layers, by the name that they have in logs.
-
-    Beside `query_key_distance` those in units of the spread, of the batch's tokens as one cloud: the moments of the
-    balanced basis are of one half of them, the distances of the other (`measure_distances`).
-
-    Args:
-        model: as for `query_key_distance`.
-        batch: likewise.
-        balances: whether the attention of the model leaves the basis open; otherwise there is no balanced distance.
-    """
-    layers = _recorded(model, batch)
-    measured = [measure_distances(*clouds) for clouds in _clouds(layers)]
-    named = {AS_IS_NAME: "as_is", BALANCED_NAME: "balanced", FLOOR_NAME: "floor"}
-    means = {
-        name: float(torch.stack([getattr(distances, field).mean() for distances in measured]).mean())
-        for name, field in named.items()
-        if balances or field != "balanced"
-    }
-    return {DISTANCE_NAME: _distance_by_size(layers)} | means
-
-
-def _recorded(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[LayerRecord]:
     with torch.no_grad(), collect(model.eval()) as seen:
         model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-    return seen.layers
+    # The real tokens' queries and keys of each layer, [H, N, d].
+    clouds = [
+        as_many(cloud(layer.query, layer.mask), cloud(layer.key, layer.key_mask))
+        for layer in seen.layers
+        if layer.query is not None and layer.key is not None
+    ]
+    measured = [measure_distances(query, key) for query, key in clouds]
+    by_layer = {
+        DISTANCE_NAME: [sliced_wasserstein(query[None], key[None]) for query, key in clouds],
+        AS_IS_NAME: [distances.as_is for distances in measured],
+        BALANCED_NAME: [distances.balanced for distances in measured],
+        FLOOR_NAME: [distances.floor for distances in measured],
+    }
+    if not has_balanced:
+        del by_layer[BALANCED_NAME]
+    return {name: float(torch.stack([part.mean() for part in parts]).mean()) for name, parts in by_layer.items()}
 
 
-def _distance_by_size(layers: Sequence[LayerRecord]) -> float:
-    distances = [sliced_wasserstein(query[None], key[None]).mean() for query, key in _clouds(layers)]
-    return float(torch.stack(distances).mean())
-
-
-def _clouds(layers: Sequence[LayerRecord]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the real tokens' queries and keys of each layer, `[H, N, d]`."""
-    for layer in layers:
-        if layer.query is not None and layer.key is not None:
-            yield as_many(cloud(layer.query, layer.mask), cloud(layer.key, layer.key_mask))
-
-
-def distance_batch(task: Task, split: EncodedSplit, processor: Any) -> dict[str, Tensor]:
+def distance_batch(task: Task, split: EncodedSplit, tokenizer: Any) -> dict[str, Tensor]:
     """Return the first `DISTANCE_ROWS` sequences of a split as one batch, padded, without their labels."""
-    return next(input_batches(task, split, processor, range(min(DISTANCE_ROWS, len(split.encoded))), DISTANCE_ROWS))
-
-
-MOMENT_ROWS, HELD_BACK_ROWS = 256, 64
-"""Of the training rows: the first give the moments, on the next the distances and the change are measured."""
-HELD_BACK_SHARE = 5
-"""Of few rows one in so many is held back."""
-BATCH_ROWS = 16
-
-_, EPOCH, END = BALANCE_TIMES
-"""Of `--balance`."""
+    return next(input_batches(task, split, tokenizer, range(min(DISTANCE_ROWS, len(split.encoded))), DISTANCE_ROWS))
 
 
 class Balancing(TrainerCallback):
@@ -275,16 +218,12 @@ class Balancing(TrainerCallback):
         # Before all others: what they measure is what training starts from.
         trainer.callback_handler.callbacks.insert(0, self)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Balance what training starts from; a resumed run did so before."""
         if state.global_step == 0 and self.options.balance != END:
             self.balance(kwargs["model"], state)
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Balance what an epoch has made."""
         if self.options.balance == EPOCH:
             self.balance(kwargs["model"], state)

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
 from alignattn.finetuning.best_model import best_model, choose_metric, stopped_at, stopping
-from alignattn.finetuning.callbacks import END, Balancing, Progress, log_distance
+from alignattn.finetuning.callbacks import END, Balancing, DistanceLog, Progress
 from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.function_change import check_twin, compare_with_twin
 from alignattn.finetuning.hub import push_run
@@ -83,6 +83,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
 
 
 def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
+    """Load rows, build the model, encode, patch, train, evaluate, save."""
     config = check_model(options)
     check_twin(options)
     rows = load_run_rows(options)
@@ -93,37 +94,14 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     _write_inputs(options)
     start = start_of(options.model.model)
     built = replace(built, model=patch_model(built.model, options.model))
-    parameters = _count_parameters(built.model)
     trainer = _build_trainer(built, rows.task, data, args, options)
     truncated = count_truncated_rows(rows.task, data, built.tokenizer)
     _print_remarks(trainer, options, data, built, truncated)
+    parameters = _count_parameters(built.model)
     training = _train(trainer, options, data, built.tokenizer)
     evaluations = _evaluate(trainer, data, options.output_dir)
-    result = RunResult(
-        task=rows.task.name,
-        model=publishable(options.model.model),
-        attention=options.attention.name,
-        attention_config=options.attention.to_dict(),
-        seed=args.seed,
-        train_rows=len(data.train.rows),
-        evaluation_rows={split: len(encoded.rows) for split, encoded in data.evaluation.items()},
-        dropped_rows=rows.dropped,
-        bad_rows=as_json(rows.bad_rows),
-        derived_splits=rows.derived,
-        truncated_rows=truncated,
-        train_runtime=training["train_runtime"],
-        train_samples_per_second=training["train_samples_per_second"],
-        training=_last_logged(trainer),
-        parameters=parameters,
-        embeddings=None if built.embeddings is None else publishable(asdict(built.embeddings)),
-        versions=package_versions(),
-        device=device_name(args.device),
-        labels=list(getattr(rows.task, "labels", ())),
-        start=start,
-        best=best_model(trainer),
-        stopped_at=stopped_at(trainer),
-        **_scores(rows.task, evaluations),
-    )
+    result = _result(options, rows, built, trainer, parameters, training, evaluations)
+    result = replace(result, start=start, truncated_rows=truncated)
     if trainer.is_world_process_zero():
         result = replace(result, twin=compare_with_twin(options, rows.task, data.evaluation))
         _save(result, trainer, options)
@@ -178,7 +156,7 @@ def _build_trainer(
             train_dataset=data.train.encoded,
             data_collator=processor_for(task).collator(built.tokenizer, data.train, is_training=True),
             processing_class=built.tokenizer,
-            callbacks=[Progress.suiting(training.transformers.get("disable_tqdm")), *filter(None, [stops])],
+            callbacks=[Progress(training.transformers.get("disable_tqdm")), *filter(None, [stops])],
         )
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer judges some options by itself, such as --report_to; its messages name them.
@@ -228,12 +206,12 @@ def _print_remarks(
             )
 
 
-def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, processor: Any) -> Mapping[str, float]:
+def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokenizer: Any) -> Mapping[str, float]:
     """Train from the newest checkpoint or from the start, save the trained model, and return how long it took."""
-    training, task = options.training, trainer.task
+    training = options.training
     if training.log_query_key_distance:
-        log_distance(trainer, task, data.evaluation, processor)
-    balancing = None if training.balance is None else Balancing(trainer, training, data.train, processor)
+        DistanceLog(trainer, data.evaluation, tokenizer)
+    balancing = None if training.balance is None else Balancing(trainer, training, data.train, tokenizer)
     checkpoint = checkpoint_to_resume(options, trainer.model)
     if checkpoint is None and trainer.is_world_process_zero():
         check_disk_room(trainer)
@@ -259,17 +237,46 @@ def _evaluate(trainer: TaskTrainer, data: EncodedData, folder: Path) -> dict[str
     return evaluations
 
 
-def _scores(task: Task, evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
-    """The fields of a result that evaluations give."""
-    answers = {split: processor_for(task).constant_prediction(one.predictions) for split, one in evaluations.items()}
-    return {
-        "metrics": {
+def _result(
+    options: RunOptions,
+    rows: Rows[Any],
+    built: BuiltModel,
+    trainer: TaskTrainer,
+    parameters: dict[str, int],
+    training: Mapping[str, float],
+    evaluations: Mapping[str, Evaluation],
+) -> RunResult:
+    task = rows.task
+    constant = processor_for(task).constant_prediction
+    answers = {split: constant(evaluation.predictions) for split, evaluation in evaluations.items()}
+    return RunResult(
+        task=task.name,
+        model=publishable(options.model.model),
+        attention=options.attention.name,
+        attention_config=options.attention.to_dict(),
+        seed=trainer.args.seed,
+        metrics={
             split: {name: None if math.isnan(value) else value for name, value in evaluation.metrics.items()}
             for split, evaluation in evaluations.items()
         },
-        "thresholds": {split: dict(one.thresholds) for split, one in evaluations.items() if one.thresholds},
-        "constant_prediction": {split: answer for split, answer in answers.items() if answer is not None},
-    }
+        thresholds={split: dict(one.thresholds) for split, one in evaluations.items() if one.thresholds},
+        train_rows=len(rows.train or ()),
+        evaluation_rows={split: len(dataset) for split, dataset in rows.evaluation.items()},
+        dropped_rows=rows.dropped,
+        bad_rows=as_json(rows.bad_rows),
+        derived_splits=rows.derived,
+        train_runtime=training["train_runtime"],
+        train_samples_per_second=training["train_samples_per_second"],
+        training=_last_logged(trainer),
+        parameters=parameters,
+        embeddings=None if built.embeddings is None else publishable(asdict(built.embeddings)),
+        versions=package_versions(),
+        device=device_name(trainer.args.device),
+        labels=list(getattr(task, "labels", ())),
+        constant_prediction={split: answer for split, answer in answers.items() if answer is not None},
+        best=best_model(trainer),
+        stopped_at=stopped_at(trainer),
+    )
 
 
 def _save(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:

@@ -34,7 +34,7 @@ def show(progress, state):
 
 
 def test_a_log_has_short_lines(state, capsys):
-    show(Progress(in_a_bar=False), state)
+    show(Progress(disable_tqdm=True), state)
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
         "step 4 of 10: loss 0.6125, task_loss 0.6, align_loss 1.25",
@@ -44,7 +44,7 @@ def test_a_log_has_short_lines(state, capsys):
 
 
 def test_a_terminal_has_one_bar_with_the_losses(state, capsys):
-    show(Progress(in_a_bar=True), state)
+    show(Progress(disable_tqdm=False), state)
     captured = capsys.readouterr()
     assert captured.out == ""
     last = re.split(r"[\r\n]+", captured.err.strip())[-1]
@@ -56,7 +56,7 @@ def test_a_terminal_has_one_bar_with_the_losses(state, capsys):
 def test_other_processes_show_nothing(state, capsys):
     state.is_world_process_zero = False
     for in_a_bar in (True, False):
-        show(Progress(in_a_bar=in_a_bar), state)
+        show(Progress(disable_tqdm=not in_a_bar), state)
     assert capsys.readouterr() == ("", "")
 
 
@@ -65,7 +65,7 @@ def test_a_terminal_is_known(disable, expected, monkeypatch):
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        assert Progress.suiting(disable).in_a_bar == expected
+        assert Progress(disable).in_a_bar == expected
     os.close(ours)
 
 
