@@ -317,55 +317,53 @@ def one_line(capsys):
 
 class TestBadInput:
     @pytest.mark.parametrize(
-        ("changes", "words"),
+        ("changes", "culprit"),
         [
-            ({"model": "no/such-model"}, "cannot load the model 'no/such-model'"),
-            ({"model": "./missing"}, "cannot load the model './missing': there is no such folder"),
-            ({"model": "runs/mrpc/seed-9"}, "cannot load the model 'runs/mrpc/seed-9': there is no such folder (give"),
-            ({"attention": "aa-wgan"}, "unknown attention 'aa-wgan'"),
-            ({"alignment_weight": "-1"}, "--alignment_weight -1.0 must be at least 0"),
-            ({"gradient_scope": "some"}, "gradient_scope 'some'"),
-            ({"layers": ["5"]}, "layers=[5]: this model has layers 0 to 1"),
-            ({"model_config": ["nonsense"]}, "is not NAME=VALUE"),
-            ({"model_config": ["no_such_field=1"]}, "has no field 'no_such_field'"),
-            ({"task": "mrpc"}, "--text_columns does not go with --task and --train_file together"),
-            ({"text_columns": None}, "needs --text_columns"),
-            ({"text_columns": ["a", "c"]}, "no column 'c'"),
-            ({"label_column": "label"}, "no column 'label'"),
-            ({"train_file": "missing.csv"}, "missing.csv"),
-            ({"train_file": None, "validation_file": None}, "give --task"),
-            (NO_FILES | {"task": "xnli"}, "unknown task 'xnli'"),
-            (NO_FILES | {"task": "mrpc", "data_dir": "missing"}, "missing"),
-            ({"train_file": None, "task": "mrpc"}, "--validation_file does not go with --task without --train_file"),
-            ({"tokens_column": "a"}, "--text_columns does not go with --tokens_column"),
-            ({"preprocessing_num_workers": "-1"}, "--preprocessing_num_workers -1 must be at least 1"),
-            ({"prediction_loss_only": "true"}, "--prediction_loss_only True: a run could not be scored"),
-            (
-                {
-                    "load_best_model_at_end": "true",
-                    "validation_file": None,
-                    "eval_strategy": "no",
-                    "save_strategy": "best",
-                },
-                "give --validation_file",
-            ),
-            ({"max_length": "1"}, "max_length 1"),
-            ({"max_train_samples": "0"}, "at least 1"),
-            ({"learning_rate": "fast"}, "learning_rate"),
-            ({"lr_scheduler_type": "zigzag"}, "zigzag"),
-            ({"alignment_warmup_ratio": "2"}, "alignment_warmup_ratio"),
-            ({"learning_rat": "1"}, "--learning_rat"),
-            ({"seeds": ["1", "1"]}, "names a seed twice"),
+            ({"output_dir": None}, "--output_dir"),
+            ({"output_dir": "/proc/nope"}, "/proc/nope"),
             ({"config": "missing.yaml"}, "missing.yaml"),
+            ({"learning_rat": "1"}, "--learning_rat"),
+            ({"atention": "soft"}, "did you mean"),
+            ({"learning_rate": "fast"}, "learning_rate"),
+            ({"alignment_weight": "-1"}, "--alignment_weight -1.0"),
+            ({"lr_scheduler_type": "zigzag"}, "zigzag"),
+            ({"lr_scheduler_kwargs": "notjson"}, "lr_scheduler_kwargs"),
+            ({"report_to": "wandbb"}, "wandbb"),
+            ({"seeds": ["1", "1"]}, "--seeds"),
+            ({"resume_from_checkpoint": "nope"}, "nope"),
+            ({"metric_for_best_model": "acc"}, "'acc'"),
+            ({"load_best_model_at_end": "true", "validation_file": None, "eval_strategy": "no"}, "--validation_file"),
             (
                 {"activation_checkpointing": "true", "activation_checkpointing_kwargs": '{"use_reentrant": true}'},
                 "use_reentrant",
             ),
+            ({"model": "no/such-model"}, "'no/such-model'"),
+            ({"model": "runs/mrpc/seed-9"}, "'runs/mrpc/seed-9'"),
+            ({"attention": "aa-wgan"}, "'aa-wgan'"),
+            ({"gradient_scope": "some"}, "'some'"),
+            ({"layers": ["5"]}, "layers=[5]"),
+            ({"normalizer_options": "alpha=1.3"}, "normalizer 'softmax'"),
+            ({"normalizer_options": "alpha"}, "'alpha' is not NAME=VALUE"),
+            ({"model_config": "hidden_dropout_prob=lots"}, "hidden_dropout_prob='lots'"),
+            ({"model_config": "hidden_dropot_prob=0.1"}, "hidden_dropout_prob"),
+            ({"model_config": "hidden_dropout_prob="}, "hidden_dropout_prob"),
+            ({"task": "mrpc"}, "--text_columns"),
+            ({"text_columns": None}, "--text_columns"),
+            ({"tokens_column": "a"}, "--text_columns"),
+            ({"text_columns": ["a", "c"]}, "'c'"),
+            ({"label_column": "label"}, "'label'"),
+            ({"train_file": "missing.csv"}, "missing.csv"),
+            ({"train_file": None, "validation_file": None}, "--task"),
+            ({"train_file": None, "task": "mrpc"}, "--validation_file"),
+            (NO_FILES | {"task": "xnli"}, "'xnli'"),
+            (NO_FILES | {"task": "mrpc", "data_dir": "missing"}, "missing"),
+            ({"max_length": "1"}, "max_length 1"),
+            ({"max_train_samples": "0"}, "max_train_samples"),
         ],
     )
-    def test_one_line_and_exit_code_2(self, options, changes, words, capsys):
+    def test_one_line_and_exit_code_2(self, options, changes, culprit, capsys):
         assert run(options, **changes) == 2
-        assert words in one_line(capsys)
+        assert culprit in one_line(capsys)
 
     @pytest.mark.parametrize(
         ("text", "words"),
@@ -400,10 +398,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"layers": ["0", "99"]}, "layers=[0, 99]: this model has layers 0 to 1"),
-            ({"max_length": "100000"}, "--max_length 100000 is too long: the model takes at most"),
-            ({"model_config": ["no_such_field=1"]}, "BertConfig has no field 'no_such_field'"),
-            ({"lora_r": "2", "lora_target_modules": ["qeury"]}, "'qeury': no layer of "),
+            ({"layers": ["0", "99"]}, "layers=[0, 99]"),
+            ({"max_length": "100000"}, "--max_length 100000"),
+            ({"model_config": ["no_such_field=1"]}, "'no_such_field'"),
+            ({"lora_r": "2", "lora_target_modules": ["qeury"]}, "'qeury'"),
         ],
     )
     def test_what_the_config_tells_is_said_before_rows_and_weights_are_read(
@@ -417,30 +415,11 @@ class TestBadInput:
         assert run(options, model=str(folder), train_file=str(rows), **changes) == 2
         assert words in one_line(capsys)
 
-    def test_a_field_of_a_file_that_does_not_fit_is_named_and_left_out_on_request(self, options, tmp_path, capsys):
-        path = tmp_path / "albert.yaml"
-        path.write_text("model_config: [hidden_dropout_prob=0.3, classifier_dropout_prob=0.1]\n")
-        assert run(options, config=str(path)) == 2
-        line = one_line(capsys)
-        assert f"{path}: --model_config: classifier_dropout_prob=0.1: BertConfig has no field" in line
-        assert line.endswith("leave it out with --model_config classifier_dropout_prob=")
-        left_out = ["classifier_dropout_prob=", "attention_probs_dropout_prob=0.2"]
-        assert run(options, config=str(path), model_config=left_out) == 0
-        config = read(options["--output_dir"], "config.json")
-        assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.3, 0.2)
-        assert "classifier_dropout_prob" not in config
-
-    def test_a_mistake_of_a_file_names_the_file_and_one_that_was_typed_does_not(self, options, tmp_path, capsys):
+    def test_a_mistake_of_a_file_names_the_file(self, options, tmp_path, capsys):
         path = tmp_path / "options.yaml"
-        path.write_text("warmup_steps: -1\nmodel_config: [nothing=1]\n")
+        path.write_text("warmup_steps: -1\n")
         assert run(options, config=str(path)) == 2
         assert one_line(capsys).startswith(f"alignattn: {path}: --warmup_steps -1")
-        assert run(options, config=str(path), warmup_steps="-2") == 2
-        assert one_line(capsys).startswith("alignattn: --warmup_steps -2")
-        assert run(options, config=str(path), warmup_steps="0", model_config=["nothing=2"]) == 2
-        assert one_line(capsys).startswith("alignattn: --model_config: nothing=2: BertConfig has no field")
-        assert run(options, model_config=["hidden_dropout_prob="]) == 2
-        assert "has no value: write null for none" in one_line(capsys)
 
     def test_deberta(self, options, tiny_checkpoint, tmp_path, capsys):
         folder = tmp_path / "deberta"
@@ -563,32 +542,6 @@ class TestRealData:
         assert "'train' split" in line
         assert "mnli" in line
         assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"output_dir": None}, "give --output_dir"),
-        ({"learning_rate": "-1"}, "--learning_rate -1.0 must be at least 0"),
-        ({"seed": "-1"}, "--seed -1 must be at least 0"),
-        ({"per_device_train_batch_size": "0"}, "--per_device_train_batch_size 0 must be at least 1"),
-        ({"model_config": "hidden_dropout_prob=lots"}, "--model_config: hidden_dropout_prob='lots' does not fit"),
-        ({"report_to": "wandbb"}, "wandbb"),
-        ({"atention": "soft"}, "did you mean '--attention'?"),
-        ({"model": None, "modle": "x", "taks": ""}, "--modle: did you mean '--model'?; --taks: did you mean '--task'?"),
-        ({"model_config": "hidden_dropot_prob=0.1"}, "did you mean 'hidden_dropout_prob'?"),
-        ({"lr_scheduler_kwargs": "notjson"}, "--lr_scheduler_kwargs"),
-        ({"resume_from_checkpoint": "nope"}, "there is no folder nope"),
-        ({"metric_for_best_model": "acc"}, "choose one of loss, accuracy"),
-        ({"config": "nope.yaml"}, "there is no file nope.yaml"),
-        ({"output_dir": "/proc/nope"}, "/proc/nope"),
-        ({"normalizer_options": "alpha=1.3"}, "normalizer 'softmax' takes no options"),
-        ({"normalizer_options": "alpha"}, "is not NAME=VALUE"),
-    ],
-)
-def test_options_that_cannot_be_are_one_line(options, capsys, changes, message):
-    assert run(options, **changes) == 2
-    assert message in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 def test_a_run_that_failed_at_once_does_not_block_its_correction(options):
