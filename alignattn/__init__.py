@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from alignattn.attention.attend import AttentionLayer, attend
     from alignattn.attention.config import PRESETS, AttentionConfig
-    from alignattn.attention.cross_mask import CrossMask
+    from alignattn.attention.masks import CrossMask
     from alignattn.finetuning.predictor import Predictor, load_run
     from alignattn.patching import (
         alignment_loss,
@@ -37,7 +37,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "attention.attend": ("AttentionLayer", "attend"),
     "attention.config": ("PRESETS", "AttentionConfig"),
-    "attention.cross_mask": ("CrossMask",),
+    "attention.masks": ("CrossMask",),
     "patching": (
         "alignment_loss",
         "attach",

@@ -24,8 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.attention.cross_mask import CrossMask, Mask, pairs_of
-from alignattn.attention.edges import Edges
+from alignattn.attention.masks import CrossMask, Edges, Mask, pairs_of
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import attend_by, attention_with_weights

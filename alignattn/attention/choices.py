@@ -109,7 +109,7 @@ SCORES = _slot(
             reads_beyond_products=NO_PRODUCT,
         ),
         "gat": Choice(
-            ".graph_scores:GAT",
+            ".scores:GAT",
             "LeakyReLU(1 · q + 1 · k), a's halves in q, k",
             "velickovic2018graph",
             "eq. 3",
@@ -117,7 +117,7 @@ SCORES = _slot(
             reads_beyond_products=NO_PRODUCT,
         ),
         "gatv2": Choice(
-            ".graph_scores:GATv2",
+            ".scores:GATv2",
             "a · LeakyReLU(q + k)",
             "brody2022attentive",
             "eq. 7",

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.attention.attend import attend
-from alignattn.attention.cross_mask import CrossMask
+from alignattn.attention.masks import CrossMask
 
 
 class QueryPooling(nn.Module):

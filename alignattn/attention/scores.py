@@ -1,64 +1,37 @@
-"""The score slot S(Q, K): how a query meets a key.
-
-Each choice is a function on tensors and a module of the same name that holds its parameters.
-"""
+"""The score slot S(Q, K): how a query meets a key. Each choice is a module that holds its parameters."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from alignattn.attention.edges import Edges, pairwise
+from alignattn.attention.masks import Edges, pairwise
 from alignattn.attention.slot import Slot
 
 ADDITIVE_CHUNK_ELEMENTS = 2**22
 """Largest tensor that additive scores form at once, in elements: 16 MiB in float32."""
 
-
-def dot(query: Tensor, key: Tensor) -> Tensor:
-    """Return q · k for queries `[B, H, n, d]` and keys `[B, H, m, d]` as `[B, H, n, m]` (Luong et al. 2015, eq. 8)."""
-    return query @ key.transpose(-2, -1)
+NEGATIVE_SLOPE = 0.2
+"""Of the LeakyReLU of graph attention, as both papers have it."""
 
 
 def scaled_dot(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
-    """Return q · k times `scale`, 1/sqrt(d) if None, as `[B, H, n, m]` (Vaswani et al. 2017, eq. 1)."""
-    # The queries are fewer numbers than the scores.
-    return dot(query * (query.shape[-1] ** -0.5 if scale is None else scale), key)
-
-
-def bilinear(query: Tensor, key: Tensor, weight: Tensor, scale: float | None = None) -> Tensor:
-    """Return q W k times `scale`, 1/sqrt(d) if None (Luong et al. 2015, eq. 8, "general").
+    """Return q · k times `scale`, 1/sqrt(d) if None (Vaswani et al. 2017, eq. 1).
 
     Args:
         query: `[B, H, n, d]`.
         key: `[B, H, m, d]`.
-        weight: `[H, d, d]`.
         scale: factor of the scores.
 
     Returns:
         `[B, H, n, m]`.
     """
-    return scaled_dot(query @ weight, key, scale)
-
-
-def additive(query: Tensor, key: Tensor, key_weight: Tensor, query_weight: Tensor, vector: Tensor) -> Tensor:
-    """Return v · tanh(W₁ k + W₂ q) (Bahdanau et al. 2015, appendix A.1.2), as `of_sums`.
-
-    Args:
-        query: `[B, H, n, d]`.
-        key: `[B, H, m, d]`.
-        key_weight: W₁, `[H, a, d]`.
-        query_weight: W₂, `[H, a, d]`.
-        vector: v, `[H, a]`.
-
-    Returns:
-        `[B, H, n, m]`.
-    """
-    from_query = query @ query_weight.transpose(-2, -1)
-    from_key = key @ key_weight.transpose(-2, -1)
-    return of_sums(from_query, from_key, vector, torch.tanh)
+    # The queries are fewer numbers than the scores.
+    return query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.mT
 
 
 def of_sums(from_query: Tensor, from_key: Tensor, vector: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
@@ -94,7 +67,7 @@ class Score(Slot, ABC):
     def forward(self, query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
         """Return scores `[B, H, n, m]` of queries `[B, H, n, d]` and keys `[B, H, m, d]`.
 
-        `scale` is the model's own factor of a dot product, 1/sqrt(d) if None.
+        `scale` is the model's own factor of a dot product, 1/sqrt(d) if None; other scores ignore it.
         """
 
     def of_edges(self, query: Tensor, key: Tensor, edges: Edges, scale: float | None = None) -> Tensor:
@@ -119,11 +92,11 @@ class DotProduct(Score):
 
 
 class ScaledDot(DotProduct):
-    """q · k / sqrt(d), or with the model's own scale."""
+    """q · k / sqrt(d), or with the model's own scale (Vaswani et al. 2017, eq. 1)."""
 
 
 class Dot(DotProduct):
-    """q · k, whatever scale the model uses."""
+    """q · k, whatever scale the model uses (Luong et al. 2015, eq. 8)."""
 
     def factor(self, scale: float | None) -> float:
         """Return 1."""
@@ -131,7 +104,10 @@ class Dot(DotProduct):
 
 
 class Bilinear(DotProduct):
-    """q W k with W for each head, at the model's scale; W starts as the identity: the scaled dot product."""
+    """q W k at the model's scale (Luong et al. 2015, eq. 8, "general"), with W `[H, d, d]`.
+
+    W starts as the identity: the scaled dot product.
+    """
 
     def __init__(self, head_dim: int, num_heads: int) -> None:
         super().__init__(head_dim, num_heads)
@@ -143,7 +119,7 @@ class Bilinear(DotProduct):
 
 
 class Additive(Score):
-    """v · tanh(W₁ k + W₂ q) with parameters for each head; its hidden size is that of the head."""
+    """v · tanh(W₁ k + W₂ q) (Bahdanau et al. 2015, appendix A.1.2), with W₁ and W₂ `[H, d, d]` and v `[H, d]`."""
 
     def __init__(self, head_dim: int, num_heads: int) -> None:
         super().__init__(head_dim, num_heads)
@@ -154,6 +130,55 @@ class Additive(Score):
             nn.init.normal_(parameter, std=head_dim**-0.5)
 
     def forward(self, query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
-        """Return the scores, as `Score.forward`; `scale` has no part in them."""
-        weights = (self.key_weight, self.query_weight, self.vector)
-        return additive(query, key, *(weight.to(query.dtype) for weight in weights))
+        """Return the scores, as `Score.forward`."""
+        key_weight, query_weight, vector = (
+            weight.to(query.dtype) for weight in (self.key_weight, self.query_weight, self.vector)
+        )
+        return of_sums(query @ query_weight.mT, key @ key_weight.mT, vector, torch.tanh)
+
+
+class GAT(Score):
+    """LeakyReLU(Σ q + Σ k) (Veličković et al. 2018, eq. 3).
+
+    The paper's a · [W h_i ‖ W h_j] is that of the queries a_l ⊙ W h and the keys a_r ⊙ W h, a_l and a_r its halves: the
+    score itself has no parameters.
+
+    Args:
+        head_dim: size d of a head's query and key.
+        num_heads: heads H.
+        negative_slope: of the LeakyReLU.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int, *, negative_slope: float = NEGATIVE_SLOPE) -> None:
+        super().__init__(head_dim, num_heads)
+        self.negative_slope = negative_slope
+
+    def forward(self, query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
+        """Return the scores, as `Score.forward`."""
+        sums = query.sum(dim=-1)[..., :, None] + key.sum(dim=-1)[..., None, :]
+        return F.leaky_relu(sums, self.negative_slope)
+
+    def of_edges(self, query: Tensor, key: Tensor, edges: Edges, scale: float | None = None) -> Tensor:
+        """Return the scores of edges, as `Score.of_edges`: a node's features are summed once for all its edges."""
+        from_query = query.sum(dim=-1).index_select(0, edges.query)
+        return F.leaky_relu(from_query + key.sum(dim=-1).index_select(0, edges.key), self.negative_slope)
+
+
+class GATv2(Score):
+    """a · LeakyReLU(q + k) (Brody, Alon & Yahav 2022, eq. 7), with a `[H, d]`; arguments as of `GAT`."""
+
+    def __init__(self, head_dim: int, num_heads: int, *, negative_slope: float = NEGATIVE_SLOPE) -> None:
+        super().__init__(head_dim, num_heads)
+        self.negative_slope = negative_slope
+        self.vector = nn.Parameter(torch.empty(num_heads, head_dim))
+        nn.init.xavier_uniform_(self.vector)
+
+    def forward(self, query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
+        """Return the scores, as `Score.forward`."""
+        activation = partial(F.leaky_relu, negative_slope=self.negative_slope)
+        return of_sums(query, key, self.vector.to(query.dtype), activation)
+
+    def of_edges(self, query: Tensor, key: Tensor, edges: Edges, scale: float | None = None) -> Tensor:
+        """Return the scores of edges, as `Score.of_edges`."""
+        hidden = F.leaky_relu(query.index_select(0, edges.query) + key.index_select(0, edges.key), self.negative_slope)
+        return (hidden * self.vector.to(query.dtype)).sum(dim=-1)

@@ -2,8 +2,8 @@
 
 Wu et al. 2020, "Improving Attention Mechanism with Query-Value Interaction". Every value first meets the
 queries, Q̂ = softmax(V Qᵀ / √d) Q, in one more attention call, so no tensor of n × n is formed where the kernel forms
-none. Where there is one query q, as in pooling, Q̂ is q for every value. Each choice is a function on tensors and a
-module that holds its parameters. Equations are those of the paper.
+none. Where there is one query q, as in pooling, Q̂ is q for every value. Each choice is a module that holds its
+parameters. Equations are those of the paper.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.attention.edges import Edges, attend_edges, pairwise
+from alignattn.attention.masks import Edges, attend_edges, pairwise
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import scaled_dot
 from alignattn.attention.slot import Slot
@@ -43,38 +43,6 @@ def attended_query(query: Tensor, value: Tensor, mask: Tensor | Edges | None = N
         normalizer = Softmax(query.shape[-1], query.shape[1])
         return attend_edges(value, query, query, mask, partial(pairwise, scaled_dot), normalizer.of_edges)[0]
     return F.scaled_dot_product_attention(value, query, query, attn_mask=mask)
-
-
-def interaction(query: Tensor, value: Tensor, weight: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
-    """Return Q̂ ∗ W V, element by element (eq. 8).
-
-    Args:
-        query: `[B, H, n, d]`.
-        value: `[B, H, m, d]`.
-        weight: W, `[H, d, d]`.
-        mask: as for `attended_query`.
-
-    Returns:
-        `[B, H, m, d]`.
-    """
-    return attended_query(query, value, mask) * (value @ weight.transpose(-2, -1))
-
-
-def gated(interacted: Tensor, value: Tensor, gate: Tensor) -> Tensor:
-    """Return β V + (1 - β) Q̂ ∗ W V with a gate β = sigmoid(u · [Q̂ ∗ W V; V]) for each token (eqs. 5, 6; 9, 10).
-
-    Args:
-        interacted: Q̂ ∗ W V, `[B, H, m, d]`.
-        value: V, `[B, H, m, d]`.
-        gate: u, `[H, 2 d]`: the weights of the features of both, one after the other.
-
-    Returns:
-        `[B, H, m, d]`.
-    """
-    logit = torch.cat((interacted, value), dim=-1) @ gate[:, :, None]
-    # Under autocast a product is of a narrower type than values that no product has made.
-    dtype = torch.promote_types(interacted.dtype, value.dtype)
-    return torch.lerp(interacted.to(dtype), value.to(dtype), torch.sigmoid(logit).to(dtype))
 
 
 class Value(Slot, ABC):
@@ -111,7 +79,8 @@ class _Interacting(Value):
         self.weight = nn.Parameter(torch.zeros_like(weight) if init == "pretrained" else weight)
 
     def _interaction(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None) -> Tensor:
-        return interaction(query, value, self.weight.to(value.dtype), mask)
+        """Return Q̂ ∗ W V, element by element (eq. 8)."""
+        return attended_query(query, value, mask) * (value @ self.weight.to(value.dtype).mT)
 
     def extra_repr(self) -> str:
         """Return what the module's printed form shows."""
@@ -150,7 +119,7 @@ class Sum(_Interacting):
 
 
 class _Gated(_Interacting):
-    """A value with a gate between Q̂ ∗ W V and V."""
+    """β V + (1 - β) Q̂ ∗ W V with a gate β = sigmoid(u · [Q̂ ∗ W V; V]) for each token (eqs. 5, 6; 9, 10)."""
 
     def __init__(self, head_dim: int, num_heads: int, init: Init) -> None:
         super().__init__(head_dim, num_heads, init)
@@ -163,12 +132,16 @@ class _Gated(_Interacting):
 
     @abstractmethod
     def _gate_weights(self, dtype: torch.dtype) -> Tensor:
-        """Return u, `[H, 2 d]`, as for `gated`."""
+        """Return u, `[H, 2 d]`: the weights of the features of Q̂ ∗ W V, then of V."""
 
     def forward(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
         """Return the values, as `Value.forward`."""
         interacted = self._interaction(query, value, mask)
-        return gated(interacted, value, self._gate_weights(value.dtype)) / self.divisor
+        logit = torch.cat((interacted, value), dim=-1) @ self._gate_weights(value.dtype)[:, :, None]
+        # Under autocast a product is of a narrower type than values that no product has made.
+        dtype = torch.promote_types(interacted.dtype, value.dtype)
+        gated = torch.lerp(interacted.to(dtype), value.to(dtype), torch.sigmoid(logit).to(dtype))
+        return gated / self.divisor
 
 
 class QVI(_Gated):

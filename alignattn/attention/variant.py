@@ -8,8 +8,7 @@ from torch.nn import functional as F
 
 from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
 from alignattn.attention.config import PLAIN, AttentionConfig
-from alignattn.attention.cross_mask import CrossMask, Mask, pairs_of
-from alignattn.attention.edges import Edges, attend_edges
+from alignattn.attention.masks import CrossMask, Edges, Mask, attend_edges, pairs_of
 from alignattn.attention.normalizers.base import Normalizer
 from alignattn.attention.scores import DotProduct, Score
 from alignattn.attention.values import Identity, Value

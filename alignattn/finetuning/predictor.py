@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.utils.generic import find_labels
 
-from alignattn.finetuning.run_folder import FinishedRun, read_finished_run, warn_plain
+from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
 from alignattn.models.lengths import most_tokens
 from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer
 from alignattn.robustness.batches import rows_at_once
-from alignattn.tasks import LabelledTask, Task
+from alignattn.tasks import Task
 from alignattn.tasks.formats.file_rows import TextRows, file_rows
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
 from alignattn.tasks.task import TaskOptions
@@ -312,12 +312,6 @@ def load_predictor(
     # Tokenizing in several processes is for large files; here rows come in parts.
     options = replace(run.options.data.task_options(run.task, tokenizer), num_proc=None)
     return Predictor(run, model, tokenizer, options, temperature)
-
-
-def check_has_classes(task: Task) -> None:
-    """Refuse a temperature for a task without classes."""
-    if not isinstance(task, LabelledTask) or task.is_regression:
-        raise AlignAttnError(f"a temperature is for probabilities of classes, and task {task.name!r} has none")
 
 
 def _batches(

@@ -11,7 +11,7 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, read_result
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, is_seed_folder
 from alignattn.models import capabilities_of
-from alignattn.tasks import MultiLabelClassification, Task, TextClassification, TokenClassification
+from alignattn.tasks import LabelledTask, MultiLabelClassification, Task, TextClassification, TokenClassification
 from alignattn.tasks.task import TAGS, TEXT, TOKENS, TRAIN
 from alignattn.training.methods import prediction_method
 from alignattn.utils.digests import digest_of, model_digest
@@ -71,6 +71,12 @@ def warn_plain(folder: Path, options: RunOptions) -> None:
     method = prediction_method(options.training)
     if method is not None:
         print(f"{folder}: its results use {method.label}; here its plain model predicts, in one pass", file=sys.stderr)
+
+
+def check_has_classes(task: Task) -> None:
+    """Refuse a temperature for a task without classes."""
+    if not isinstance(task, LabelledTask) or task.is_regression:
+        raise AlignAttnError(f"a temperature is for probabilities of classes, and task {task.name!r} has none")
 
 
 def check_finished(folder: Path, option: str) -> None:

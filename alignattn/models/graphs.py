@@ -14,8 +14,8 @@ from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.attention.attend import attend
-from alignattn.attention.edges import Edges
-from alignattn.attention.graph_scores import GAT, NEGATIVE_SLOPE, GATv2
+from alignattn.attention.masks import Edges
+from alignattn.attention.scores import GAT, NEGATIVE_SLOPE, GATv2
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuildContext, BuiltModel, build_model, checked_fields
 from alignattn.tasks import NodeClassification

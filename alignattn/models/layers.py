@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from alignattn.attention.attend import attend
-from alignattn.attention.cross_mask import CrossMask
+from alignattn.attention.masks import CrossMask
 from alignattn.models.word_model import Sentences
 
 MAX_WAVE = 10_000

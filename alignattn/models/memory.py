@@ -12,7 +12,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.attention.attend import attend
-from alignattn.attention.cross_mask import CrossMask
+from alignattn.attention.masks import CrossMask
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuildContext, BuiltModel, build_word_model
 from alignattn.models.sentence_pairs import split_pair

@@ -13,7 +13,7 @@ from transformers import AutoModelForVisualQuestionAnswering
 from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from alignattn.attention.cross_mask import CrossMask
+from alignattn.attention.masks import CrossMask
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuildContext, BuiltModel, build_word_model
 from alignattn.models.layers import GuidedAttentionUnit, SelfAttentionUnit, masked_softmax

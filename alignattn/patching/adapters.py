@@ -23,7 +23,7 @@ from transformers import PreTrainedConfig
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.saving import is_changed
 from alignattn.patching.slots import LayerSlots, Patch, patch_of
-from alignattn.patching.state_dicts import DESCRIPTION, written_description
+from alignattn.patching.state_dicts import ADAPTERS_COPIES, DESCRIPTION, written_description
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.saved_config import LOADING_HINT
 
@@ -39,6 +39,9 @@ class _Carried(TrainableTokensWrapper):
     """What peft asks of a module that is trained beside an adapter, for one that wraps nothing.
 
     Of all such modules these alone are no adapters' layers in what peft says of a model (`get_model_status`).
+
+    Attributes:
+        is_copied: whether it is in a copy that an adapter trains, which saves it.
     """
 
     adapter_layer_names = ()
@@ -46,6 +49,7 @@ class _Carried(TrainableTokensWrapper):
     _adapters: set[str] = set()  # noqa: RUF012 - a class of peft declares it so
     _active_adapter: list[str] = []  # noqa: RUF012 - a class of peft declares it so
     _disable_adapters = False
+    is_copied = False
     token_adapter: Any = SimpleNamespace(trainable_tokens_delta={}, trainable_tokens_original={})
 
     __getattr__ = nn.Module.__getattr__
@@ -80,7 +84,7 @@ class _Carried(TrainableTokensWrapper):
         self, adapter_name: str, state_dict: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Return what an adapter's file takes of this module's `state_dict`."""
-        return {name: state_dict[name] for name in self.state_dict()}
+        return {} if self.is_copied else {name: state_dict[name] for name in self.state_dict()}
 
     def adapter_state_dict_load_map(self, adapter_name: str) -> dict[str, str]:
         """Return the names in an adapter's file that differ from the model's: none."""
@@ -179,9 +183,10 @@ def _claim(model: Any, configs: Mapping[str, PeftConfig], active: list[str]) -> 
     patch = getattr(model, CHILD_NAME, None)
     if isinstance(patch, CarriedPatch):
         patch.adapters = configs
-    for module in model.modules():
+    for path, module in model.named_modules():
         if isinstance(module, _Carried):
             module.set_adapter(active)
+            module.is_copied = ADAPTERS_COPIES in path.split(".")
 
 
 def _injected_model(_tuner: BaseTuner, model: nn.Module, *_: Any, **__: Any) -> nn.Module:
@@ -211,13 +216,13 @@ def _save_patched(self: PeftModel, *args: Any, **kwargs: Any) -> Any:
 PeftModel.save_pretrained = _save_patched  # type: ignore[method-assign]
 
 
-def carry(model: nn.Module) -> None:
+def carry(model: Any) -> None:
     """Have adapters, those there are and those to come, carry the slots and the alignment of a patched model.
 
     Args:
         model: with a patch; or a `peft.PeftModel` with prompts around one.
     """
-    encoder = _untyped(model).get_base_model() if hasattr(model, "get_base_model") else model
+    encoder = model.get_base_model() if hasattr(model, "get_base_model") else model
     patch_of(encoder).__class__ = CarriedPatch
     for module in encoder.modules():
         if isinstance(module, LayerSlots):
@@ -227,8 +232,3 @@ def carry(model: nn.Module) -> None:
         layers = (module for module in encoder.modules() if isinstance(module, BaseTunerLayer))
         active = next((layer.active_adapters for layer in layers), list(configs)[:1])
         _claim(encoder, configs, active)
-
-
-def _untyped(model: nn.Module) -> Any:
-    """The model, whose attributes torch would type as tensors and modules."""
-    return model

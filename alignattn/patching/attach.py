@@ -118,9 +118,9 @@ def unpatch(model: M) -> M:
         AlignAttnError: if the model is not patched.
     """
     if not isinstance(model, PreTrainedModel) and hasattr(model, "get_base_model"):
-        unpatch(_untyped(model).get_base_model())
+        unpatch(model.get_base_model())  # type: ignore[operator]
         return model
-    state, encoder = patch_of(model), _untyped(model)
+    state = patch_of(model)
     leave_route(model)
     forget_own_functions(model)
     for module in model.modules():
@@ -131,10 +131,11 @@ def unpatch(model: M) -> M:
     for hook in state.hooks:
         hook.remove()
     delattr(model, CHILD_NAME)
-    if _is_of_transformers(model):
-        delattr(encoder.config, CHILD_NAME)
+    config: Any = getattr(model, "config", None)
+    if isinstance(config, PreTrainedConfig):
+        delattr(config, CHILD_NAME)
         if state.config.changes_function:
-            del encoder.config.attn_implementation
+            del config.attn_implementation
         _return_configs(model, state.configs)
     return model
 
@@ -168,7 +169,13 @@ def fill_slots(
     for layer in layers:
         for role, projection in layer.projections.items():
             path = f"{path_of[id(layer.module)]}.{layer.names.roles[role]}"
-            _check_projection(path, projection, is_folded_into=config.gradient_scope == BASIS)
+            if not features_of(projection):
+                raise AlignAttnError(
+                    f"{path} does not say how many features it gives (out_features): this is no linear layer and no "
+                    "adapter of one"
+                )
+            if config.gradient_scope == BASIS:
+                check_plain(path, projection)
     # The new networks draw from a generator of their own: the run beside it without them sees the same dropout.
     with torch.random.fork_rng({parameter.device for parameter in model.parameters() if parameter.is_cuda}):
         state = Patch(model, config, {path_of[id(layer.module)]: layer for layer in layers}, is_observed=is_observed)
@@ -184,12 +191,12 @@ def fill_slots(
     state.hooks.append(model.register_load_state_dict_pre_hook(prepare_state))
     if config.alignment is not None:
         _observe_forwards(model, state, [layer.module for layer in layers])
-    if _is_of_transformers(model):
+    if isinstance(getattr(model, "config", None), PreTrainedConfig):
         state.configs = _own_configs(model)
-        encoder = _untyped(model)
-        setattr(encoder.config, CHILD_NAME, config.to_dict())
+        own: Any = model.config
+        setattr(own, CHILD_NAME, config.to_dict())
         if config.changes_function:
-            encoder.config.attn_implementation = LOADING_HINT
+            own.attn_implementation = LOADING_HINT
     if config.gradient_scope == BASIS:
         try:
             check_foldable(model)
@@ -211,16 +218,6 @@ def _observe_forwards(model: nn.Module, state: Patch, layers: Sequence[nn.Module
         around = next(
             (child for child in around.children() if wanted <= {id(module) for module in child.modules()}), None
         )
-
-
-def _check_projection(path: str, projection: nn.Module, *, is_folded_into: bool) -> None:
-    if not features_of(projection):
-        raise AlignAttnError(
-            f"{path} does not say how many features it gives (out_features): this is no linear layer and no adapter of "
-            "one"
-        )
-    if is_folded_into:
-        check_plain(path, projection)
 
 
 def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
@@ -280,15 +277,6 @@ def _makes_one_cloud(layer: AttentionModule) -> bool:
     with torch.no_grad():
         query, key = layer.module.queries_and_keys(weight.new_ones(1, layer.num_heads * layer.head_dim))
     return torch.equal(query, key)
-
-
-def _is_of_transformers(model: nn.Module) -> bool:
-    return isinstance(getattr(model, "config", None), PreTrainedConfig)
-
-
-def _untyped(model: nn.Module) -> Any:
-    """The model, whose attributes torch would type as tensors and modules."""
-    return model
 
 
 def _own_configs(model: nn.Module) -> ConfigPairs:

@@ -33,10 +33,11 @@ from alignattn.models.taggers.crf import CRF_FIELD, tagger_with_crf
 from alignattn.patching import CHILD_NAME, is_patched, patch
 from alignattn.patching.adapter_files import adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES
+from alignattn.patching.routing import lift_guard
 from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts, check_fills, find_file
 from alignattn.patching.state_dicts import FUNCTION_SLOT, is_of_slots, load_slots
-from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.json_records import parse_json
 from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.network import log_download
@@ -127,7 +128,7 @@ def load_checkpoint(
         choices: what a user may give instead of a checkpoint that cannot be loaded.
         ignore_mismatched_sizes: whether a head of another size is taken for none.
         held: names of weights that the model gets from elsewhere.
-        reads_pooler: whether an encoder's pooler is of use to the caller, who else is not told that it starts random.
+        reads_pooler: whether an encoder's pooler is of use to the caller, who else is not told that it is new.
         **kwargs: as for `auto_class.from_pretrained`.
     """
     source = model_source(name)
@@ -156,14 +157,20 @@ def load_checkpoint(
         differing = {weight for weight, *_ in report["mismatched_keys"]}.difference(held)
         new = differing | set(report["missing_keys"]).difference(held)
         _check_whole(name, model, new, set() if ignore_mismatched_sizes else differing, lacking)
-        if with_slots and CHILD_NAME in fields:
+        if not with_slots:
+            lift_guard(model)
+        elif CHILD_NAME in fields:
             patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
             load_slots(model, source, hub, kwargs.get("variant"))
     _check_finite(name, model)
     left = {weight for weight in report["unexpected_keys"] if CHILD_NAME not in fields or not is_of_slots(weight)}
     if not reads_pooler:
-        new = {weight for weight in new if not _within_encoder(weight, model).startswith(POOLER)}
-    _say_odd(name, new, {weight for weight in left if not _is_of_other_head(weight, model)})
+        new = {weight for weight in new if not _is_of_pooler(weight, model)}
+    left = {weight for weight in left if not _is_of_other_head(weight, model)}
+    said = {"new weights are initialised": new, "weights of the checkpoint are not used": left}
+    odd = [f"{len(names)} {what} ({listing(sorted(names))})" for what, names in said.items() if names]
+    if odd:
+        logger.warning("%s: %s", name, "; ".join(odd))
     return model
 
 
@@ -249,8 +256,12 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
         **kwargs: as for `AutoTokenizer.from_pretrained`.
     """
     with loading(name):
-        source, config = _tokenizer_source(name, kwargs), {"config": model.config}
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **config | kwargs)
+        source, hub = model_source(name), {option: kwargs[option] for option in FILE_OPTIONS if option in kwargs}
+        adapter = adapter_fields(source, hub)
+        if adapter is not None and find_file(source, TOKENIZER_CONFIG_FILE, hub) is None:
+            source = base_model_of(source, adapter)
+        options = {"config": model.config} | kwargs
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **options)
         vocabulary = tokenizer.get_vocab()
     # Of a folder without a tokenizer's files transformers makes one that knows nothing else, and does not say so.
     if vocabulary.keys() <= set(tokenizer.all_special_tokens):
@@ -261,14 +272,6 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
             f"the tokenizer of {name!r} has more tokens than the model: token {largest}, and {rows} rows of embeddings"
         )
     return tokenizer
-
-
-def _tokenizer_source(name: str, kwargs: Mapping[str, Any]) -> str:
-    source, hub = model_source(name), {option: kwargs[option] for option in FILE_OPTIONS if option in kwargs}
-    adapter = adapter_fields(source, hub)
-    if adapter is None or find_file(source, TOKENIZER_CONFIG_FILE, hub) is not None:
-        return source
-    return base_model_of(source, adapter)
 
 
 @contextmanager
@@ -336,13 +339,6 @@ def _check_finite(name: str, model: PreTrainedModel) -> None:
         raise AlignAttnError(f"{name} holds {len(odd)} weights that are not finite, such as {odd[0]}: give another")
 
 
-def _say_odd(name: str, new: set[str], left: set[str]) -> None:
-    said = {"start random, which it does not hold": new, "that it holds are not used": left}
-    parts = [f"{len(names)} weight(s) {what} (such as {min(names)})" for what, names in said.items() if names]
-    if parts:
-        logger.warning("%s: %s", name, "; ".join(parts))
-
-
 def _is_of_other_head(weight: str, model: PreTrainedModel) -> bool:
     """Whether a weight that is left is of a head, of which whoever loads an encoder alone asks for none."""
     part = weight.partition(".")[0]
@@ -351,19 +347,17 @@ def _is_of_other_head(weight: str, model: PreTrainedModel) -> bool:
 
 def _is_needed(weight: str, model: PreTrainedModel, *, is_whole: bool) -> bool:
     """Whether a checkpoint is no good without a weight; a head may be new, and the pooler, which encoders may lack."""
-    encoder = _encoder_prefix(model)
-    is_of_encoder = weight.startswith(encoder) and not _within_encoder(weight, model).startswith(POOLER)
-    return is_of_encoder or (is_whole and encoder != "")
+    is_of_encoder = weight.startswith(_encoder_prefix(model)) and not _is_of_pooler(weight, model)
+    return is_of_encoder or (is_whole and model.base_model is not model)
+
+
+def _is_of_pooler(weight: str, model: PreTrainedModel) -> bool:
+    return weight.removeprefix(_encoder_prefix(model)).startswith(POOLER)
 
 
 def _encoder_prefix(model: PreTrainedModel) -> str:
     """How the names of the encoder's weights begin."""
     return "" if model.base_model is model else f"{model.base_model_prefix}."
-
-
-def _within_encoder(weight: str, model: PreTrainedModel) -> str:
-    """The name of a weight as the encoder alone has it."""
-    return weight.removeprefix(_encoder_prefix(model))
 
 
 def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:

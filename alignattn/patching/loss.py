@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.attention.config import BASIS
-from alignattn.patching.recording import Recording, mean_alignment
+from alignattn.patching.collector import mean_alignment
+from alignattn.patching.recording import Recording
 from alignattn.patching.routing import routed
 from alignattn.patching.slots import Patch, aligned_patches, patch_of
 from alignattn.utils.errors import AlignAttnError

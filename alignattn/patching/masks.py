@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from alignattn.attention.cross_mask import CrossMask, Mask
-from alignattn.attention.edges import Edges
+from alignattn.attention.masks import CrossMask, Edges, Mask
 from alignattn.utils.errors import AlignAttnError
 
 Sides = tuple[Tensor | None, Tensor | None]

@@ -48,7 +48,7 @@ def warn_of_untrained_networks(optimizer: Optimizer, collectors: Iterable[Any]) 
 
     Args:
         optimizer: that has stepped, and has not zeroed the gradients.
-        collectors: `alignattn.patching.recording.Collector`s, of all models.
+        collectors: `alignattn.patching.collector.Collector`s, of all models.
     """
     if torch.compiler.is_compiling():
         return

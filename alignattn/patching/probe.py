@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS
+from alignattn.patching.collector import RecordedCall
 from alignattn.patching.families import is_slotted
 from alignattn.patching.masks import is_one_way, real_tokens
 from alignattn.patching.probe_inputs import COMPARED, IDS, padding_of, probe_inputs
 from alignattn.patching.projections import FUSED, features_of
-from alignattn.patching.recording import RecordedCall
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
 from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.utils.errors import AlignAttnError

@@ -24,11 +24,11 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from alignattn.attention.attend import CHILD_NAME
-from alignattn.attention.packing import packing_of
+from alignattn.attention.config import AttentionConfig
+from alignattn.attention.masks import packing_of
 from alignattn.patching.families import give_slotted_forward, is_slotted, take_slotted_forward
 from alignattn.patching.masks import allowed_pairs
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.saved_config import LOADING_HINT
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 """An attention function of transformers: `[B, n, H, d]`, and the weights if it gives them."""
@@ -139,10 +139,11 @@ def unserved_keywords(module: nn.Module) -> frozenset[str]:
 def _guard_model(parent: nn.Module, _name: str, _child: nn.Module | None) -> None:
     """Have a model that is built from the config of a patched one refuse its forwards; torch's registration hook.
 
-    A keyword such as `attn_implementation="eager"` replaces our implementation in the config, but not its hint.
+    A keyword such as `attn_implementation="eager"` replaces our implementation in the config, but not its slots.
     """
     config = vars(parent).get("config")
-    if not isinstance(config, PreTrainedConfig) or vars(config).get("attn_implementation") != LOADING_HINT:
+    fields = vars(config).get(CHILD_NAME) if isinstance(config, PreTrainedConfig) else None
+    if not isinstance(fields, dict) or not AttentionConfig.from_dict(fields).changes_function:
         return
     if isinstance(parent, PreTrainedModel) and GUARD not in vars(parent) and not _has_slots(parent):
         object.__setattr__(parent, GUARD, parent.register_forward_pre_hook(_refuse_without_slots))

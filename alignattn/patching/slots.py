@@ -15,20 +15,14 @@ from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import BASIS, AttentionConfig
-from alignattn.attention.cross_mask import Mask, pairs_of
-from alignattn.attention.edges import Edges
+from alignattn.attention.masks import Edges, Mask, Packing, packing_of, pairs_of
 from alignattn.attention.normalizers.softmax import Softmax
-from alignattn.attention.packing import Packing, packing_of
 from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
+from alignattn.patching.collector import Collector, RecordedCall, mean_alignment
 from alignattn.patching.masks import AttentionMask, is_one_way, real_tokens
 from alignattn.patching.projections import FUSED, MASK_ARGUMENT, AttentionModule, check_direct, position_of_mask
-from alignattn.patching.recording import (
-    Collector,
-    LayerRecord,
-    RecordedCall,
-    mean_alignment,
-)
+from alignattn.patching.recording import LayerRecord
 from alignattn.patching.routing import check_implementation, unserved_keywords
 from alignattn.patching.taps import ProjectionTap
 from alignattn.utils.errors import AlignAttnError, listing

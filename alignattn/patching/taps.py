@@ -22,7 +22,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS, GradientScope
 from alignattn.attention.projection import forked
-from alignattn.patching.recording import Collector
+from alignattn.patching.collector import Collector
 from alignattn.utils.errors import AlignAttnError
 
 TAP = "alignattn_tap"

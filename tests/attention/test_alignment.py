@@ -9,9 +9,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from alignattn.attention.alignment import CTAlignment, GANAlignment
-from alignattn.attention.alignment.cpu import ct
-from alignattn.attention.alignment.gradient_reversal import reverse_gradient
-from alignattn.attention.alignment.networks import Highway
+from alignattn.attention.alignment.cpu import losses
+from alignattn.attention.alignment.networks import Highway, reverse_gradient
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.projection import forked
 from alignattn.utils.errors import AlignAttnError
@@ -270,7 +269,7 @@ class LargestProduct(TorchDispatchMode):
 def test_ct_makes_tensors_of_tokens_by_tokens_within_a_budget_alone(matrices, monkeypatch):
     """The budget is a constant: of a longer sample no such tensor is made, so memory is linear in its length."""
     length = 37
-    monkeypatch.setattr(ct, "MATRIX_ELEMENTS", (matrices + 1) * length**2 - 1)
+    monkeypatch.setattr(losses, "MATRIX_ELEMENTS", (matrices + 1) * length**2 - 1)
     query, key = features(dtype=torch.float32, length=length)
     mask = torch.ones(BATCH, length, dtype=torch.bool)
     mask[1, 30:] = False

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from alignattn.attention.alignment import base
-from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.calls import Call
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.commands.benchmark.step_timing import peak_bytes
 

@@ -10,9 +10,15 @@ import torch
 from torch import nn
 
 from alignattn.attention.alignment.base import unit_vectors
-from alignattn.attention.alignment.cpu import ct
-from alignattn.attention.alignment.cpu.passes import NetworkPass, normalize_, normalize_gradient_
-from alignattn.attention.alignment.cpu.scratch import KEPT_BYTES, SCRATCH, Scratch
+from alignattn.attention.alignment.cpu import losses
+from alignattn.attention.alignment.cpu.passes import (
+    KEPT_BYTES,
+    SCRATCH,
+    NetworkPass,
+    Scratch,
+    normalize_,
+    normalize_gradient_,
+)
 from alignattn.attention.alignment.gan import GANAlignment
 from alignattn.attention.alignment.networks import Discriminator, Navigator
 from alignattn.attention.choices import ALIGNMENTS
@@ -40,7 +46,7 @@ def dense_similarity(navigated, unit):
 def assert_differentiates(tensors, **tolerance):
     exact = [tensor.double().detach().requires_grad_() for tensor in tensors[:2]]
     expected = dense_similarity(*exact)
-    found = ct.differentiate(tensors[0], tensors[1], SCALE, tensors[2], tensors[3])
+    found = losses.differentiate(tensors[0], tensors[1], SCALE, tensors[2], tensors[3])
     torch.testing.assert_close(found.double(), expected.detach(), **tolerance)
     gradients = torch.autograd.grad(SCALE * expected, exact)
     torch.testing.assert_close([tensor.double() for tensor in tensors[2:]], list(gradients), **tolerance)
@@ -56,7 +62,7 @@ class TestTransport:
     @pytest.mark.parametrize("matrices", [0, 1, 4, 100])
     def test_dense_formula(self, matrices, monkeypatch):
         """However many heads are worked on at once; with none, attention does it."""
-        monkeypatch.setattr(ct, "MATRIX_ELEMENTS", matrices * LENGTH**2)
+        monkeypatch.setattr(losses, "MATRIX_ELEMENTS", matrices * LENGTH**2)
         assert_differentiates(vectors())
 
     @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ class TestLoss:
     @pytest.mark.parametrize("name", ADVERSARIES)
     def test_hooks_on_saved_tensors_see_nothing_of_the_inside(self, name, monkeypatch):
         """With attention's path as well, whose graph lives inside the forward pass."""
-        monkeypatch.setattr(ct, "MATRIX_ELEMENTS", 0)
+        monkeypatch.setattr(losses, "MATRIX_ELEMENTS", 0)
         alignment = ALIGNMENTS.load(name)(DIM).double().eval()
         expected = loss_and_gradients(alignment, *features())
         packed = []

@@ -5,7 +5,7 @@ import torch
 
 from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES, choices_with
 from alignattn.attention.config import AttentionConfig
-from alignattn.attention.edges import Edges, Segments
+from alignattn.attention.masks import Edges, Segments
 from alignattn.attention.variant import AttentionVariant
 from alignattn.utils.errors import AlignAttnError
 

@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call
 
 from alignattn.attention.alignment import CTAlignment, MomentsAlignment, OTAlignment, SlicedAlignment
-from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.calls import Call
 from alignattn.attention.alignment.in_basis import MAX_CONDITION, AlignmentInBasis, bounded
 from alignattn.attention.distance import spread_distance
 

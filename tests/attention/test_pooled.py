@@ -8,10 +8,10 @@ import scipy.spatial
 import torch
 
 from alignattn.attention.alignment import draws
-from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.calls import Call
 from alignattn.attention.alignment.mmd import SMOOTHING
 from alignattn.attention.alignment.moments import SHRINKAGE
-from alignattn.attention.alignment.pooled import Clouds
+from alignattn.attention.alignment.pooled import StandardizedClouds
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.utils.errors import AlignAttnError
 
@@ -252,7 +252,7 @@ def test_masks_of_several_calls_are_each_its_own():
 def test_units_do_not_hang_on_padding():
     points = torch.randn(1, 2, 5, HEADS, DIM, dtype=torch.float64)
     thirds = torch.tensor([[[1, 1, 1, 0, 0]]], dtype=torch.float64) / 3
-    whole, padded = Clouds.of(points[:, :, :3], thirds[..., :3]), Clouds.of(points, thirds)
+    whole, padded = StandardizedClouds.of(points[:, :, :3], thirds[..., :3]), StandardizedClouds.of(points, thirds)
     torch.testing.assert_close(padded.points[..., :3, :], whole.points)
     assert padded.points[..., 3:, :].abs().max() == 0
     torch.testing.assert_close(padded.gap, whole.gap)

@@ -75,7 +75,7 @@ def test_bilinear_starts_as_the_scaled_dot_product():
 def test_dot_ignores_the_models_scale_and_the_others_take_it():
     query, key = tensors()
     assert torch.equal(score_of("dot")(query, key, 0.3), score_of("dot")(query, key))
-    torch.testing.assert_close(score_of("scaled_dot")(query, key, 0.3), 0.3 * scores.dot(query, key))
+    torch.testing.assert_close(score_of("scaled_dot")(query, key, 0.3), 0.3 * query @ key.mT)
 
 
 class LargestTensor(TorchDispatchMode):

@@ -1,6 +1,9 @@
 """The calibration figures against torchmetrics and scikit-learn, and temperature scaling."""
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -167,29 +170,22 @@ def test_there_must_be_bins(function):
 
 
 class TestMetric:
-    def test_is_the_function(self):
-        probabilities, labels = random_predictions(3)
-        metric = CalibrationError(keep_in_memory=True)
-        scores = metric.compute(predictions=probabilities, references=labels, num_bins=15)
-        assert scores == {"calibration_error": expected_calibration_error(probabilities, labels, 15)}
-
     def test_batches_keep_double_precision(self):
         probabilities, labels = [[0.6, 0.4], [0.55, 0.45]], [0, 1]
         # In single precision the first leaves the bin that it shares with the second, which ends at 0.6.
         rounded = np.float32(probabilities).astype(float)
         assert expected_calibration_error(rounded, labels) > expected_calibration_error(probabilities, labels) + 0.1
-        metric = CalibrationError(keep_in_memory=True)
+        metric = CalibrationError()
         for row, label in zip(probabilities, labels, strict=True):
             metric.add_batch(predictions=[row], references=[label])
         assert metric.compute() == {"calibration_error": expected_calibration_error(probabilities, labels)}
 
-    def test_one_row_of_one_class(self):
-        metric = CalibrationError(keep_in_memory=True)
-        assert metric.compute(predictions=[[1.0]], references=[0]) == {"calibration_error": 0.0}
-
-    def test_of_nothing_raises(self):
-        with pytest.raises(AlignAttnError, match="at least one row"):
-            CalibrationError(keep_in_memory=True).compute(predictions=[], references=[])
+    def test_it_makes_no_folder_in_the_users_home(self, tmp_path):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
+        scoring = "from alignattn.evaluation.calibration.metric import CalibrationError\n"
+        scoring += "CalibrationError().compute(predictions=[[0.75, 0.25]], references=[0])"
+        subprocess.run([sys.executable, "-c", scoring], check=True, env=kept | {"HOME": str(tmp_path)})
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestTemperature:

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import alignattn
 from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
-from alignattn.attention.cross_mask import CrossMask
+from alignattn.attention.masks import CrossMask
 from alignattn.models.build import build_model
 from alignattn.models.vqa import McanForVisualQuestionAnswering
 from alignattn.patching import patch_of

@@ -9,6 +9,7 @@ import torch
 from conftest import tiny_batch, tiny_model
 from peft.peft_model import get_model_status
 from peft.utils.other import AuxiliaryTrainingWrapper
+from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 import alignattn
@@ -110,10 +111,14 @@ def test_any_adapter_trains_the_slots_and_is_saved_with_them(kind, order, preset
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("copied", ["self", "attention"])
-def test_attention_that_an_adapter_copies_is_saved_with_its_slots(copied, preset, base, tmp_path):
-    config = peft.LoraConfig(target_modules=["intermediate.dense"], modules_to_save=[copied], task_type="SEQ_CLS")
-    model = adapted(base, preset, config)
+@pytest.mark.parametrize(("copied", "is_peft_model"), [("self", True), ("attention", True), ("self", False)])
+def test_attention_that_an_adapter_copies_is_saved_with_its_slots(copied, is_peft_model, preset, base, tmp_path):
+    config = peft.LoraConfig(target_modules=["intermediate.dense"], modules_to_save=[copied, "classifier"])
+    if is_peft_model:
+        model = adapted(base, preset, config)
+    else:
+        model = alignattn.patch(AutoModelForSequenceClassification.from_pretrained(base), preset)
+        model.add_adapter(config)
     model.save_pretrained(tmp_path / "adapter")
     loaded = alignattn.from_pretrained(tmp_path / "adapter", AutoModelForSequenceClassification)
     assert torch.equal(logits_of(loaded), logits_of(model))
@@ -121,6 +126,10 @@ def test_attention_that_an_adapter_copies_is_saved_with_its_slots(copied, preset
     merged.save_pretrained(tmp_path / "merged")
     whole = alignattn.from_pretrained(tmp_path / "merged", AutoModelForSequenceClassification)
     torch.testing.assert_close(logits_of(whole), logits_of(model))
+    # What was copied is the model's own now, and further adapters carry its slots.
+    peft.get_peft_model(merged, ADAPTERS["lora"]()).save_pretrained(tmp_path / "again")
+    held = load_file(tmp_path / "again" / "adapter_model.safetensors").keys()
+    assert {f"base_model.model.{name}" for name in whole.state_dict() if "alignattn" in name} <= held
 
 
 def test_the_head_beside_prompts_is_no_new_one(base, tmp_path):

@@ -191,6 +191,7 @@ def test_an_attention_implementation_set_after_the_patch():
         lambda model: AutoModel.from_config(copy.deepcopy(model.config), attn_implementation="eager"),
         lambda model: AutoModelForSequenceClassification.from_config(model.config, attn_implementation="eager"),
         lambda model: type(model.base_model)(copy.deepcopy(model.config)),
+        lambda model: type(model)(type(model.config).from_dict(model.config.to_dict(), attn_implementation="eager")),
     ],
 )
 def test_a_model_built_from_the_config_of_a_patched_one_needs_its_slots(family, build):

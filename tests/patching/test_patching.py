@@ -540,7 +540,7 @@ class TestPartOfAModel:
             model.save_pretrained(tmp_path)
         loaded = alignattn.from_pretrained(tmp_path, transformers.AutoModelForSequenceClassification)
         assert not alignattn.is_patched(loaded)
-        assert "that it holds are not used (such as bert.encoder.layer.0.attention.self.alignattn." in caplog.text
+        assert "of the checkpoint are not used (bert.encoder.layer.0.attention.self.alignattn." in caplog.text
 
 
 def test_unpatch_takes_the_slots_of_a_copy_that_an_adapter_trains():

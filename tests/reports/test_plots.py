@@ -20,11 +20,11 @@ from alignattn.reports.plots import (
     draw_overview,
     draw_points,
     draw_token_maps,
-    fonts,
+    drawing,
     svg_text,
     write_figure,
 )
-from alignattn.reports.plots.differences import MAX_ABREAST
+from alignattn.reports.plots.comparisons import MAX_ABREAST
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -147,10 +147,10 @@ def bars_of(*groups):
     return draw_bars([panel], names=["soft"], y_label="", reference=1, title="")
 
 
-@pytest.mark.parametrize(("ending", "said"), [("png", ["训", "练"]), ("svg", [])])
+@pytest.mark.parametrize(("ending", "said"), [("png", ["练", "训"]), ("svg", [])])
 def test_characters_that_no_font_has_are_one_line(ending, said, tmp_path, monkeypatch, caplog, recwarn):
-    own = [(name, path) for name, path in fonts._faces() if name == fonts.FONT]
-    monkeypatch.setattr(fonts, "_faces", lambda: own)
+    own = {drawing.FONT: drawing._faces()[drawing.FONT]}
+    monkeypatch.setattr(drawing, "_faces", lambda: own)
     write_figure(bars_of("训练", "练"), tmp_path / f"bars.{ending}")
     assert [message.partition(":")[0] for message in caplog.messages] == [
         f"no font on this machine has {', '.join(said)}"

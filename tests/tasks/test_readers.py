@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from alignattn.commands.predict.inputs import file_source
+from alignattn.commands.predict.files import file_source
 from alignattn.tasks import TASKS, TextClassification
 from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import load_task_files, load_user_rows, user_tag_task

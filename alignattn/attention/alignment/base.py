@@ -2,7 +2,7 @@
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.drawn import drawn
+from alignattn.attention.alignment.calls import Call, drawn, groups_of, masks_of
 from alignattn.attention.choices import HeadReduction
 from alignattn.utils.errors import AlignAttnError
 
@@ -87,12 +86,12 @@ class Alignment(nn.Module, ABC):
         diagnostic: name of the scalar that tells whether the loss works.
 
     Raises:
-        AlignAttnError: if `head_reduction` is neither, or `points` below `fewest_points`.
+        AlignAttnError: if `head_reduction` is neither, or `points` below `min_points`.
     """
 
     step: Tensor
     by_sample: ClassVar[bool] = True
-    fewest_points: ClassVar[int] = 1
+    min_points: ClassVar[int] = 1
     diagnostic: ClassVar[str]
 
     def __init__(
@@ -113,8 +112,8 @@ class Alignment(nn.Module, ABC):
         self.head_reduction = head_reduction
         self.points = points
         if points is not None:
-            if points < self.fewest_points:
-                raise AlignAttnError(f"points={points!r} must be at least {self.fewest_points}")
+            if points < self.min_points:
+                raise AlignAttnError(f"points={points!r} must be at least {self.min_points}")
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
     def forward(
@@ -180,11 +179,11 @@ class Alignment(nn.Module, ABC):
                 (on_cpu if self.by_sample and uses_cpu_backend(call) else in_groups).append(call)
             parts = [
                 tuple(part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers))
-                for layers, group in self._groups(in_groups)
+                for layers, group in groups_of(in_groups, self._elements, GROUP_ELEMENTS)
             ]
             if on_cpu:
                 # Imported here, because the backend imports the losses, which are subclasses of this class.
-                from alignattn.attention.alignment.cpu.backend import loss_on_cpu
+                from alignattn.attention.alignment.cpu.losses import loss_on_cpu
 
                 parts.append(loss_on_cpu(self, on_cpu, samples))
             device = calls[0].query.device
@@ -192,32 +191,6 @@ class Alignment(nn.Module, ABC):
         if self.points is not None and self.training:
             self.step += 1
         return loss, {self.diagnostic: diagnostic}
-
-    def _groups(self, calls: Sequence[Call]) -> Iterator[tuple[slice, list[Call]]]:
-        """Yield neighbouring layers and their calls in order: of one shape, as many a layer, and within the budget."""
-        # Kinds are compared, not hashed, and sizes never divided: a compiler may then leave them open.
-        kinds: list[tuple[tuple[object, ...], dict[int, list[Call]]]] = []
-        for call in calls:
-            masked = (call.is_of_same_tokens, call.query_mask is None)
-            kind = (call.query.shape, call.key.shape, call.query.dtype, call.query.device, call.heads, *masked)
-            by_layer = next((known for other, known in kinds if other == kind), None)
-            if by_layer is None:
-                by_layer = {}
-                kinds.append((kind, by_layer))
-            by_layer.setdefault(call.layer, []).append(call)
-        for _, by_layer in kinds:
-            elements = self._elements(next(iter(by_layer.values()))[0])
-            first = 0
-            run: list[list[Call]] = []
-            for layer in sorted(by_layer):
-                for part in _within_budget(by_layer[layer], elements):
-                    follows = run and layer == first + len(run) and len(part) == len(run[0])
-                    if run and not (follows and (len(run) + 1) * len(part) * elements <= GROUP_ELEMENTS):
-                        yield slice(first, first + len(run)), [call for part in run for call in part]
-                        run = []
-                    first = first if run else layer
-                    run.append(part)
-            yield slice(first, first + len(run)), [call for part in run for call in part]
 
     def _elements(self, call: Call) -> int:
         """The size of the largest tensor that one call needs."""
@@ -229,7 +202,7 @@ class Alignment(nn.Module, ABC):
             sides = [F.pad(side, (0, 0, 0, calls[0].length - side.shape[1])) for side in sides]
         both = torch.stack(sides)
         both = both.to(computed_in(both)).unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
-        return self.losses(both, _masks_of(calls), layers)
+        return self.losses(both, masks_of(calls), layers)
 
     def losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the losses and diagnostics `[C]` of C calls.
@@ -269,33 +242,6 @@ class Alignment(nn.Module, ABC):
         """Return what the module's printed form shows."""
         shown = f"head_dim={self.head_dim}, num_layers={self.num_layers}, head_reduction={self.head_reduction!r}"
         return shown if self.points is None else f"{shown}, points={self.points}"
-
-
-def _masks_of(calls: list[Call]) -> Tensor | None:
-    """Return the masks of calls of one kind, `[1 or C, 1 or 2, B, n]`; None where all tokens are real."""
-    masks = [call.query_mask for call in calls if call.query_mask is not None]
-    if not calls[0].is_of_same_tokens:
-        both = [_mask_of_side(*side, calls[0].length) for call in calls for side in call.sides]
-        return torch.stack(both).unflatten(0, (-1, 2))
-    if not masks:
-        return None
-    return masks[0][None, None] if all(mask is masks[0] for mask in masks) else torch.stack(masks)[:, None]
-
-
-def _mask_of_side(features: Tensor, mask: Tensor | None, length: int) -> Tensor:
-    if mask is None:
-        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-    return F.pad(mask, (0, length - features.shape[1]))
-
-
-def _within_budget(calls: list[Call], elements: int) -> Iterator[list[Call]]:
-    part: list[Call] = []
-    for call in calls:
-        if part and (len(part) + 1) * elements > GROUP_ELEMENTS:
-            yield part
-            part = []
-        part.append(call)
-    yield part
 
 
 def uses_cpu_backend(call: Call) -> bool:

@@ -5,8 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, TokenMeasure, by_layer
-from alignattn.attention.alignment.gradient_reversal import reverse_gradient
-from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator
+from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, reverse_gradient
 from alignattn.attention.choices import HeadReduction
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import Alignment, sum_of
-from alignattn.attention.alignment.call import Call, Side
+from alignattn.attention.alignment.calls import Call, Side
 from alignattn.attention.basis import Basis
 
 MAX_CONDITION = 10.0

@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.pooled import Clouds
-from alignattn.attention.alignment.sampled import SampledAlignment
+from alignattn.attention.alignment.calls import Call
+from alignattn.attention.alignment.pooled import PooledAlignment, StandardizedClouds
 from alignattn.attention.choices import HeadReduction
 from alignattn.attention.derivatives import once_differentiable
 
@@ -16,8 +15,8 @@ SMOOTHING = 1e-3
 """Added in quadrature to a distance, in units of the spread: the gradient at coinciding points stays finite."""
 
 
-class MMDAlignment(SampledAlignment):
-    """The energy distance 2 E|q - k| - E|q - q'| - E|k - k'|, in units of the clouds' spread (`Clouds`).
+class MMDAlignment(PooledAlignment):
+    """The energy distance 2 E|q - k| - E|q - q'| - E|k - k'|, in units of the clouds' spread (`StandardizedClouds`).
 
     Twice the squared maximum mean discrepancy of the kernel -|x - y| (Sejdinovic et al. 2013, "Equivalence of
     distance-based and RKHS-based statistics in hypothesis testing", theorem 22), which has no bandwidth to choose; 0
@@ -40,7 +39,7 @@ class MMDAlignment(SampledAlignment):
         return max(super()._elements(call), call.heads * (2 * self._points_of(call)) ** 2)
 
     def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        clouds = Clouds.of(points, weight)
+        clouds = StandardizedClouds.of(points, weight)
         union = clouds.points.transpose(1, 2).flatten(2, 3)
         signed = torch.cat((weight[:, 0], -weight[:, -1]), dim=-1)[:, None, :, None]
         distances: Tensor = SmoothEnergy.apply(union, signed)  # type: ignore[no-untyped-call]

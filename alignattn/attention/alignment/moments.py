@@ -15,9 +15,9 @@ class MomentsAlignment(PooledAlignment):
 
         |μ_q - μ_k|² + tr(Σ_q + Σ_k - 2 (Σ_q^(1/2) Σ_k Σ_q^(1/2))^(1/2)),
 
-    in units of the squared spread of both clouds (`Clouds`). Dowson & Landau 1982, "The Fréchet distance between
-    multivariate normal distributions", eq. 16. The same multiple of the identity is added to both covariances, so that
-    fewer tokens than dimensions leave them regular, and equal clouds at distance 0.
+    in units of the squared spread of both clouds (`StandardizedClouds`). Dowson & Landau 1982, "The Fréchet distance
+    between multivariate normal distributions", eq. 16. The same multiple of the identity is added to both covariances,
+    so that fewer tokens than dimensions leave them regular, and equal clouds at distance 0.
 
     With Σ_q = L Lᵀ the trace of the root is the sum of the roots of the eigenvalues of Lᵀ Σ_k L, taken in float64: in
     float32 the smallest would be noise. On a GPU the host checks the eigenvalues, once for each group of layers.

@@ -1,8 +1,10 @@
-"""The small networks of the alignment losses: highway layer, discriminator or critic, navigator.
+"""The small networks of the alignment losses: highway layer, discriminator or critic, navigator; gradient reversal.
 
 A network holds its parameters for all L layers of a model, stacked, and maps rows of features `[l, rows, size]` by
 those of l neighbouring layers at once: on a GPU the cost is in the number of calls.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -98,3 +100,23 @@ class Navigator(_Network):
             nn.LeakyReLU(LEAKY_SLOPE, inplace=True),
             Linear(hidden_dim, output_dim, num_layers),
         )
+
+
+class _GradientReversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor) -> Tensor:
+        return features.view_as(features)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        return -grad_outputs[0]
+
+
+def reverse_gradient(features: Tensor) -> Tensor:
+    """Return `features` unchanged; the gradient that flows back changes its sign (Ganin & Lempitsky 2015, eq. 8).
+
+    One reversal between two players makes a single backward pass a minimax game: what lies behind it ascends
+    the loss that what lies before it descends.
+    """
+    reversed_features: Tensor = _GradientReversal.apply(features)  # type: ignore[no-untyped-call]
+    return reversed_features

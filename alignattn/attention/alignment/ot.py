@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vectors
-from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.calls import Call
 from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, sinkhorn
 from alignattn.attention.choices import HeadReduction
 from alignattn.utils.errors import AlignAttnError

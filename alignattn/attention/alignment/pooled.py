@@ -4,13 +4,16 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from alignattn.attention.alignment.base import NORM_EPSILON, Alignment, TokenMeasure
+from alignattn.attention.alignment.calls import Call
+from alignattn.attention.alignment.draws import token_ranks
 
 
 @dataclass(frozen=True)
-class Clouds:
+class StandardizedClouds:
     """The queries and keys of each head of C calls, centred at their joint mean and in units of their spread.
 
     The unit is the root mean square distance of both clouds' points from their joint mean: a head that only shrinks
@@ -27,7 +30,7 @@ class Clouds:
     gap: Tensor
 
     @classmethod
-    def of(cls, points: Tensor, weight: Tensor) -> "Clouds":
+    def of(cls, points: Tensor, weight: Tensor) -> "StandardizedClouds":
         """Build them from points `[C, 2, P, H, d]` of weight `[1 or C, 1 or 2, P]`."""
         by_head = points.transpose(2, 3)
         column = weight[:, :, None, :, None]
@@ -49,41 +52,54 @@ class PooledAlignment(Alignment):
 
     It has no networks, and no adversary whose learning would show in the loss. Since a cloud is that of a whole batch,
     a batch cut in two gives the mean of two distances, which is not that of the whole: gradients under accumulation
-    and over several processes are those of the batches as they are cut.
+    and over several processes are those of the batches as they are cut. All heads and layers of a step see the same
+    tokens where `points` limits them.
 
-    Diagnostics: `mean_gap`, the distance of the clouds' means in units of their spread (`Clouds`), mean over heads:
-    0 where they agree, 2 for two far-off points.
+    Diagnostics: `mean_gap`, the distance of the clouds' means in units of their spread (`StandardizedClouds`), mean
+    over heads: 0 where they agree, 2 for two far-off points.
     """
 
     by_sample: ClassVar[bool] = False
+    min_points: ClassVar[int] = 2
     diagnostic = "mean_gap"
 
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the distances of the clouds, and those of their means."""
-        points, real = features.flatten(2, 3), None
-        if tokens.mask is not None:
-            real = tokens.mask.flatten(2)
-        points, weight = self._drawn(points, real)
+        points, weight = self._drawn(features.flatten(2, 3), None if tokens.mask is None else tokens.mask.flatten(2))
         distances, gaps = self._distances(points, weight)
         # Without a real token there is no cloud.
         return (distances * weight.any(dim=-1).all(dim=-1, keepdim=True)).sum(dim=1), gaps.mean(dim=1)
 
+    def _points_of(self, call: Call) -> int:
+        """How many points of a call are worked on, at most."""
+        size = call.query.shape[0] * call.length
+        return size if self.points is None else min(self.points, size)
+
     def _drawn(self, points: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the points `[C, 2, P, H, d]` to work on, of all `[C, 2, N, H, d]`, and their weights (`Clouds`).
+        """Return the points `[C, 2, P, H, d]` to work on, of all `[C, 2, N, H, d]`, and their weights.
 
         Args:
             points: of all tokens.
             real: `[1 or C, 1 or 2, N]` bool; None = all are real.
         """
-        return points, uniform_weight(points, real)
+        size = points.shape[2]
+        if self.points is not None and size > self.points:
+            ranks = token_ranks(self.step.to(points.device), size, real)
+            chosen = (ranks if real is not None else ranks[None, None]).topk(self.points, dim=-1).indices
+            if chosen.shape[:2] == (1, 1):
+                points = points.index_select(2, chosen[0, 0])
+            else:
+                points = torch.take_along_dim(points, chosen[..., None, None], dim=2)
+            real = None if real is None else real.gather(2, chosen)
+        if real is None:
+            return points, points.new_full((1, 1, points.shape[2]), 1 / max(points.shape[2], 1))
+        return points, real.to(points.dtype) / real.sum(dim=-1, keepdim=True).clamp(min=1)
 
     @abstractmethod
     def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distance and the gap of the means of each head, `[C, H]` both."""
+        """Return the distance and the gap of the means of each head, `[C, H]` both.
 
-
-def uniform_weight(points: Tensor, real: Tensor | None) -> Tensor:
-    """Return `[1 or C, 1 or 2, P]`, 1 over the number of real points at each, 0 at padding."""
-    if real is None:
-        return points.new_full((1, 1, points.shape[2]), 1 / max(points.shape[2], 1))
-    return real.to(points.dtype) / real.sum(dim=-1, keepdim=True).clamp(min=1)
+        Args:
+            points: `[C, 2, P, H, d]`.
+            weight: `[1 or C, 1 or 2, P]`, 1 over the number of real points, 0 at padding.
+        """

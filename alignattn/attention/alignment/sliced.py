@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.calls import Call
 from alignattn.attention.alignment.draws import directions
-from alignattn.attention.alignment.pooled import Clouds
-from alignattn.attention.alignment.sampled import SampledAlignment
+from alignattn.attention.alignment.pooled import PooledAlignment, StandardizedClouds
 from alignattn.attention.choices import HeadReduction
 from alignattn.utils.errors import AlignAttnError
 
@@ -17,12 +16,13 @@ PROJECTIONS_KEPT = 4
 """Tensors of the projections' size at once: they, sorted, and the order in 64 bits."""
 
 
-class SlicedAlignment(SampledAlignment):
-    """The squared sliced 2-Wasserstein distance of the clouds, times d, in units of their squared spread (`Clouds`).
+class SlicedAlignment(PooledAlignment):
+    """The squared sliced 2-Wasserstein distance of the clouds, times d, in units of their squared spread.
 
-    Bonneel et al. 2015, "Sliced and Radon Wasserstein Barycenters of Measures", eq. 8: the mean over directions of the
-    squared distance of the sorted projections. The directions are drawn anew at every step of training. The factor d,
-    the size of a head, makes it |μ_q - μ_k|² for clouds that differ by a shift.
+    Units are those of `StandardizedClouds`. Bonneel et al. 2015, "Sliced and Radon Wasserstein Barycenters of
+    Measures", eq. 8: the mean over directions of the squared distance of the sorted projections. The directions are
+    drawn anew at every step of training. The factor d, the size of a head, makes it |μ_q - μ_k|² for clouds that differ
+    by a shift.
 
     Args:
         head_dim: size d of a head's query and key.
@@ -54,7 +54,7 @@ class SlicedAlignment(SampledAlignment):
         return max(super()._elements(call), PROJECTIONS_KEPT * projections)
 
     def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        clouds = Clouds.of(points, weight)
+        clouds = StandardizedClouds.of(points, weight)
         slices = directions(self.step.to(points.device), self.head_dim, self.directions).to(points.dtype)
         projected = (clouds.points @ slices).mT
         # Padding is sorted behind the rest of both clouds.

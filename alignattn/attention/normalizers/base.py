@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.choices import choices_with
-from alignattn.attention.cross_mask import Earlier
-from alignattn.attention.edges import Segments
+from alignattn.attention.masks import Earlier, Segments
 from alignattn.attention.slot import Slot
 from alignattn.utils.errors import AlignAttnError
 
@@ -91,9 +90,7 @@ class Normalizer(Slot, ABC):
             AlignAttnError: if the shapes do not fit, the mask is not bool, or a query is needed and not given.
         """
         self._check_shapes(scores, query)
-        return normalize(
-            lambda shifted, attendable: self._weights_after(shifted, attendable, query, earlier), scores, mask
-        )
+        return normalize(lambda shifted, attendable: self._weights(shifted, attendable, query, earlier), scores, mask)
 
     def of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
         """Return the weights of edges: those of `forward` on each query's own edges, nothing masked.
@@ -119,15 +116,9 @@ class Normalizer(Slot, ABC):
             f"{', '.join(choices_with('normalizer', 'has_edge_form'))}"
         )
 
-    def _weights_after(
-        self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None
-    ) -> Tensor:
-        """Return `_weights`; where they depend on what came before the queries, a subclass says how."""
-        return self._weights(scores, mask, query)
-
     @abstractmethod
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
-        """Return the weights of scores `[B, H, n, m]` as a `Rule` does; the query comes as the caller gave it."""
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
+        """Return the weights of scores `[B, H, n, m]` as a `Rule` does; the rest is as for `forward`."""
 
     def _check_shapes(self, scores: Tensor, query: Tensor | None) -> None:
         if scores.dim() != 4 or scores.shape[1] != self.num_heads:

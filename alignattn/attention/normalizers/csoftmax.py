@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.cross_mask import Earlier
+from alignattn.attention.masks import Earlier
 from alignattn.attention.normalizers.base import MASKED_SCORE, Normalizer, invalid, is_number, normalize
 from alignattn.utils.errors import AlignAttnError
 
@@ -132,11 +132,9 @@ class CSoftmax(Normalizer):
         self.bound = bound
         self.fertility = fertility
 
-    def _weights_after(
-        self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None
-    ) -> Tensor:
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         if self.fertility is None:
-            return self._weights(scores, mask, query)
+            return _csoftmax(scores, mask, self.bound)
         if earlier is None or earlier.spent is None:
             raise AlignAttnError(
                 "normalizer 'csoftmax': fertility is a budget over the steps of a decoder that attends a query at a "
@@ -144,6 +142,3 @@ class CSoftmax(Normalizer):
             )
         left = (self.fertility - earlier.spent.to(scores.dtype)).clamp(0, 1)
         return _csoftmax(scores, mask, left)
-
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
-        return _csoftmax(scores, mask, self.bound)

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.attention.cross_mask import Earlier
+from alignattn.attention.masks import Earlier
 from alignattn.attention.normalizers.base import Normalizer, invalid, normalize
 from alignattn.utils.errors import AlignAttnError
 
-LocalProcessor = Literal["monotonic", "predictive"]
+Kind = Literal["monotonic", "predictive"]
 
 DEFAULT_WINDOW = 10
 """Luong et al. 2015, section 4.1: D = 10."""
@@ -114,11 +114,11 @@ class Local(Normalizer):
     """
 
     def __init__(
-        self, head_dim: int, num_heads: int, *, kind: LocalProcessor = "monotonic", window: int = DEFAULT_WINDOW
+        self, head_dim: int, num_heads: int, *, kind: Kind = "monotonic", window: int = DEFAULT_WINDOW
     ) -> None:
         super().__init__(head_dim, num_heads)
-        if kind not in get_args(LocalProcessor):
-            raise invalid("local", "kind", kind, f"one of {', '.join(get_args(LocalProcessor))}")
+        if kind not in get_args(Kind):
+            raise invalid("local", "kind", kind, f"one of {', '.join(get_args(Kind))}")
         _check_window(window)
         self.kind = kind
         self.window = window
@@ -127,23 +127,13 @@ class Local(Normalizer):
             self.position_projection = nn.Parameter(torch.empty(num_heads, head_dim, head_dim).uniform_(-bound, bound))
             self.position_vector = nn.Parameter(torch.empty(num_heads, head_dim).uniform_(-bound, bound))
 
-    def _weights_after(
-        self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None
-    ) -> Tensor:
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         if self.kind == "monotonic":
             return _monotonic(scores, mask, self.window, earlier)
-        return self._weights(scores, mask, query)
-
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
-        if self.kind == "monotonic":
-            return _monotonic(scores, mask, self.window)
-        return _predictive(scores, mask, self._centre(scores, mask, query), self.window)
-
-    def _centre(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
-        """Return p `[B, H, n]`."""
         if query is None:
             raise AlignAttnError("normalizer 'local': kind='predictive' needs the queries: pass query=")
         projection, vector = self.position_projection.to(scores.dtype), self.position_vector.to(scores.dtype)
         hidden = torch.einsum("bhnd,hed->bhne", query.to(scores.dtype), projection).tanh()
         share = torch.einsum("bhne,he->bhn", hidden, vector).sigmoid()
-        return share * (scores.shape[-1] if mask is None else mask.sum(dim=-1))
+        centre = share * (scores.shape[-1] if mask is None else mask.sum(dim=-1))
+        return _predictive(scores, mask, centre, self.window)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alignattn.attention.derivatives import once_differentiable
-from alignattn.attention.edges import Segments
+from alignattn.attention.masks import Earlier, Segments
 from alignattn.attention.normalizers.base import Normalizer, normalize
 
 
@@ -21,7 +21,7 @@ def softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     Returns:
         `[..., m]`, see `normalize`, whose errors it raises.
     """
-    return normalize(_softmax, scores, mask)
+    return normalize(lambda shifted, _: F.softmax(shifted, dim=-1), scores, mask)
 
 
 def hard(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -30,18 +30,9 @@ def hard(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     Xu et al. 2015, "Show, Attend and Tell", section 4.1, name the two ends, sampled hard and soft attention; this
     is the deterministic one with the straight-through estimator of Bengio, Léonard and Courville 2013.
 
-    Args:
-        scores: `[..., m]`.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
-
-    Returns:
-        `[..., m]`, see `normalize`, whose errors it raises.
+    Arguments, shape of the result and errors as of `softmax`.
     """
     return normalize(_hard, scores, mask)
-
-
-def _softmax(scores: Tensor, _mask: Tensor | None) -> Tensor:
-    return F.softmax(scores, dim=-1)
 
 
 def _hard(scores: Tensor, _mask: Tensor | None) -> Tensor:
@@ -64,8 +55,8 @@ class _StraightThrough(torch.autograd.Function):
 class Softmax(Normalizer):
     """`softmax` as a module."""
 
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
-        return _softmax(scores, mask)
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
+        return F.softmax(scores, dim=-1)
 
     def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
         raised = scores.exp()
@@ -75,5 +66,5 @@ class Softmax(Normalizer):
 class Hard(Normalizer):
     """`hard` as a module."""
 
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         return _hard(scores, mask)

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.attention.derivatives import check_reverse_mode, once_differentiable
-from alignattn.attention.edges import Segments
+from alignattn.attention.masks import Earlier, Segments
 from alignattn.attention.normalizers.base import Normalizer, invalid, is_number, normalize
-from alignattn.attention.normalizers.thresholds import ENTMAX15_ALPHA, SPARSEMAX_ALPHA, weights_by_sorting
 
+SPARSEMAX_ALPHA = 2.0
+ENTMAX15_ALPHA = 1.5
+MIN_SCALED = -2.0
+"""Of scores times α - 1, the largest 0: below -1 one weighs nothing, and is not let come near it by rounding."""
 MIN_ALPHA = 1.01
 """Nearer to 1 the weights, powers of 1 / (α - 1), lose float32's digits; the limit at 1 is the softmax."""
 PARTIAL_SORT = 16
@@ -60,10 +63,65 @@ def _to_scores(
     return passed.addcmul(mean, slope, value=-1), slope
 
 
+def _weights_of_segments(scores: Tensor, segments: Segments, alpha: float) -> Tensor:
+    """Return the entmax of each segment, [(α - 1) s - τ]₊^(1 / (α - 1)) with the τ that makes it sum to 1.
+
+    Sparsemax: Martins & Astudillo 2016, algorithm 1. Entmax15: Peters, Niculae & Martins 2019, algorithm 2.
+
+    Args:
+        scores: `[E, H]`, the largest of each segment 0.
+        segments: of its rows.
+        alpha: `SPARSEMAX_ALPHA` or `ENTMAX15_ALPHA`.
+
+    Returns:
+        `[E, H]`.
+    """
+    scaled = (scores * (alpha - 1)).clamp_min(MIN_SCALED)
+    # By two stable sorts: all scores, and then their segments.
+    falling = scaled.argsort(dim=0, descending=True, stable=True)
+    order = falling.gather(0, segments.index[falling].argsort(dim=0, stable=True))
+    # Sums run over all segments: in float64 what one leaves is exact enough to be taken off again.
+    ordered = scaled.gather(0, order).double()
+    owner = segments.index[order]
+    sizes = torch.bincount(segments.index, minlength=segments.count)
+    starts = sizes.cumsum(0) - sizes
+    first = starts[owner]
+    rank = torch.arange(1, len(scores) + 1, device=scores.device)[:, None] - first
+    threshold = _thresholds(ordered, rank, first, alpha)
+    in_support = ordered >= threshold if alpha == ENTMAX15_ALPHA else ordered > threshold
+    support = segments.sum(torch.empty_like(scores).scatter_(0, order, in_support.to(scores.dtype))).long()
+    # A segment without rows asks for no threshold.
+    last = (starts[:, None] + support - 1).clamp(0, max(len(scores) - 1, 0))
+    tau = threshold.gather(0, last) if len(scores) else threshold.new_zeros(last.shape)
+    excess = (scaled.double() - segments.spread(tau)).clamp_min(0)
+    return (excess ** (1 / (alpha - 1))).to(scores.dtype)
+
+
+def _thresholds(ordered: Tensor, rank: Tensor, first: Tensor, alpha: float) -> Tensor:
+    """Return the τ of a support that ends at each place, `[E, H]`.
+
+    Args:
+        ordered: scores times α - 1, segment after segment, falling in each.
+        rank: of each in its segment, from 1.
+        first: place of the first of its segment.
+        alpha: as for `_weights_of_segments`.
+    """
+
+    def running(values: Tensor) -> Tensor:
+        before = torch.cat([values.new_zeros(1, values.shape[1]), values.cumsum(dim=0)])
+        return before[1:] - before.gather(0, first)
+
+    if alpha == SPARSEMAX_ALPHA:
+        return (running(ordered) - 1) / rank
+    mean = running(ordered) / rank
+    spread = running(ordered.square()) - rank * mean.square()
+    return mean - ((1 - spread) / rank).clamp_min(0).sqrt()
+
+
 class _OfSegments(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, segments: Segments, alpha: float) -> Tensor:
-        weights = weights_by_sorting(scores, segments, alpha)
+        weights = _weights_of_segments(scores, segments, alpha)
         ctx.segments, ctx.alpha = segments, alpha
         ctx.save_for_backward(weights)
         return weights
@@ -119,12 +177,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Martins & Astudillo 2016, "From Softmax to Sparsemax", eq. 2.
 
-    Args:
-        scores: `[..., m]`.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
-
-    Returns:
-        `[..., m]`, see `normalize`, whose errors it raises.
+    Arguments, shape of the result and errors as of `softmax`.
     """
     return normalize(sparsemax_rule, scores, mask)
 
@@ -132,12 +185,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the entmax of each row with α = 1.5, by sorting (Peters, Niculae & Martins 2019).
 
-    Args:
-        scores: `[..., m]`.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
-
-    Returns:
-        `[..., m]`, see `normalize`, whose errors it raises.
+    Arguments, shape of the result and errors as of `softmax`.
     """
     return normalize(_entmax15, scores, mask)
 
@@ -201,7 +249,7 @@ def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
 class Sparsemax(Normalizer):
     """`sparsemax` as a module."""
 
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         return sparsemax_rule(scores, mask)
 
     def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
@@ -211,7 +259,7 @@ class Sparsemax(Normalizer):
 class Entmax15(Normalizer):
     """`entmax15` as a module."""
 
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         return _entmax15(scores, mask)
 
     def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
@@ -251,6 +299,6 @@ class Entmax(Normalizer):
         logit = self.alpha_logit.to(torch.promote_types(self.alpha_logit.dtype, torch.float32))
         return (1 + logit.sigmoid()).clamp(min=MIN_ALPHA)
 
-    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         alpha = self.alpha
         return _entmax(scores, alpha[:, None, None] if isinstance(alpha, Tensor) else alpha)

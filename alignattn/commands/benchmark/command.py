@@ -174,19 +174,20 @@ def _draw(costs: Sequence[StepCost], arguments: BenchmarkOptions, conditions: Co
 
 
 def _conditions(arguments: BenchmarkOptions) -> Conditions:
-    return Conditions(
-        repeats=arguments.repeats,
-        model=publishable(arguments.model),
-        dropout="model" if arguments.dropout is None else str(arguments.dropout),
-        dtype=arguments.dtype,
-        compiled=arguments.compile,
-        device=arguments.device,
-        machine=_machine(arguments.device),
-        threads=torch.get_num_threads(),
-        load_average=round(os.getloadavg()[0], 2),
-        torch=torch.__version__,
-        memory_method=MEMORY_METHODS[arguments.device],
-    )
+    return {
+        "repeats": arguments.repeats,
+        "model": publishable(arguments.model),
+        "dropout": "model" if arguments.dropout is None else str(arguments.dropout),
+        "dtype": arguments.dtype,
+        "compiled": arguments.compile,
+        "device": arguments.device,
+        "machine": _machine(arguments.device),
+        "threads": torch.get_num_threads(),
+        # Processes that wanted to run in the minute before the start.
+        "load_average": round(os.getloadavg()[0], 2),
+        "torch": torch.__version__,
+        "memory_method": MEMORY_METHODS[arguments.device],
+    }
 
 
 def _machine(device: str) -> str:
@@ -199,11 +200,11 @@ def _machine(device: str) -> str:
 
 
 def _warn_if_busy(conditions: Conditions) -> None:
-    cores = os.cpu_count() or 1
-    threads = conditions.threads if conditions.device == "cpu" else 1
-    if conditions.load_average + threads > cores + IDLE_LOAD:
+    cores, load = os.cpu_count() or 1, conditions["load_average"]
+    threads = conditions["threads"] if conditions["device"] == "cpu" else 1
+    if load + threads > cores + IDLE_LOAD:
         print(
-            f"warning: this machine is busy (load average {conditions.load_average:.1f} on {cores} cores, "
+            f"warning: this machine is busy (load average {load:.1f} on {cores} cores, "
             f"and {threads} threads to come): times will scatter",
             file=sys.stderr,
         )

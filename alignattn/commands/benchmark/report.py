@@ -1,7 +1,7 @@
 """What the benchmark writes: a line an attention, shape and phase, a table of them, and pictures."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,44 +12,12 @@ from alignattn.commands.benchmark import REPEATS_FILE, SUMMARY_FILE, Shape
 from alignattn.commands.benchmark.step_timing import PHASES, Measurement, Phase
 from alignattn.reports.plots import BarPanel, LinePanel, Spread, draw_bars, draw_lines, write_figure
 from alignattn.utils.files import write_csv
+from alignattn.utils.text_tables import render_table
 
 BYTES_A_MEBIBYTE = 2**20
 
-
-@dataclass(frozen=True)
-class Conditions:
-    """What holds for a whole run.
-
-    Attributes:
-        repeats: timed steps of each attention.
-        model: as it was named.
-        dropout: as it was named, or `model`.
-        dtype: of autocast; `float32` = none.
-        compiled: whether the model went through `torch.compile`.
-        device: `cpu` or `cuda`.
-        machine: the name of the processor or GPU.
-        threads: of the CPU.
-        load_average: processes that wanted to run, over the last minute before the start.
-        torch: its version.
-        memory_method: how memory was measured.
-    """
-
-    repeats: int
-    model: str
-    dropout: str
-    dtype: str
-    compiled: bool
-    device: str
-    machine: str
-    threads: int
-    load_average: float
-    torch: str
-    memory_method: str
-
-    def __str__(self) -> str:
-        compiled = ", torch.compile" if self.compiled else ""
-        where = f"{self.machine}, {self.threads} CPU thread{'s' if self.threads > 1 else ''}"
-        return f"{self.model}, {self.dtype}{compiled}, dropout {self.dropout}, {where}"
+Conditions = Mapping[str, Any]
+"""What holds for a whole run: the last columns of `benchmark.csv`."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +33,7 @@ class StepCost:
         peak_mib: most memory that a step held at once, in MiB of 2^20 bytes, beyond what was allocated before
             it (parameters, the batch).
         extra_mib: `peak_mib` less that of `soft`.
-        diagnostics: the alignment's, mean over layers and repeats.
+        diagnostics: the alignment's, mean over layers and repeats, as `name=value` with blanks between.
         parameters: how many the model has, those of the alignment's networks included.
     """
 
@@ -76,11 +44,11 @@ class StepCost:
     ratio: Spread
     peak_mib: float
     extra_mib: float
-    diagnostics: dict[str, float]
+    diagnostics: str
     parameters: int
 
-    def line(self, conditions: Conditions) -> dict[str, Any]:
-        """Return the columns of `benchmark.csv`."""
+    def line(self) -> dict[str, Any]:
+        """Return the columns of `benchmark.csv`, but for the conditions."""
         return {
             "attention": self.attention,
             "phase": self.phase,
@@ -93,26 +61,14 @@ class StepCost:
             "peak_mib": self.peak_mib,
             "extra_mib": self.extra_mib,
             "parameters": self.parameters,
-            "diagnostics": self.render_diagnostics(),
-            **asdict(conditions),
+            "diagnostics": self.diagnostics,
         }
-
-    def render_diagnostics(self) -> str:
-        """Return the diagnostics as `name=value`, with blanks between."""
-        return " ".join(f"{name}={value:.4g}" for name, value in self.diagnostics.items())
-
-
-def write_costs(
-    folder: Path, costs: Iterable[StepCost], measurements: Iterable[Measurement], conditions: Conditions
-) -> None:
-    """Write `benchmark.csv`, a line a cost, and `repeats.csv`, a line for every timed step."""
-    write_csv(folder / SUMMARY_FILE, (cost.line(conditions) for cost in costs))
-    write_csv(folder / REPEATS_FILE, (line for measurement in measurements for line in _repeat_lines(measurement)))
 
 
 def costs_of(measurement: Measurement) -> list[StepCost]:
     """Return the cost of each attention of a measurement."""
     soft_seconds = np.array(measurement.seconds[PLAIN_ATTENTION])
+    soft_peak = measurement.peak_bytes[PLAIN_ATTENTION]
     costs = []
     for attention, seconds in measurement.seconds.items():
         low, median, high = np.quantile(np.array(seconds) / soft_seconds, (0.25, 0.5, 0.75)).tolist()
@@ -125,43 +81,79 @@ def costs_of(measurement: Measurement) -> list[StepCost]:
                 median_seconds=float(np.median(seconds)),
                 ratio=Spread(median, low, high),
                 peak_mib=peak / BYTES_A_MEBIBYTE,
-                extra_mib=(peak - measurement.peak_bytes[PLAIN_ATTENTION]) / BYTES_A_MEBIBYTE,
-                diagnostics=measurement.diagnostics[attention],
+                extra_mib=(peak - soft_peak) / BYTES_A_MEBIBYTE,
+                diagnostics=" ".join(f"{name}={one:.4g}" for name, one in measurement.diagnostics[attention].items()),
                 parameters=measurement.parameters[attention],
             )
         )
     return costs
 
 
+def write_costs(
+    folder: Path, costs: Iterable[StepCost], measurements: Iterable[Measurement], conditions: Conditions
+) -> None:
+    """Write `benchmark.csv`, a line a cost, and `repeats.csv`, a line for every timed step."""
+    write_csv(folder / SUMMARY_FILE, ({**cost.line(), **conditions} for cost in costs))
+    repeats = (
+        {
+            "attention": attention,
+            "phase": measurement.phase,
+            "batch": measurement.shape.batch,
+            "length": measurement.shape.length,
+            "repeat": repeat,
+            "seconds": value,
+        }
+        for measurement in measurements
+        for attention, seconds in measurement.seconds.items()
+        for repeat, value in enumerate(seconds)
+    )
+    write_csv(folder / REPEATS_FILE, repeats)
+
+
+def described(conditions: Conditions) -> str:
+    """Return the model, precision and machine of a run in one line."""
+    compiled = ", torch.compile" if conditions["compiled"] else ""
+    threads = f"{conditions['threads']} CPU thread{'s' if conditions['threads'] > 1 else ''}"
+    return "{model}, {dtype}{}, dropout {dropout}, {machine}, {}".format(compiled, threads, **conditions)
+
+
 def render_costs(costs: Sequence[StepCost], conditions: Conditions) -> str:
     """Return a table in lines: seconds, ratio with its quartiles, memory and diagnostics."""
-    lines = [
-        f"{conditions}, torch {conditions.torch}, {conditions.repeats} repeats",
-        f"{'shape':<9}{'phase':<12}{'attention':<11}{'seconds':>9}  {'ratio [quartiles]':<20}"
-        f"{'peak MiB':>9}{'extra':>9}  diagnostics",
+    header = ["shape", "phase", "attention", "diagnostics", "seconds", "ratio [quartiles]", "peak MiB", "extra"]
+    rows = [
+        [
+            str(cost.shape),
+            cost.phase,
+            cost.attention,
+            cost.diagnostics,
+            f"{cost.median_seconds:.4f}",
+            f"{cost.ratio.median:.2f} [{cost.ratio.low:.2f}, {cost.ratio.high:.2f}]",
+            f"{cost.peak_mib:.1f}",
+            f"{cost.extra_mib:.1f}",
+        ]
+        for cost in costs
     ]
-    for one in costs:
-        ratio = f"{one.ratio.median:.2f} [{one.ratio.low:.2f}, {one.ratio.high:.2f}]"
-        line = (
-            f"{one.shape!s:<9}{one.phase:<12}{one.attention:<11}{one.median_seconds:>9.4f}  {ratio:<20}"
-            f"{one.peak_mib:>9.1f}{one.extra_mib:>9.1f}  {one.render_diagnostics()}"
-        )
-        lines.append(line.rstrip())
-    return "\n".join(lines)
+    first = f"{described(conditions)}, torch {conditions['torch']}, {conditions['repeats']} repeats"
+    return f"{first}\n{render_table(header, rows, left=4)}"
 
 
 def draw_ratios(path: Path, costs: Sequence[StepCost], conditions: Conditions) -> None:
     """Draw the time of each attention but `soft` as bars, a group a shape, with quartiles."""
-    shapes = list(dict.fromkeys(cost.shape for cost in costs))
-    panels = []
-    for phase in PHASES:
-        series: dict[str, list[Spread]] = {}
-        for cost in costs:
-            if cost.phase == phase and cost.attention != PLAIN_ATTENTION:
-                series.setdefault(cost.attention, []).append(cost.ratio)
-        panels.append(BarPanel(phase, [str(shape) for shape in shapes], series))
+    names = _attentions(costs)
+    panels = [
+        BarPanel(
+            phase,
+            list(dict.fromkeys(str(cost.shape) for cost in costs)),
+            {
+                name: [cost.ratio for cost in costs if (cost.phase, cost.attention) == (phase, name)]
+                for name in names
+                if name != PLAIN_ATTENTION
+            },
+        )
+        for phase in PHASES
+    ]
     y_label = f"time of a step / {PLAIN_ATTENTION}"
-    figure = draw_bars(panels, names=_attentions(costs), y_label=y_label, reference=1.0, title=str(conditions))
+    figure = draw_bars(panels, names=names, y_label=y_label, reference=1.0, title=described(conditions))
     write_figure(figure, path)
 
 
@@ -183,37 +175,19 @@ def draw_growth(path: Path, costs: Sequence[StepCost], conditions: Conditions) -
     tokens = max(cost.shape.batch * cost.shape.length for cost in training)
     batch = f"{rows.pop()} row(s)" if has_guide else f"{tokens} tokens"
 
-    def series(value: Callable[[StepCost], float], attentions: Sequence[str]) -> dict[str, list[float]]:
-        return {name: [value(cost) for cost in training if cost.attention == name] for name in attentions}
+    def panel(title: str, unit: str, column: str, attentions: Sequence[str]) -> LinePanel:
+        series = {name: [cost.line()[column] for cost in training if cost.attention == name] for name in attentions}
+        return LinePanel(title, unit, lengths, series, has_guide)
 
     aligned = [name for name in names if name != PLAIN_ATTENTION]
     panels = [
-        LinePanel("time", "seconds", lengths, series(lambda cost: cost.median_seconds, names), has_guide),
-        LinePanel("peak memory", "MiB", lengths, series(lambda cost: cost.peak_mib, names), has_guide),
-        LinePanel(
-            f"peak memory beyond {PLAIN_ATTENTION}",
-            "MiB",
-            lengths,
-            series(lambda cost: cost.extra_mib, aligned),
-            has_guide,
-        ),
+        panel("time", "seconds", "median_seconds", names),
+        panel("peak memory", "MiB", "peak_mib", names),
+        panel(f"peak memory beyond {PLAIN_ATTENTION}", "MiB", "extra_mib", aligned),
     ]
-    x_label = f"length in tokens (batch: {batch})"
-    write_figure(draw_lines(panels, names=names, x_label=x_label, title=f"Training step: {conditions}"), path)
+    title = f"Training step: {described(conditions)}"
+    write_figure(draw_lines(panels, names=names, x_label=f"length in tokens (batch: {batch})", title=title), path)
 
 
 def _attentions(costs: Iterable[StepCost]) -> list[str]:
     return list(dict.fromkeys(cost.attention for cost in costs))
-
-
-def _repeat_lines(measurement: Measurement) -> Iterable[dict[str, Any]]:
-    for attention, seconds in measurement.seconds.items():
-        for repeat, value in enumerate(seconds):
-            yield {
-                "attention": attention,
-                "phase": measurement.phase,
-                "batch": measurement.shape.batch,
-                "length": measurement.shape.length,
-                "repeat": repeat,
-                "seconds": value,
-            }

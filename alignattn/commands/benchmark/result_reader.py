@@ -1,16 +1,16 @@
 """How a table reads the results of `alignattn benchmark`."""
 
-import csv
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from alignattn.commands.benchmark import BENCHMARK_FILES, RATIOS_FILE, SUMMARY_FILE
 from alignattn.reports.result_reader import ResultReader, RunReport
 from alignattn.utils.errors import AlignAttnError
 
-NUMBERS = ("parameters", "median_seconds", "ratio_median", "peak_mib")
-FACTS = ("machine", "device", "threads", "load_average", "dtype", "dropout", "repeats", "torch")
-COLUMNS = frozenset({"attention", "phase", "batch", "length", *NUMBERS, *FACTS})
+NUMBERS = ["parameters", "median_seconds", "ratio_median", "peak_mib"]
+FACTS = ["machine", "device", "threads", "load_average", "dtype", "dropout", "repeats", "torch"]
 
 
 class BenchmarkReader(ResultReader):
@@ -27,28 +27,25 @@ class BenchmarkReader(ResultReader):
 
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells: the columns of `benchmark.csv` by attention and phase."""
-        lines = _read_summary(folder / SUMMARY_FILE)
-        if len({(line["batch"], line["length"]) for line in lines}) > 1:
+        path = folder / SUMMARY_FILE
+        try:
+            frame = pd.read_csv(path, dtype=dict.fromkeys(FACTS, str)).astype(dict.fromkeys(NUMBERS, float))
+            columns = frame[["attention", "phase", "batch", "length", *NUMBERS, *FACTS]]
+            if columns[NUMBERS].isna().any(axis=None):
+                raise ValueError("numbers are missing")
+            facts = {name.replace("_", " "): str(columns[name].iloc[0]) for name in FACTS}
+        except (OSError, ValueError, LookupError) as error:
+            raise AlignAttnError(f"{path} is damaged or of another version: move its folder away") from error
+        if len(columns[["batch", "length"]].drop_duplicates()) > 1:
             raise AlignAttnError(
                 "the benchmark measured several shapes, and a table has room for one: give one --shapes"
             )
         numbers: dict[str, dict[str, dict[str, Any]]] = {}
-        for line in lines:
-            numbers.setdefault(line["attention"], {})[line["phase"]] = {name: float(line[name]) for name in NUMBERS}
-        ratios = {f"{line['attention']} {line['phase']}": float(line["ratio_median"]) for line in lines}
-        return RunReport(
-            numbers=numbers,
-            facts={name.replace("_", " "): lines[0][name] for name in FACTS},
-            scores={f"{name}, times soft": f"{ratio:.3f}" for name, ratio in ratios.items()},
-        )
-
-
-def _read_summary(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = list(csv.DictReader(file))
-        if not lines or not lines[0].keys() >= COLUMNS:
-            raise ValueError("columns are missing")
-    except (OSError, ValueError, csv.Error) as error:
-        raise AlignAttnError(f"{path} is damaged or of another version: move its folder away") from error
-    return lines
+        for line in columns.to_dict("records"):
+            numbers.setdefault(line["attention"], {})[line["phase"]] = {name: line[name] for name in NUMBERS}
+        scores = {
+            f"{attention} {phase}, times soft": f"{values['ratio_median']:.3f}"
+            for attention, phases in numbers.items()
+            for phase, values in phases.items()
+        }
+        return RunReport(numbers=numbers, facts=facts, scores=scores)

@@ -20,8 +20,8 @@ from alignattn.evaluation.calibration import (
     shift_auroc_interval,
     summarise,
 )
-from alignattn.evaluation.calibration.held_out import Temperature, fit_temperatures
 from alignattn.evaluation.calibration.predictions import Predictions, all_splits, read_predictions
+from alignattn.evaluation.calibration.scaling import Temperature, fit_temperatures
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.reports.diagrams import coverage_panel, reliability_panels
 from alignattn.reports.plots import draw_reliability, draw_risk_coverage, write_figure

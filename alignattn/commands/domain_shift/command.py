@@ -37,7 +37,7 @@ from alignattn.evaluation.calibration import (
     shift_auroc_interval,
     summarise,
 )
-from alignattn.evaluation.calibration.held_out import MIN_TO_HALVE
+from alignattn.evaluation.calibration.scaling import MIN_TO_HALVE
 from alignattn.finetuning.model import check_model
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult, device_name, package_versions

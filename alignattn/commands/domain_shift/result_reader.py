@@ -10,7 +10,7 @@ import numpy as np
 from alignattn.commands.domain_shift import DomainShiftOptions
 from alignattn.commands.domain_shift.report import HELD_OUT, OUT_OF_DOMAIN, read_domain_shift
 from alignattn.evaluation.calibration.measures import calibration_scores
-from alignattn.evaluation.calibration.temperature import apply_temperature
+from alignattn.evaluation.calibration.scaling import apply_temperature
 from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.finetuning.examples import (
     PROBABILITIES_COLUMN,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alignattn.attention.edges import Edges, Segments
+from alignattn.attention.masks import Edges, Segments
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.head_study import POOLED_TOKENS, pooled_distances, query_key_distances
 from alignattn.commands.inspect.report import COLUMN_NAMES, FILES, HEADS_PICTURE, HEADS_TABLE, LETTERS, PANEL_TITLES

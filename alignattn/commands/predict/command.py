@@ -1,25 +1,31 @@
-"""Predictions of a run's model for new rows: of a file, of standard input, of texts, of a folder of files."""
+"""Predictions of a run's model for new rows: of a file, of standard input, of texts, of a folder of files.
+
+Of a folder's files those that are done are not done again, by whoever goes on with it.
+"""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
 
 from alignattn.commands.predict import RAY, STANDARD_STREAM, PredictOptions
-from alignattn.commands.predict.folder import check_record, folder_jobs, pending, writing
-from alignattn.commands.predict.inputs import JSON_LINES, Source, file_source, stdin_source, text_source
-from alignattn.commands.predict.outputs import TEXT_WRITERS, Write, file_writer
-from alignattn.commands.predict.seen import SeenRows
-from alignattn.finetuning.run_folder import FinishedRun, read_finished_run, warn_plain
+from alignattn.commands.predict.files import PARQUET, Source, file_source, stdin_source, text_source
+from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.reports.plots import write_figure
+from alignattn.robustness.resources import label_model
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.task_types import check_generates, processor_class
 from alignattn.utils.compression import plain_stem
+from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import OWN_PREFIX, replacing
+from alignattn.utils.files import OWN_PREFIX, entries, write_json
 from alignattn.utils.folder_lock import folder_lock
 from alignattn.utils.json_records import read_json
 from alignattn.utils.progress import progress
+from alignattn.utils.shard import WHOLE, Shard
 
 MANY_CLASSES = 100
 """Of more, the probabilities of a row fill a page."""
@@ -29,6 +35,15 @@ ENDING = "-predicted"
 
 SETTINGS = ("top_k", "num_beams", "skip_bad_rows", "batch_size", "in_order")
 """Options that make other predictions of the same rows."""
+
+RECORD_FILE = "predictions.json"
+"""Of the folder of predictions: what they are of."""
+
+SHARD_PREFIX = f"{OWN_PREFIX}-shard-"
+"""How the names begin of the folders that are locked for shards."""
+
+HIDDEN = (".", "_")
+"""How the names of files begin that are no rows, as those that other programs keep of a folder of Parquet files."""
 
 
 def predict(options: PredictOptions) -> None:
@@ -54,20 +69,15 @@ def predict(options: PredictOptions) -> None:
 def _predict_rows(
     options: PredictOptions, run: FinishedRun, temperature: float, source: Source, target: Path | None
 ) -> None:
-    # They import torch, for which no mistake above waits.
-    from alignattn.commands.predict.rows import load_prediction
+    # It imports torch, for which no mistake before waits.
+    from alignattn.commands.predict.prediction import draw_explanation, load_prediction
 
-    prediction = load_prediction(run, temperature, options)
-    prediction.check(source)
-    picture = None
+    prediction, picture = load_prediction(run, temperature, options), None
     if options.explain is not None:
-        from alignattn.commands.predict.explanation import draw_explanation
-
         picture = draw_explanation(prediction.predictor, next(source.parts(1)).inputs, options)
-    with progress("predict", source.num_rows, "row") as bar, _writer(target, source) as write:
-        for table in prediction.tables(source, bar.update):
-            write(table)
-    _say(prediction.seen)
+    with progress("predict", source.num_rows, "row") as bar:
+        prediction.write(source, target, bar.update)
+    _print_remarks(prediction.seen)
     if picture is not None:
         write_figure(picture, Path(str(options.explain)))
         print(f"{options.explain} shows the attention in row 1", file=sys.stderr)
@@ -76,30 +86,73 @@ def _predict_rows(
 def _predict_folder(options: PredictOptions, run: FinishedRun, temperature: float) -> None:
     folder = Path(str(options.file))
     output = Path(options.output_dir or folder.resolve().with_name(f"{folder.resolve().name}{ENDING}"))
-    jobs = folder_jobs(options, output, run)
-    settings = {name: getattr(options, name) for name in SETTINGS} | {"temperature": temperature}
+    jobs = _jobs(options, folder, output)
+    sources = {target: file_source(rows, run.task, may_be_empty=True) for target, rows in jobs.items()}
     with writing(output, options.part):
-        check_record(output, run, settings)
-        left = pending(jobs)
-        if left and options.launcher == RAY:
-            from alignattn.commands.predict.on_ray import predict_on_ray
+        _check_record(output, run, {name: getattr(options, name) for name in SETTINGS} | {"temperature": temperature})
+        left = _pending(sources)
+        if left:
+            from alignattn.commands.predict.prediction import load_prediction, predict_on_ray
 
-            _say(predict_on_ray(options, temperature, list(left)))
-        elif left:
-            from alignattn.commands.predict.rows import load_prediction
-
-            with progress("predict", sum(source.num_rows for source in left.values()), "row") as bar:
-                prediction = load_prediction(run, temperature, options)
-                for job, source in left.items():
-                    prediction.write(source, job.target, bar.update)
-            _say(prediction.seen)
+            if options.launcher == RAY:
+                seen = predict_on_ray(options, temperature, {target: jobs[target] for target in left})
+            else:
+                with progress("predict", sum(source.num_rows for source in left.values()), "row") as bar:
+                    prediction = load_prediction(run, temperature, options)
+                    for target, source in left.items():
+                        prediction.write(source, target, bar.update)
+                seen = prediction.seen
+            _print_remarks(seen)
     print(f"written to {output}")
 
 
-def _say(seen: SeenRows) -> None:
+def _print_remarks(seen: Any) -> None:
     """Say on standard error, as predictions may be on the other, what is odd of the rows."""
     for remark in seen.remarks():
         print(remark, file=sys.stderr)
+
+
+def _check_run(options: PredictOptions, run: FinishedRun) -> None:
+    task = run.task
+    if options.explain is not None and not run.has_heads:
+        raise AlignAttnError(
+            f"--explain: {run.folder} is a run of {run.options.model.model}, whose words attend to none"
+        )
+    if options.explain is not None and not processor_class(task).reads_only_texts:
+        raise AlignAttnError(
+            f"--explain: {run.folder} reads no texts alone, whose tokens the picture shows: leave it out"
+        )
+    if options.num_beams is not None:
+        check_generates(task)
+    if isinstance(task, LabelledTask) and task.num_labels > MANY_CLASSES and options.top_k is None:
+        print(f"{task.num_labels} classes, all told of each row: --top_k 5 tells the best", file=sys.stderr)
+
+
+def _temperature(options: PredictOptions, run: FinishedRun) -> float:
+    if options.temperature is None:
+        return 1.0
+    check_has_classes(run.task)
+    if options.temperature_number is not None:
+        return options.temperature_number
+    path = Path(options.temperature)
+    if not path.is_file():
+        raise AlignAttnError(f"--temperature {path} is no number and no file: give one, or calibration.json")
+    found = read_calibration(path)
+    print(f"temperature {found:.4g} of {path}", file=sys.stderr)
+    return found
+
+
+def read_calibration(path: Path) -> float:
+    """Return the one temperature that a file of `alignattn calibrate` holds."""
+    content = read_json(path)
+    try:
+        values = {float(file["temperature"]["value"]) for file in content["files"] if file["temperature"] is not None}
+    except (KeyError, TypeError, ValueError) as error:
+        raise AlignAttnError(f"{path} is no file of `alignattn calibrate`: give its calibration.json") from error
+    if len(values) != 1:
+        many = "several temperatures" if values else "no temperature: give --fit_on to calibrate"
+        raise AlignAttnError(f"{path} holds {many}; or give the number itself to --temperature")
+    return values.pop()
 
 
 def _source(options: PredictOptions, run: FinishedRun) -> Source:
@@ -127,62 +180,70 @@ def _check_new(target: Path) -> None:
         raise AlignAttnError(f"{target} is there already: give another name to --output_file")
 
 
+def _jobs(options: PredictOptions, folder: Path, output: Path) -> Mapping[Path, Path]:
+    """The files of the shard by those of their predictions."""
+    if output.resolve().is_relative_to(folder.resolve()):
+        raise AlignAttnError(f"--output_dir {output} lies in {folder}, whose files are the rows: give another")
+    names = sorted(
+        path.relative_to(folder)
+        for path in folder.rglob(f"*{PARQUET}")
+        if path.is_file() and not any(part.startswith(HIDDEN) for part in path.relative_to(folder).parts)
+    )
+    if not names:
+        raise AlignAttnError(f"{folder} holds no Parquet file but hidden ones: give another to --file")
+    return {output / name: folder / name for name in options.part.deal(names)}
+
+
 @contextmanager
-def _writer(target: Path | None, source: Source) -> Iterator[Write]:
-    if target is not None:
-        with replacing(target) as temporary, file_writer(temporary, target.suffix.lower()) as write:
-            yield write
-        return
-    written_as = source.format if source.format in TEXT_WRITERS else JSON_LINES
-    with TEXT_WRITERS[written_as](sys.stdout) as write:
-        yield write
+def writing(output: Path, part: Shard) -> Iterator[None]:
+    """Keep other processes from writing a shard of a folder of predictions, or all of it; they wait for one another.
+
+    Who writes all holds the folder, and who writes a shard holds that, and the folder for as long as it takes to begin:
+    while all is written no shard begins, and all waits for those that have begun.
+    """
+    with ExitStack() as held, ExitStack() as at_first:
+        (held if part == WHOLE else at_first).enter_context(folder_lock(output))
+        if part == WHOLE:
+            for shard in sorted(output.glob(f"{SHARD_PREFIX}*")):
+                with folder_lock(shard):
+                    pass
+        else:
+            held.enter_context(folder_lock(output / f"{SHARD_PREFIX}{part.number}-of-{part.count}"))
+        at_first.close()
+        yield
 
 
-def _temperature(options: PredictOptions, run: FinishedRun) -> float:
-    if options.temperature is None:
-        return 1.0
-    _check_has_classes(run)
-    if options.temperature_number is not None:
-        return options.temperature_number
-    path = Path(options.temperature)
+def _check_record(output: Path, run: FinishedRun, settings: dict[str, Any]) -> None:
+    """Refuse a folder of other predictions or other files; note in a new one what it holds.
+
+    Args:
+        output: the folder.
+        run: that predicts.
+        settings: options that make other predictions.
+    """
+    digest, path = model_digest(run.folder), output / RECORD_FILE
     if not path.is_file():
-        raise AlignAttnError(f"--temperature {path} is no number and no file: give one, or calibration.json")
-    found = read_calibration(path)
-    print(f"temperature {found:.4g} of {path}", file=sys.stderr)
-    return found
+        if output.is_dir() and entries(output):
+            raise AlignAttnError(f"{output} exists and holds no predictions: give another --output_dir")
+        write_json(path, {"run": label_model(run.folder, digest), "model": digest, "settings": settings})
+    written = read_json(path)
+    if written.get("model") != digest:
+        raise AlignAttnError(f"{output} holds predictions of {written.get('run')}: give another --output_dir")
+    differing = [name for name in settings if written.get("settings", {}).get(name) != settings[name]]
+    if differing:
+        raise AlignAttnError(f"{output} holds other predictions ({', '.join(differing)}): give another --output_dir")
 
 
-def read_calibration(path: Path) -> float:
-    """Return the one temperature that a file of `alignattn calibrate` holds."""
-    try:
-        fitted = [file["temperature"] for file in read_json(path)["files"]]
-        values = {float(one["value"]) for one in fitted if one is not None}
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, AlignAttnError):
-            raise
-        raise AlignAttnError(f"{path} is no file of `alignattn calibrate`: give its calibration.json") from error
-    if len(values) != 1:
-        many = "several temperatures" if values else "no temperature: give --fit_on to calibrate"
-        raise AlignAttnError(f"{path} holds {many}; or give the number itself to --temperature")
-    return values.pop()
-
-
-def _check_run(options: PredictOptions, run: FinishedRun) -> None:
-    if options.explain is not None and not run.has_heads:
-        raise AlignAttnError(
-            f"--explain: {run.folder} is a run of {run.options.model.model}, whose words attend to none"
-        )
-    if options.explain is not None and not processor_class(run.task).reads_only_texts:
-        raise AlignAttnError(
-            f"--explain: {run.folder} reads no texts alone, whose tokens the picture shows: leave it out"
-        )
-    task = run.task
-    if options.num_beams is not None:
-        check_generates(task)
-    if isinstance(task, LabelledTask) and task.num_labels > MANY_CLASSES and options.top_k is None:
-        print(f"{task.num_labels} classes, all told of each row: --top_k 5 tells the best", file=sys.stderr)
-
-
-def _check_has_classes(run: FinishedRun) -> None:
-    if not isinstance(run.task, LabelledTask) or run.task.is_regression:
-        raise AlignAttnError(f"--temperature is for probabilities of classes, and task {run.task.name!r} has none")
+def _pending(sources: Mapping[Path, Source]) -> Mapping[Path, Source]:
+    """The rows by the files of predictions that are not there; one that is there is of as many rows, or refused."""
+    left = {}
+    for target, source in sources.items():
+        if not target.exists():
+            left[target] = source
+        elif (rows := pq.read_metadata(target).num_rows) != source.num_rows:
+            raise AlignAttnError(
+                f"{target} has {rows} rows and {source.origin} {source.num_rows}: it has changed; remove the former"
+            )
+    if len(left) < len(sources):
+        print(f"{len(sources) - len(left)} of {len(sources)} files are predicted already", file=sys.stderr)
+    return left

@@ -1,7 +1,7 @@
 """How a table reads the results of `alignattn robustness`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class RobustnessReader(ResultReader):
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""
         summary = _summary(folder)
-        settings, numbers = summary.settings, summary.to_dict()
+        settings, numbers = summary.settings, asdict(summary)
         attacked = summary.failed + summary.succeeded
         facts = {
             "attacked": f"{attacked} rows of {settings.split}, {summary.skipped} skipped",

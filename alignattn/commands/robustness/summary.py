@@ -118,11 +118,11 @@ def summarise_attacks(run: AttackRun) -> AttackSummary:
         words_changed_share=_mean(
             record.words_changed / record.words for record in by_outcome["succeeded"] if record.words
         ),
-        constant_prediction=_one_answer(run),
+        constant_prediction=_constant_prediction(run),
     )
 
 
-def _one_answer(run: AttackRun) -> str | None:
+def _constant_prediction(run: AttackRun) -> str | None:
     predictions = (record.original_prediction for record in run.records)
     predicted = {number for number in predictions if number is not None}
     if len(predicted) != 1 or len({record.label for record in run.records}) == 1:
@@ -137,6 +137,15 @@ def wilson_interval(count: int, total: int) -> Interval | None:
         return None
     interval = binomtest(count, total).proportion_ci(CONFIDENCE_LEVEL, method="wilson")
     return Interval(float(interval.low), float(interval.high))
+
+
+def _share(count: int, total: int) -> float | None:
+    return count / total if total else None
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = list(values)
+    return statistics.fmean(numbers) if numbers else None
 
 
 @dataclass(frozen=True)
@@ -164,47 +173,27 @@ class AttackTable:
             f"{settings.precision}, seed {settings.seed}, made with {parts or 'the resources of the recipes'}"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return caption and summaries as plain JSON types."""
-        return {
-            "caption": self.caption,
-            "resources": dict(self.resources),
-            "summaries": [summary.to_dict() for summary in self.summaries],
-        }
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Return a flat record for each summary, as CSV holds them; shares are fractions."""
-        return [_flat(summary) | {"resources": self.caption} for summary in self.summaries]
-
     def render(self) -> str:
-        """Return the caption and the table in lines, shares in percent."""
-        rows = [[_cell(name, line[name]) for name in SUMMARY_HEADINGS] for line in map(_for_eyes, self.summaries)]
+        """Return the caption, the table in lines with shares in percent, and what is to be known of its models."""
+        rows = [[_cell(name, line[name]) for name in SUMMARY_HEADINGS] for line in map(_line, self.summaries)]
         tables = folded_tables(list(SUMMARY_HEADINGS.values()), rows, READABLE_WIDTH, keys=len(KEYS))
-        return "\n".join([self.caption, *tables[:-1], *self.remarks])
-
-    @property
-    def remarks(self) -> list[str]:
-        """What is to be known of models that tell nothing apart, a line each."""
-        found = {
-            (summary.settings.run, summary.settings.task): summary.constant_prediction for summary in self.summaries
-        }
-        return [
-            f"{run} predicts {answer} for every row of {task}: that attacks on it fail does not make it robust"
-            for (run, task), answer in found.items()
-            if answer is not None
-        ]
+        constant = dict.fromkeys(
+            f"{one.settings.run} predicts {one.constant_prediction} for every row of {one.settings.task}: that attacks "
+            "on it fail does not make it robust"
+            for one in self.summaries
+            if one.constant_prediction is not None
+        )
+        return "\n".join([self.caption, *tables[:-1], *constant])
 
 
 def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:
     """Return one table for each way of attacking and set of resources: figures of different ones are never in one."""
     tables: list[list[AttackSummary]] = []
     for summary in summaries:
-        for members in tables:
-            if all(_are_alike(summary.settings, member.settings) for member in members):
-                members.append(summary)
-                break
-        else:
-            tables.append([summary])
+        alike = (one for one in tables if all(_are_alike(summary.settings, other.settings) for other in one))
+        if (members := next(alike, None)) is None:
+            tables.append(members := [])
+        members.append(summary)
     return [AttackTable(tuple(_by_first_occurrence(members))) for members in tables]
 
 
@@ -219,9 +208,13 @@ def write_attack_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Pat
     text, content = folder / f"{TABLE_NAME}.txt", folder / f"{TABLE_NAME}.json"
     earlier, paths = _csv_paths(folder, _count_tables(content)), _csv_paths(folder, len(tables))
     write_text(text, "\n\n".join(table.render() for table in tables) + "\n")
-    write_json(content, {"tables": [table.to_dict() for table in tables]})
+    contents = [
+        {"caption": one.caption, "resources": one.resources, "summaries": list(map(asdict, one.summaries))}
+        for one in tables
+    ]
+    write_json(content, {"tables": contents})
     for path, table in zip(paths, tables, strict=True):
-        write_csv(path, table.lines())
+        write_csv(path, ({**_csv_line(summary), "resources": table.caption} for summary in table.summaries))
     for path in set(earlier) - set(paths):
         path.unlink(missing_ok=True)
     return [text, content, *paths]
@@ -248,39 +241,25 @@ def _are_alike(settings: AttackSettings, other: AttackSettings) -> bool:
     )
 
 
-def _share(count: int, total: int) -> float | None:
-    return count / total if total else None
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    numbers = list(values)
-    return statistics.fmean(numbers) if numbers else None
-
-
 def _by_first_occurrence(summaries: Sequence[AttackSummary]) -> list[AttackSummary]:
     """Sorted by recipe, task and attention, each in the order in which a user named them."""
-    places: list[dict[str, int]] = [{}, {}, {}]
-    keys = []
-    for summary in summaries:
-        names = (summary.settings.recipe, summary.settings.task, summary.settings.attention)
-        keys.append([known.setdefault(name, len(known)) for known, name in zip(places, names, strict=True)])
-    return [summaries[index] for index in sorted(range(len(keys)), key=keys.__getitem__)]
+    orders = [list(dict.fromkeys(getattr(summary.settings, key) for summary in summaries)) for key in KEYS]
+    return sorted(
+        summaries,
+        key=lambda one: [order.index(getattr(one.settings, key)) for order, key in zip(orders, KEYS, strict=True)],
+    )
 
 
-def _flat(summary: AttackSummary) -> dict[str, Any]:
-    fields = summary.to_dict()
-    settings, interval = fields.pop("settings"), fields.pop("interval") or {"low": None, "high": None}
-    del settings["resources"], fields["versions"]
-    settings["attack_columns"] = _columns(summary)
-    return settings | fields | {"interval_low": interval["low"], "interval_high": interval["high"]}
+def _line(summary: AttackSummary) -> dict[str, Any]:
+    columns = "+".join(summary.settings.attack_columns)
+    return {**vars(summary.settings), **vars(summary), "attack_columns": columns}
 
 
-def _for_eyes(summary: AttackSummary) -> dict[str, Any]:
-    return vars(summary.settings) | vars(summary) | {"attack_columns": _columns(summary)}
-
-
-def _columns(summary: AttackSummary) -> str:
-    return "+".join(summary.settings.attack_columns)
+def _csv_line(summary: AttackSummary) -> dict[str, Any]:
+    line, interval = _line(summary), summary.interval
+    for name in ("settings", "interval", "versions", "resources"):
+        del line[name]
+    return {**line, "interval_low": interval and interval.low, "interval_high": interval and interval.high}
 
 
 def _cell(name: str, value: Any) -> str:

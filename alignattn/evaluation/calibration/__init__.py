@@ -1,23 +1,30 @@
-"""How far a classifier's confidence lies from its accuracy, and what a temperature mends of it.
-
-`alignattn.evaluation.calibration.metric.CalibrationError` is the same as an `evaluate.Metric`; it stands apart because
-importing `evaluate` takes seconds.
-"""
+"""How far a classifier's confidence lies from its accuracy, and what a temperature mends of it."""
 
 from alignattn.evaluation.calibration.measures import (
     ECE_BINS,
+    PROBABILITY_FLOOR,
+    SUM_TOLERANCE,
     Reliability,
     adaptive_calibration_error,
     brier_score,
     classwise_calibration_error,
     expected_calibration_error,
+    find_bad_rows,
+    log_probabilities,
     maximum_calibration_error,
     negative_log_likelihood,
     reliability,
 )
 from alignattn.evaluation.calibration.passes import PassScores, pavpu, summarise_passes
-from alignattn.evaluation.calibration.rows import PROBABILITY_FLOOR, SUM_TOLERANCE, find_bad_rows, log_probabilities
-from alignattn.evaluation.calibration.scaling import SCALINGS, IsotonicScaling, VectorScaling, fit_isotonic, fit_vector
+from alignattn.evaluation.calibration.scaling import (
+    SCALINGS,
+    IsotonicScaling,
+    VectorScaling,
+    apply_temperature,
+    fit_isotonic,
+    fit_temperature,
+    fit_vector,
+)
 from alignattn.evaluation.calibration.selective import (
     RiskCoverage,
     area_under_risk_coverage,
@@ -26,7 +33,6 @@ from alignattn.evaluation.calibration.selective import (
     shift_auroc_interval,
 )
 from alignattn.evaluation.calibration.summary import FIGURES, Estimate, EstimatesByState, summarise
-from alignattn.evaluation.calibration.temperature import apply_temperature, fit_temperature
 
 __all__ = [
     "ECE_BINS",

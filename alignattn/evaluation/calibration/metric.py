@@ -3,19 +3,27 @@
 Importing this module takes seconds (`evaluate`): import it where scores are computed.
 """
 
+from typing import Any
+
 import datasets
 import evaluate
 
 from alignattn.evaluation.calibration.measures import ECE_BINS, expected_calibration_error
-from alignattn.utils.in_memory_metric import InMemoryMetric
 
 
-class CalibrationError(InMemoryMetric):
+class CalibrationError(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
     """The expected calibration error (Naeini et al. 2015; Guo et al. 2017), a fraction.
 
     `compute(predictions=, references=, num_bins=10)` takes probabilities `[N, C]` and class numbers `[N]`, returns
-    `{"calibration_error": ...}`, and raises `AlignAttnError` as `expected_calibration_error` does.
+    `{"calibration_error": ...}`, and raises `AlignAttnError` as `expected_calibration_error` does. What it is given
+    stays in memory: it makes no folder in the user's cache.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**(options | {"keep_in_memory": True}))
+
+    def _build_data_dir(self) -> str:
+        return str(self._data_dir_root)
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(

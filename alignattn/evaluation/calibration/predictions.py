@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from alignattn.evaluation.calibration.rows import find_bad_rows
+from alignattn.evaluation.calibration.measures import find_bad_rows
 from alignattn.utils.bad_rows import BadRow, list_bad_rows
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_file

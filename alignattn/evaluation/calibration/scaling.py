@@ -1,18 +1,81 @@
-"""What else than a temperature makes probabilities calibrated: vector scaling and isotonic regression.
+"""What makes probabilities calibrated: a temperature, vector scaling or isotonic regression, fitted on half of a split.
 
-Both have more to fit than one number, so more rows to be fitted on, and both may change which class is the likeliest.
+Temperature scaling (Guo et al. 2017, section 4.2) is one number that makes a classifier more or less confident. The
+others have more to fit, so they need more rows, and both may change which class is the likeliest.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from alignattn.evaluation.calibration.rows import checked_rows, log_probabilities
+from alignattn.evaluation.calibration.measures import (
+    checked_rows,
+    find_bad_rows,
+    log_probabilities,
+    negative_log_likelihood,
+)
+from alignattn.evaluation.calibration.predictions import Predictions, all_splits
+from alignattn.utils.errors import AlignAttnError
+
+TEMPERATURE_RANGE = (0.01, 100.0)
+"""Where a temperature is looked for: it would run away on rows that are all right, or no better than chance."""
+
+LOG_TEMPERATURE_TOLERANCE = 1e-6
+AT_BOUND = 1.01
+"""A temperature within this factor of an end of the range is at it."""
+
+
+def is_at_bound(temperature: float) -> bool:
+    """Tell whether the search stopped at an end of `TEMPERATURE_RANGE`: the rows then tell no temperature."""
+    low, high = TEMPERATURE_RANGE
+    return temperature < low * AT_BOUND or temperature > high / AT_BOUND
+
+
+def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """Return the temperature T that minimises the negative log-likelihood of softmax(z / T) (Guo et al. 2017).
+
+    The likelihood has a single optimum in T, which a bounded scalar search over log T finds. It is never below that of
+    T = 1, which is returned where no temperature is better.
+
+    Args:
+        log_probabilities: `[N, C]`, z; logits serve as well, being the same up to a constant a row.
+        labels: `[N]`, class numbers.
+    """
+    logits, classes = np.asarray(log_probabilities, dtype=np.float64), np.asarray(labels)
+    if logits.ndim != 2 or logits.size == 0 or classes.shape != logits.shape[:1]:
+        raise AlignAttnError(
+            f"a temperature needs logits [N, C] and labels [N] of at least one row, not {logits.shape} "
+            f"and {classes.shape}"
+        )
+    if not np.isfinite(logits).all():
+        row = int(np.argmin(np.isfinite(logits).all(axis=1)))
+        raise AlignAttnError(f"row {row + 1}: its logits must be finite; log_probabilities makes such of probabilities")
+    for row, problem in find_bad_rows(softmax(logits, axis=1), classes).items():
+        raise AlignAttnError(f"row {row + 1}: {problem}")
+    index, targets = np.arange(len(logits)), classes.astype(np.int64)
+
+    def loss(log_temperature: float) -> float:
+        scaled = log_softmax(logits / math.exp(log_temperature), axis=1)
+        return -float(scaled[index, targets].mean())
+
+    low, high = map(math.log, TEMPERATURE_RANGE)
+    found = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": LOG_TEMPERATURE_TOLERANCE})
+    return math.exp(found.x) if found.fun < loss(0.0) else 1.0
+
+
+def apply_temperature(probabilities: ArrayLike, temperature: float) -> NDArray[np.float64]:
+    """Return softmax(log p / T) of distributions `[N, C]`; the likeliest class stays the likeliest."""
+    if not 0 < temperature < math.inf:
+        raise AlignAttnError(f"temperature {temperature} must be positive and finite")
+    return np.asarray(softmax(log_probabilities(probabilities) / temperature, axis=1))
+
 
 MAX_PARAMETER = 100.0
 """Of vector scaling: on rows that a line separates the likelihood has no optimum, and would run away."""
@@ -104,3 +167,85 @@ def fit_isotonic(probabilities: ArrayLike, labels: ArrayLike) -> IsotonicScaling
 
 SCALINGS: Mapping[str, Callable[[ArrayLike, ArrayLike], Scaling]] = {"vector": fit_vector, "isotonic": fit_isotonic}
 """By name; each takes probabilities `[N, C]` and labels `[N]`."""
+
+
+MIN_TO_HALVE = 2
+BOUND_NOTE = " (the end of the search: these rows tell no temperature)"
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """A fitted temperature.
+
+    Attributes:
+        value: T.
+        file: the file that it was fitted on.
+        split: of the file.
+        rows: those that it was fitted on, as indices into the file's good rows.
+        split_rows: how many good rows the split has in all.
+        nll: mean negative log-likelihood of `rows`, in nats, before and after.
+        others: what else was fitted on the same rows, by name in `SCALINGS`.
+    """
+
+    value: float
+    file: Path
+    split: str
+    rows: NDArray[np.int64]
+    split_rows: int
+    nll: tuple[float, float]
+    others: Mapping[str, Scaling] = field(default_factory=dict)
+
+    def to_dict(self, file_name: str) -> dict[str, Any]:
+        """Return it as plain JSON types, with the number of rows in place of the rows, its file by a name."""
+        before, after = self.nll
+        return {
+            "value": self.value,
+            "fitted_on": {"file": file_name, "split": self.split, "rows": len(self.rows)},
+            "negative_log_likelihood": {"before": before, "after": after},
+            **({"others": sorted(self.others)} if self.others else {}),
+        }
+
+    def describe(self) -> str:
+        """Return a line that tells what it was fitted on."""
+        before, after = self.nll
+        note = BOUND_NOTE if is_at_bound(self.value) else ""
+        return (
+            f"temperature {self.value:.3f}{note}: fitted on {len(self.rows)} of the {self.split_rows} rows of split "
+            f"{self.split!r} of {self.file} (NLL there {before:.3f} before, {after:.3f} after); the figures of that "
+            f"split are those of the other {self.split_rows - len(self.rows)} rows."
+            + (f" On the same rows: {', '.join(self.others)}." if self.others else "")
+        )
+
+
+def fit_temperatures(
+    files: Sequence[Predictions], split: str | None, seed: int, also: Sequence[str] = ()
+) -> list[Temperature | None]:
+    """Return the temperature of each file, or None where none is asked for.
+
+    A file that holds the split has its own, fitted on a half drawn by the seed. Where a single file holds it,
+    the others, such as the same model's predictions on other data, share that one. With it are fitted those of
+    `SCALINGS` that `also` names.
+    """
+    if split is None:
+        return [None] * len(files)
+    fitted = [_fit(file, split, seed, also) if split in file.split_names() else None for file in files]
+    found = [temperature for temperature in fitted if temperature is not None]
+    if not found:
+        raise AlignAttnError(f"--fit_on: there is no split {split!r}: choose one of {', '.join(all_splits(files))}")
+    if 1 < len(found) < len(files):
+        path = files[fitted.index(None)].path
+        raise AlignAttnError(f"--fit_on: {path} has no split {split!r}, and several others have: give it by itself")
+    return [temperature or found[0] for temperature in fitted]
+
+
+def _fit(file: Predictions, split: str, seed: int, also: Sequence[str]) -> Temperature:
+    rows = np.flatnonzero(file.splits == split)
+    if len(rows) < MIN_TO_HALVE:
+        raise AlignAttnError(f"--fit_on: split {split!r} of {file.path} has one row, and one half of it is fitted on")
+    half = np.sort(np.random.default_rng(seed).permutation(rows)[: len(rows) // 2])
+    probabilities, labels = file.probabilities[half], file.labels[half]
+    value = fit_temperature(log_probabilities(probabilities), labels)
+    after = apply_temperature(probabilities, value)
+    nll = negative_log_likelihood(probabilities, labels), negative_log_likelihood(after, labels)
+    others = {name: SCALINGS[name](probabilities, labels) for name in also}
+    return Temperature(value, file.path, split, half, len(rows), nll, others)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from alignattn.attention.attend import CHILD_NAME, attend_with_weights
-from alignattn.attention.cross_mask import CrossMask, Earlier
+from alignattn.attention.masks import CrossMask, Earlier
 from alignattn.attention.values import Identity
 from alignattn.models.sequence.hard_attention import BASELINE_KEPT, at_place, drawn_place, entropy, log_of, reinforced
 from alignattn.models.sequence.model import SequenceModel, SequenceModelConfig, log_likelihood

@@ -7,7 +7,7 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from alignattn.attention.cross_mask import CrossMask
+from alignattn.attention.masks import CrossMask
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.layers import GuidedAttentionUnit, TransformerEncoder, WordProjection
 from alignattn.models.sequence.model import SequenceModel, SequenceModelConfig

@@ -4,11 +4,12 @@ import io
 import logging
 import re
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from alignattn.reports.plots.fonts import FONT, fonts_with, in_fonts, missing_characters
 from alignattn.utils.errors import listing
 from alignattn.utils.files import replacing
 
@@ -34,6 +35,13 @@ LEGEND_CHARACTERS = 13
 """An inch of a name in the legend, beside its handle."""
 
 LEGEND_MARKER_SCALE = 1.5
+
+FONT = "DejaVu Sans"
+"""Of all pictures: matplotlib brings it along."""
+REGULAR_WEIGHTS = (400, "normal", "regular", "book")
+"""Of a font's face, as matplotlib names them."""
+BOXES = "Last Resort"
+"""How the name of a font begins that has a box for every character."""
 
 FILE_SETTINGS: Any = {
     "svg.fonttype": "none",
@@ -98,24 +106,52 @@ def svg_text(figure: Any) -> str:
 
 
 def _save(figure: Any, target: Any, **options: Any) -> None:
+    """Write a figure; characters that the text font lacks are drawn in other fonts of the machine.
+
+    In an SVG text stays text, and whoever shows it has the fonts.
+    """
     from matplotlib import rc_context
     from matplotlib.text import Text
 
-    for text in figure.findobj(Text):
+    texts = figure.findobj(Text)
+    for text in texts:
         # A name or a token with dollars in it is no formula.
         text.set_parse_math(False)
-    with rc_context(FILE_SETTINGS), missing_characters() as missing:
+        text.set_fontfamily(FONT)
+    is_svg = SVG in (options.get("format"), str(target).rpartition(".")[-1])
+    characters = set() if is_svg else {ord(one) for text in texts for one in text.get_text() if one.isprintable()}
+    if lacking := characters - _characters_of(_faces()[FONT]):
+        others = [name for name, path in sorted(_faces().items()) if lacking & _characters_of(path)]
+        for text in texts:
+            text.set_fontfamily([FONT, *others])
+        lacking -= {one for name in others for one in _characters_of(_faces()[name])}
+    with rc_context(FILE_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(target, **options)
-    # In an SVG text stays text: whoever shows it has the fonts.
-    if not missing or SVG in (options.get("format"), str(target).rpartition(".")[-1]):
-        return
-    with rc_context(FILE_SETTINGS), in_fonts(figure, [FONT, *fonts_with(missing)]), missing_characters() as missing:
-        figure.savefig(target, **options)
-    if missing:
+    if lacking:
         logger.warning(
             "no font on this machine has %s: boxes in the picture; install one (Noto Sans CJK, say), or write an .svg",
-            listing(missing),
+            listing(sorted(map(chr, lacking))),
         )
+
+
+@cache
+def _faces() -> Mapping[str, str]:
+    """The file of the upright face of each font, by its name."""
+    from matplotlib import font_manager
+
+    return {
+        entry.name: entry.fname
+        for entry in font_manager.fontManager.ttflist
+        if entry.style == "normal" and entry.weight in REGULAR_WEIGHTS and not entry.name.startswith(BOXES)
+    }
+
+
+@cache
+def _characters_of(path: str) -> frozenset[int]:
+    from matplotlib.font_manager import get_font
+
+    return frozenset(get_font(path).get_charmap())
 
 
 def _compact(svg: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from graphs import write_graph
 
-from alignattn.attention.edges import Edges
+from alignattn.attention.masks import Edges
 from alignattn.cli import main
 from alignattn.commands.inspect.graph_study import MEASURES, weight_measures
 from alignattn.commands.inspect.head_study import attention_measures

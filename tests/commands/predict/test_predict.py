@@ -367,7 +367,7 @@ MISTAKES = [
     ("--file {new} --shard 1/2", "for a folder of Parquet files"),
     ("--file {new} --launcher ray", "for a folder of Parquet files"),
     ("--file {new} --layer 1", "for --explain"),
-    ("--file {new} --num_beams 2", "writes no sequences: leave it out"),
+    ("--file {new} --num_beams 2", "--num_beams"),
     ("--file {new} --temperature 0", "must be a finite number, above 0"),
     ("--file {new} --temperature nan", "must be a finite number, above 0"),
     ("--file {new} --temperature {missing}", "is no number and no file"),
@@ -439,7 +439,7 @@ def test_a_picture_shows_where_a_head_looked(kind, train, tmp_path, capsys, capl
     assert "layer 1, head 2" in picture
     assert "[CLS]" in picture
     # A picture reads nothing of the pooler, which models of tags and answers lack.
-    assert "start random" not in caplog.text
+    assert "new weights" not in caplog.text
     capsys.readouterr()
     words = ("--run", train(kind) / "run", "--file", file, "--explain", tmp_path / "b.svg", "--output_file")
     assert predict(*words, tmp_path / "b.csv", "--layer", 2) == 2
@@ -471,7 +471,7 @@ def test_of_ten_thousand_classes_the_best_are_told(tiny_checkpoint, tmp_path, ca
 def test_what_is_cut_is_told_of_all_parts(own, tmp_path, capsys, monkeypatch):
     texts = ["the cat"] * 6 + ["the cat " * 20] * 2
     pd.DataFrame({"said": texts}).to_csv(tmp_path / "rows.csv", index=False)
-    monkeypatch.setattr("alignattn.commands.predict.rows.PART_ROWS", 3)
+    monkeypatch.setattr("alignattn.commands.predict.prediction.PART_ROWS", 3)
     assert predict("--run", own / "run", "--file", tmp_path / "rows.csv") == 0
     assert "--max_length 32 truncates 25.0 % of the rows; 42 would cover 99 %" in capsys.readouterr().err
     assert predict("--run", own / "run", "--text", "the cat") == 0

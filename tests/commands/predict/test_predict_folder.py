@@ -16,9 +16,9 @@ from processes import run_python
 from task_rows import make_rows, text_row
 
 from alignattn.cli import INTERRUPTED_EXIT_CODE, main
-from alignattn.commands.predict.folder import RECORD_FILE, writing
-from alignattn.commands.predict.inputs import Source, file_source
-from alignattn.commands.predict.rows import Prediction
+from alignattn.commands.predict.command import RECORD_FILE, writing
+from alignattn.commands.predict.files import Source, file_source
+from alignattn.commands.predict.prediction import Prediction
 from alignattn.tasks import TASKS
 from alignattn.utils.shard import Shard
 
@@ -128,7 +128,7 @@ def test_a_call_that_is_killed_leaves_whole_files_and_the_next_goes_on(run, part
     code = f"""
 import os, signal
 from alignattn.cli import main
-from alignattn.commands.predict.rows import Prediction
+from alignattn.commands.predict.prediction import Prediction
 
 write = Prediction.write
 

@@ -1,18 +1,65 @@
-"""The alignment networks' forward and backward passes written out, in scratch memory, for the CPU.
+"""The alignment networks' forward and backward passes written out, in memory that is kept, for the CPU.
 
 Autograd allocates every intermediate result afresh, and at the size of an attention head the first touch of that
 memory, not the arithmetic, takes most of the time. Here a layer overwrites what it no longer needs.
 """
 
-from collections.abc import Callable
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import NORM_EPSILON
-from alignattn.attention.alignment.cpu.scratch import SCRATCH
 from alignattn.attention.alignment.networks import Highway, Linear
+
+KEPT_BYTES = 2**25
+"""Kept at most; what a call needs beyond it is allocated for that call."""
+CACHE_LINE = 64
+"""Bytes of a cache line: every tensor starts on one."""
+
+
+class Scratch(threading.local):
+    """A stack of uninitialised tensors on the CPU; each thread has its own."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
+        self._peak = 0
+
+    @contextmanager
+    def frame(self) -> Iterator[None]:
+        """Give back at the end what was taken inside."""
+        start = self._used
+        try:
+            yield
+        finally:
+            self._used = start
+            if start == 0:
+                self._grow()
+
+    def take(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Return a tensor of any content, valid until the frame around the call ends."""
+        size = math.prod(shape) * dtype.itemsize
+        start = self._used
+        self._used += -(-size // CACHE_LINE) * CACHE_LINE
+        self._peak = max(self._peak, self._used)
+        if self._used > len(self._memory):
+            return torch.empty(shape, dtype=dtype)
+        return self._memory[start : start + size].view(dtype).view(shape)
+
+    def _grow(self) -> None:
+        wanted = min(self._peak, KEPT_BYTES)
+        if wanted > len(self._memory):
+            # Memory of an inference-mode block could not be written to outside of one.
+            with torch.inference_mode(False):
+                self._memory = torch.empty(wanted, dtype=torch.uint8)
+
+
+SCRATCH = Scratch()
 
 
 class _Pass(Protocol):

@@ -1,20 +1,96 @@
-"""The loss of `..ct` and its gradient, written out; names as in `..ct.expected_cosine`."""
+"""The losses of GAN and CT with their gradients written out, that of others by autograd, and which one serves."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, grad_of_its_own
-from alignattn.attention.alignment.cpu.passes import NetworkPass, normalize_, normalize_gradient_
-from alignattn.attention.alignment.cpu.scratch import SCRATCH
+from alignattn.attention.alignment.base import Alignment
+from alignattn.attention.alignment.calls import Call
+from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, grad_of_its_own, loss_in_blocks
+from alignattn.attention.alignment.cpu.passes import SCRATCH, NetworkPass, normalize_, normalize_gradient_
 from alignattn.attention.alignment.ct import CTAlignment, expected_cosine
+from alignattn.attention.alignment.gan import GANAlignment
 
 MATRIX_ELEMENTS = 2**19
 """Of the n × n matrices of the heads worked on at once, 2 MiB: one head of 724 tokens. A longer sample gets none,
 and is left to attention, whose memory is linear in n."""
+
+
+def loss_on_cpu(alignment: Alignment, calls: Sequence[Call], samples: int) -> tuple[Tensor, Tensor]:
+    """Return the mean loss and the mean diagnostic of calls; equal to those of `alignment.losses`, with its gradients.
+
+    Args:
+        alignment: whose loss of a batch is the mean of its samples'.
+        calls: on the CPU, whose queries and keys are of the same tokens.
+        samples: the number of samples in the mean.
+    """
+    loss_of_block = WRITTEN_OUT.get(type(alignment).compute)
+    if loss_of_block is None or not NetworkPass.knows(*alignment.children()):
+        loss_of_block = loss_by_autograd
+    return loss_in_blocks(partial(loss_of_block, alignment), calls, samples, list(alignment.parameters()))
+
+
+def loss_by_autograd(
+    alignment: Alignment, features: Tensor, block: Block, layer: int, keeps_gradient: bool
+) -> BlockLoss:
+    """Return a block's loss with the gradients that autograd finds; arguments as of `LossOfBlock`."""
+    share = len(block.counts) * block.sample_weight
+    layers = slice(layer, layer + 1)
+    parameters = list(alignment.parameters())
+    wanted = [tensor for tensor in parameters if tensor.requires_grad]
+    mask = block.mask
+    with grad_of_its_own(keeps_gradient):
+        leaf = features.detach().requires_grad_()
+        padded = _padded(leaf, mask, len(block.counts))[None]
+        losses, diagnostics = alignment.losses(padded, None if mask is None else mask[None, None], layers)
+        loss, diagnostic = losses.sum(), diagnostics.sum()
+    if not keeps_gradient:
+        return BlockLoss(loss * share, diagnostic * share)
+    to_features, *found = torch.autograd.grad(loss, [leaf, *wanted], torch.full_like(loss, share))
+    remaining = iter(found)
+    to_parameters = [next(remaining)[layers] if tensor.requires_grad else None for tensor in parameters]
+    return BlockLoss(loss.detach() * share, diagnostic * share, to_features, to_parameters)
+
+
+def _padded(features: Tensor, mask: Tensor | None, samples: int) -> Tensor:
+    """Return the features `[2, R, H, d]` of a block with a mask as `[2, b, n, H, d]`, zero at padding."""
+    if mask is not None:
+        places = mask.flatten().nonzero().squeeze(-1)
+        empty = features.new_zeros(2, mask.numel(), *features.shape[2:])
+        features = empty.index_copy(1, places, features)
+    return features.unflatten(1, (samples, -1))
+
+
+def gan_loss(alignment: GANAlignment, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
+    """Return a block's loss: with z = -logit of a query, logit of a key, it is softplus(z), whose slope is sigmoid(z).
+
+    Args:
+        alignment: whose loss it is.
+        features: as of `LossOfBlock`, with what follows.
+        block: whose features they are.
+        layer: the index of the layer.
+        keeps_gradient: whether the gradients are wanted.
+    """
+    _, tokens, heads, head_dim = features.shape
+    rows = features.view(1, -1, head_dim)
+    network = NetworkPass(alignment.discriminator, rows, layer)
+    logits = network.forward(rows).view(2, tokens, heads)
+    logits[0].neg_()
+    weight = block.token_weight(features.dtype)[:, None]
+    accuracy = ((logits < 0) * weight).sum() / (2 * heads)
+    weight *= alignment.head_weight(heads)
+    loss = (F.softplus(logits) * weight).sum()
+    if not keeps_gradient:
+        return BlockLoss(loss, accuracy)
+    to_logits = logits.sigmoid_().mul_(weight)
+    to_logits[0].neg_()
+    to_features = network.backward(to_logits.view(1, -1, 1)).neg_()
+    return BlockLoss(loss, accuracy, to_features.view_as(features), network.gradients)
 
 
 def ct_loss(alignment: CTAlignment, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
@@ -158,3 +234,10 @@ def _by_attention(heads: _Heads) -> Tensor:
     for target, gradient in zip(heads[2:], torch.autograd.grad(total, (navigated, unit)), strict=True):
         target.copy_(gradient)
     return total.detach()
+
+
+WRITTEN_OUT: dict[Callable[..., Any], Callable[..., BlockLoss]] = {
+    GANAlignment.compute: gan_loss,
+    CTAlignment.compute: ct_loss,
+}
+"""Equations whose gradient is written out. A subclass with another equation is left to autograd."""

@@ -1,13 +1,20 @@
-"""Rows to predict, a part at a time: of a file, of standard input, or texts of the command line."""
+"""Rows to predict, a part at a time: of a file, of standard input, of the command line; and files of predicted rows."""
 
+import csv
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO, Any
 
 import datasets
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from alignattn.tasks import Task
 from alignattn.tasks.formats.file_rows import FileRows
@@ -16,6 +23,7 @@ from alignattn.tasks.task import CONLL
 from alignattn.tasks.task_types import processor_for
 from alignattn.utils.compression import plain_suffix
 from alignattn.utils.errors import AlignAttnError, listing, one_line
+from alignattn.utils.files import replacing
 from alignattn.utils.parquet import UNREADABLE, open_parquet, without_bad_texts
 
 CSV, TSV, JSON_LINES, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
@@ -24,6 +32,9 @@ NESTED = (".json", JSON_LINES, CONLL)
 PARQUET_MAGIC = b"PAR1"
 STANDARD_INPUT = "standard input"
 """What it is called in what is said of it."""
+
+Write = Callable[[pa.Table], object]
+"""Takes the next rows."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +98,7 @@ def stdin_source(task: Task, *, encoding: str | None = None) -> Source:
     start = content.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not start:
         raise AlignAttnError("standard input is empty: give rows as CSV, JSON lines or Parquet")
-    is_json = start[:1] in (b"{", b"[")
-    suffix = PARQUET if content.startswith(PARQUET_MAGIC) else JSON_LINES if is_json else CSV
+    suffix = PARQUET if content.startswith(PARQUET_MAGIC) else JSON_LINES if start[:1] in (b"{", b"[") else CSV
     with TemporaryDirectory(prefix="alignattn-stdin-") as folder:
         path = Path(folder) / f"stdin{suffix}"
         path.write_bytes(content)
@@ -129,26 +139,30 @@ def _dataset_source(rows: FileRows, task: Task, origin: str, written_as: str) ->
 
 
 def _parquet_source(path: Path, task: Task, may_be_empty: bool) -> Source:
-    try:
-        with open_parquet(path) as file:
-            columns, num_rows = file.schema_arrow.names, file.metadata.num_rows
-    except UNREADABLE as error:
-        raise _unreadable(path, error) from error
+    with _opened(path) as file:
+        columns, num_rows = file.schema_arrow.names, file.metadata.num_rows
     _check_columns(columns, task, str(path))
     if num_rows == 0 and not may_be_empty:
         raise AlignAttnError(f"{path} is empty: give a file that holds rows")
 
     def parts(size: int) -> Iterator[Part]:
-        try:
-            with open_parquet(path) as file:
-                for whole in _of_size(file.iter_batches(size), size, file.schema_arrow):
-                    table, bad = without_bad_texts(whole)
-                    problems = {index: problem for found in bad.values() for index, problem in found.items()}
-                    yield Part(table, _input_columns(table, task), problems)
-        except UNREADABLE as error:
-            raise _unreadable(path, error) from error
+        with _opened(path) as file:
+            for whole in _of_size(file.iter_batches(size), size, file.schema_arrow):
+                table, bad = without_bad_texts(whole)
+                problems = {index: problem for found in bad.values() for index, problem in found.items()}
+                inputs = pa.table({name: _plain(table[name]) for name in task.input_columns})
+                yield Part(table, datasets.Dataset(datasets.table.InMemoryTable(inputs)), problems)
 
     return Source(str(path), columns, num_rows, PARQUET, parts)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    try:
+        with open_parquet(path) as file:
+            yield file
+    except UNREADABLE as error:
+        raise AlignAttnError(f"cannot read {path} as PARQUET: {one_line(error)}; correct the file") from error
 
 
 def _of_size(batches: Iterator[pa.RecordBatch], size: int, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -161,11 +175,6 @@ def _of_size(batches: Iterator[pa.RecordBatch], size: int, schema: pa.Schema) ->
             held, is_first = held.slice(size), False
     if held.num_rows or is_first:
         yield held
-
-
-def _input_columns(table: pa.Table, task: Task) -> datasets.Dataset:
-    columns = {name: _plain(table[name]) for name in task.input_columns}
-    return datasets.Dataset(datasets.table.InMemoryTable(pa.table(columns)))
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -183,5 +192,91 @@ def _check_columns(columns: Sequence[str], task: Task, origin: str) -> None:
             )
 
 
-def _unreadable(path: Path, error: BaseException) -> AlignAttnError:
-    return AlignAttnError(f"cannot read {path} as PARQUET: {one_line(error)}; correct the file")
+@contextmanager
+def row_writer(target: Path | None, written_as: str) -> Iterator[Write]:
+    """Yield what writes rows: to a new file, which appears when all are written, or to standard output.
+
+    Args:
+        target: the file, whose name says its format; None for standard output.
+        written_as: the format on standard output; JSON lines in place of Parquet.
+    """
+    if target is None:
+        yield _text_writer(sys.stdout, JSON_LINES if written_as == PARQUET else written_as)
+        return
+    suffix, writer = target.suffix.lower(), None
+    with replacing(target) as temporary:
+        if suffix != PARQUET:
+            with temporary.open("w", newline="", encoding="utf-8") as file:
+                yield _text_writer(file, suffix)
+            return
+
+        def write(table: pa.Table) -> None:
+            nonlocal writer
+            writer = writer or pq.ParquetWriter(temporary, table.schema)
+            writer.write_table(table)
+
+        try:
+            yield write
+        finally:
+            if writer is not None:
+                writer.close()
+
+
+def _text_writer(file: IO[str], suffix: str) -> Write:
+    """Return what writes a JSON object a row, or CSV: texts stand as they are, all else as JSON, nothing for None."""
+    if suffix == JSON_LINES:
+        return lambda table: file.writelines(
+            f"{_json(dict(zip(table.column_names, row, strict=True)))}\n" for row in _rows_of(table)
+        )
+    writer = csv.writer(file, delimiter="\t" if suffix == TSV else ",", lineterminator="\n")
+    has_header = False
+
+    def write(table: pa.Table) -> None:
+        nonlocal has_header
+        if not has_header:
+            writer.writerow(table.column_names)
+            has_header = True
+        writer.writerows([[_cell(value) for value in row] for row in _rows_of(table)])
+
+    return write
+
+
+def _rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    columns = []
+    for column in table.columns:
+        values = column.to_pylist()
+        columns.append([_decoded(value, column.type) for value in values] if _has_json(column.type) else values)
+    return zip(*columns, strict=True)
+
+
+def _has_json(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.JsonType) or any(_has_json(kind.field(n).type) for n in range(kind.num_fields))
+
+
+def _decoded(value: Any, kind: pa.DataType) -> Any:
+    """A value whose parts of mixed types `datasets` holds as JSON."""
+    if value is None:
+        return None
+    if isinstance(kind, pa.JsonType):
+        return json.loads(value)
+    if isinstance(value, list):
+        return [_decoded(item, kind.value_type) for item in value]
+    if isinstance(value, dict):
+        return {name: _decoded(item, kind.field(name).type) for name, item in value.items()}
+    return value
+
+
+def _cell(value: Any) -> Any:
+    return value if value is None or isinstance(value, str) else _json(value).strip('"')
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_as_text)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise AlignAttnError(f"a column holds {type(value).__name__}, which is no text: give --output_file NAME.parquet")

@@ -1,0 +1,145 @@
+"""The attention calls that an alignment is given, and how they are taken together."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from alignattn.attention.alignment.draws import token_ranks
+
+Side = tuple[Tensor, Tensor | None]
+"""The features of queries or of keys, and their mask."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """The queries and keys of one attention call, as its projections gave them.
+
+    Attributes:
+        query: `[B, n, H * d]`.
+        key: `[B, m, H * d]`.
+        heads: H.
+        query_mask: `[B, n]` bool, True = a real token; None where all are.
+        key_mask: `[B, m]`, likewise; the same tensor where queries and keys are of the same tokens.
+        layer: the index of the layer that called.
+    """
+
+    query: Tensor
+    key: Tensor
+    heads: int
+    query_mask: Tensor | None
+    key_mask: Tensor | None
+    layer: int
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """The queries and their mask, the keys and theirs."""
+        return (self.query, self.query_mask), (self.key, self.key_mask)
+
+    @property
+    def is_of_same_tokens(self) -> bool:
+        """Whether as many queries as keys are real, at the same places."""
+        return self.query.shape == self.key.shape and self.query_mask is self.key_mask
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What calls that are taken together have in common."""
+        masked = (self.is_of_same_tokens, self.query_mask is None)
+        return (self.query.shape, self.key.shape, self.query.dtype, self.query.device, self.heads, *masked)
+
+    @property
+    def length(self) -> int:
+        """The larger of n and m."""
+        return self.query.shape[1] if self.is_of_same_tokens else max(self.query.shape[1], self.key.shape[1])
+
+
+def drawn(call: Call, points: int, step: Tensor) -> Call:
+    """Return a call with at most so many real tokens of each sample, drawn anew at every step.
+
+    Args:
+        call: that is drawn from.
+        points: of a sample, at most; with no more it is returned as it is.
+        step: an int64 scalar, which the draw is a function of.
+    """
+    if call.length <= points:
+        return call
+    query, query_mask = _drawn_side(call.query, call.query_mask, points, step)
+    key, key_mask = _drawn_side(call.key, call.key_mask, points, step)
+    # Of the same tokens they stay: the same places are drawn, and one mask says so.
+    return replace(
+        call, query=query, key=key, query_mask=query_mask, key_mask=query_mask if call.is_of_same_tokens else key_mask
+    )
+
+
+def _drawn_side(rows: Tensor, mask: Tensor | None, points: int, step: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return at most so many rows of each sample, of `[B, n, f]`, and their mask."""
+    if rows.shape[1] <= points:
+        return rows, mask
+    step = step.to(rows.device)
+    chosen = token_ranks(step, rows.shape[1], mask).topk(points, dim=-1).indices
+    if mask is None:
+        return rows.index_select(1, chosen), None
+    return torch.take_along_dim(rows, chosen[..., None], dim=1), mask.gather(1, chosen)
+
+
+def groups_of(
+    calls: Sequence[Call], elements_of: Callable[[Call], int], budget: int
+) -> Iterator[tuple[slice, list[Call]]]:
+    """Yield neighbouring layers and their calls in order: of one kind, as many a layer, and within a budget.
+
+    Args:
+        calls: in any order.
+        elements_of: the size of the largest tensor that a call needs.
+        budget: of the elements of a group; a single call may exceed it.
+    """
+    # Kinds are compared, not hashed, and sizes never divided: a compiler may then leave them open.
+    kinds: list[list[Call]] = []
+    for call in calls:
+        alike = next((known for known in kinds if known[0].kind == call.kind), None)
+        if alike is None:
+            kinds.append([call])
+        else:
+            alike.append(call)
+    for alike in kinds:
+        elements = elements_of(alike[0])
+        first = 0
+        run: list[list[Call]] = []
+        for layer in sorted({call.layer for call in alike}):
+            for part in _parts([call for call in alike if call.layer == layer], elements, budget):
+                follows = run and layer == first + len(run) and len(part) == len(run[0])
+                if run and not (follows and (len(run) + 1) * len(part) * elements <= budget):
+                    yield slice(first, first + len(run)), [call for part in run for call in part]
+                    run = []
+                first = first if run else layer
+                run.append(part)
+        yield slice(first, first + len(run)), [call for part in run for call in part]
+
+
+def _parts(calls: list[Call], elements: int, budget: int) -> Iterator[list[Call]]:
+    """Yield the calls of a layer, as many at once as the budget allows."""
+    part: list[Call] = []
+    for call in calls:
+        if part and (len(part) + 1) * elements > budget:
+            yield part
+            part = []
+        part.append(call)
+    yield part
+
+
+def masks_of(calls: list[Call]) -> Tensor | None:
+    """Return the masks of calls of one kind, `[1 or C, 1 or 2, B, n]`; None where all tokens are real."""
+    if not calls[0].is_of_same_tokens:
+        both = [_mask_of_side(*side, calls[0].length) for call in calls for side in call.sides]
+        return torch.stack(both).unflatten(0, (-1, 2))
+    masks = [call.query_mask for call in calls if call.query_mask is not None]
+    if not masks:
+        return None
+    return masks[0][None, None] if all(mask is masks[0] for mask in masks) else torch.stack(masks)[:, None]
+
+
+def _mask_of_side(features: Tensor, mask: Tensor | None, length: int) -> Tensor:
+    if mask is None:
+        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
+    return F.pad(mask, (0, length - features.shape[1]))

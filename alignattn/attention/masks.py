@@ -1,0 +1,274 @@
+"""Which query may attend which key, beside a mask of pairs: the edges of a graph, other tokens, packed batches."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from alignattn.utils.errors import AlignAttnError
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Which rows of a tensor `[E, …]` belong together.
+
+    Attributes:
+        index: `[E]` int64, the segment of each row, from 0; in any order.
+        count: segments there are; some may have no row.
+    """
+
+    index: Tensor
+    count: int
+
+    def sum(self, rows: Tensor) -> Tensor:
+        """Return the sum of each segment, `[count, …]`; 0 where it has no row."""
+        return rows.new_zeros(self.count, *rows.shape[1:]).scatter_add(0, self._expanded(rows), rows)
+
+    def amax(self, rows: Tensor) -> Tensor:
+        """Return the largest of each segment, `[count, …]`, without a gradient; 0 where it has no row."""
+        empty, rows = rows.new_zeros(self.count, *rows.shape[1:]), rows.detach()
+        return empty.scatter_reduce(0, self._expanded(rows), rows, "amax", include_self=False)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Return the value of its segment for each row, `[E, …]`, of `[count, …]`."""
+        return values.index_select(0, self.index)
+
+    def total(self, rows: Tensor) -> Tensor:
+        """Return the sum of its segment for each row, `[E, …]`."""
+        return self.spread(self.sum(rows))
+
+    def _expanded(self, rows: Tensor) -> Tensor:
+        return self.index.view(-1, *[1] * (rows.dim() - 1)).expand_as(rows)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Which query may attend which key, in place of a mask: one pair an edge.
+
+    Attributes:
+        query: `[E]` int64, the node that attends.
+        key: `[E]` int64, the node that it attends.
+        nodes: n, of them; a node without an edge attends nothing, and what it attends to is 0.
+    """
+
+    query: Tensor
+    key: Tensor
+    nodes: int
+
+    @property
+    def by_query(self) -> Segments:
+        """The edges of each query."""
+        return Segments(self.query, self.nodes)
+
+    @property
+    def transposed(self) -> "Edges":
+        """The edges the other way round."""
+        return Edges(self.key, self.query, self.nodes)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What came before the queries of a call, where a decoder attends a query at a time.
+
+    Attributes:
+        queries: how many there were; the call's own stand at the positions that follow.
+        spent: `[B, H, 1, m]`, the sum of the weights that they gave each key, -inf for one without a budget;
+            None where it was not kept.
+    """
+
+    queries: int = 0
+    spent: Tensor | None = None
+
+
+NOTHING_EARLIER = Earlier()
+
+
+@dataclass(frozen=True)
+class CrossMask:
+    """The masks of both sides of attention across, as of an image's regions to a question's words.
+
+    Attributes:
+        query: `[B, n]` bool, True = a real token; None = all are.
+        key: `[B, m]`, likewise, of the tokens that are attended.
+        earlier: what came before these queries.
+    """
+
+    query: Tensor | None
+    key: Tensor | None
+    earlier: Earlier = NOTHING_EARLIER
+
+    @property
+    def pairs(self) -> Tensor | None:
+        """`[B, 1, 1, m]` bool, True where a query may attend: at real keys; queries at padding do, too."""
+        return None if self.key is None else self.key[:, None, None, :]
+
+    @property
+    def transposed(self) -> "CrossMask":
+        """The same of keys that attend queries."""
+        return CrossMask(self.key, self.query)
+
+
+Mask = Tensor | Edges | CrossMask
+"""What tells which query may attend which key: of pairs, the edges of a graph, or of other tokens."""
+
+
+def pairs_of(mask: Tensor | CrossMask | None) -> Tensor | None:
+    """Return what of a mask is one of pairs, `[B, 1, n or 1, m]`, or None."""
+    return mask.pairs if isinstance(mask, CrossMask) else mask
+
+
+EdgeScore = Callable[[Tensor, Tensor, Edges], Tensor]
+"""Maps queries and keys `[n, H, d]` to the scores of the edges, `[E, H]`."""
+
+EdgeNormalizer = Callable[[Tensor, Segments], Tensor]
+"""Maps scores `[E, H]` to weights `[E, H]`, which of each segment sum to 1."""
+
+
+def attend_edges(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edges: Edges,
+    score: EdgeScore,
+    normalizer: EdgeNormalizer,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Attend along edges: O_i = Σ_j N(S(q_i, k_j)) v_j over the edges (i, j) of each query i.
+
+    Args:
+        query: `[1, H, n, d]`; a graph is one sample, and several are one that does not hang together.
+        key: `[1, H, n, d]`.
+        value: `[1, H, n, d]`.
+        edges: of n nodes.
+        score: of the edges.
+        normalizer: over the edges of each query.
+        dropout: probability with which a weight is dropped.
+
+    Returns:
+        The attended values, `[1, H, n, d]`, and the weights, `[1, H, E]`.
+    """
+    by_node = [features[0].transpose(0, 1) for features in (query, key, value)]
+    weights = normalizer(score(by_node[0], by_node[1], edges), edges.by_query).to(value.dtype)
+    weights = F.dropout(weights, p=dropout, training=dropout > 0)
+    moved = weights[..., None] * by_node[2].index_select(0, edges.key)
+    # Heads and features as one: of rows that lie in one piece the sum is several times faster.
+    attended = edges.by_query.sum(moved.flatten(1)).view(edges.nodes, *moved.shape[1:])
+    return attended.transpose(0, 1)[None], weights.transpose(0, 1)[None]
+
+
+def pairwise(score: Callable[[Tensor, Tensor], Tensor], query: Tensor, key: Tensor, edges: Edges) -> Tensor:
+    """Return the scores of edges, `[E, H]`, by a score of all pairs, to which each edge is a sample of one pair.
+
+    Args:
+        score: maps queries `[B, H, n, d]` and keys `[B, H, m, d]` to `[B, H, n, m]`.
+        query: `[n, H, d]`.
+        key: `[n, H, d]`.
+        edges: of n nodes.
+    """
+    first, second = query.index_select(0, edges.query), key.index_select(0, edges.key)
+    return score(first[:, :, None], second[:, :, None])[..., 0, 0]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the tokens of a packed row, T in all, stand in a padded batch of its B samples, and the reverse.
+
+    Outside attention a row costs what its tokens cost; in attention, and in an alignment, its samples are what they are
+    in a padded batch: none meets another.
+
+    Attributes:
+        tokens: `[B, n]` int64 with n the longest sample, the place in the row; at padding that of some token.
+        is_real: `[B, n]` bool.
+        places: `[T]` int64, the place in the flattened batch, of each token of the row.
+    """
+
+    tokens: Tensor
+    is_real: Tensor
+    places: Tensor
+
+    @classmethod
+    def of(cls, bounds: Tensor) -> "Packing":
+        """Build it of the sums of the lengths so far, `[B + 1]`, from 0 to T; each sample has a token."""
+        bounds = bounds.long()
+        lengths = bounds.diff()
+        offsets = torch.arange(int(lengths.max()), device=bounds.device)
+        is_real = offsets < lengths[:, None]
+        tokens = (bounds[:-1, None] + offsets).where(is_real, 0)
+        return cls(tokens, is_real, is_real.flatten().nonzero()[:, 0])
+
+    def padded(self, row: Tensor) -> Tensor:
+        """Return what belongs to the tokens of a row, `[1, T, …]`, as a batch, `[B, n, …]`."""
+        return row[0].index_select(0, self.tokens.flatten()).unflatten(0, self.tokens.shape)
+
+    def packed(self, batch: Tensor) -> Tensor:
+        """Return what belongs to the tokens of a batch, `[B, n, …]`, as a row, `[1, T, …]`."""
+        return batch.flatten(0, 1).index_select(0, self.places)[None]
+
+    def pairs(self, mask: Tensor | None) -> Tensor:
+        """Return which query may attend which key, `[B, 1, n, n]` bool, as a padded batch has it.
+
+        Args:
+            mask: of the row, `[1, 1, T, T]` bool, such as that of a sliding window; None = within a sample all may.
+        """
+        may = self.is_real[:, None, None, :].expand(-1, 1, self.is_real.shape[1], -1)
+        if mask is None:
+            return may
+        return may & mask[0, 0][self.tokens[:, :, None], self.tokens[:, None, :]][:, None]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a row was given by, and how it is packed."""
+
+    bounds: weakref.ref[Tensor]
+    of_keys: weakref.ref[Tensor]
+    versions: tuple[int, int]
+    length: int
+    packing: Packing
+
+    def is_of(self, bounds: Tensor, of_keys: Tensor, length: int) -> bool:
+        """Whether it was given by these very tensors, and they have not been written to since."""
+        is_same = self.bounds() is bounds and self.of_keys() is of_keys and self.length == length
+        return is_same and self.versions == (bounds._version, of_keys._version)
+
+
+_newest: _Known | None = None
+"""Of the last row: the layers of a model share it, and its numbers are read once."""
+
+
+# What a row looks like is read from its numbers, which a compiler does not know.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
+    """Return how a row is packed.
+
+    Args:
+        bounds: the sums of its samples' lengths so far, `[B + 1]`.
+        of_keys: likewise, as the keys' are given; None = the same.
+        length: tokens T of the row.
+
+    Raises:
+        AlignAttnError: if they do not rise from 0 to T, or those of the keys are others.
+    """
+    global _newest
+    of_keys, known = bounds if of_keys is None else of_keys, _newest
+    if known is not None and known.is_of(bounds, of_keys, length):
+        return known.packing
+    if of_keys is not bounds and not torch.equal(of_keys, bounds):
+        raise AlignAttnError(
+            f"cu_seq_lens_k is {of_keys.tolist()} and cu_seq_lens_q {bounds.tolist()}: slots are for self-attention"
+        )
+    rises = bounds.dim() == 1 and len(bounds) > 1 and bool((bounds.diff() > 0).all())
+    if not rises or int(bounds[0]) != 0 or int(bounds[-1]) != length:
+        raise AlignAttnError(
+            f"cu_seq_lens_q of a packed batch must rise from 0 to the {length} tokens of its row, and it is "
+            f"{bounds.tolist()}"
+        )
+    packing = Packing.of(bounds)
+    # Whether they are written to is not told of tensors of inference mode, which nothing is kept for.
+    if not (bounds.is_inference() or of_keys.is_inference()):
+        versions = bounds._version, of_keys._version
+        _newest = _Known(weakref.ref(bounds), weakref.ref(of_keys), versions, length, packing)
+    return packing

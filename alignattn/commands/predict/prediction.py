@@ -1,0 +1,264 @@
+"""Rows and what a run's model predicts of them, side by side; here, and on a cluster whose workers hold the model."""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+
+from alignattn.commands.predict import PredictOptions
+from alignattn.commands.predict.files import Part, Source, file_source, row_writer
+from alignattn.finetuning.heads import Examples, batch_of_one, view_head
+from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
+from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
+from alignattn.reports.plots import draw_token_maps
+from alignattn.tasks.tags.tagging import count_unspaced
+from alignattn.tasks.task_types import TokenClassification, processor_class, processor_for
+from alignattn.tasks.truncation import TruncatedRows, unknown_rows_warning
+from alignattn.utils.bad_rows import list_bad_rows
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.options import values_of
+from alignattn.utils.progress import counted
+from alignattn.utils.ray_cluster import gpu_or_core, ray_cluster
+
+PART_ROWS = 4096
+"""Read, sorted by length and held at once."""
+
+PART_NUMBERS = 2**22
+"""Probabilities that are held at once: of many classes, parts have fewer rows."""
+
+MAX_PANELS = 4
+"""Sequences of one row that are drawn: its choices, or windows of its context."""
+
+RAYS_OWN_PROGRESS = ("ray.data._internal.execution.streaming_executor", "ray.data._internal.progress")
+"""Loggers by which Ray Data tells how far it is, which is told here as of any work."""
+
+
+@dataclass
+class SeenRows:
+    """What is to be known of the rows so far, when all are predicted.
+
+    Attributes:
+        max_length: of the tokens that the model is given of a row.
+        lengths: how many rows have so many tokens before any is truncated.
+        unknown: rows without a word that the model knows.
+        unspaced: rows to tag that are one word for want of blanks.
+    """
+
+    max_length: int = 0
+    lengths: Counter[int] = field(default_factory=Counter)
+    unknown: int = 0
+    unspaced: int = 0
+
+    def add(self, max_length: int, lengths: Mapping[Any, int], unknown: int, unspaced: int) -> None:
+        """Count the rows of another part, too; its lengths may be texts, as JSON has them."""
+        self.max_length = max_length
+        self.lengths.update({int(tokens): rows for tokens, rows in lengths.items()})
+        self.unknown += unknown
+        self.unspaced += unspaced
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what is odd of them, a line each."""
+        truncated = TruncatedRows.from_lengths(self.lengths, self.max_length)
+        if truncated is not None:
+            yield f"{truncated} (it is the run's)"
+        if self.unspaced:
+            yield (
+                f"{self.unspaced} row(s) are one word of several Chinese characters, and get one tag: a word is what "
+                "stands between blanks; put them between characters if the training rows have each as a word"
+            )
+        if self.unknown:
+            yield unknown_rows_warning(self.unknown)
+
+
+@dataclass
+class Prediction:
+    """How rows are predicted.
+
+    Attributes:
+        predictor: the run's model.
+        batching: how rows become batches.
+        top_k: of what could be the answer so many are told.
+        skip_bad_rows: whether bad rows get nothing, and do not end it.
+        seen: what is to be known of the rows so far.
+    """
+
+    predictor: Predictor
+    batching: Batching
+    top_k: int | None
+    skip_bad_rows: bool
+    seen: SeenRows = field(default_factory=SeenRows)
+
+    def write(self, source: Source, target: Path | None, advance: Callable[[int], object]) -> None:
+        """Write all rows, in their order, with what is predicted of them.
+
+        Args:
+            source: of the rows.
+            target: a new file, which is written in one step; None for standard output.
+            advance: told how many rows more are done.
+
+        Raises:
+            AlignAttnError: if the rows have a column of the name of one of the predictions.
+        """
+        for name in self.nothing.column_names:
+            if name in source.columns:
+                raise AlignAttnError(f"{source.origin} has a column {name!r}, as the predictions do: rename it")
+        labels = getattr(self.predictor.task, "num_labels", 1)
+        rows, size = max(1, min(PART_ROWS, PART_NUMBERS // labels)), self.batching.size or 1
+        before = 0
+        with row_writer(target, source.format) as write:
+            # Batches in order are those of all rows.
+            for part in source.parts(-(-rows // size) * size):
+                write(self._predict(part, source.origin, before, advance))
+                before += part.table.num_rows
+
+    @cached_property
+    def nothing(self) -> pa.Table:
+        """The columns of predictions, without a row."""
+        task = self.predictor.task
+        if not processor_class(task).reads_only_texts:
+            return processor_for(task).empty_predictions(self.top_k)
+        row = task.row_of(["a"] * task.texts_of_a_row)
+        split = self.predictor.encode(self.predictor.dataset([row]))
+        return self.predictor.readable(split, Batching(), self.top_k).slice(0, 0)
+
+    def _predict(self, part: Part, origin: str, before: int, advance: Callable[[int], object]) -> pa.Table:
+        """Return the rows of a part with what is predicted of them; `before` are the rows of the parts before it."""
+        predictor, task = self.predictor, self.predictor.task
+        problems, count = predictor.problems(part.inputs) | dict(part.problems), part.table.num_rows
+        if problems and not self.skip_bad_rows:
+            list_bad_rows({before + row: text for row, text in problems.items()}, origin, before + count, skip=False)
+        good = np.array([row for row in range(count) if row not in problems], dtype=np.int64)
+        predictions = self.nothing
+        if len(good):
+            inputs = part.inputs.select(good) if problems else part.inputs
+            split = predictor.encode(inputs)
+            unspaced = count_unspaced(inputs[task.tokens_column][:]) if isinstance(task, TokenClassification) else 0
+            unknown = predictor.count_unknown_rows(split)
+            self.seen.add(predictor.options.max_length, predictor.count_lengths(split), unknown, unspaced)
+            predictions = predictor.readable(split, self.batching, self.top_k, advance)
+        if problems:
+            places = np.full(count, -1)
+            places[good] = np.arange(len(good))
+            predictions = predictions.take(pa.array(places, mask=places < 0))
+            advance(len(problems))
+        table = part.table
+        for name in predictions.column_names:
+            table = table.append_column(name, predictions[name])
+        return table
+
+
+def load_prediction(run: FinishedRun, temperature: float, options: PredictOptions) -> Prediction:
+    """Load a run's model to predict as options say.
+
+    Args:
+        run: that trained it.
+        temperature: as for `load_predictor`.
+        options: of the call.
+    """
+    size = options.batch_size
+    if options.in_order and size is None:
+        size = run.options.training.per_device_eval_batch_size
+    predictor = load_predictor(run, temperature=temperature)
+    if options.num_beams is not None:
+        predictor = predictor.with_beams(options.num_beams)
+    return Prediction(predictor, Batching(size, not options.in_order), options.top_k, options.skip_bad_rows)
+
+
+def draw_explanation(predictor: Predictor, row: datasets.Dataset, options: PredictOptions) -> Any:
+    """Return the `matplotlib` figure of a head's attention in a row, a panel a sequence.
+
+    Args:
+        predictor: the run's model.
+        row: the one row, its input columns.
+        options: which head.
+    """
+    for problem in predictor.problems(row).values():
+        raise AlignAttnError(f"--explain shows row 1, and {problem}")
+    # A token is shown once: windows of a long context share none.
+    encoded = predictor.encode(row, doc_stride=0).encoded
+    names = [name for name in predictor.tokenizer.model_input_names if name in encoded.column_names]
+    sequences = list(encoded.select_columns(names))
+    if isinstance(sequences[0][names[0]][0], list):
+        (choices,) = sequences
+        sequences = [dict(zip(names, values, strict=True)) for values in zip(*choices.values(), strict=True)]
+    shown = sequences[:MAX_PANELS]
+    more = f", {MAX_PANELS} of its {len(sequences)} sequences" if len(sequences) > MAX_PANELS else ""
+    examples = Examples(
+        "the first row", processor_class(predictor.task), lambda tokenizer: list(map(batch_of_one, shown))
+    )
+    view = view_head(predictor.run.folder, predictor.run.folder.name, examples, options.layer, options.head)
+    return draw_token_maps(view.attention_panels(), title=f"attention, {examples.description}{more}")
+
+
+class FileWorker:
+    """Predicts files on a machine of a cluster.
+
+    Args:
+        values: of the options of the call, whose paths are absolute.
+        temperature: as for `load_predictor`.
+    """
+
+    def __init__(self, values: dict[str, Any], temperature: float) -> None:
+        options = PredictOptions(**values)
+        self.run = read_finished_run(Path(options.run), "--run")
+        self.prediction = load_prediction(self.run, temperature, options)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Predict a batch of one file, and return what is to be known of its rows.
+
+        What is wrong with it is returned as well, for an error would be tried again.
+        """
+        (source,), (target,) = batch["source"], batch["target"]
+        self.prediction.seen, problem = SeenRows(), ""
+        try:
+            rows = file_source(Path(source), self.run.task, may_be_empty=True)
+            self.prediction.write(rows, Path(target), lambda rows: None)
+        except (AlignAttnError, OSError) as error:
+            problem = one_line(error)
+        return {"problem": np.array([problem]), "seen": np.array([json.dumps(vars(self.prediction.seen))])}
+
+
+def predict_on_ray(options: PredictOptions, temperature: float, jobs: Mapping[Path, Path]) -> SeenRows:
+    """Predict files on a cluster, whose machines share the storage that they lie on, and return what is odd of rows.
+
+    Args:
+        options: of the call.
+        temperature: as for `load_predictor`.
+        jobs: the files of rows by those of their predictions.
+    """
+    # Workers are elsewhere.
+    paths = {name: str(Path(str(getattr(options, name))).resolve()) for name in ("run", "file")}
+    seen = SeenRows()
+    with ray_cluster(options.ray_address) as ray:
+        # It is imported where it is used: it takes seconds.
+        import ray.data
+
+        for name in RAYS_OWN_PROGRESS:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        wanted = gpu_or_core(ray)
+        room = int(ray.cluster_resources().get("GPU" if "num_gpus" in wanted else "CPU", 1))
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        files = [{"source": str(source.resolve()), "target": str(target.resolve())} for target, source in jobs.items()]
+        done = ray.data.from_items(files, override_num_blocks=len(files)).map_batches(
+            FileWorker,
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=min(len(jobs), options.processes or room)),
+            fn_constructor_args=(values_of(options) | paths, temperature),
+            **wanted,
+        )
+        try:
+            for row in counted(done.iter_rows(), "predict", len(jobs), "file"):
+                if row["problem"]:
+                    raise AlignAttnError(str(row["problem"]))
+                seen.add(**json.loads(str(row["seen"])))
+        except ray.exceptions.RayError as error:
+            raise AlignAttnError(f"a worker of the Ray cluster died: {one_line(error)}") from error
+    return seen

@@ -1,0 +1,405 @@
+"""Queries and keys that the forwards of a patched model record for the alignment loss.
+
+The attention modules of one model share one collector. A call in training adds itself to a linked list: nothing that
+`torch.compile` guards on tells how many calls there are, and nothing stays on the modules.
+"""
+
+import itertools
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from alignattn.attention.alignment.base import Alignment, sum_of
+from alignattn.attention.alignment.calls import Call
+from alignattn.attention.alignment.in_basis import AlignmentInBasis
+from alignattn.attention.config import BASIS
+from alignattn.patching.masks import AttentionMask, Sides, real_tokens
+from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
+from alignattn.patching.recording import Recording
+from alignattn.utils.errors import AlignAttnError
+
+
+class ForwardPass:
+    """One forward of a model, as the calls that belong to it know it.
+
+    Attributes:
+        reached: the node of its graph that a backward pass went through last; None before.
+        has_graph: whether there are such nodes; all projections may be frozen.
+    """
+
+    def __init__(self) -> None:
+        self.reached: Any = None
+        self.has_graph = False
+
+    def watch(self, node: Any) -> None:
+        """Note when a backward pass goes through a node of a custom function."""
+        self.has_graph = True
+
+        def note(*_: Any) -> None:
+            self.reached = node
+
+        node.register_hook(note)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a backward pass freed its graph, so that no loss can follow it any more."""
+        return is_freed(self.reached)
+
+
+def is_freed(node: Any) -> bool:
+    """Tell whether a backward pass freed what a node of a custom function, or of a compiled graph, had saved."""
+    try:
+        # As they are stored: to unpack them would recompute the forward of a checkpoint.
+        getattr(node, "_raw_saved_tensors", None)
+    except RuntimeError:
+        return True
+    return False
+
+
+class _Watched(torch.autograd.Function):
+    """The identity, whose node a `ForwardPass` can watch."""
+
+    @staticmethod
+    def forward(_ctx: Any, output: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(_ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        return grad_outputs[0]
+
+
+class RecordedCall:
+    """One attention call of a training forward, and the call before it.
+
+    Attributes:
+        query: `[B, n, H * d]`, the output of the projection, with the gradient that the alignment's scope wants.
+        key: `[B, m, H * d]`, likewise.
+        mask: the mask that the attention receives, or None.
+        slots: the `LayerSlots` of the module that calls.
+        previous: the call before; None at the end of the list.
+        forward_pass: the forward that it belongs to; None under `torch.compile`.
+        trace: an empty tensor that keeps `_free_spent` in a compiled graph; None otherwise.
+    """
+
+    def __init__(self, query: Any, key: Any, mask: AttentionMask | None, slots: Any, previous: Any = None) -> None:
+        self.query = query
+        self.key = key
+        self.mask = mask
+        self.slots = slots
+        self.previous = previous
+        self.forward_pass: ForwardPass | None = None
+        self.trace: Tensor | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no loss can follow the call: a backward pass freed its graph, or nothing in it is trained."""
+        if self.forward_pass is None:
+            return is_freed(self.query.grad_fn) or is_freed(self.key.grad_fn)
+        is_frozen = not self.forward_pass.has_graph and self.slots.gradient_scope != BASIS
+        return is_frozen or self.forward_pass.is_spent
+
+
+def _end_of_list() -> RecordedCall:
+    # Of one type with every call: what the compiler guards on is the same, however many there are.
+    return RecordedCall(None, None, None, None)
+
+
+class Collector:
+    """Where the attention modules of one model leave what a step needs.
+
+    A copy of the model has an empty collector of its own. A copy of a part of the model, which an adapter trains in the
+    place of that part, shares the collector of the model.
+
+    Args:
+        owner: the model; None for a collector that no model owns.
+
+    Attributes:
+        recording: the recording of `collect`, or None.
+        proof: the calls of a forward that `alignattn.patching.probe` checks; None outside such a check.
+        is_off: whether nothing is recorded and slots attend as the plain model does.
+        projected: the outputs of the projections of the call under way, by role.
+        around: the call under way of a module that stands in the place of a projection.
+        newest: the last recorded call.
+        saw_no_gradient: whether a forward in training mode had no gradient to record.
+    """
+
+    def __init__(self, owner: nn.Module | None = None) -> None:
+        self._owner = None if owner is None else weakref.ref(owner)
+        self.recording: Recording | None = None
+        self.proof: list[RecordedCall] | None = None
+        self.is_off = False
+        self.projected: dict[str, Tensor] = {}
+        self.around: Any = None
+        self.newest = _end_of_list()
+        self._forward_pass = ForwardPass()
+        self._open: list[nn.Module] = []
+        self._taken: set[int] = set()
+        self._has_warned = False
+        self.saw_no_gradient = False
+        self.number = next(_NUMBERS)
+        _COLLECTORS[self.number] = self
+
+    @property
+    def owner(self) -> nn.Module | None:
+        """The model; None if it is gone, or not known."""
+        return None if self._owner is None else self._owner()
+
+    @owner.setter
+    def owner(self, owner: nn.Module) -> None:
+        self._owner = weakref.ref(owner)
+
+    def __reduce__(self) -> tuple[type["Collector"], tuple[()]]:
+        return Collector, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Collector":
+        owner = self.owner
+        # deepcopy notes a model in the memo before it copies the parts.
+        return self if owner is not None and id(owner) not in memo else Collector(memo.get(id(owner)))
+
+    def is_tapped(self, training: bool) -> bool:
+        """Tell whether a module in this mode hands over its queries and keys; in evaluation it does not."""
+        if self.is_off:
+            return False
+        is_watched = self.recording is not None or self.proof is not None
+        is_tapped = is_watched or (training and torch.is_grad_enabled())
+        if is_tapped and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            raise AlignAttnError(
+                "torch.func transforms a forward that records for the alignment loss, which it would lose: give it the "
+                "model in evaluation mode, or alignattn.unpatch(model)"
+            )
+        return is_tapped
+
+    def keep(self, role: str, projected: Tensor, output: Tensor, *, keeps_first: bool) -> Tensor:
+        """Keep the output of a projection until its module attends, and return what the attention reads.
+
+        Args:
+            role: of the projection.
+            projected: its output as the alignment reads it.
+            output: its output as the attention reads it.
+            keeps_first: whether only the first call of the projection in an attention call counts. DeBERTa calls it
+                once more on embeddings of positions.
+        """
+        if keeps_first and role in self.projected:
+            return output
+        if torch.compiler.is_compiling():
+            # What leaves a checkpoint that is being compiled must be an operation's own output.
+            projected = projected.view_as(projected)
+        elif output.grad_fn is not None and torch._C._current_graph_task_id() == _NO_BACKWARD:
+            output = self._watched(output)
+        self._set("projected", {**self.projected, role: projected})
+        return output
+
+    def _watched(self, output: Tensor) -> Tensor:
+        """Return an output whose graph tells the forward under way when a backward pass frees it."""
+        if self._forward_pass.is_spent:
+            self._begin_pass()
+        if not hasattr(output.grad_fn, "saved_tensors"):
+            output = cast(Tensor, _Watched.apply(output))  # type: ignore[no-untyped-call]
+        self._forward_pass.watch(output.grad_fn)
+        return output
+
+    def surround(self, around: Any) -> None:
+        """Note the call under way of a module in the place of a projection, or that it is over (None)."""
+        self._set("around", around)
+
+    def take_projected(self) -> dict[str, Tensor]:
+        """Return the outputs of the projections of the call under way, by role, and forget them."""
+        projected = self.projected
+        self._set("projected", {})
+        return projected
+
+    def begin_attention(self) -> None:
+        """Forget what a failed attention call left: a new one begins."""
+        if self.projected:
+            self._set("projected", {})
+        if self.around is not None:
+            self._set("around", None)
+
+    def begin_forward(self, module: nn.Module, *_: Any) -> None:
+        """Note that the forward of a module around all layers begins: the pre-hook of that module."""
+        if _is_traced_or_in_backward():
+            return
+        if any(module is part for part in self._open):
+            # It began before and never ended: an exception that hooks do not see, such as Ctrl-C.
+            self._drop_pass()
+        if not self._open:
+            self._begin_pass()
+        self._open.append(module)
+
+    def end_forward(self, module: nn.Module, _args: Any, output: Any) -> None:
+        """Note that such a forward ends: the hook of that module, which torch calls after a failure, too."""
+        if _is_traced_or_in_backward() or not self._open:
+            return
+        if output is None:
+            self._drop_pass()
+        else:
+            self._open = self._open[:-1]
+
+    def _begin_pass(self) -> None:
+        """Begin a forward, and free the records of those that no loss can follow."""
+        self._forward_pass = ForwardPass()
+        self.free_spent()
+
+    def free_spent(self) -> None:
+        """Free the records of the forwards that no loss can follow."""
+        self._keep_calls(lambda call: not call.is_over)
+
+    def _drop_pass(self) -> None:
+        """Drop the records of the forward under way: it failed."""
+        failed, self._open = self._forward_pass, []
+        self.begin_attention()
+        self._keep_calls(lambda call: call.forward_pass is not failed)
+
+    def _keep_calls(self, is_kept: Callable[[RecordedCall], bool]) -> None:
+        calls = self.calls()
+        kept = [call for call in calls if is_kept(call)]
+        if len(kept) == len(calls):
+            return
+        self.newest = _end_of_list()
+        for call in kept:
+            call.previous, self.newest = self.newest, call
+
+    def add(self, call: RecordedCall | None) -> None:
+        """Record a call in training, unless gradients are off, or a backward pass repeats it for a checkpoint.
+
+        Raises:
+            AlignAttnError: if it is in a backward pass, and its module recorded nothing before.
+        """
+        if self.proof is not None:
+            if call is not None:
+                self.proof.append(call)
+        elif call is None or not torch.is_grad_enabled():
+            self.saw_no_gradient = True
+        elif torch.compiler.is_compiling() or torch._C._current_graph_task_id() == _NO_BACKWARD:
+            if torch.compiler.is_compiling():
+                call.trace = _free_spent(call.query.detach(), self.number)
+            else:
+                call.forward_pass = self._forward_pass
+            call.previous = self.newest
+            self._set("newest", call)
+        elif id(call.slots) not in self._taken | {id(other.slots) for other in self.calls()}:
+            raise AlignAttnError(
+                "a forward within a backward pass would lose its alignment loss: reentrant checkpointing makes one "
+                '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
+            )
+
+    def _set(self, name: str, value: Any) -> None:
+        if torch.compiler.is_compiling():
+            # The compiler refuses side effects of a checkpoint, because it would not repeat them where the checkpoint
+            # is recomputed. Nor may it: a recomputation records nothing.
+            torch._dynamo.utils._disable_side_effect_safety_checks_for_current_subtracer(setattr, self, name, value)
+        else:
+            setattr(self, name, value)
+
+    def calls(self) -> list[RecordedCall]:
+        """Return the calls recorded since the last time, the oldest first."""
+        calls, call = [], self.newest
+        while call.previous is not None:
+            calls.append(call)
+            call = call.previous
+        return calls[::-1]
+
+    def take(self) -> list[RecordedCall]:
+        """Return the calls recorded since the last time, the oldest first, and forget them."""
+        calls = self.calls()
+        self._taken = {id(call.slots) for call in calls}
+        self.saw_no_gradient = False
+        self.newest = _end_of_list()
+        return calls
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether a step has begun: a forward recorded, or a loss was taken."""
+        return self.newest.previous is not None or bool(self._taken) or self.saw_no_gradient
+
+    def end_step(self) -> None:
+        """Free the records that no loss took before an optimizer's step, and warn of it once."""
+        is_left = self.newest.previous is not None
+        self.newest = _end_of_list()
+        self._taken.clear()
+        self.saw_no_gradient = False
+        if is_left and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "a model with alignment attention is trained without its alignment loss: add "
+                "alignattn.alignment_loss(model) to the loss before the backward pass, or train it with "
+                "alignattn.AlignmentTrainer",
+                stacklevel=2,
+            )
+
+
+def _is_traced_or_in_backward() -> bool:
+    """Tell whether the compiler traces, which keeps no books, or a backward pass repeats a forward."""
+    return torch.compiler.is_compiling() or torch._C._current_graph_task_id() != _NO_BACKWARD
+
+
+_NO_BACKWARD = -1
+"""The number that torch gives where no backward pass is under way."""
+
+_NUMBERS = itertools.count()
+_COLLECTORS: weakref.WeakValueDictionary[int, Collector] = weakref.WeakValueDictionary()
+
+
+@torch.library.custom_op("alignattn::free_spent", mutates_args=())
+def _free_spent(like: Tensor, number: int) -> Tensor:
+    """Free the records of a collector, by its number, that no loss can follow; return an empty tensor.
+
+    An operation, because a compiled forward runs no Python of ours but what operations are made of.
+    """
+    collector = _COLLECTORS.get(number)
+    if collector is not None:
+        collector.free_spent()
+    return like.new_empty(0)
+
+
+@_free_spent.register_fake
+def _(like: Tensor, number: int) -> Tensor:
+    return like.new_empty(0)
+
+
+def _end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    collectors = list(_COLLECTORS.values())
+    warn_of_untrained_networks(optimizer, collectors)
+    for collector in collectors:
+        if not is_of_another_model(optimizer, collector):
+            collector.end_step()
+
+
+register_optimizer_step_post_hook(_end_step)
+
+
+def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the mean distance A(Q, K) of recorded calls, weighted by their samples, and its diagnostics.
+
+    Args:
+        calls: at least one.
+        alignments: by the size of a head, an `Alignment` or an `AlignmentInBasis`.
+    """
+    masks: list[tuple[AttentionMask | None, Sides]] = []
+    by_size: dict[str, list[Call]] = {}
+    for call in calls:
+        slots, sides = call.slots, _real_tokens_once(call, masks)
+        by_size.setdefault(str(slots.head_dim), []).append(
+            Call(call.query, call.key, slots.num_heads, *sides, slots.layer)
+        )
+    samples = sum(len(call.query) for call in calls)
+    parts = [
+        cast(Alignment | AlignmentInBasis, alignments[size]).of_calls(group, samples) for size, group in by_size.items()
+    ]
+    diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
+    return sum_of(loss for loss, _ in parts), diagnostics
+
+
+def _real_tokens_once(call: RecordedCall, known: list[tuple[AttentionMask | None, Sides]]) -> Sides:
+    # Compared by `is`: the compiler would guard on an id, and compile each step anew.
+    for other, real in known:
+        if other is call.mask:
+            return real
+    real = real_tokens(call.mask, len(call.query))
+    known.append((call.mask, real))
+    return real

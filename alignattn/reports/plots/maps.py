@@ -1,0 +1,211 @@
+"""Heat maps: a number a row and column, attention from token to token, attention over the cells of a picture."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from alignattn.reports.plots.drawing import (
+    COLOURS,
+    DIFFERENCE_COLOURS,
+    HEAT_COLOURS,
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    new_figure,
+)
+
+HEAT_PANELS_ABREAST = 4
+CELL_INCHES = 0.2
+HEAT_MARGIN_INCHES = (1.2, 0.9)
+"""What a heat map needs beside its cells for labels and its colour bar, and above and below them."""
+MIN_HEAT_WIDTH = 2.8
+"""In inches: what a title needs."""
+
+
+@dataclass(frozen=True)
+class HeatMapPanel:
+    """One quantity as a heat map of rows and columns, one map a series, on one colour scale from 0.
+
+    Attributes:
+        title: what is shown, and its unit.
+        row_names: top to bottom.
+        series: by name, one number a row and column; NaN is left blank.
+        marked: by the series' name, the cells, as row and column, that bear a dot.
+        differences: likewise by name, maps below those, on a scale of their own around 0.
+    """
+
+    title: str
+    row_names: Sequence[str]
+    series: Mapping[str, Sequence[Sequence[float]]]
+    marked: Mapping[str, Collection[tuple[int, int]]] = field(default_factory=dict)
+    differences: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+
+
+def draw_heat_maps(panels: Sequence[HeatMapPanel], *, x_label: str, y_label: str, title: str) -> Any:
+    """Return the `matplotlib` figure of heat maps: a panel's series one below the other, `HEAT_PANELS_ABREAST` abreast.
+
+    Args:
+        panels: one or more, of the same series and differences.
+        x_label: what the columns are, numbered from 0.
+        y_label: what the rows are.
+        title: of the whole picture.
+    """
+    names = [*panels[0].series, *panels[0].differences]
+    blocks = math.ceil(len(panels) / HEAT_PANELS_ABREAST)
+    columns = min(len(panels), HEAT_PANELS_ABREAST)
+    rows = blocks * len(names)
+    beside, above = HEAT_MARGIN_INCHES
+    width = max(MIN_HEAT_WIDTH, CELL_INCHES * len(next(iter(panels[0].series.values()))[0]) + beside)
+    height = CELL_INCHES * len(panels[0].row_names) + above
+    figure, all_axes = new_figure(rows, columns, width * columns, height * rows + above, title)
+    for index, panel in enumerate(panels):
+        block, column = divmod(index, columns)
+        for offset, name in enumerate(names):
+            axes = all_axes[(block * len(names) + offset) * columns + column]
+            _draw_heat_map(figure, axes, panel, name)
+            axes.set_title(f"{name}: {panel.title}" if len(names) > 1 else panel.title, fontsize="medium")
+            axes.set_xlabel(x_label)
+            axes.set_ylabel(y_label)
+    for axes in all_axes:
+        if not axes.images:
+            axes.remove()
+    return figure
+
+
+def _draw_heat_map(figure: Any, axes: Any, panel: HeatMapPanel, name: str) -> None:
+    maps = panel.differences if name in panel.differences else panel.series
+    values = maps[name]
+    top = max(
+        (abs(value) for rows in maps.values() for row in rows for value in row if math.isfinite(value)), default=0
+    )
+    if name in panel.differences:
+        scale: dict[str, Any] = {"cmap": DIFFERENCE_COLOURS, "vmin": -(top or 1), "vmax": top or 1}
+    else:
+        scale = {"cmap": HEAT_COLOURS, "vmin": 0, "vmax": top or 1}
+    image = axes.imshow(values, aspect="auto", **scale)
+    axes.set_xticks(range(len(values[0])), [str(column) for column in range(len(values[0]))])
+    axes.set_yticks(range(len(panel.row_names)), panel.row_names)
+    axes.tick_params(labelsize="x-small")
+    for row, column in panel.marked.get(name, ()):
+        # White with a black edge is seen on every colour of the map.
+        axes.plot(column, row, marker="o", markersize=4.5, color="white", markeredgecolor="black")
+    figure.colorbar(image, ax=axes).ax.tick_params(labelsize="x-small")
+
+
+TOKEN_INCHES = 0.2
+"""Of a token's row and column, unless there are too many."""
+MAP_INCHES = (3.0, 13.0)
+"""Least and greatest width and height of a map's cells."""
+LABEL_INCHES = 1.1
+"""What the labels of the tokens and the axes need beside the cells, and below them."""
+COLOUR_BAR_INCHES = 0.9
+COLOUR_BAR_ASPECT = 30
+MAP_TITLE_INCHES = 0.9
+POINTS_AN_INCH = 72
+LABEL_SHARE = 0.75
+"""Height of a token's label, as a share of its row's."""
+MAX_LABEL = 9.0
+"""In points."""
+
+
+@dataclass(frozen=True)
+class TokenMapPanel:
+    """How the tokens of one text attend to each other, or to those of another.
+
+    Attributes:
+        title: what is shown.
+        tokens: n labels, of the queries.
+        weights: `[n][m]`, a row a query.
+        attended: m labels, of the keys; None where they are of the same tokens.
+    """
+
+    title: str
+    tokens: Sequence[str]
+    weights: Sequence[Sequence[float]]
+    attended: Sequence[str] | None = None
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The labels of the keys."""
+        return self.tokens if self.attended is None else self.attended
+
+
+def draw_token_maps(panels: Sequence[TokenMapPanel], *, title: str) -> Any:
+    """Return the `matplotlib` figure of attention maps side by side, on one colour scale from 0.
+
+    Args:
+        panels: one or more.
+        title: of the whole picture.
+    """
+    count = max(len(labels) for panel in panels for labels in (panel.tokens, panel.keys))
+    smallest, largest = MAP_INCHES
+    side = min(max(smallest, TOKEN_INCHES * count), largest)
+    width = (side + LABEL_INCHES) * len(panels) + COLOUR_BAR_INCHES
+    figure, all_axes = new_figure(1, len(panels), width, side + LABEL_INCHES + MAP_TITLE_INCHES, title)
+    top = max(weight for panel in panels for row in panel.weights for weight in row)
+    label_size = min(MAX_LABEL, LABEL_SHARE * POINTS_AN_INCH * side / count)
+    for axes, panel in zip(all_axes, panels, strict=True):
+        image = axes.imshow(panel.weights, cmap=HEAT_COLOURS, vmin=0, vmax=top)
+        # A dollar sign in a text is no formula.
+        axes.set_xticks(range(len(panel.keys)), panel.keys, rotation=90, fontsize=label_size)
+        axes.set_yticks(range(len(panel.tokens)), panel.tokens, fontsize=label_size)
+        axes.set_xlabel("key (token attended to)")
+        axes.set_ylabel("query (token that attends)")
+        axes.set_title(panel.title, fontsize="medium")
+    figure.colorbar(image, ax=list(all_axes), label="attention weight", shrink=0.8, aspect=COLOUR_BAR_ASPECT)
+    # Maps are square: without this the room that they leave over would stand between them and the title.
+    figure.set_layout_engine("compressed")
+    return figure
+
+
+COVER = 0.6
+"""How much of the picture a cell's colour hides."""
+
+
+@dataclass(frozen=True)
+class ImagePanel:
+    """A picture and its cells, and the words of a question if there is one, with a weight each.
+
+    Attributes:
+        title: what is shown.
+        pixels: `[height][width][3]`, of 0 to 1.
+        cells: `[rows][columns]`, the weights of the picture's cells.
+        words: of the question; none where nothing is asked.
+        word_weights: one a word.
+    """
+
+    title: str
+    pixels: Any
+    cells: Sequence[Sequence[float]]
+    words: Sequence[str] = ()
+    word_weights: Sequence[float] = ()
+
+
+def draw_image_attention(panels: Sequence[ImagePanel], *, title: str, cells: str = "weight of a cell (rollout)") -> Any:
+    """Return the `matplotlib` figure of pictures under their cells' weights, and of their words' below them.
+
+    Args:
+        panels: one or more, side by side.
+        title: of the whole picture.
+        cells: what the weights of cells are called.
+    """
+    rows = 2 if panels[0].words else 1
+    figure, all_axes = new_figure(rows, len(panels), PANEL_WIDTH * len(panels), rows * PANEL_HEIGHT, title)
+    top = max(weight for panel in panels for row in panel.cells for weight in row)
+    widest = max((weight for panel in panels for weight in panel.word_weights), default=0)
+    for axes, panel in zip(all_axes[: len(panels)], panels, strict=True):
+        height, width = len(panel.pixels), len(panel.pixels[0])
+        frame = (0, width, height, 0)
+        axes.imshow(panel.pixels, extent=frame)
+        image = axes.imshow(panel.cells, extent=frame, cmap=HEAT_COLOURS, vmin=0, vmax=top, alpha=COVER)
+        axes.set_title(panel.title, fontsize="medium")
+        axes.set_axis_off()
+        figure.colorbar(image, ax=axes, label=cells)
+    for axes, panel in zip(all_axes[len(panels) :], panels if rows > 1 else (), strict=True):
+        places = range(len(panel.words))
+        axes.barh(places, panel.word_weights, color=COLOURS[0])
+        axes.set_yticks(places, panel.words)
+        axes.invert_yaxis()
+        axes.set_xlim(0, widest)
+        axes.set_xlabel("attention of the cells to a word")
+    return figure
