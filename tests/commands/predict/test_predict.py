@@ -360,7 +360,7 @@ def test_transformers_pipeline_takes_a_model_whose_attention_is_its_own(train):
 
 MISTAKES = [
     ("", "nothing to predict"),
-    ("--file {new} --text a", "and not both"),
+    ("--file {new} --text a", "leave one of them out"),
     ("--file {missing}", "there is no file"),
     ("--file {new} --output_file x.txt", "must end in .csv, .tsv, .jsonl, .parquet"),
     ("--file {new} --output_file {new}", "is there already"),
