@@ -28,10 +28,10 @@ class ToyClassifier(PreTrainedModel):
         self.post_init()
 
     @classmethod
-    def build(cls, material):
-        texts = chain.from_iterable(material.rows[column] for column in material.task.text_columns)
+    def build(cls, context):
+        texts = chain.from_iterable(context.rows[column] for column in context.task.text_columns)
         tokenizer = build_tokenizer(texts)
-        config = ToyConfig(vocab_size=len(tokenizer), num_labels=material.task.num_labels)
+        config = ToyConfig(vocab_size=len(tokenizer), num_labels=context.task.num_labels)
         return BuiltModel(cls(config).eval(), tokenizer)
 
     def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None):

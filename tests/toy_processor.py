@@ -60,10 +60,10 @@ class VectorModel(PreTrainedModel):
         self.post_init()
 
     @classmethod
-    def build(cls, material):
-        torch.manual_seed(material.seed)
-        size = len(material.rows[0][material.task.vector_column])
-        return BuiltModel(cls(VectorConfig(size=size, num_labels=material.task.num_labels)).eval(), None)
+    def build(cls, context):
+        torch.manual_seed(context.seed)
+        size = len(context.rows[0][context.task.vector_column])
+        return BuiltModel(cls(VectorConfig(size=size, num_labels=context.task.num_labels)).eval(), None)
 
     def forward(self, vectors, labels=None):
         logits = self.classifier(vectors)

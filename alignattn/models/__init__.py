@@ -1,18 +1,21 @@
 """The models by name, with their capabilities; imports nothing heavy.
 
-To add a model is to add its file and its entry in `MODELS`. The entry has its capabilities, which are read before torch
-is imported; its class is a `PreTrainedModel` of transformers with
+To add a model, add its file, its entry here and its line in `training_defaults.yaml`. Capabilities are read before
+torch is imported. The class is a `PreTrainedModel` of transformers with
 
-* `config_class`, whose `model_type` is `MODEL_TYPE_PREFIX` and its name: so a saved folder tells whose it is;
+* `config_class`, whose `model_type` is `MODEL_TYPE_PREFIX` and the name, so that a saved folder tells its model;
 * `auto_class`, the class of transformers that loads such a folder;
-* `build`, a class method: of what a run knows, `alignattn.models.build.BuildContext`, an untrained model, `BuiltModel`.
+* `build`, a class method that makes an untrained `BuiltModel` of a `alignattn.models.build.BuildContext`.
 
 `tests/toy_model.py` is such a file. All other models are pretrained encoders of Hugging Face.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from alignattn.attention.choices import ALIGNMENTS, SLOTS, VALUES
 from alignattn.attention.config import PLAIN
@@ -96,280 +99,200 @@ ALL_SLOTS = tuple(SLOTS)
 POOLING_SLOTS = tuple(slot for slot in SLOTS if slot != "alignment")
 POOLS = {"alignment": "pools by a learned query, which has no distribution to align"}
 STEP_BY_STEP = {"alignment": "attends by one query at a time, which is no distribution to align"}
-CAUSAL = {"value": "writes word by word, and values that meet all queries would tell a word of those behind it"}
+CAUSAL = {"value": "generates word by word, and values that meet all queries would tell a word of those behind it"}
 """Reasons why a slot cannot be filled."""
 
 VALUES_FROM_SCRATCH = {
     "value": {name: value.options_from_scratch for name, value in VALUES.items() if value.options_from_scratch}
 }
 
-WHOLE = 2**20
-"""Nodes of a batch where a batch is the whole graph, whatever it is asked for: all of a split in one."""
+Fields = Mapping[str, Any]
+"""Fields that several entries share."""
 
-Training = Mapping[str, Any]
+OF_POOLING: Fields = {"slots": POOLING_SLOTS, "reasons_unsupported": POOLS, "has_positions": False}
 
+OF_TEXTS: Fields = {
+    "tasks": (TextClassification, MultiLabelClassification),
+    "texts_per_row": (1,),
+    "reads_embeddings": True,
+    "default_slot_options": VALUES_FROM_SCRATCH,
+}
+OF_TAGS: Fields = {**OF_TEXTS, "tasks": (TokenClassification,), "slots": ALL_SLOTS, "has_crf": True}
+OF_PAIRS: Fields = {
+    **OF_TEXTS,
+    "tasks": (TextClassification,),
+    "texts_per_row": (2,),
+    "has_positions": False,
+}
+OF_GENERATORS: Fields = {
+    "texts_per_row": (),
+    "reads_texts_alone": False,
+    "default_slot_options": VALUES_FROM_SCRATCH,
+}
+OF_LSTM_GENERATORS: Fields = {
+    **OF_GENERATORS,
+    "slots": POOLING_SLOTS,
+    "reasons_unsupported": STEP_BY_STEP,
+    "attends_step_by_step": True,
+}
+OF_GRAPHS: Fields = {
+    "tasks": (NodeClassification,),
+    "slots": ALL_SLOTS,
+    "default_slot_options": {
+        "alignment": {
+            name: {"points": choice.points_on_graph} for name, choice in ALIGNMENTS.items() if choice.points_on_graph
+        }
+    },
+    "attends_edges": True,
+}
 
-def _adam(
-    learning_rate: float, epochs: int, schedule: str, batch_size: int = 64, max_grad_norm: float = 5.0
-) -> Training:
-    """Return training defaults with Adam and without weight decay."""
-    return {
-        "optim": "adamw_torch",
-        "weight_decay": 0.0,
-        "learning_rate": learning_rate,
-        "lr_scheduler_type": schedule,
-        "num_train_epochs": epochs,
-        "per_device_train_batch_size": batch_size,
-        "max_grad_norm": max_grad_norm,
-    }
-
-
-def _pair_classifier(
-    target: str, description: str, work: str, training: Training, slots: tuple[str, ...] = ()
-) -> ModelEntry:
-    return ModelEntry(
-        f".sentence_pairs:{target}",
-        description,
-        work,
-        tasks=(TextClassification,),
-        slots=slots,
-        reasons_unsupported=POOLS if slots else {},
-        default_slot_options=VALUES_FROM_SCRATCH,
-        has_positions=False,
-        texts_per_row=(2,),
-        reads_embeddings=True,
-        training_defaults=training,
-    )
-
-
-def _text_model(
-    target: str,
-    description: str,
-    work: str,
-    slots: tuple[str, ...],
-    tasks: tuple[type[Task], ...] = (TextClassification, MultiLabelClassification),
-    epochs: int = 5,
-) -> ModelEntry:
-    return ModelEntry(
-        target,
-        description,
-        work,
-        tasks=tasks,
-        slots=slots,
-        reasons_unsupported=POOLS if slots == POOLING_SLOTS else {},
-        default_slot_options=VALUES_FROM_SCRATCH,
-        has_positions=slots != POOLING_SLOTS,
-        texts_per_row=(1,),
-        reads_embeddings=True,
-        has_crf=tasks == (TokenClassification,),
-        # Wu et al. 2020 do not say how they train: these are ours, with a tenth of the rows to stop by.
-        training_defaults=_adam(1e-3, epochs, "constant"),
-    )
-
-
-def _generator(
-    target: str, description: str, work: str, reasons: Mapping[str, str], task: type[Task] = SequenceToSequence
-) -> ModelEntry:
-    return ModelEntry(
-        target,
-        description,
-        work,
-        tasks=(task,),
-        slots=tuple(slot for slot in SLOTS if slot not in reasons),
-        reasons_unsupported=reasons,
-        default_slot_options=VALUES_FROM_SCRATCH,
-        # A word's position in a caption is none among the cells of a picture.
-        has_positions=task is SequenceToSequence,
-        attends_step_by_step=reasons is STEP_BY_STEP,
-        texts_per_row=(),
-        reads_texts_alone=False,
-        # Ours, as are the sizes; Luong et al. 2015 clip at 5, too.
-        training_defaults={**_adam(2e-3, 10, "linear"), "per_device_eval_batch_size": 256},
-    )
-
-
-def _graph_network(target: str, description: str, work: str, own_score: str) -> ModelEntry:
-    points = {name: {"points": choice.points_on_graph} for name, choice in ALIGNMENTS.items() if choice.points_on_graph}
-    return ModelEntry(
-        f".graphs:{target}",
-        description,
-        work,
-        tasks=(NodeClassification,),
+_ENTRIES = {
+    "da": ModelEntry(
+        ".sentence_pairs:DecomposableAttentionForSequenceClassification",
+        "Decomposable Attention (Parikh et al. 2016)",
+        "parikh2016decomposable",
+        **OF_PAIRS,
+    ),
+    "esim": ModelEntry(
+        ".sentence_pairs:EsimForSequenceClassification",
+        "ESIM, the enhanced sequential inference model (Chen et al. 2017)",
+        "chen2017enhanced",
+        **OF_PAIRS,
+    ),
+    "co-attention": ModelEntry(
+        ".sentence_pairs:CoAttentionForSequenceClassification",
+        "two texts, each weighed by the other (parallel co-attention of Lu et al. 2016)",
+        "lu2016hierarchical",
+        **{**OF_PAIRS, **OF_POOLING},
+    ),
+    "gat": ModelEntry(
+        ".graphs:GatForNodeClassification",
+        "a graph attention network (Veličković et al. 2018)",
+        "velickovic2018graph",
+        own_score="gat",
+        **OF_GRAPHS,
+    ),
+    "gatv2": ModelEntry(
+        ".graphs:Gatv2ForNodeClassification",
+        "GATv2, a graph attention network (Brody et al. 2022)",
+        "brody2022attentive",
+        own_score="gatv2",
+        **OF_GRAPHS,
+    ),
+    "mcan": ModelEntry(
+        ".vqa:McanForVisualQuestionAnswering",
+        "MCAN, a deep modular co-attention network (Yu et al. 2019)",
+        "yu2019deep",
+        tasks=(VisualQuestionAnswering,),
         slots=ALL_SLOTS,
-        own_score=own_score,
-        default_slot_options={"alignment": points},
-        attends_edges=True,
-        # Adam with L2, neither a schedule nor clipping, and at most 1,000 epochs (Veličković et al. 2018, §3.3; the
-        # epochs and the patience are a config's). Their code stops at 100,000, which patience never reaches.
-        training_defaults={
-            "optim": "adamw_torch",
-            "learning_rate": 0.005,
-            "l2_penalty": 5e-4,
-            "lr_scheduler_type": "constant",
-            "max_grad_norm": 0.0,
-            "per_device_train_batch_size": WHOLE,
-            "per_device_eval_batch_size": WHOLE,
-            "num_train_epochs": 200,
-        },
-    )
+        reads_texts_alone=False,
+        calls_per_layer=3,
+        reads_embeddings=True,
+    ),
+    "cnn": ModelEntry(
+        ".text_classifiers:CnnForSequenceClassification",
+        "filters over words, and the maximum of each (Kim 2014)",
+        "kim2014convolutional",
+        **OF_TEXTS,
+    ),
+    "cnn-att": ModelEntry(
+        ".text_classifiers:CnnAttForSequenceClassification",
+        "filters over words, pooled by a learned query (CNN-Att of Wu et al. 2020)",
+        "wu2020improving",
+        **OF_TEXTS,
+        **OF_POOLING,
+    ),
+    "lstm": ModelEntry(
+        ".text_classifiers:LstmForSequenceClassification",
+        "both directions of an LSTM (Hochreiter & Schmidhuber 1997)",
+        "hochreiter1997long",
+        **OF_TEXTS,
+    ),
+    "lstm-att": ModelEntry(
+        ".text_classifiers:LstmAttForSequenceClassification",
+        "both directions of an LSTM, pooled by a learned query (LSTM-Att of Wu et al. 2020)",
+        "wu2020improving",
+        **OF_TEXTS,
+        **OF_POOLING,
+    ),
+    "lstm-multidim": ModelEntry(
+        ".text_classifiers:LstmMultidimForSequenceClassification",
+        "both directions of an LSTM, each feature pooled by weights of its own (Shen et al. 2018)",
+        "shen2018disan",
+        **OF_TEXTS,
+        **OF_POOLING,
+    ),
+    "lstm-dme": ModelEntry(
+        ".text_classifiers:LstmDmeForSequenceClassification",
+        "an LSTM over dynamic meta-embeddings: a word's vector and spelling, weighed (Kiela et al. 2018)",
+        "kiela2018dynamic",
+        **OF_TEXTS,
+        **OF_POOLING,
+    ),
+    "han": ModelEntry(
+        ".text_classifiers:HanForSequenceClassification",
+        "a hierarchical attention network, of words and of sentences (Yang et al. 2016)",
+        "yang2016hierarchical",
+        **OF_TEXTS,
+        **OF_POOLING,
+    ),
+    "transformer": ModelEntry(
+        ".text_classifiers:TransformerForSequenceClassification",
+        "a Transformer's encoder from scratch (Vaswani et al. 2017)",
+        "vaswani2017attention",
+        slots=ALL_SLOTS,
+        **OF_TEXTS,
+    ),
+    "seq2seq-lstm": ModelEntry(
+        ".sequence.lstm:Seq2SeqLstm",
+        "an LSTM that generates, and attends to what another read (Luong et al. 2015)",
+        "luong2015effective",
+        tasks=(SequenceToSequence,),
+        **OF_LSTM_GENERATORS,
+    ),
+    "seq2seq-transformer": ModelEntry(
+        ".sequence.transformer:Seq2SeqTransformer",
+        "a Transformer's encoder and decoder from scratch (Vaswani et al. 2017)",
+        "vaswani2017attention",
+        tasks=(SequenceToSequence,),
+        slots=tuple(slot for slot in SLOTS if slot not in CAUSAL),
+        reasons_unsupported=CAUSAL,
+        **OF_GENERATORS,
+    ),
+    "memn2n": ModelEntry(
+        ".memory:MemN2NForSequenceClassification",
+        "an end-to-end memory network, which answers questions about a story (Sukhbaatar et al. 2015)",
+        "sukhbaatar2015end",
+        **{**OF_PAIRS, **OF_POOLING, "reasons_unsupported": STEP_BY_STEP, "reads_embeddings": False},
+    ),
+    "transformer-crf": ModelEntry(
+        ".taggers.transformer_crf:TransformerCrfForTokenClassification",
+        "a Transformer's encoder from scratch, and a CRF over tags (Transformer-CRF of Wu et al. 2020)",
+        "lafferty2001conditional",
+        **OF_TAGS,
+    ),
+    "cnn-transformer-crf": ModelEntry(
+        ".taggers.transformer_crf:CnnTransformerCrfForTokenClassification",
+        "the same over filters of neighbouring words (CNN-Transformer-CRF of Wu et al. 2020)",
+        "lafferty2001conditional",
+        **OF_TAGS,
+    ),
+    "captioner": ModelEntry(
+        ".sequence.captioner:Captioner",
+        "an LSTM that generates, and attends to the cells of a picture (Xu et al. 2015)",
+        "xu2015show",
+        tasks=(ImageToText,),
+        # A word's position in a caption is none among the cells of a picture.
+        has_positions=False,
+        **OF_LSTM_GENERATORS,
+    ),
+}
 
+_TRAINING: Mapping[str, Fields] = yaml.safe_load((Path(__file__).parent / "training_defaults.yaml").read_text())
 
 MODELS = Registry(
     "model",
-    {
-        # Optimizer, learning rate, batch size and clipping are those of AllenNLP's configurations (allenai/
-        # allennlp-models, training_config/pair_classification), whose Adagrad runs at PyTorch's learning rate and whose
-        # Adam is AdamW without decay. Ours are the numbers of epochs (theirs 140 and 75, stopped early), da's clipping
-        # by norm (theirs clips each number at 5) and esim's schedule (theirs halves the rate when a score stalls).
-        "da": _pair_classifier(
-            "DecomposableAttentionForSequenceClassification",
-            "Decomposable Attention (Parikh et al. 2016)",
-            "parikh2016decomposable",
-            {**_adam(0.01, 30, "constant"), "optim": "adagrad"},
-        ),
-        "esim": _pair_classifier(
-            "EsimForSequenceClassification",
-            "ESIM, the enhanced sequential inference model (Chen et al. 2017)",
-            "chen2017enhanced",
-            _adam(4e-4, 10, "linear", max_grad_norm=10.0),
-        ),
-        # Ours, as of the classifiers of single texts.
-        "co-attention": _pair_classifier(
-            "CoAttentionForSequenceClassification",
-            "two texts, each weighed by the other (parallel co-attention of Lu et al. 2016)",
-            "lu2016hierarchical",
-            _adam(1e-3, 5, "constant"),
-            POOLING_SLOTS,
-        ),
-        "gat": _graph_network(
-            "GatForNodeClassification",
-            "a graph attention network (Veličković et al. 2018)",
-            "velickovic2018graph",
-            "gat",
-        ),
-        "gatv2": _graph_network(
-            "Gatv2ForNodeClassification",
-            "GATv2, a graph attention network (Brody et al. 2022)",
-            "brody2022attentive",
-            "gatv2",
-        ),
-        # Adam and the rate of Yu et al. 2019 (their code's base; 13 epochs on VQA-v2), with a linear decay where theirs
-        # steps down twice.
-        "mcan": ModelEntry(
-            ".vqa:McanForVisualQuestionAnswering",
-            "MCAN, a deep modular co-attention network (Yu et al. 2019)",
-            "yu2019deep",
-            tasks=(VisualQuestionAnswering,),
-            slots=ALL_SLOTS,
-            reads_texts_alone=False,
-            calls_per_layer=3,
-            reads_embeddings=True,
-            training_defaults={
-                "optim": "adamw_torch",
-                "learning_rate": 1e-4,
-                "weight_decay": 0.0,
-                "num_train_epochs": 13,
-                "per_device_train_batch_size": 64,
-                "per_device_eval_batch_size": 256,
-            },
-        ),
-        "cnn": _text_model(
-            ".text_classifiers:CnnForSequenceClassification",
-            "filters over words, and the maximum of each (Kim 2014)",
-            "kim2014convolutional",
-            (),
-        ),
-        "cnn-att": _text_model(
-            ".text_classifiers:CnnAttForSequenceClassification",
-            "filters over words, pooled by a learned query (CNN-Att of Wu et al. 2020)",
-            "wu2020improving",
-            POOLING_SLOTS,
-        ),
-        "lstm": _text_model(
-            ".text_classifiers:LstmForSequenceClassification",
-            "both directions of an LSTM (Hochreiter & Schmidhuber 1997)",
-            "hochreiter1997long",
-            (),
-        ),
-        "lstm-att": _text_model(
-            ".text_classifiers:LstmAttForSequenceClassification",
-            "both directions of an LSTM, pooled by a learned query (LSTM-Att of Wu et al. 2020)",
-            "wu2020improving",
-            POOLING_SLOTS,
-        ),
-        "lstm-multidim": _text_model(
-            ".text_classifiers:LstmMultidimForSequenceClassification",
-            "both directions of an LSTM, each feature pooled by weights of its own (Shen et al. 2018)",
-            "shen2018disan",
-            POOLING_SLOTS,
-        ),
-        "lstm-dme": _text_model(
-            ".text_classifiers:LstmDmeForSequenceClassification",
-            "an LSTM over dynamic meta-embeddings: a word's vector and spelling, weighed (Kiela et al. 2018)",
-            "kiela2018dynamic",
-            POOLING_SLOTS,
-        ),
-        "han": _text_model(
-            ".text_classifiers:HanForSequenceClassification",
-            "a hierarchical attention network, of words and of sentences (Yang et al. 2016)",
-            "yang2016hierarchical",
-            POOLING_SLOTS,
-        ),
-        "transformer": _text_model(
-            ".text_classifiers:TransformerForSequenceClassification",
-            "a Transformer's encoder from scratch (Vaswani et al. 2017)",
-            "vaswani2017attention",
-            ALL_SLOTS,
-        ),
-        "seq2seq-lstm": _generator(
-            ".sequence.seq2seq_lstm:Seq2SeqLstm",
-            "an LSTM that writes, and attends to what another read (Luong et al. 2015)",
-            "luong2015effective",
-            STEP_BY_STEP,
-        ),
-        "seq2seq-transformer": _generator(
-            ".sequence.seq2seq_transformer:Seq2SeqTransformer",
-            "a Transformer's encoder and decoder from scratch (Vaswani et al. 2017)",
-            "vaswani2017attention",
-            CAUSAL,
-        ),
-        # Theirs is SGD with an annealed rate over 100 epochs of batches of 32 (§4.2): Adam takes fewer.
-        "memn2n": ModelEntry(
-            ".memory:MemN2NForSequenceClassification",
-            "an end-to-end memory network, which answers questions about a story (Sukhbaatar et al. 2015)",
-            "sukhbaatar2015end",
-            tasks=(TextClassification,),
-            slots=POOLING_SLOTS,
-            reasons_unsupported=STEP_BY_STEP,
-            default_slot_options=VALUES_FROM_SCRATCH,
-            has_positions=False,
-            texts_per_row=(2,),
-            training_defaults=_adam(0.01, 30, "linear", batch_size=32, max_grad_norm=40.0),
-        ),
-        "transformer-crf": _text_model(
-            ".taggers.transformer_crf:TransformerCrfForTokenClassification",
-            "a Transformer's encoder from scratch, and a CRF over tags (Transformer-CRF of Wu et al. 2020)",
-            "lafferty2001conditional",
-            ALL_SLOTS,
-            (TokenClassification,),
-            epochs=10,
-        ),
-        "cnn-transformer-crf": _text_model(
-            ".taggers.transformer_crf:CnnTransformerCrfForTokenClassification",
-            "the same over filters of neighbouring words (CNN-Transformer-CRF of Wu et al. 2020)",
-            "lafferty2001conditional",
-            ALL_SLOTS,
-            (TokenClassification,),
-            epochs=10,
-        ),
-        "captioner": _generator(
-            ".sequence.captioner:Captioner",
-            "an LSTM that writes, and attends to the cells of a picture (Xu et al. 2015)",
-            "xu2015show",
-            STEP_BY_STEP,
-            ImageToText,
-        ),
-    },
+    {name: replace(entry, training_defaults=_TRAINING[name]) for name, entry in _ENTRIES.items()},
     package=__name__,
 )
 """The models that are not pretrained encoders."""

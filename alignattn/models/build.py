@@ -1,4 +1,4 @@
-"""Models that are built for the words of a run's rows, and how transformers learns of them once they are saved."""
+"""Building models from scratch for the words of a run's rows, and registering them with transformers."""
 
 import dataclasses
 import sys
@@ -35,26 +35,26 @@ FIELDS_OF_THE_DATA = (
 )
 
 ODD_FIELDS = ("filter_width",)
-"""Of words, the middle one of which is what the others are neighbours of."""
+"""Widths in words, with one in the middle."""
 
 FRACTIONS = ("dropout",)
-"""Of what is dropped: not all of it."""
+"""Probabilities from 0, below 1."""
 
 OF_HARD_ATTENTION = ("reward_weight", "entropy_weight")
-"""Weights of what hard attention learns by, which nothing else reads."""
+"""Fields that only hard attention reads."""
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What a model that is not pretrained is built of.
+    """What a model from scratch is built from.
 
     Attributes:
-        task: that it will be trained on.
-        rows: to train on; what a model knows of words, it knows from these.
-        seed: of all that is random.
+        task: to train on.
+        rows: to train on; they define the vocabulary.
+        seed: of the weights.
         embeddings: a file of word vectors, or None.
         skip_bad_rows: leave out bad lines of that file.
-        config_fields: fields of the model's config that differ from the published ones, such as `hidden_dim`.
+        config_fields: fields of the model's config that differ from its defaults, such as `hidden_dim`.
     """
 
     task: Task
@@ -67,12 +67,12 @@ class BuildContext:
 
 @dataclass(frozen=True)
 class EmbeddingsReport:
-    """Where a model's word vectors come from.
+    """The origin of a model's word vectors.
 
     Args:
-        file: the file of word vectors; None = all are random.
+        file: of word vectors; None if all are random.
         words: number of words, without padding and unknown.
-        found: how many of them have a vector of the file.
+        found: number of words with a vector in the file.
         bad_lines: as in `Embeddings`.
     """
 
@@ -84,13 +84,13 @@ class EmbeddingsReport:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model to train, and what makes its tensors.
+    """A model to train, and its tokenizer.
 
     Attributes:
         model: in evaluation mode.
         tokenizer: saved beside the model; None if its rows need none.
-        embeddings: where the word vectors come from, if the model reads any.
-        remark: what is to be known of its rows before it is trained on them, a line; None where there is nothing.
+        embeddings: the origin of the word vectors, if the model has any.
+        remark: one line on its rows to print before training, or None.
     """
 
     model: PreTrainedModel
@@ -110,22 +110,19 @@ def build_word_model(
     config_fields: Mapping[str, Any] | None = None,
     of_data: Callable[[PreTrainedTokenizerFast], Mapping[str, Any]] | None = None,
 ) -> BuiltModel:
-    """Build an untrained model with a table of word vectors, `embedding`, and its tokenizer.
-
-    From then on the `Auto…` classes of transformers load what is saved of it.
+    """Build an untrained model with word vectors, `embedding`, and its tokenizer, and register it with transformers.
 
     Args:
-        model_class: its config has `vocab_size`, `pad_token_id` and `embedding_dim`, and `train_embeddings` where word
-            vectors may stay as they are; it says whether it `reads_pairs`, of whose two texts its tokenizer then tells
-            the words apart, and whether it reads `whole_words`, as they are written.
-        texts: what the vocabulary is made of. Words of other texts are unknown to the model.
+        model_class: its config has `vocab_size`, `pad_token_id` and `embedding_dim`, and `train_embeddings` if word
+            vectors can be frozen; `reads_pairs` and `whole_words` are those of `build_tokenizer`.
+        texts: the source of the vocabulary; words of other texts are unknown.
         num_labels: number of classes; 1 for a regression.
-        embeddings: a file of word vectors, as for `read_embeddings`. Without one all word vectors are random, and
-            trained: the fixed vectors that `da` otherwise reads would tell it nothing of the words' meanings.
-        seed: of all that is random; the global generator is left as it was.
+        embeddings: a file for `read_embeddings`. Without one all word vectors are random and trained, even those of
+            `da`, which are frozen otherwise.
+        seed: of the weights; the global generator does not change.
         skip_bad_rows: as for `read_embeddings`.
         config_fields: as in `BuildContext`.
-        of_data: returns further fields of the config, which follow from the rows, given the tokenizer of their words.
+        of_data: returns further config fields that follow from the rows, given the tokenizer.
     """
     fields = checked_fields(config_fields or {}, model_class.config_class)
     tokenizer = build_tokenizer(texts, reads_pairs=model_class.reads_pairs, whole_words=model_class.whole_words)
@@ -148,7 +145,7 @@ def build_word_model(
 
 
 def saved_class(config_fields: Mapping[str, Any]) -> type[Any] | None:
-    """Return the class of `MODELS` that a saved config is of, and make transformers know it; None for other models.
+    """Return the class of `MODELS` of a saved config, and register it with transformers; None for other models.
 
     From then on the `Auto…` classes of transformers load the folder.
 
@@ -171,13 +168,12 @@ def _register(model_class: type[Any]) -> None:
 
 
 def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """Return fields of a model's config that a user gave, as it takes them: whole numbers are numbers, too.
+    """Return a user's fields of a model's config, with integers as floats where the config has a float.
 
-    All whole numbers among those of the models here that a user may set count something that there is at least one of:
-    units, filters, words, heads, layers, hops.
+    All integer fields count something that there is at least one of: units, filters, words, heads, layers, hops.
 
     Raises:
-        AlignAttnError: if one is of the data, is none of the config, has a value that cannot be, or would do nothing.
+        AlignAttnError: if a field follows from the data, is unknown, has an invalid value, or would do nothing.
     """
     inherited = {one.name for one in dataclasses.fields(PreTrainedConfig)}
     known = [one.name for one in dataclasses.fields(config_class) if one.name not in inherited | {*FIELDS_OF_THE_DATA}]
@@ -189,8 +185,8 @@ def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig
             raise AlignAttnError(
                 f"{config_class.__name__} has no field {name!r}{did_you_mean(name, known, aside=True)}"
             )
-        if wanted := _wanted(name, value, getattr(usual, name)):
-            raise AlignAttnError(f"{name} is {shown(value)}, and it is {wanted}: correct it")
+        if expected := _unmet(name, value, getattr(usual, name)):
+            raise AlignAttnError(f"{name} is {shown(value)} and must be {expected}: correct it")
         if isinstance(getattr(usual, name), float):
             fields[name] = float(value)
     try:
@@ -203,8 +199,8 @@ def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig
     return fields
 
 
-def _wanted(name: str, value: Any, usual: Any) -> str:
-    """What a field is, in words, if a value is none of that kind; empty where it is."""
+def _unmet(name: str, value: Any, usual: Any) -> str:
+    """What a field must be, if the value is not; otherwise empty."""
     if isinstance(usual, list | tuple):
         are_counts = isinstance(value, list | tuple) and all(map(_is_count, value))
         return "" if are_counts else "a list of whole numbers from 1"
@@ -222,7 +218,7 @@ def _wanted(name: str, value: Any, usual: Any) -> str:
 
 
 def _is_finite(value: Any) -> bool:
-    # Of a whole number, that there is such a float.
+    # Integers beyond the range of floats are not finite.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max
 
@@ -232,7 +228,7 @@ def _is_count(value: Any) -> bool:
 
 
 def build_model(model_class: type[Any], fields: Mapping[str, Any], seed: int) -> Any:
-    """Return an untrained model in evaluation mode; from then on the `Auto…` classes load what is saved of it.
+    """Return an untrained model in evaluation mode, and register its class with transformers.
 
     Args:
         model_class: of it.

@@ -30,8 +30,8 @@ class GraphLayer(nn.Module, ABC):
         in_features: of a node.
         head_dim: size d of a head's query, key and value.
         num_heads: heads H.
-        joins_heads: whether the heads stand side by side, `[n, H · d]`; their mean, `[n, d]`, otherwise.
-        dropout: probability with which a weight is dropped.
+        joins_heads: whether to concatenate the heads, `[n, H · d]`, instead of averaging them, `[n, d]`.
+        dropout: of the weights.
     """
 
     def __init__(self, in_features: int, head_dim: int, num_heads: int, *, joins_heads: bool, dropout: float) -> None:
@@ -63,7 +63,7 @@ class GATLayer(GraphLayer):
     """A layer of GAT, whose score is LeakyReLU(a · [W h_i ‖ W h_j]) (Veličković et al. 2018, eqs. 1 to 6).
 
     With a_l and a_r for the halves of a, queries are a_l ⊙ W h and keys a_r ⊙ W h: their features sum to the two terms
-    of the score, and they are what an alignment matches. (W h for both would be one cloud, and any distance 0.)
+    of the score, and an alignment matches their distributions. (W h for both would be one distribution.)
 
     Args:
         *sizes: as of `GraphLayer`.
@@ -96,7 +96,7 @@ class GATLayer(GraphLayer):
 
 @strict
 class GatConfig(PreTrainedConfig):
-    """The sizes of Veličković et al. 2018, §3.3, for Cora and Citeseer: PubMed has 8 `num_output_heads`."""
+    """The sizes of Veličković et al. 2018, §3.3, for Cora and Citeseer; PubMed has 8 `num_output_heads`."""
 
     model_type = MODEL_TYPE_PREFIX + "gat"
 
@@ -110,7 +110,7 @@ class GatConfig(PreTrainedConfig):
 
 
 class GatForNodeClassification(PreTrainedModel):
-    """Layers of graph attention, dropout before and an ELU between them (Veličković et al. 2018, §3.3)."""
+    """Layers of graph attention with dropout before and an ELU between them (Veličković et al. 2018, §3.3)."""
 
     config_class = GatConfig
     auto_class = AutoModel
@@ -132,30 +132,30 @@ class GatForNodeClassification(PreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def build(cls, material: BuildContext) -> BuiltModel:
-        """Return an untrained model for the features of the graph that the rows are of."""
-        task, fields = material.task, checked_fields(material.config_fields, cls.config_class)
+    def build(cls, context: BuildContext) -> BuiltModel:
+        """Return an untrained model for the features of the rows' graph."""
+        task, fields = context.task, checked_fields(context.config_fields, cls.config_class)
         assert isinstance(task, NodeClassification)
-        of_data = {"num_features": graph_of(material.rows).num_features, "num_labels": task.num_labels}
-        return BuiltModel(build_model(cls, fields | of_data, material.seed), None)
+        of_data = {"num_features": graph_of(context.rows).num_features, "num_labels": task.num_labels}
+        return BuiltModel(build_model(cls, fields | of_data, context.seed), None)
 
-    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
     def forward(
         self, node: Tensor, features: Tensor, edges: Tensor, labels: Tensor | None = None
     ) -> SequenceClassifierOutput:
         """Classify nodes of a graph.
 
         Args:
-            node: `[B]`, which of the graph's nodes.
-            features: `[n, num_features]`, dense or sparse by rows (CSR).
-            edges: `[2, E]`: a node that attends, and one that it attends.
+            node: `[B]`, numbers of nodes.
+            features: `[n, num_features]`, dense or CSR.
+            edges: `[2, E]`: an attending node and an attended one.
             labels: `[B]`, integers.
 
         Returns:
             `logits` `[B, num_labels]`, and `loss`, the cross entropy, where there are labels.
 
         Raises:
-            AlignAttnError: if the features are of another width than the model reads.
+            AlignAttnError: if the graph has another number of features than the model.
         """
         if features.shape[1] != self.config.num_features:
             raise AlignAttnError(
@@ -166,7 +166,7 @@ class GatForNodeClassification(PreTrainedModel):
         for layer in self.layers:
             states = F.elu(states) if layer is not self.layers[0] else states
             states = self._dropped(states)
-            # There is no product of rows that are sparse in half precision on a CPU.
+            # On a CPU there is no sparse product in half precision.
             with torch.autocast(states.device.type, enabled=False) if _is_sparse(states) else nullcontext():
                 states = layer(states, neighbours)
         logits = states.index_select(0, node)
@@ -174,7 +174,7 @@ class GatForNodeClassification(PreTrainedModel):
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def _dropped(self, states: Tensor) -> Tensor:
-        """Drop features; of sparse ones those that are there, for the others are 0 either way."""
+        """Apply dropout; of sparse features only to the nonzero ones."""
         rate = self.config.dropout
         if not (_is_sparse(states) and self.training):
             return F.dropout(states, rate, self.training)

@@ -1,4 +1,4 @@
-"""Layers of the models that are trained from scratch: what reads words in their context, and what pools them."""
+"""Layers of the models that are trained from scratch."""
 
 import math
 
@@ -12,16 +12,16 @@ from alignattn.attention.masks import CrossMask
 from alignattn.models.word_model import Sentences
 
 MAX_WAVE = 10_000
-"""Of the sinusoids, over 2 π (Vaswani et al. 2017, §3.5)."""
+"""The longest wavelength over 2 π (Vaswani et al. 2017, §3.5)."""
 
 FEED_FORWARD = 4
-"""Times the states' size, in the layer between (Vaswani et al. 2017, §3.3)."""
+"""Size of the inner layer over that of the states (Vaswani et al. 2017, §3.3)."""
 
 
 def run_recurrent(network: nn.RNNBase, sentences: Sentences) -> Sentences:
     """Return the hidden states of both directions, `[B, n, 2 · hidden_size]`, of right-padded `[B, n, d]`."""
     vectors, mask = sentences
-    # Packing refuses an empty sentence: it gets one word of padding, which the mask still hides.
+    # Packing refuses an empty sentence, so it gets one word of padding, which the mask still hides.
     lengths = mask.sum(dim=1).clamp(min=1).cpu()
     packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
     states, _ = pad_packed_sequence(network(packed)[0], batch_first=True, total_length=vectors.shape[1])
@@ -44,7 +44,7 @@ class Convolution(nn.Module):
     def forward(self, sentences: Sentences) -> Sentences:
         """Return `[B, n, filters]` of `[B, n, in_features]`."""
         vectors, mask = sentences
-        # What padding holds would be seen by the filters of the words beside it.
+        # The filters of neighbouring words would see padding.
         states = self.filters((vectors * mask[..., None]).mT).mT
         return Sentences(F.relu(states), mask)
 
@@ -68,7 +68,7 @@ class Recurrent(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of tokens to themselves or to others, by whatever slots it is given (Vaswani et al. 2017, §3.2.2).
+    """Self-attention or cross-attention with slots (Vaswani et al. 2017, §3.2.2).
 
     Args:
         size: of the states.
@@ -76,7 +76,7 @@ class MultiHeadAttention(nn.Module):
         dropout: probability with which a weight is dropped.
 
     Raises:
-        ValueError: if the states are not so many heads of one size.
+        ValueError: if the size is not divisible by the number of heads.
     """
 
     def __init__(self, size: int, num_heads: int, dropout: float) -> None:
@@ -91,15 +91,15 @@ class MultiHeadAttention(nn.Module):
         self.output_projection = nn.Linear(size, size)
 
     def forward(self, states: Tensor, attended: Tensor, mask: Tensor | CrossMask | None) -> Tensor:
-        """Return `[B, n, size]` of states `[B, n, size]` that attend others `[B, m, size]`; `mask` as of `attend`."""
+        """Return `[B, n, size]` of states `[B, n, size]` that attend to `[B, m, size]`; `mask` as of `attend`."""
         projected = (self.query_projection(states), self.key_projection(attended), self.value_projection(attended))
         heads = [part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in projected]
         gathered = attend(self, heads[0], heads[1], heads[2], mask, dropout=self.dropout)
         return self.output_projection(gathered.transpose(1, 2).flatten(2))
 
 
-class Around(nn.Module):
-    """What is around each part of a unit: LayerNorm(x + dropout(part of x))."""
+class AddAndNorm(nn.Module):
+    """The residual connection around each part of a unit: LayerNorm(x + dropout(part of x))."""
 
     def __init__(self, size: int, dropout: float) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Around(nn.Module):
         self.norm = nn.LayerNorm(size)
 
     def forward(self, states: Tensor, change: Tensor) -> Tensor:
-        """Return `[B, n, size]` of states and what a part made of them."""
+        """Return `[B, n, size]` of states and a part's output for them."""
         return self.norm(states + self.dropout(change))
 
 
@@ -126,14 +126,14 @@ class FeedForward(nn.Module):
 
 
 class SelfAttentionUnit(nn.Module):
-    """Tokens attend one another, and each is fed forward (Vaswani et al. 2017, figure 1, left); sizes of its parts."""
+    """Self-attention and a feed-forward layer (Vaswani et al. 2017, figure 1, left)."""
 
     def __init__(self, size: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         self.attention = MultiHeadAttention(size, num_heads, dropout)
-        self.after_attention = Around(size, dropout)
+        self.after_attention = AddAndNorm(size, dropout)
         self.feed_forward = FeedForward(size, dropout)
-        self.after_feed_forward = Around(size, dropout)
+        self.after_feed_forward = AddAndNorm(size, dropout)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """Return `[B, n, size]`; `mask` is as of `attend`."""
@@ -142,24 +142,24 @@ class SelfAttentionUnit(nn.Module):
 
 
 class GuidedAttentionUnit(nn.Module):
-    """SA and GA: tokens attend one another, then those of another modality, which guide them (figure 2, SGA)."""
+    """SGA of Yu et al. 2019, figure 2: self-attention, and attention to the tokens of another modality."""
 
     def __init__(self, size: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         self.attention = MultiHeadAttention(size, num_heads, dropout)
-        self.after_attention = Around(size, dropout)
+        self.after_attention = AddAndNorm(size, dropout)
         self.guided_attention = MultiHeadAttention(size, num_heads, dropout)
-        self.after_guided_attention = Around(size, dropout)
+        self.after_guided_attention = AddAndNorm(size, dropout)
         self.feed_forward = FeedForward(size, dropout)
-        self.after_feed_forward = Around(size, dropout)
+        self.after_feed_forward = AddAndNorm(size, dropout)
 
     def forward(self, states: Tensor, pairs: Tensor | None, guide: Tensor, across: CrossMask) -> Tensor:
-        """Return `[B, n, size]` of states `[B, n, size]` that a guide `[B, m, size]` is attended by.
+        """Return `[B, n, size]` of states `[B, n, size]` that attend to themselves and to a guide `[B, m, size]`.
 
         Args:
-            states: whose tokens attend.
-            pairs: which of them may attend which, as of `attend`.
-            guide: what they attend beside themselves.
+            states: the attending tokens.
+            pairs: the mask of self-attention, as of `attend`.
+            guide: the tokens of the other modality.
             across: which of the tokens and of the guide's are real.
         """
         states = self.after_attention(states, self.attention(states, states, pairs))
@@ -176,8 +176,8 @@ class WordProjection(nn.Linear):
     """
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return `[B, n, out_features]` of vectors `[B, n, in_features]`, which are taken √d times."""
-        # Beside positions, whose numbers are up to 1, vectors of length 1 would hardly be seen.
+        """Return `[B, n, out_features]` of vectors `[B, n, in_features]`, which are scaled by √d."""
+        # Vectors of length 1 would be small beside positions, whose entries are up to 1.
         states = super().forward(vectors * self.in_features**0.5)
         return states + sinusoids(states.shape[1], states.shape[2]).to(states)
 
@@ -217,7 +217,7 @@ def sinusoids(length: int, size: int) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the last dimension among what `mask` keeps.
+    """Softmax over the last dimension where `mask` is True.
 
     Args:
         scores: `[..., n]`.

@@ -1,4 +1,4 @@
-"""An end-to-end memory network (Sukhbaatar et al. 2015): a question attends to the sentences of a story, hop by hop."""
+"""An end-to-end memory network (Sukhbaatar et al. 2015): a question attends to a story's sentences, hop by hop."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -22,28 +22,28 @@ from alignattn.tasks import TextClassification
 
 ADJACENT, LAYER_WISE = "adjacent", "layer-wise"
 FIRST_DEVIATION = 0.1
-"""Of the first weights, all normal (§4.2)."""
+"""Of the normal initialisation (§4.2)."""
 MAX_HOPS = 3
 
 
 @strict
 class MemN2NConfig(PreTrainedConfig):
-    """The sizes of a memory network, those of §4.2 where it says any.
+    """The sizes of a memory network, from §4.2 where it gives any.
 
     Args:
         vocab_size: number of words, padding and unknown included.
         embedding_dim: size d of a memory and of the state.
         hops: how often the memories are read, 1 to 3.
-        tying: which embeddings are one (§2.2): `adjacent`, a hop's values are the next one's keys, the first keys are
-            the question's and the last values the answers'; or `layer-wise`, all hops have the same.
-        position_encoding: whether the words of a sentence are weighed by where they stand (§4.1).
-        temporal_encoding: whether a memory tells how many sentences ago it was (§4.1).
-        memory_size: the latest sentences that are kept.
-        longest_sentence: words after which a sentence is taken to end, whatever stands there.
+        tying: how embeddings are tied (§2.2): `adjacent`, a hop's values are the next hop's keys, the question has the
+            first keys and the answers the last values; or `layer-wise`, all hops share theirs.
+        position_encoding: whether words are weighed by their place in the sentence (§4.1).
+        temporal_encoding: whether a memory has an embedding of its age in sentences (§4.1).
+        memory_size: number of latest sentences to keep.
+        longest_sentence: a sentence ends after so many words.
         sentence_ends: ids of the words that end a sentence.
-        ties_answers: whether the answers are words, whose embeddings are the last hop's; of the data.
+        ties_answers: whether the answers are words with the embeddings of the last values.
         answer_words: their ids, in the order of the labels.
-        pad_token_id: the word that fills up a batch.
+        pad_token_id: the padding word.
     """
 
     model_type = MODEL_TYPE_PREFIX + "memn2n"
@@ -63,12 +63,7 @@ class MemN2NConfig(PreTrainedConfig):
 
 
 class SentenceTable(nn.Module):
-    """Sentences as vectors, Σ_j l_j ∗ E x_j + T_age (§4.1).
-
-    Args:
-        config: the sizes.
-        has_ages: whether it is of memories, which have an age.
-    """
+    """Sentences as vectors, Σ_j l_j ∗ E x_j + T_age (§4.1); a question has no age."""
 
     def __init__(self, config: MemN2NConfig, *, has_ages: bool = True) -> None:
         super().__init__()
@@ -84,7 +79,7 @@ class SentenceTable(nn.Module):
         return memories if self.ages is None else memories + self.ages.weight[: ids.shape[1]]
 
     def encoded(self, ids: Tensor) -> Tensor:
-        """Return the vectors of sentences `[…, d]` of words `[…, n]`, whatever their age."""
+        """Return the vectors of sentences without their age, `[…, d]` of words `[…, n]`."""
         vectors: Tensor = self.words(ids)
         is_word = ids.ne(self.words.padding_idx or 0)
         if self.weighs_positions:
@@ -109,7 +104,7 @@ def position_weights(is_word: Tensor, dim: int) -> Tensor:
 
 
 def words_of_labels(tokenizer: PreTrainedTokenizerFast, labels: Sequence[str]) -> list[int]:
-    """Return the ids of labels that are a word each, as a story's words are read; none unless all are, and differ."""
+    """Return the ids of labels if each of them is one word of its own; otherwise nothing."""
     ids = [tokenizer.encode(label) for label in labels]
     words = [of_label[0] for of_label in ids if len(of_label) == 1 and of_label[0] != tokenizer.unk_token_id]
     are_words = len(set(words)) == len(labels) and all(map(str.isalpha, tokenizer.convert_ids_to_tokens(words)))
@@ -117,15 +112,11 @@ def words_of_labels(tokenizer: PreTrainedTokenizerFast, labels: Sequence[str]) -
 
 
 class MemoryHop(nn.Module):
-    """Attention of the state to memories, o = Σ_i softmax_i(u · m_i) c_i (eqs. 1 and 2), with slots as in pooling.
-
-    Args:
-        table: makes the keys.
-    """
+    """Attention of the state to memories, o = Σ_i softmax_i(u · m_i) c_i (eqs. 1 and 2), with the slots of pooling."""
 
     num_heads = 1
     pooling_query = None
-    """It is the state, which is handed in."""
+    """The query is the state, an argument."""
 
     def __init__(self, table: SentenceTable) -> None:
         super().__init__()
@@ -140,7 +131,7 @@ class MemoryHop(nn.Module):
 
 
 class MemN2NForSequenceClassification(PreTrainedModel):
-    """Answers a question about a story, each answer a class."""
+    """Answers a question about a story; each answer is a class."""
 
     auto_class: ClassVar[type[Any]] = AutoModelForSequenceClassification
     config_class = MemN2NConfig
@@ -152,12 +143,11 @@ class MemN2NForSequenceClassification(PreTrainedModel):
         super().__init__(config)
         if config.tying not in (ADJACENT, LAYER_WISE) or not 1 <= config.hops <= MAX_HOPS:
             raise ValueError(
-                f"hops {config.hops} and tying {config.tying!r} are none: give 1 to {MAX_HOPS}, and {ADJACENT} or "
-                f"{LAYER_WISE}"
+                f"hops {config.hops} and tying {config.tying!r} must be 1 to {MAX_HOPS}, and {ADJACENT} or {LAYER_WISE}"
             )
         assert config.num_labels is not None
         is_adjacent = config.tying == ADJACENT
-        # Of a layer-wise network one hop is read again and again, as one layer is by ALBERT.
+        # A layer-wise network repeats one hop, as ALBERT repeats one layer.
         self.hops = nn.ModuleList(MemoryHop(SentenceTable(config)) for _ in range(config.hops if is_adjacent else 1))
         self.last_values = SentenceTable(config)
         self.question = None if is_adjacent else SentenceTable(config, has_ages=False)
@@ -167,11 +157,11 @@ class MemN2NForSequenceClassification(PreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def build(cls, material: BuildContext) -> BuiltModel:
+    def build(cls, context: BuildContext) -> BuiltModel:
         """Return an untrained model for the words of the rows; raises as `build_word_model` does."""
-        task = material.task
+        task = context.task
         assert isinstance(task, TextClassification)
-        is_adjacent = material.config_fields.get("tying", ADJACENT) == ADJACENT
+        is_adjacent = context.config_fields.get("tying", ADJACENT) == ADJACENT
 
         def of_data(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
             words = tokenizer.get_vocab()
@@ -181,15 +171,15 @@ class MemN2NForSequenceClassification(PreTrainedModel):
 
         return build_word_model(
             cls,
-            chain(task.labels, *(material.rows[column] for column in task.text_columns)),
+            chain(task.labels, *(context.rows[column] for column in task.text_columns)),
             num_labels=task.num_labels,
             embeddings=None,
-            seed=material.seed,
-            config_fields=material.config_fields,
+            seed=context.seed,
+            config_fields=context.config_fields,
             of_data=of_data,
         )
 
-    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
     def forward(
         self,
         input_ids: Tensor,
@@ -221,7 +211,7 @@ class MemN2NForSequenceClassification(PreTrainedModel):
     def memories(self, story: Sentences) -> Sentences:
         """Return the latest sentences of stories `[B, n]`, the last one first: words `[B, m, n']`, and which are real.
 
-        A story without any has one of nothing, for attention is to something.
+        An empty story has one empty sentence, because attention needs something.
         """
         ids, is_word = story
         ends = torch.tensor(self.config.sentence_ends, device=ids.device, dtype=ids.dtype)

@@ -1,4 +1,4 @@
-"""What a user may call a model, judged before anything is imported that could load one."""
+"""Checks of a model's name before anything heavy is imported."""
 
 import re
 from pathlib import Path
@@ -9,28 +9,28 @@ from alignattn.utils.errors import AlignAttnError, did_you_mean
 from alignattn.utils.places import input_folder
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-"""What the Hub can name a model; longer paths, and those from `.`, `~` or the root, are folders."""
+"""A model's id on the Hub; longer paths, and those from `.`, `~` or the root, are folders."""
 
 CHOICES = "a folder, or a Hub id that is cached or reachable"
-"""What a user may give as a model."""
+"""The values of a model option."""
 
 LEAST_ALIKE = 0.75
-"""How like a name of ours another is that is taken for a slip of it, and not for a model of the Hub."""
+"""A name this similar to one of ours is a misspelling, not a model of the Hub."""
 
 
 def model_folder(label: str, value: str) -> None:
-    """Refuse what is neither the folder of a model nor the name of a packaged one; arguments as of `model_name`."""
+    """Refuse anything but the folder of a model or the name of a packaged one; arguments as of `model_name`."""
     if value not in PACKAGED:
         input_folder(label, value)
 
 
 def model_name(label: str, value: str, *others: str) -> None:
-    """Refuse a name that no trained model can have: one of `MODELS`, a folder that is not there, a slip of a name.
+    """Refuse a name that no trained model can have: one of `MODELS`, a missing folder, a misspelling.
 
     Args:
         label: the option, for the message.
-        value: what it is given.
-        *others: further names that it may be given.
+        value: its value.
+        *others: further valid names.
     """
     known = (*PACKAGED, *others)
     path = Path(value)
@@ -38,7 +38,7 @@ def model_name(label: str, value: str, *others: str) -> None:
         return
     if value in MODELS:
         raise AlignAttnError(
-            f"{label} {value} starts from nothing, and `alignattn finetune` trains it: give the folder of a run of it"
+            f"{label} {value} is trained from scratch by `alignattn finetune`: give the folder of a run of it"
         )
     if path.is_file():
         raise AlignAttnError(f"{label} {value} is a file: give the folder of the model")
@@ -50,5 +50,5 @@ def model_name(label: str, value: str, *others: str) -> None:
 
 
 def model_to_train(label: str, value: str) -> None:
-    """Refuse what cannot be trained, as `model_name` does; one of `MODELS` can."""
+    """Refuse what cannot be trained, as `model_name` does; `MODELS` can be."""
     model_name(label, value, *MODELS)

@@ -1,13 +1,20 @@
-"""Pretrained encoders that PyPI packages bring along, by the name that `--model` takes."""
+"""Pretrained encoders in PyPI packages, by the name that `--model` takes."""
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from alignattn.models.zip_parts import unpacked
+from filelock import FileLock
+
 from alignattn.tasks import plain_name
-from alignattn.utils.errors import AlignAttnError, install_extra, listing
+from alignattn.utils.errors import MEGABYTE, AlignAttnError, install_extra, listing
 from alignattn.utils.files import cache_folder
 from alignattn.utils.publishing import short_path
 
@@ -19,17 +26,17 @@ SENTENCE_PAIRS: Mapping[str, str] = {
     "squadv2": "SQuAD",
     "qnli": "SQuAD, whose questions and paragraphs QNLI's rows are",
 }
-"""What the cards of all-MiniLM-L6-v2 and all-mpnet-base-v2 list of the tasks here among their training pairs."""
+"""The tasks here whose data the cards of all-MiniLM-L6-v2 and all-mpnet-base-v2 list as training pairs."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one package has of a model.
+    """The part of a model in one package.
 
     Attributes:
         package: on PyPI.
         module: of the package.
-        path: in the module's folder: of the model's folder, or of a part of the zip file that has it.
+        path: of the model's folder, or of a part of its zip file, in the module's folder.
     """
 
     package: str
@@ -37,7 +44,7 @@ class Piece:
     path: str
 
     def find(self) -> Path | None:
-        """Return where it is; None if the package is not installed."""
+        """Return its path; None if the package is not installed."""
         spec = find_spec(self.module)
         return None if spec is None or spec.origin is None else Path(spec.origin).parent / self.path
 
@@ -47,12 +54,12 @@ class PackagedModel:
     """A model in packages.
 
     Attributes:
-        pieces: all that it takes.
-        folder: of the model, the last two parts of its path.
+        pieces: in one or several packages.
+        folder: the last two parts of the path of the model's folder.
         extra: of this package, which installs it.
         hub_id: of the same model on the Hub.
-        seen: what its card lists of the pairs that it was trained on, by the task whose rows these are.
-        sha256: of the zip file that the pieces are parts of; None where the one piece is the model's folder.
+        seen: data that it was pretrained on according to its card, by task.
+        sha256: of the zip file whose parts the pieces are; None if the only piece is the model's folder.
     """
 
     pieces: tuple[Piece, ...]
@@ -64,7 +71,7 @@ class PackagedModel:
 
     @property
     def package(self) -> str:
-        """The packages in words."""
+        """The names of the packages."""
         names = [piece.package for piece in self.pieces]
         return names[0] if len(names) == 1 else f"{names[0]} to {names[-1].rpartition('-')[2]}"
 
@@ -95,11 +102,11 @@ PACKAGED: Mapping[str, PackagedModel] = {
 }
 
 NAMES: Mapping[str, str] = {packaged.folder: name for name, packaged in PACKAGED.items()}
-"""The name of each by the last parts of its folder's path."""
+"""The name of each model by the last parts of its folder's path."""
 
 
 def installed_source(hub_id: str) -> str:
-    """Return what a model of the Hub is loaded from: the folder of a package that has it, if one is installed."""
+    """Return the folder of an installed package that has a model of the Hub, or else its id."""
     for name, packaged in PACKAGED.items():
         if packaged.hub_id == hub_id and all(piece.find() is not None for piece in packaged.pieces):
             return model_source(name)
@@ -107,10 +114,9 @@ def installed_source(hub_id: str) -> str:
 
 
 def model_source(model: str) -> str:
-    """Return what transformers loads a model from: the folder of a packaged one, else the folder or Hub id that it is.
+    """Return what transformers loads a model from: the folder of a packaged one, else the given folder or Hub id.
 
-    It is a path of this machine: what is written names the model as the user did. A model that comes in parts is joined
-    where that was not done before.
+    The folder is a path of this machine, so files name the model as the user did. A model in parts is joined once.
     """
     if model not in PACKAGED:
         return model
@@ -127,10 +133,10 @@ def model_source(model: str) -> str:
 
 
 def seen_before(models: Iterable[str], tasks: Iterable[str]) -> list[str]:
-    """Return a sentence of each model that has seen rows of some tasks in its pretraining, as its card says.
+    """Return one sentence per model that was pretrained on data of some tasks, according to its card.
 
     Args:
-        models: as `--model` takes them: names, ids of the Hub or folders; each is told of once.
+        models: as `--model` takes them: names, ids of the Hub or folders.
         tasks: by name.
     """
     plain = {plain_name(task) for task in tasks}
@@ -139,8 +145,8 @@ def seen_before(models: Iterable[str], tasks: Iterable[str]) -> list[str]:
         for model in dict.fromkeys(models)
     }
     return [
-        f"The card of {short_path(model)} lists {listing(list(names))} among the pairs that it was trained on: its "
-        "figures there are of data that it has partly seen before."
+        f"The card of {short_path(model)} lists {listing(list(names))} among its training pairs: it has seen part of "
+        "this data before."
         for model, names in seen.items()
         if names
     ]
@@ -149,3 +155,53 @@ def seen_before(models: Iterable[str], tasks: Iterable[str]) -> list[str]:
 def _listed(model: str) -> Mapping[str, str]:
     found = (one for name, one in PACKAGED.items() if model in (name, one.hub_id) or model.endswith(one.folder))
     return next((one.seen for one in found), {})
+
+
+def unpacked(parts: Sequence[Path], sha256: str, folder: Path) -> Path:
+    """Return a folder from the parts of a zip file, unpacked if it is not there yet.
+
+    It is complete or absent: other processes wait for the one that unpacks, and the rest of a killed one is removed.
+
+    Args:
+        parts: of the zip file, in order.
+        sha256: of the whole file.
+        folder: to unpack to; the zip file has a folder of its name.
+
+    Raises:
+        AlignAttnError: if the joined parts are not the file.
+    """
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f".{folder.name}.lock"):
+        if not folder.is_dir():
+            prefix = f".{folder.name}-"
+            for left in folder.parent.glob(f"{prefix}*"):
+                shutil.rmtree(left)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as work:
+                _unpack(parts, sha256, Path(work), folder)
+    return folder
+
+
+def _unpack(parts: Sequence[Path], sha256: str, work: Path, folder: Path) -> None:
+    size = sum(part.stat().st_size for part in parts) / MEGABYTE
+    print(f"joining {len(parts)} parts of {folder.name} ({size:.0f} MB) to {folder}, once", file=sys.stderr)
+    joined = work / "joined.zip"
+    with joined.open("wb") as whole:
+        for part in parts:
+            with part.open("rb") as piece:
+                shutil.copyfileobj(piece, whole)
+    with joined.open("rb") as whole:
+        digest = hashlib.file_digest(whole, "sha256").hexdigest()
+    if digest != sha256:
+        raise AlignAttnError(
+            f"the {len(parts)} parts of {folder.name} beside {parts[0]} have another SHA-256 than {sha256}: install "
+            "their packages anew"
+        )
+    with zipfile.ZipFile(joined) as archive:
+        archive.extractall(work, [name for name in archive.namelist() if name.startswith(f"{folder.name}/")])
+    for path in (work / folder.name).rglob("*"):
+        if path.is_file():
+            with path.open("rb") as written:
+                os.fsync(written.fileno())
+    (work / folder.name).rename(folder)

@@ -14,16 +14,16 @@ from alignattn.utils.errors import AlignAttnError
 
 
 def split_pair(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, pad: int) -> list[Sentences]:
-    """Take joined pairs apart.
+    """Split joined pairs.
 
     Args:
         input_ids: `[B, n]`.
         attention_mask: `[B, n]`, not 0 = a real token.
         token_type_ids: `[B, n]`, 0 = a token of the first sentence, 1 = of the second.
-        pad: the id that fills up the shorter sentences.
+        pad: the padding id.
 
     Returns:
-        The first and the second sentences, as `take_words` gives them, `[B, n_a]` and `[B, n_b]`.
+        The first and the second sentences, as of `take_words`, `[B, n_a]` and `[B, n_b]`.
     """
     return [
         take_words(input_ids, attention_mask.bool() & (token_type_ids == sentence), pad)
@@ -40,8 +40,8 @@ def attend_both_ways(scores: Tensor, a: Sentences, b: Sentences) -> tuple[Tensor
         b: vectors `[B, n_b, d]` and their mask.
 
     Returns:
-        For each token of a what it meets in b, `[B, n_a, d]`, and for each of b what it meets in a, `[B, n_b, d]`;
-        zeros where the other sentence is empty.
+        The mean of b for each token of a, `[B, n_a, d]`, and of a for each token of b, `[B, n_b, d]`; zeros if the
+        other sentence is empty.
     """
     of_b = masked_softmax(scores, b.mask[:, None]) @ b.tokens
     of_a = masked_softmax(scores.mT, a.mask[:, None]) @ a.tokens
@@ -54,7 +54,7 @@ def side_by_side(first: Tensor, second: Tensor) -> Tensor:
 
 
 class SentencePairClassifier(WordModel):
-    """Embeds the words of joined pairs and hands the two sentences to `classify`, which a subclass gives."""
+    """Embeds the words of joined pairs; a subclass classifies the two sentences."""
 
     reads_pairs = True
 
@@ -62,7 +62,7 @@ class SentencePairClassifier(WordModel):
         """Logits `[B, num_labels]` of embedded sentences `[B, n_a, embedding_dim]` and `[B, n_b, embedding_dim]`."""
         raise NotImplementedError
 
-    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
     def forward(
         self,
         input_ids: Tensor,
@@ -79,7 +79,7 @@ class SentencePairClassifier(WordModel):
             labels: `[B]`, integers for cross entropy; floats for the squared error where `num_labels` is 1.
 
         Returns:
-            `logits` `[B, num_labels]`, and `loss` where there are labels.
+            `logits` `[B, num_labels]`, and `loss` if there are labels.
 
         Raises:
             AlignAttnError: if `token_type_ids` is None.
@@ -109,8 +109,8 @@ class DecomposableAttentionConfig(WordModelConfig):
 class DecomposableAttentionForSequenceClassification(SentencePairClassifier):
     """Attend, compare, aggregate (Parikh et al. 2016, §3).
 
-    Of the paper's model this leaves out the NULL token, for the encoding has no special tokens, and the scaling of
-    the word vectors to length 1, as AllenNLP does.
+    The NULL token of the paper is left out, because the encoding has no special tokens; the scaling of word vectors to
+    length 1 is left out as in AllenNLP.
     """
 
     config_class = DecomposableAttentionConfig
@@ -166,8 +166,8 @@ class EsimConfig(WordModelConfig):
 class EsimForSequenceClassification(SentencePairClassifier):
     """The sequential model of Chen et al. 2017, §3, without the tree LSTM.
 
-    As in AllenNLP the last hidden layer is a ReLU, where the paper has a tanh. The dropout before the LSTMs is plain,
-    where AllenNLP's drops the same units at every position.
+    As in AllenNLP the last hidden layer is a ReLU; the paper has a tanh. AllenNLP's dropout before the LSTMs drops the
+    same units at every position; this one does not.
     """
 
     config_class = EsimConfig
@@ -206,7 +206,7 @@ class EsimForSequenceClassification(SentencePairClassifier):
 
 @strict
 class CoAttentionConfig(WordModelConfig):
-    """`hidden_dim` units a direction; the sizes are ours, for Lu et al. 2016 pair a question with an image."""
+    """`hidden_dim` units per direction; the sizes are ours, because Lu et al. 2016 pair a question with an image."""
 
     model_type = MODEL_TYPE_PREFIX + "co-attention"
 
@@ -215,16 +215,13 @@ class CoAttentionConfig(WordModelConfig):
 
 
 class ParallelCoAttention(nn.Module):
-    """Pools two texts at once, each by weights that hang on the other (Lu et al. 2016, eqs. 3 to 5).
+    """Pools two texts, each by weights that depend on the other (Lu et al. 2016, eqs. 3 to 5).
 
         C = tanh(A W_c Bᵀ)
         H_a = tanh(W_a A + C (W_b B)),    a = softmax(w_a · H_a)
         â = Σ a_i A_i, and the same of b with Cᵀ.
 
-    Each side's is a pooling with keys H, which takes slots. W_a and W_b have biases, as all keys of `AttentionPooling`.
-
-    Args:
-        dim: size of a word's vector.
+    Each side is a pooling with keys H and with slots. W_a and W_b have biases, as all keys of `AttentionPooling`.
     """
 
     def __init__(self, dim: int) -> None:
@@ -234,7 +231,7 @@ class ParallelCoAttention(nn.Module):
         self.pooling_b = AttentionPooling(dim)
 
     def forward(self, a: Sentences, b: Sentences) -> tuple[Tensor, Tensor]:
-        """Return a vector a text, `[B, d]` each, of texts `[B, n_a, d]` and `[B, n_b, d]` that have a word each."""
+        """Return one vector per text, `[B, d]` each, of nonempty texts `[B, n_a, d]` and `[B, n_b, d]`."""
         affinity = torch.tanh(self.affinity(a.tokens) @ b.tokens.mT) * (a.mask[:, :, None] & b.mask[:, None])
         from_a, from_b = self.pooling_a.key_projection(a.tokens), self.pooling_b.key_projection(b.tokens)
         pooled_a = self.pooling_a.pool(torch.tanh(from_a + affinity @ from_b), *a)
@@ -244,8 +241,8 @@ class ParallelCoAttention(nn.Module):
 class CoAttentionForSequenceClassification(SentencePairClassifier):
     """Both directions of an LSTM over each text, co-attention, and the classes of the two vectors side by side.
 
-    Of the paper's model this is the level of its LSTM, without the levels of words and phrases. Its sum of both
-    vectors, which tells no text from the other, is `side_by_side` here.
+    Only the paper's LSTM level, without its levels of words and phrases. `side_by_side` replaces its sum of both
+    vectors, which does not distinguish the texts.
     """
 
     config_class = CoAttentionConfig
@@ -264,7 +261,7 @@ class CoAttentionForSequenceClassification(SentencePairClassifier):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def classify(self, a: Sentences, b: Sentences) -> Tensor:
-        """Logits `[B, num_labels]`; an empty text is read as one word of padding, whose vector is 0."""
+        """Logits `[B, num_labels]`; an empty text is one word of padding, whose vector is 0."""
         for side in (a, b):
             side.mask[:, 0] = True
         read = [self.encoder(Sentences(self.dropout(vectors), mask)) for vectors, mask in (a, b)]

@@ -19,7 +19,7 @@ SENTENCE_ENDS = (".", "!", "?", "。", "！", "？")
 
 BYTES = 256
 NO_BYTE = 0
-"""What stands behind a word that is shorter than others: no text has it."""
+"""The padding of a word; no text has it."""
 
 
 @strict
@@ -31,12 +31,7 @@ class TextClassifierConfig(WordModelConfig):
 
 
 class TextClassifier(WordModel):
-    """Hands the words of texts to `pooled`, which a subclass gives, and classifies what it makes of them.
-
-    Args:
-        config: the sizes.
-        pooled_dim: size of what `pooled` returns.
-    """
+    """Classifies the vector `[B, pooled_dim]` that `pooled`, of a subclass, makes of a text's words."""
 
     config_class = TextClassifierConfig
     config: TextClassifierConfig
@@ -61,7 +56,7 @@ class TextClassifier(WordModel):
         vectors: Tensor = self.dropout(self.embedding(input_ids))
         return vectors
 
-    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> SequenceClassifierOutput:
@@ -71,13 +66,13 @@ class TextClassifier(WordModel):
             input_ids: `[B, n]`.
             attention_mask: `[B, n]`, not 0 = a real word; None = all but `pad_token_id` are.
             labels: as of transformers' classifiers: `[B]` integers for classes, floats for a regression; `[B,
-                num_labels]` floats where each label is right or wrong by itself.
+                num_labels]` floats for several labels at once.
 
         Returns:
-            `logits` `[B, num_labels]`, and `loss` where there are labels.
+            `logits` `[B, num_labels]`, and `loss` if there are labels.
         """
         words = take_words(input_ids, self.real_words(input_ids, attention_mask), self.config.pad_token_id)
-        # An empty text is read as one word of padding, whose vector is 0: no pooling is finite over nothing.
+        # An empty text is one word of padding, whose vector is 0: no pooling is finite over nothing.
         words.mask[:, 0] = True
         return self.output(self.classifier(self.dropout(self.pooled(*words))), labels)
 
@@ -91,19 +86,14 @@ class ConvolutionConfig(TextClassifierConfig):
 
 @strict
 class TransformerEncoderConfig(TextClassifierConfig):
-    """Wu et al. 2020 do not say how many layers and heads theirs has: these are ours."""
+    """Wu et al. 2020 do not give the numbers of layers and heads: these are ours."""
 
     num_attention_heads: int = 8
     num_hidden_layers: int = 2
 
 
 class Encoder(NamedTuple):
-    """A kind of encoder.
-
-    Attributes:
-        build: makes one as a config says.
-        directions: the size of its states is so many times `hidden_dim`.
-    """
+    """How to build an encoder from a config; its states have the size `directions * hidden_dim`."""
 
     build: Callable[[Any], nn.Module]
     directions: int
@@ -119,11 +109,11 @@ TRANSFORMER = Encoder(
 )
 
 Pooling = Callable[[Tensor, Tensor], Tensor] | type[AttentionPooling] | type[FeaturePooling]
-"""A function of states `[B, n, d]` and their mask `[B, n]`, or the class of a module that is one, given d."""
+"""A function of states `[B, n, d]` and their mask `[B, n]`, or the class of such a module, which takes d."""
 
 
 class EncoderAndPooling(TextClassifier):
-    """A classifier that is an encoder and a pooling and nothing else: a subclass names them."""
+    """An encoder and a pooling, which a subclass names."""
 
     encoder_kind: ClassVar[Encoder]
     pooling_kind: ClassVar[Pooling]
@@ -145,7 +135,7 @@ class EncoderAndPooling(TextClassifier):
 def _classifier(
     name: str, config_class: type[TextClassifierConfig], encoder: Encoder, pooling: Pooling
 ) -> tuple[type[Any], type[Any]]:
-    """Return the classes of the config and the model that `--model` calls by a name."""
+    """Return the config class and the model class of a name of `--model`."""
     title = "".join(part.capitalize() for part in name.split("-"))
     fields = {"__module__": __name__, "__doc__": config_class.__doc__, "model_type": MODEL_TYPE_PREFIX + name}
     config: Any = strict(type(f"{title}Config", (config_class,), fields))
@@ -172,7 +162,7 @@ class HanConfig(TextClassifierConfig):
 
     Args:
         sentence_ends: ids of the words that end a sentence.
-        longest_sentence: words after which a sentence is taken to end, whatever stands there.
+        longest_sentence: a sentence ends after so many words.
     """
 
     model_type = MODEL_TYPE_PREFIX + "han"
@@ -197,9 +187,9 @@ class HanForSequenceClassification(TextClassifier):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def build(cls, material: BuildContext) -> BuiltModel:
-        """Return an untrained model, as `WordModel.build`, that knows what ends a sentence."""
-        built = super().build(material)
+    def build(cls, context: BuildContext) -> BuiltModel:
+        """Return an untrained model, as `WordModel.build`, with the words that end a sentence."""
+        built = super().build(context)
         words = built.tokenizer.get_vocab()
         built.model.config.sentence_ends = [words[end] for end in SENTENCE_ENDS if end in words]
         return built
@@ -210,7 +200,7 @@ class HanForSequenceClassification(TextClassifier):
         number, place = sentence_of_words(torch.isin(input_ids, ends), self.config.longest_sentence)
         rows = torch.arange(len(input_ids), device=input_ids.device)[:, None].expand_as(input_ids)
         counts = number.masked_fill(~mask, -1).amax(dim=1) + 1
-        # Sentences of all texts, one after another: as many as there are, whatever the text with the most has.
+        # Sentences of all texts, one after another, without padding for texts with few.
         sentence = (counts.cumsum(0) - counts)[rows] + number
         words = _scattered(input_ids[mask], sentence[mask], place[mask], self.config.pad_token_id)
         sentences = self.word_pooling(*self.word_encoder(Sentences(self.embedded(words.tokens), words.mask)))
@@ -221,11 +211,11 @@ class HanForSequenceClassification(TextClassifier):
 
 
 def sentence_of_words(ends: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-    """Return of each word its sentence's number in the text and its own in the sentence, both `[B, n]` from 0.
+    """Return the sentence of each word and its place in the sentence, both `[B, n]` from 0.
 
     Args:
-        ends: `[B, n]` bool, whether a word ends a sentence; of several in turn, as `?!`, the last does.
-        longest: words after which a sentence ends, whatever stands there.
+        ends: `[B, n]` bool, whether a word ends a sentence; in a sequence such as `?!` the last one does.
+        longest: a sentence ends after so many words.
     """
     index = torch.arange(ends.shape[1], device=ends.device).expand_as(ends)
     begins = torch.ones_like(ends)
@@ -236,7 +226,7 @@ def sentence_of_words(ends: Tensor, longest: int) -> tuple[Tensor, Tensor]:
 
 
 def _scattered(items: Tensor, row: Tensor, column: Tensor, filling: int) -> Sentences:
-    """Put items `[N, …]` at their row and column of a table that they make whole; what is left over is filled."""
+    """Put items `[N, …]` at their rows and columns of a table, and fill the rest."""
     shape = int(row.max()) + 1, int(column.max()) + 1
     table = items.new_full((*shape, *items.shape[1:]), filling)
     mask = torch.zeros(shape, dtype=torch.bool, device=items.device)
@@ -246,13 +236,13 @@ def _scattered(items: Tensor, row: Tensor, column: Tensor, filling: int) -> Sent
 
 @strict
 class LstmDmeConfig(TextClassifierConfig):
-    """The sizes of a text, and those of a word's spelling, which are ours; both are projected to `embedding_dim`.
+    """The sizes of texts, and our sizes of spellings; both vectors are projected to `embedding_dim`.
 
     Args:
         byte_dim: size of a byte's vector.
         spelling_filters: filters over a word's bytes.
         filter_width: bytes that a filter sees, an odd number.
-        longest_spelling: bytes of a word that are read.
+        longest_spelling: the maximum of bytes per word.
     """
 
     model_type = MODEL_TYPE_PREFIX + "lstm-dme"
@@ -264,11 +254,7 @@ class LstmDmeConfig(TextClassifierConfig):
 
 
 class Spelling(nn.Module):
-    """Vectors of words by their UTF-8 bytes: filters, and the maximum of each (Kim 2014, of bytes for words).
-
-    Args:
-        config: the sizes.
-    """
+    """Vectors of words by their UTF-8 bytes: filters, and the maximum of each (Kim 2014, with bytes for words)."""
 
     spellings: Tensor
 
@@ -280,14 +266,14 @@ class Spelling(nn.Module):
         self.filters = Convolution(config.byte_dim, config.spelling_filters, config.filter_width)
 
     def learn(self, words: Mapping[str, int]) -> None:
-        """Note how words are spelled, given their ids; those that are not among them have no bytes."""
+        """Store the spelling of words, given their ids; other words have none."""
         longest = self.spellings.shape[1]
         spelled = bytearray().join(word.encode()[:longest].ljust(longest, bytes([NO_BYTE])) for word in words)
         self.spellings[list(words.values())] = torch.frombuffer(spelled, dtype=torch.uint8).view(-1, longest)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return `[N, spelling_filters]` of the ids of words, `[N]`; 0 of one that has no bytes."""
-        # Each word is read once, however often it stands in the batch.
+        """Return `[N, spelling_filters]` of the ids of words, `[N]`; 0 for a word without a spelling."""
+        # Each word is read once, however often the batch has it.
         words, place = ids.unique(return_inverse=True)
         spelled = self.spellings[words].long()
         vectors: Tensor = maximum(*self.filters(Sentences(self.bytes(spelled), spelled != NO_BYTE)))[place]
@@ -295,12 +281,7 @@ class Spelling(nn.Module):
 
 
 class Projections(nn.Module):
-    """Each of several embeddings of a word projected to one size, w'_i = P_i w_i + b_i.
-
-    Args:
-        sizes: of the embeddings.
-        size: of all that comes out.
-    """
+    """Projects several embeddings of a word to one size, w'_i = P_i w_i + b_i."""
 
     def __init__(self, *sizes: int, size: int) -> None:
         super().__init__()
@@ -314,13 +295,9 @@ class Projections(nn.Module):
 
 
 class MetaEmbedding(QueryPooling):
-    """A word's vector of several: w = Σ_i α_i w'_i, α = softmax_i(a · w'_i), not contextualised (Kiela et al. 2018).
+    """One vector of several for a word: w = Σ_i α_i w'_i, α = softmax_i(a · w'_i) (Kiela et al. 2018, without context).
 
-    Their bias of the scores, which moves all of a word alike, is left out.
-
-    Args:
-        sizes: of the embeddings.
-        size: of the vector.
+    The bias of the scores is left out, because it shifts all scores of a word alike.
     """
 
     def __init__(self, *sizes: int, size: int) -> None:
@@ -333,9 +310,9 @@ class MetaEmbedding(QueryPooling):
 
 
 class LstmDmeForSequenceClassification(TextClassifier):
-    """A word's vector and its spelling weighed by a learned query, and the maximum over the states of an LSTM.
+    """Meta-embeddings of a word's vector and its spelling, and the maximum over the states of an LSTM.
 
-    Kiela et al. 2018 weigh vectors of several files; here one is of a file, or random, and the other of the spelling.
+    Kiela et al. 2018 combine vectors of several files.
     """
 
     config_class = LstmDmeConfig
@@ -350,9 +327,9 @@ class LstmDmeForSequenceClassification(TextClassifier):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def build(cls, material: BuildContext) -> BuiltModel:
-        """Return an untrained model, as `WordModel.build`, that knows how its words are spelled."""
-        built = super().build(material)
+    def build(cls, context: BuildContext) -> BuiltModel:
+        """Return an untrained model, as `WordModel.build`, with the spellings of its words."""
+        built = super().build(context)
         special = set(built.tokenizer.all_special_tokens)
         words = {word: index for word, index in built.tokenizer.get_vocab().items() if word not in special}
         model: Any = built.model

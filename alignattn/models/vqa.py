@@ -24,7 +24,7 @@ from alignattn.tasks.vqa.images import COLOURS, PICTURE_DIMS, REGION_DIMS, colou
 from alignattn.utils.errors import AlignAttnError
 
 Sides = tuple[str, str]
-"""What the queries and what the keys of an attention call are of."""
+"""The modalities of queries and of keys in an attention call."""
 WORDS, REGIONS = "words", "regions"
 
 
@@ -45,19 +45,12 @@ class Tokens:
         """`[B, 1, n, n]` bool, which may attend which among themselves; None = all."""
         if self.mask is None:
             return None
-        # Written out, for its diagonal tells which are real.
+        # Expanded, because its diagonal tells which are real.
         return self.mask[:, None, None, :].expand(-1, 1, self.mask.shape[1], -1)
 
 
 class CoAttention(nn.Module):
-    """The encoder-decoder of co-attention: L units of SA on words, then L of SA and GA on regions (§3.2, figure 5b).
-
-    Args:
-        size: of the states.
-        num_heads: heads H.
-        num_layers: units L of each.
-        dropout: probability with which a weight or a number is dropped.
-    """
+    """The encoder-decoder of co-attention: L units of SA on words, then L of SA and GA on regions (§3.2, figure 5b)."""
 
     def __init__(self, size: int, num_heads: int, num_layers: int, dropout: float) -> None:
         super().__init__()
@@ -67,14 +60,14 @@ class CoAttention(nn.Module):
 
     @property
     def attention_sides(self) -> tuple[Sides, ...]:
-        """What attends what in each attention call of a forward, in order."""
+        """The modalities of each attention call of a forward, in order."""
         of_words, of_regions = (WORDS, WORDS), ((REGIONS, REGIONS), (REGIONS, WORDS))
         return (*(of_words for _ in self.encoder), *(sides for _ in self.decoder for sides in of_regions))
 
     def forward(self, words: Tokens, regions: Tokens) -> tuple[Tensor, Tensor]:
-        """Return the states of words and of regions, as they came in."""
+        """Return the states of words and of regions, shaped like the inputs."""
         question, image = words.states, regions.states
-        # Made once: by what they are the alignment knows that all layers have the same.
+        # Made once: by their identity the alignment knows that all layers share them.
         of_words, of_regions, across = words.pairs, regions.pairs, CrossMask(regions.mask, words.mask)
         for unit in self.encoder:
             question = unit(question, of_words)
@@ -84,15 +77,15 @@ class CoAttention(nn.Module):
 
 
 class AttentionReduction(nn.Module):
-    """The tokens' mean by weights of a small network, softmax(MLP(x)), in one vector (§3.3, eqs. 9 and 10).
+    """The mean of the tokens by weights softmax(MLP(x)) as one vector (§3.3, eqs. 9 and 10).
 
-    It is a pooling, whose slots are none: it has neither queries nor keys.
+    A pooling without slots, because it has neither queries nor keys.
 
     Args:
         size: of the states.
-        inner: size of the network's hidden layer.
+        inner: size of the MLP's hidden layer.
         out: size of the vector.
-        dropout: probability with which a number of the hidden layer is dropped.
+        dropout: in the hidden layer.
     """
 
     def __init__(self, size: int, inner: int, out: int, dropout: float) -> None:
@@ -107,13 +100,13 @@ class AttentionReduction(nn.Module):
         return self.merge((self.weights(tokens)[:, None] @ tokens.states)[:, 0])
 
     def weights(self, tokens: Tokens) -> Tensor:
-        """Return what each token weighs, `[B, n]`; padding nothing."""
+        """Return the weights of the tokens, `[B, n]`; 0 for padding."""
         scores = self.weigh(self.dropout(self.inner(tokens.states).relu()))[..., 0]
         return scores.softmax(dim=-1) if tokens.mask is None else masked_softmax(scores, tokens.mask)
 
 
 NORM_GROUPS = 8
-"""Of the channels of a convolution, normalised together (Wu & He 2018): a batch's size does not matter."""
+"""Group normalisation (Wu & He 2018) does not depend on the batch size."""
 KERNEL, STRIDE = 3, 2
 
 
@@ -127,8 +120,8 @@ class McanConfig(WordModelConfig):
         num_hidden_layers: units of words, and of regions.
         reduction_dim: size of the hidden layer of the attention reduction.
         joint_dim: size of the vector that is classified.
-        feature_width: numbers of a region's features; 0 where pictures are read.
-        conv_channels: of the convolutions of a picture, each of which halves its sides; what is left are the regions.
+        feature_width: number of features of a region; 0 for pictures.
+        conv_channels: of the convolutions, each of which halves a picture's sides; the rest are the regions.
         pixel_mean: of each colour of the training pictures.
         pixel_deviation: standard deviation, likewise.
     """
@@ -148,7 +141,7 @@ class McanConfig(WordModelConfig):
 
 
 class PictureGrid(nn.Module):
-    """Convolutions that make a grid of cells of a picture, standardised by colour; trained with the rest.
+    """Convolutions of a picture, standardised by colour, to a grid of cells; trained with the rest.
 
     Args:
         channels: of each convolution.
@@ -205,31 +198,31 @@ class McanForVisualQuestionAnswering(WordModel):
         return PictureGrid(config.conv_channels, config.hidden_dim, config.pixel_mean, config.pixel_deviation)
 
     @classmethod
-    def build(cls, material: BuildContext) -> BuiltModel:
-        """Return an untrained model for the words of the questions and the task's kind of images."""
-        task = material.task
+    def build(cls, context: BuildContext) -> BuiltModel:
+        """Return an untrained model for the words of the questions and the images of the task."""
+        task = context.task
         assert isinstance(task, VisualQuestionAnswering)
         of_data: dict[str, Any] = {"feature_width": task.feature_width}
         if not task.reads_features:
-            mean, deviation = colour_moments(material.rows.unique(IMAGE), task.image_size)
+            mean, deviation = colour_moments(context.rows.unique(IMAGE), task.image_size)
             of_data |= {"pixel_mean": mean, "pixel_deviation": deviation}
         return build_word_model(
             cls,
-            material.rows[QUESTION][:],
+            context.rows[QUESTION][:],
             num_labels=task.num_labels,
-            embeddings=material.embeddings,
-            seed=material.seed,
-            skip_bad_rows=material.skip_bad_rows,
-            config_fields=material.config_fields,
+            embeddings=context.embeddings,
+            seed=context.seed,
+            skip_bad_rows=context.skip_bad_rows,
+            config_fields=context.config_fields,
             of_data=lambda _: of_data,
         )
 
     @property
     def attention_sides(self) -> tuple[Sides, ...]:
-        """What attends what in each attention call, in order: `layers` of an `AttentionConfig` are counted so."""
+        """The modalities of each attention call, in the order of `layers` of an `AttentionConfig`."""
         return self.co_attention.attention_sides
 
-    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
     def forward(
         self,
         input_ids: Tensor,
@@ -247,16 +240,16 @@ class McanForVisualQuestionAnswering(WordModel):
             image: `[B, 3, height, width]` of 0 to 1, or the features of regions `[B, boxes, feature_width]`.
             attention_mask: `[B, n]`, not 0 = a real word; None = all but `pad_token_id` are.
             image_mask: `[B, boxes]`, not 0 = a real region; None = all are.
-            answer_ids: `[B, a]`, classes that people answered.
-            answer_scores: `[B, a]`, how right each is, of 0 to 1; 0 where there is none.
-            labels: `[B]`, integers; not read where there are scores of several answers.
+            answer_ids: `[B, a]`, the classes of people's answers.
+            answer_scores: `[B, a]`, the accuracy of each, of 0 to 1; 0 for padding.
+            labels: `[B]`, integers; ignored if there are answer scores.
 
         Returns:
-            `logits` `[B, num_labels]`, and `loss` where there are labels: the cross entropy, or where several answers
-            have scores the binary cross entropy of every class (Yu et al. 2019, §3.3), summed over classes.
+            `logits` `[B, num_labels]`, and `loss` if there are labels: the cross entropy, or with answer scores the
+            binary cross entropy of every class (Yu et al. 2019, §3.3), summed over classes.
 
         Raises:
-            AlignAttnError: if the images are not what the model was built for.
+            AlignAttnError: if the model was built for other images.
         """
         self._check(image)
         words = Tokens(self._read(input_ids), self.real_words(input_ids, attention_mask))
@@ -267,7 +260,7 @@ class McanForVisualQuestionAnswering(WordModel):
         return SequenceClassifierOutput(loss=_loss(logits, labels, answer_ids, answer_scores), logits=logits)
 
     def _read(self, input_ids: Tensor) -> Tensor:
-        # On a CPU there is not for every type a kernel of it.
+        # On a CPU not every dtype has a kernel of an LSTM.
         with torch.autocast(input_ids.device.type, enabled=False):
             states: Tensor = self.lstm(self.embedding(input_ids))[0]
         return states
@@ -293,6 +286,6 @@ def _loss(
         return None
     if answer_ids is None or answer_scores is None:
         return F.cross_entropy(logits, labels)
-    # An answer that stands for none has the score 0, and leaves its class as it is.
+    # A padding answer has the score 0 and changes nothing.
     targets = torch.zeros_like(logits).scatter_add(1, answer_ids, answer_scores.to(logits.dtype))
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(logits)

@@ -1,4 +1,4 @@
-"""What all models share that are built for the words of a run's rows: word vectors, how they begin, the loss."""
+"""The base of the models for the words of a run's rows: word vectors, initialisation, loss."""
 
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
@@ -24,8 +24,8 @@ class WordModelConfig(PreTrainedConfig):
         embedding_dim: size of a word's vector.
         hidden_dim: size of the hidden layers.
         dropout: probability with which a hidden unit is dropped in training.
-        train_embeddings: whether the word vectors are trained or stay as they are.
-        pad_token_id: the word that fills up a batch; its vector is zero and stays so.
+        train_embeddings: whether the word vectors are trained.
+        pad_token_id: the padding word, whose vector is always zero.
     """
 
     vocab_size: int = 2
@@ -44,31 +44,29 @@ class Sentences(NamedTuple):
 
 
 def take_words(input_ids: Tensor, belongs: Tensor, pad: int) -> Sentences:
-    """Take some of the words of each row, in their order.
+    """Return some of the words of each row, in their order, right-padded to the longest, `[B, n']`.
+
+    A batch of only empty rows has the length 1, so that later layers have something to mask.
 
     Args:
         input_ids: `[B, n]`.
         belongs: `[B, n]` bool, which to take.
-        pad: the id that fills up the shorter ones.
-
-    Returns:
-        Them, right-padded to the longest, `[B, n']`. A batch of nothing but empty ones has the length 1, so that later
-        layers have something to mask.
+        pad: the padding id.
     """
-    # A batch without any still has a column to take.
+    # An extra column, in case there is no word at all.
     ids, belongs = F.pad(input_ids, (0, 1), value=pad), F.pad(belongs, (0, 1))
     order, mask = to_the_front(belongs)
     return Sentences(ids.gather(1, order).masked_fill(~mask, pad), mask)
 
 
 def to_the_front(belongs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where some of the tokens of each row stand, in their order, and behind them others that fill it up.
+    """Return the places of some tokens of each row, in their order, and behind them of others as padding.
 
     Args:
-        belongs: `[B, n]` bool, which they are.
+        belongs: `[B, n]` bool, which tokens.
 
     Returns:
-        Their places, `[B, n']` with n' the most that a row has and 1 at least, and which of these are of them, bool.
+        The places, `[B, n']` with n' the maximum per row and at least 1, and which of them belong, bool.
     """
     longest = max(int(belongs.sum(dim=1).max()), 1)
     order = belongs.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
@@ -76,9 +74,9 @@ def to_the_front(belongs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class WordModel(PreTrainedModel):
-    """A classifier with a table of word vectors, `embedding`.
+    """A classifier with word vectors, `embedding`.
 
-    Of texts it reads what BERT reads, without special tokens, so that transformers' Trainer and collators carry it.
+    Its inputs are BERT's without special tokens, so transformers' Trainer and collators work with it.
     """
 
     auto_class: ClassVar[type[Any]] = AutoModelForSequenceClassification
@@ -94,23 +92,23 @@ class WordModel(PreTrainedModel):
         self._fix_embeddings()
 
     @classmethod
-    def build(cls, material: BuildContext) -> BuiltModel:
+    def build(cls, context: BuildContext) -> BuiltModel:
         """Return an untrained model for the words of the rows; raises as `build_word_model` does."""
-        task = material.task
+        task = context.task
         assert isinstance(task, (TextClassification, MultiLabelClassification))
         return build_word_model(
             cls,
-            chain.from_iterable(material.rows[column] for column in task.text_columns),
+            chain.from_iterable(context.rows[column] for column in task.text_columns),
             num_labels=task.num_labels,
-            embeddings=material.embeddings,
-            seed=material.seed,
-            skip_bad_rows=material.skip_bad_rows,
-            config_fields=material.config_fields,
+            embeddings=context.embeddings,
+            seed=context.seed,
+            skip_bad_rows=context.skip_bad_rows,
+            config_fields=context.config_fields,
         )
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model; transformers' own function would leave fixed word vectors trainable."""
+        """Load a model; transformers' own function would leave frozen word vectors trainable."""
         loaded = super().from_pretrained(*args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded  # a tuple with output_loading_info=True
         model._fix_embeddings()
@@ -120,11 +118,11 @@ class WordModel(PreTrainedModel):
         self.embedding.weight.requires_grad_(self.config.train_embeddings)
 
     def real_words(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Return which words are real, `[B, n]` bool: without a mask all but those of padding."""
+        """Return which words are real, `[B, n]` bool: without a mask all but padding."""
         return input_ids != self.config.pad_token_id if attention_mask is None else attention_mask.bool()
 
     def output(self, logits: Tensor, labels: Tensor | None) -> SequenceClassifierOutput:
-        """Return logits `[B, num_labels]`, and where there are labels transformers' loss for such."""
+        """Return logits `[B, num_labels]`, and transformers' loss if there are labels."""
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)

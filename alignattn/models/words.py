@@ -2,7 +2,7 @@
 
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,19 +25,19 @@ MAX_WORDS = 100_000
 # These models take any length; code that reads `model_max_length` wants a number.
 MAX_LENGTH = 100_000
 WITHOUT_BLANKS = r"[\p{Han}\p{Hiragana}\p{Katakana}ー]"
-"""Characters of which each is a word, for no blanks stand between words: of Chinese and Japanese."""
-# How many lines are asked how many numbers a line has: a broken one among them is outvoted.
+"""Characters of Chinese and Japanese, each of which is a word, because no blanks stand between words."""
 LINES_TO_VOTE = 100
+"""The first lines vote on how many numbers a line has, which outvotes a broken one."""
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Word vectors read from a file.
+    """Word vectors of a file.
 
     Args:
-        vectors: each word found with its vector `[dim]`, float32.
+        vectors: each word with its vector `[dim]`, float32.
         dim: size of a vector.
-        bad_lines: of each line (row, of an npz file) passed over its number, from 1, and what is wrong with it.
+        bad_lines: number, from 1, and problem of each line (row, of an npz file) that was skipped.
     """
 
     vectors: Mapping[str, Vector]
@@ -53,26 +53,29 @@ def build_tokenizer(
     reads_pairs: bool = True,
     whole_words: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are the lower-cased words and punctuation marks of `texts`, and each `WITHOUT_BLANKS`.
+    """Return a tokenizer whose tokens are the lower-cased words and punctuation marks of texts.
 
-    A pair is joined without special tokens; `token_type_ids` tell its sentences apart.
+    Each character of `WITHOUT_BLANKS` is a word. A pair is joined without special tokens; `token_type_ids` tell its
+    sentences apart.
 
     Args:
-        texts: what to take the words from.
-        max_words: the most words kept, the most frequent first.
+        texts: the source of the words.
+        max_words: the maximum of words, the most frequent first.
         min_count: a word that occurs less often is unknown.
-        reads_pairs: whether it gives `token_type_ids`.
-        whole_words: whether what stands between blanks is one token, in the letters that it is written in: of a tagged
-            word, whose name they may tell.
+        reads_pairs: whether it returns `token_type_ids`.
+        whole_words: whether words are split only at blanks and keep their case, which may tell the tag of a word.
     """
     if min(max_words, min_count) < 1:
         raise AlignAttnError(f"max_words is {max_words}, min_count {min_count}: give at least 1")
     special = [PADDING, UNKNOWN]
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), *([] if whole_words else [normalizers.Lowercase()])]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if whole_words else _words_of_running_text()
+    if whole_words:
+        tokenizer.normalizer = normalizers.NFC()
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    else:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+        ideographs = pre_tokenizers.Split(Regex(WITHOUT_BLANKS), behavior="isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([ideographs, pre_tokenizers.BertPreTokenizer()])
     tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
     trainer = trainers.WordLevelTrainer(
         vocab_size=max_words + len(special), min_frequency=min_count, special_tokens=special, show_progress=False
@@ -89,123 +92,78 @@ def build_tokenizer(
     )
 
 
-def _words_of_running_text() -> pre_tokenizers.PreTokenizer:
-    apart = pre_tokenizers.Split(Regex(WITHOUT_BLANKS), behavior="isolated")
-    return pre_tokenizers.Sequence([apart, pre_tokenizers.BertPreTokenizer()])
-
-
 def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows: bool | None = None) -> Embeddings:
-    """Read the vectors of `words`, or all of them where it is None.
+    """Read the vectors of `words`, or all of them if it is None.
 
     Args:
-        path: a text file as GloVe's, `word v1 … vd` a line, UTF-8 (a first line `N d`, as word2vec writes it, is passed
-            over); or an `.npz` file with the arrays `words` `[N]` of strings and `vectors` `[N, d]`.
-        words: those whose vectors are wanted. The numbers of other words are not looked at.
-        skip_bad_rows: pass over broken lines and list them, rather than raise at the first; None where the command has
-            no such option.
+        path: a text file like GloVe's, `word v1 … vd` per line, UTF-8, with or without word2vec's first line `N d`; or
+            an `.npz` file with the arrays `words` `[N]` of strings and `vectors` `[N, d]`.
+        words: the wanted words. The numbers of other words are not checked.
+        skip_bad_rows: skip and list broken lines instead of raising at the first; None if the command has no such
+            option.
     """
     check_file(path, "give a file of word vectors")
+    vectors: dict[str, Vector] = {}
     bad_lines: list[tuple[int, str]] = []
-
-    def report(line: int, problem: str) -> None:
-        if not skip_bad_rows:
+    dim, lines = _npz_lines(path, words) if path.suffix == ".npz" else _text_lines(path, words)
+    for number, word, vector in lines:
+        problem = vector if isinstance(vector, str) else None
+        if problem is None and vector is not None and not np.isfinite(vector).all():
+            problem = f"the vector of {word!r} holds NaN or infinity"
+        if problem is not None and not skip_bad_rows:
             advice = "" if skip_bad_rows is None else ", or leave bad lines out with --skip_bad_rows"
-            raise AlignAttnError(f"{path}, line {line}: {problem}; correct it{advice}")
-        bad_lines.append((line, problem))
-
-    read = _read_npz if path.suffix == ".npz" else _read_text
-    vectors, dim = read(path, None if words is None else frozenset(words), report)
+            raise AlignAttnError(f"{path}, line {number}: {problem}; correct it{advice}")
+        if problem is not None:
+            bad_lines.append((number, problem))
+        elif vector is not None:
+            # Of a word that stands twice, as in lower-cased files, the first is more frequent.
+            vectors.setdefault(word, vector)  # type: ignore[arg-type]
     return Embeddings(vectors, dim, tuple(bad_lines))
 
 
-Report = Callable[[int, str], None]
+Lines = Iterator[tuple[int, str, Vector | str | None]]
+"""Number, from 1, word, and vector of a line; None if it is not wanted, a text if it is bad."""
 
 
-def _read_text(path: Path, words: Collection[str] | None, report: Report) -> tuple[dict[str, Vector], int]:
-    dim = _text_dim(path)
-    vectors: dict[str, Vector] = {}
-    with progress(path.name, path.stat().st_size, "byte", scaled=True) as bar:
-        for number, line in enumerate(_lines(path), 1):
-            bar.update(len(line))
-            if number == 1 and _header_dim(line) is not None:
-                continue
-            try:
-                word, vector = _parse_line(line, dim, words)
-            except ValueError as error:
-                report(number, str(error))
-                continue
-            if vector is not None:
-                # Of a word that stands twice, which happens where files were lower-cased, the first is more frequent.
-                vectors.setdefault(word, vector)
-    return vectors, dim
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Lines as bytes: GloVe's 840B file holds words with characters that text mode would take for line ends."""
+def _text_lines(path: Path, words: Collection[str] | None) -> tuple[int, Lines]:
+    # As bytes: GloVe's 840B file holds words with characters that text mode would take for line ends.
     with path.open("rb") as file:
-        yield from file
-
-
-def _text_dim(path: Path) -> int:
-    """How many numbers a line has: what a header says, else what most of the first lines have."""
-    first_lines = list(islice(_lines(path), LINES_TO_VOTE))
-    dim = _header_dim(first_lines[0]) if first_lines else None
-    if dim is None:
-        votes = Counter(line.strip().count(b" ") for line in first_lines)
-        dim = max(votes, key=lambda count: (votes[count], count), default=0)
+        first_lines = list(islice(file, LINES_TO_VOTE))
+    header = first_lines[0].split() if first_lines else []
+    has_header = len(header) == 2 and all(field.isdigit() for field in header)
+    votes = Counter(line.strip().count(b" ") for line in first_lines)
+    dim = int(header[1]) if has_header else max(votes, key=lambda count: (votes[count], count), default=0)
     if dim == 0:
         raise AlignAttnError(f"{path} holds no word vectors: give a text file with `word v1 … vd` on each line")
-    return dim
+
+    def lines() -> Lines:
+        with path.open("rb") as file, progress(path.name, path.stat().st_size, "byte", scaled=True) as bar:
+            for number, line in enumerate(file, 1):
+                bar.update(len(line))
+                if number > 1 or not has_header:
+                    yield number, *_parse_line(line, dim, words)
+
+    return dim, lines()
 
 
-def _header_dim(line: bytes) -> int | None:
-    fields = line.split()
-    if len(fields) == 2 and all(field.isdigit() for field in fields):
-        return int(fields[1])
-    return None
-
-
-def _parse_line(line: bytes, dim: int, words: Collection[str] | None) -> tuple[str, Vector | None]:
-    """A line's word and, if it is wanted, its vector; ValueError says what is wrong with the line."""
-    # From the right, for a word of GloVe's 840B file may hold blanks.
+def _parse_line(line: bytes, dim: int, words: Collection[str] | None) -> tuple[str, Vector | str | None]:
+    # From the right, because a word of GloVe's 840B file may hold blanks.
     start, *numbers = line.rstrip(b"\r\n ").rsplit(b" ", dim)
     if len(numbers) < dim or not start:
-        raise ValueError(f"expected a word and {dim} numbers, found {len(line.split())} fields")
+        return "", f"expected a word and {dim} numbers, found {len(line.split())} fields"
     try:
         word = start.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError("the word is not UTF-8") from error
+    except UnicodeDecodeError:
+        return "", "the word is not UTF-8"
     if words is not None and word not in words:
         return word, None
     try:
-        vector = np.array(numbers, dtype=np.float32)
-    except ValueError as error:
-        raise ValueError(f"the vector of {word!r} holds something that is no number") from error
-    _check_finite(word, vector)
-    return word, vector
+        return word, np.array(numbers, dtype=np.float32)
+    except ValueError:
+        return word, f"the vector of {word!r} holds something that is no number"
 
 
-def _check_finite(word: str, vector: Vector) -> None:
-    if not np.isfinite(vector).all():
-        raise ValueError(f"the vector of {word!r} holds NaN or infinity")
-
-
-def _read_npz(path: Path, words: Collection[str] | None, report: Report) -> tuple[dict[str, Vector], int]:
-    names, table = _npz_arrays(path)
-    vectors: dict[str, Vector] = {}
-    for number, (word, vector) in enumerate(zip(names.tolist(), table, strict=True), 1):
-        if words is not None and word not in words:
-            continue
-        try:
-            _check_finite(word, vector)
-        except ValueError as error:
-            report(number, str(error))
-        else:
-            vectors.setdefault(word, vector.astype(np.float32))
-    return vectors, table.shape[1]
-
-
-def _npz_arrays(path: Path) -> tuple[NDArray[np.str_], NDArray[np.floating]]:
+def _npz_lines(path: Path, words: Collection[str] | None) -> tuple[int, Lines]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             names, table = arrays["words"], arrays["vectors"]
@@ -219,24 +177,28 @@ def _npz_arrays(path: Path) -> tuple[NDArray[np.str_], NDArray[np.floating]]:
             f"{path}: `words` is {names.dtype} {list(names.shape)} and `vectors` {table.dtype} {list(table.shape)}; "
             "expected strings [N] and floats [N, d]"
         )
-    return names, table
+    rows = enumerate(zip(names.tolist(), table, strict=True), 1)
+    wanted = (
+        (number, word, vector.astype(np.float32)) for number, (word, vector) in rows if words is None or word in words
+    )
+    return table.shape[1], wanted
 
 
 def embedding_matrix(tokenizer: PreTrainedTokenizerBase, vectors: Mapping[str, Vector], seed: int) -> Tensor:
-    """The table of word vectors of a model.
+    """Return the embedding matrix of a model.
 
-    A word without a vector gets a random one, normal with the mean and standard deviation of all numbers found, as
-    AllenNLP's `Embedding` draws them.
+    A word without a vector gets a random one, normal with the mean and standard deviation of all known numbers, as in
+    AllenNLP's `Embedding`.
 
     Args:
-        tokenizer: whose vocabulary the table is for; V words.
-        vectors: as `Embeddings` holds them, each `[d]`.
+        tokenizer: with a vocabulary of V words.
+        vectors: of `Embeddings`, each `[d]`.
         seed: of the random vectors.
 
     Returns:
         `[V, d]` float32; the row of the padding token is 0.
     """
-    # Sorted, for the order of the vocabulary differs from call to call, and with it the last bit of a sum.
+    # Sorted, because the order of the vocabulary differs from call to call, and with it the last bit of a sum.
     rows = {index: vectors[word] for word, index in sorted(tokenizer.get_vocab().items()) if word in vectors}
     if not rows:
         raise AlignAttnError("none of the words has a vector: are the vectors of another language, or not lower-cased?")

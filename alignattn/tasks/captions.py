@@ -60,8 +60,8 @@ class CaptionsProcessor(SequencesProcessor):
 
     def generate(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
         """Return the generated tokens, `[B, n]`, and the logarithm of their probability, `[B]`."""
-        generated: tuple[Tensor, Tensor] = model.write(
-            batch[IMAGE], num_beams=options.num_beams, most=options.max_length
+        generated: tuple[Tensor, Tensor] = model.generate(
+            batch[IMAGE], num_beams=options.num_beams, max_length=options.max_length
         )
         return generated
 

@@ -9,7 +9,7 @@ import alignattn
 from alignattn.attention.choices import VALUES
 from alignattn.attention.pooling import AttentionPooling, FeaturePooling
 from alignattn.models.memory import MemN2NConfig, MemoryHop, SentenceTable
-from alignattn.models.sequence.lstm_writer import StepAttention
+from alignattn.models.sequence.lstm import StepAttention
 from alignattn.models.text_classifiers import MetaEmbedding
 from alignattn.utils.errors import AlignAttnError
 

@@ -110,7 +110,7 @@ def test_a_broken_line_of_the_embeddings_is_named(run, vectors: Path, capsys) ->
         (["--model", "co-attention", "--balance", "start"], "co-attention has no heads whose queries are many"),
         (["--model", "esim", "--text_columns", "a"], "--model esim compares the two texts of a pair"),
         (["--model", "da", "--model_config", "no_such=1"], "has no field 'no_such'"),
-        (["--model", "da", "--model_config", "hidden_dim=0"], "hidden_dim is 0, and it is a whole number from 1"),
+        (["--model", "da", "--model_config", "hidden_dim=0"], "hidden_dim is 0 and must be a whole number from 1"),
         (["--model", "da", "--embeddings", "missing.txt"], "missing.txt"),
         (["--model", "./missing", "--embeddings", "missing.txt"], "--embeddings is for da, esim, "),
     ],

@@ -28,7 +28,7 @@ def test_every_count_of_a_config_is_at_least_one(name):
     assert "hidden_dim" in counts or name == "memn2n"
     for field in counts:
         for value in (0, -1, None, True, 1.5, "many"):
-            assert refusal(name, **{field: value}).startswith(f"{field} is {value!r}, and it is a")
+            assert refusal(name, **{field: value}).startswith(f"{field} is {value!r} and must be a")
         checked_fields({field: getattr(config, field)}, type(config))
     for field in own & {*FIELDS_OF_THE_DATA}:
         assert refusal(name, **{field: getattr(config, field)}) == f"{field} follows from the data: do not set it"
@@ -37,14 +37,14 @@ def test_every_count_of_a_config_is_at_least_one(name):
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("cnn", {"filter_width": 4}, "filter_width is 4, and it is an odd number from 1: correct it"),
-        ("lstm-dme", {"filter_width": 0}, "filter_width is 0, and it is an odd number from 1: correct it"),
-        ("captioner", {"conv_channels": [8, 0]}, "conv_channels is [8, 0], and it is a list of whole numbers from 1"),
-        ("gat", {"dropout": 1}, "dropout is 1, and it is a number from 0, below 1"),
-        ("lstm", {"dropout": float("nan")}, "dropout is nan, and it is a number from 0, below 1"),
-        ("lstm", {"dropout": False}, "dropout is False, and it is a number from 0, below 1"),
-        ("gat", {"negative_slope": float("inf")}, "negative_slope is inf, and it is a finite number: correct it"),
-        ("gat", {"negative_slope": "steep"}, "negative_slope is 'steep', and it is a finite number: correct it"),
+        ("cnn", {"filter_width": 4}, "filter_width is 4 and must be an odd number from 1: correct it"),
+        ("lstm-dme", {"filter_width": 0}, "filter_width is 0 and must be an odd number from 1: correct it"),
+        ("captioner", {"conv_channels": [8, 0]}, "conv_channels is [8, 0] and must be a list of whole numbers from 1"),
+        ("gat", {"dropout": 1}, "dropout is 1 and must be a number from 0, below 1"),
+        ("lstm", {"dropout": float("nan")}, "dropout is nan and must be a number from 0, below 1"),
+        ("lstm", {"dropout": False}, "dropout is False and must be a number from 0, below 1"),
+        ("gat", {"negative_slope": float("inf")}, "negative_slope is inf and must be a finite number: correct it"),
+        ("gat", {"negative_slope": "steep"}, "negative_slope is 'steep' and must be a finite number: correct it"),
         ("han", {"sentence_ends": [1, 2]}, "sentence_ends follows from the data: do not set it"),
         ("transformer-crf", {"crf_tags": "BIO"}, "crf_tags follows from the data: do not set it"),
         ("memn2n", {"memroy_size": 3}, "MemN2NConfig has no field 'memroy_size' (did you mean 'memory_size'?)"),
@@ -83,7 +83,7 @@ def test_weights_of_hard_attention_are_finite_and_of_hard_attention(name, field)
     for value in (float("nan"), float("inf"), -float("inf"), -0.5, -1, 10**400, None, True, "much"):
         said = refusal(name, **{field: value}, hard_attention=True)
         assert said.startswith(f"{field} is ")
-        assert said.endswith(", and it is a finite number from 0: correct it")
+        assert said.endswith(" and must be a finite number from 0: correct it")
     for value in (0, 2, 0.5):
         assert checked_fields({field: value, "hard_attention": True}, config_class)[field] == value
     for beside in ({}, {"hard_attention": False}):

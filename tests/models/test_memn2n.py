@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from alignattn.tasks.texts.stories import PLACES, made_stories, read_babi
 from autocast import assert_near_under_autocast
 from resumed import assert_goes_on, finetune
 from slots_taken import STEP_BY_STEP, assert_counts, fill
@@ -21,6 +20,8 @@ from alignattn.models.memory import ADJACENT, LAYER_WISE, MemN2NForSequenceClass
 from alignattn.models.sentence_pairs import split_pair
 from alignattn.models.word_model import Sentences
 from alignattn.tasks import TextClassification, get_task
+from alignattn.tasks.formats.babi import read_babi
+from alignattn.tasks.stories import PLACES, made_stories
 from alignattn.utils.errors import AlignAttnError
 
 TASK = TextClassification(
@@ -197,7 +198,7 @@ BABI = "1 Mary moved to the bathroom.\n2 Where is Mary? \tbathroom\t1\n3 John sl
 
 
 def test_a_file_of_babi_is_read_and_its_mistakes_are_one_line(tmp_path):
-    rows = read_babi(Path("qa.txt"), BABI + "1 Ann went.\n2 Where?\thall\n")
+    rows = read_babi(Path("qa.txt"), BABI + "1 Ann went.\n2 Where?\thall\n").columns
     assert rows["story"] == ["Mary moved to the bathroom.", "Mary moved to the bathroom. John slept.", "Ann went."]
     assert rows["question"] == ["Where is Mary?", "Where is John?", "Where?"]
     assert rows["answer"] == ["bathroom", "garden", "hall"]

@@ -463,7 +463,7 @@ def test_default_sizes_are_the_published_ones():
         ({"hiden_dim": 3}, "no field 'hiden_dim'"),
         ({"hidden_dim": "many"}, "hidden_dim"),
         ({"dropout": 1.5}, "dropout"),
-        ({"hidden_dim": -1}, "hidden_dim is -1, and it is a whole number from 1"),
+        ({"hidden_dim": -1}, "hidden_dim is -1 and must be a whole number from 1"),
         ({"vocab_size": 3}, "follows from the data"),
     ],
 )

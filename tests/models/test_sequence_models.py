@@ -17,8 +17,7 @@ from alignattn import AlignAttnError
 from alignattn.finetuning.model_options import ModelOptions, check_fits
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
-from alignattn.models.sequence.decoding import Limits, beam_search, greedy
-from alignattn.models.sequence.model import log_likelihood
+from alignattn.models.sequence.model import Limits, beam_search, greedy, log_likelihood
 from alignattn.tasks import SequenceToSequence, get_task
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.task import TaskOptions
@@ -68,14 +67,14 @@ def test_autocast_trains_near_full_precision(model_name, filling):
 @pytest.mark.parametrize(("model_name", "filling"), with_fillings(WRITING))
 def test_padding_changes_nothing_wherever_it_stands(model_name, filling):
     model, batch = small_model(model_name, filling)
-    output, (written, probable) = model(**batch), model.write(**without_labels(batch))
+    output, (written, probable) = model(**batch), model.generate(**without_labels(batch))
     log_probability = log_likelihood(output.logits, batch["labels"])
     torch.testing.assert_close(output.loss, -log_probability.mean())
     for row in range(len(PAIRS)):
         real, right = batch["attention_mask"][row].bool(), batch["labels"][row] >= 0
         alone = {"input_ids": batch["input_ids"][row, real][None], "labels": batch["labels"][row, right][None]}
         torch.testing.assert_close(-model(**alone).loss, log_probability[row])
-        tokens, probability = model.write(alone["input_ids"])
+        tokens, probability = model.generate(alone["input_ids"])
         assert tokens[0].tolist() == written[row, : tokens.shape[1]].tolist()
         torch.testing.assert_close(probability[0], probable[row])
     shifted = {key: F.pad(values, (3, 0)) for key, values in without_labels(batch).items()}
@@ -86,7 +85,7 @@ def test_what_is_written_is_as_probable_as_a_forward_says(name):
     model, batch = small_model(name)
     model.config.longest_output = 6
     for beams in (1, 3):
-        written, probability = model.write(**without_labels(batch), num_beams=beams)
+        written, probability = model.generate(**without_labels(batch), num_beams=beams)
         labels = written.masked_fill(written == model.config.pad_token_id, -100)
         # Of what is never written the forward tells a probability, too.
         logits = model(**batch | {"labels": labels}).logits
@@ -117,7 +116,7 @@ def test_learns_32_rows_by_heart_and_writes_them(name):
         optimizer.zero_grad()
         model(**batch).loss.backward()
         optimizer.step()
-    written, _ = model.eval().write(**without_labels(batch))
+    written, _ = model.eval().generate(**without_labels(batch))
     right = batch["labels"].masked_fill(batch["labels"] < 0, 0)
     assert (written[:, : right.shape[1]] == right).all(dim=1).float().mean() > 0.9
 
@@ -145,7 +144,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSeq2SeqLM)
     torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)
-    assert torch.equal(loaded.write(**without_labels(batch))[0], model.write(**without_labels(batch))[0])
+    assert torch.equal(loaded.generate(**without_labels(batch))[0], model.generate(**without_labels(batch))[0])
 
 
 def test_a_task_whose_answer_is_not_written_is_refused_by_name(name):
@@ -188,7 +187,7 @@ def test_a_step_of_the_lstm_is_its_equations(fields):
 def test_no_word_of_the_transformer_sees_one_behind_it():
     model, batch = small_model("seq2seq-transformer", num_attention_heads=2)
     memory = model.read_ids(batch["input_ids"], batch["attention_mask"])
-    tokens = model.told(batch["labels"])
+    tokens = model.shifted(batch["labels"])
     state, logits = model.begin(memory), model.logits(tokens, memory)
     for place, column in enumerate(tokens.unbind(dim=1)):
         of_step, state = model.step(column, state, memory)
@@ -244,7 +243,7 @@ def test_reinforce_has_in_the_mean_the_gradient_of_the_expectation():
         places = torch.tensor([choice])
         state, memory = model.begin(model.read_ids(ids, None))._replace(choices=places), model.read_ids(ids, None)
         probability = 1.0
-        for column in model.told(labels).unbind(dim=1):
+        for column in model.shifted(labels).unbind(dim=1):
             _, state = model.step(column, state, memory)
             probability = probability * state.log_choice[0].exp()
         loss = model(ids, labels, choices=places).loss
@@ -261,7 +260,7 @@ def loss_of(model, ids, labels, places):
     """-log p(y) where the places are given, without what REINFORCE adds."""
     memory = model.read_ids(ids, None)
     state, logits = model.begin(memory)._replace(choices=places), []
-    for column in model.told(labels).unbind(dim=1):
+    for column in model.shifted(labels).unbind(dim=1):
         of_step, state = model.step(column, state, memory)
         logits.append(of_step)
     return -log_likelihood(torch.stack(logits, dim=1), labels).mean()
@@ -343,10 +342,10 @@ def test_a_budget_is_refused_where_all_words_are_attended_at_once():
 
 def test_balance_leaves_what_it_writes_as_it_is():
     model, batch = small_model("seq2seq-transformer")
-    before, written = model(**batch).logits, model.write(**without_labels(batch))
+    before, written = model(**batch).logits, model.generate(**without_labels(batch))
     report = alignattn.balance(model, [batch] * 2)
     # The encoder's, and the decoder's two of each layer.
     assert len(report.layers) == 6
     assert report.means()["after"] < report.means()["before"]
     torch.testing.assert_close(model(**batch).logits, before)
-    torch.testing.assert_close(model.write(**without_labels(batch)), written)
+    torch.testing.assert_close(model.generate(**without_labels(batch)), written)

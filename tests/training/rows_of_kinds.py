@@ -6,7 +6,7 @@ from conftest import TINY, VOCABULARY, tiny_model
 from torch.utils.data import Dataset
 
 import alignattn
-from alignattn.models.sequence.seq2seq_lstm import Seq2SeqLstm, Seq2SeqLstmConfig
+from alignattn.models.sequence.lstm import Seq2SeqLstm, Seq2SeqLstmConfig
 
 LENGTH = 9
 CHOICES = 2

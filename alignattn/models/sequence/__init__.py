@@ -1,1 +1,1 @@
-"""Models that write sequences: what they share, how they write, and each of them."""
+"""Models that generate sequences."""

@@ -1,4 +1,4 @@
-"""A captioner: an LSTM that writes, and attends to the cells of a picture (Xu et al. 2015)."""
+"""A captioner: an LSTM that generates, and attends to the cells of a picture (Xu et al. 2015)."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuildContext, BuiltModel, EmbeddingsReport, build_model, checked_fields
-from alignattn.models.sequence.lstm_writer import LstmWriter, LstmWriterConfig, Memory
-from alignattn.models.sequence.model import build_sequence_tokenizer, longest_of
+from alignattn.models.sequence.lstm import LstmGenerator, LstmGeneratorConfig, Memory
+from alignattn.models.sequence.model import build_sequence_tokenizer, longest_output
 from alignattn.models.vqa import NORM_GROUPS, PictureGrid
 from alignattn.tasks import ImageToText
 from alignattn.tasks.sequences import SPECIAL, units_of
@@ -19,11 +19,11 @@ from alignattn.tasks.vqa.images import COLOURS, colour_moments
 
 
 @strict
-class CaptionerConfig(LstmWriterConfig):
+class CaptionerConfig(LstmGeneratorConfig):
     """The sizes.
 
     Args:
-        conv_channels: of the convolutions of a picture, each of which halves its sides; what is left are the cells.
+        conv_channels: of the convolutions, each of which halves a picture's sides; the rest are the cells.
         pixel_mean: of each colour of the training pictures.
         pixel_deviation: standard deviation, likewise.
     """
@@ -37,8 +37,8 @@ class CaptionerConfig(LstmWriterConfig):
     pixel_deviation: list[float] | tuple[float, ...] = (1.0,) * COLOURS
 
 
-class Captioner(LstmWriter):
-    """Convolutions make cells of a picture; an LSTM writes, and attends to them, beginning with their mean."""
+class Captioner(LstmGenerator):
+    """Convolutions make cells of a picture; an LSTM generates, and attends to them; their mean is its first state."""
 
     auto_class = AutoModelForImageTextToText
     config_class = CaptionerConfig
@@ -56,32 +56,32 @@ class Captioner(LstmWriter):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def build(cls, material: BuildContext) -> BuiltModel:
+    def build(cls, context: BuildContext) -> BuiltModel:
         """Return an untrained model for the words of the captions and the colours of the pictures."""
-        task, fields = material.task, checked_fields(material.config_fields, cls.config_class)
+        task, fields = context.task, checked_fields(context.config_fields, cls.config_class)
         assert isinstance(task, ImageToText)
-        targets = [units_of(texts[0], task.target_units) for texts in material.rows[task.target_column]]
-        tokenizer, written = build_sequence_tokenizer([], targets, task.target_units)
-        mean, deviation = colour_moments(material.rows[task.source_column], task.image_size)
-        fields = {"longest_output": longest_of(targets)} | fields
-        fields |= {"vocab_size": written, "target_vocab_size": written}
+        targets = [units_of(texts[0], task.target_units) for texts in context.rows[task.target_column]]
+        tokenizer, num_words = build_sequence_tokenizer([], targets, task.target_units)
+        mean, deviation = colour_moments(context.rows[task.source_column], task.image_size)
+        fields = {"longest_output": longest_output(targets)} | fields
+        fields |= {"vocab_size": num_words, "target_vocab_size": num_words}
         fields |= {"pixel_mean": mean, "pixel_deviation": deviation}
-        report = EmbeddingsReport(None, written - len(SPECIAL), 0)
-        return BuiltModel(build_model(cls, fields, material.seed), tokenizer, report)
+        report = EmbeddingsReport(None, num_words - len(SPECIAL), 0)
+        return BuiltModel(build_model(cls, fields, context.seed), tokenizer, report)
 
-    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
     def forward(self, image: Tensor, labels: Tensor, choices: Tensor | None = None) -> Seq2SeqLMOutput:
-        """Tell how probable captions `[B, T]` of pictures `[B, 3, height, width]` are; `choices` as of `told_of`."""
-        return self.told_of(self.seen(image), labels, choices)
+        """Compute the probability of captions `[B, T]` of pictures `[B, 3, height, width]`; see `forward_from`."""
+        return self.forward_from(self.read_image(image), labels, choices)
 
     @torch.no_grad()
-    def write(  # type: ignore[override]
-        self, image: Tensor, *, num_beams: int = 1, most: int | None = None
+    def generate(  # type: ignore[override]
+        self, image: Tensor, *, num_beams: int = 1, max_length: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Write captions of pictures, as `SequenceModel.write`."""
-        return self.write_of(self.seen(image), num_beams, most)
+        """Generate captions of pictures, as `SequenceModel.generate`."""
+        return self.generate_from(self.read_image(image), num_beams, max_length)
 
-    def seen(self, image: Tensor) -> Memory:
+    def read_image(self, image: Tensor) -> Memory:
         """Return the cells of pictures."""
         cells = self.dropout(self.encoder(image))
         mask = torch.ones(cells.shape[:2], dtype=torch.bool, device=cells.device)

@@ -1,8 +1,9 @@
-"""What the models share that read one sequence and write another: both vocabularies, the loss, writing."""
+"""What the models share that generate sequences: the vocabulary, the loss, greedy decoding and beam search."""
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,23 +15,119 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from alignattn.models.build import BuildContext, BuiltModel, EmbeddingsReport, build_model, checked_fields
-from alignattn.models.sequence.decoding import Limits, State, beam_search, greedy
 from alignattn.models.word_model import Sentences, WordModel, WordModelConfig, take_words
 from alignattn.models.words import MAX_LENGTH, MAX_WORDS
 from alignattn.tasks import SequenceToSequence
 from alignattn.tasks.sequences import BEGIN, END, NO_LABEL, PADDING, SPECIAL, UNKNOWN, units_of
 from alignattn.tasks.task_types import Units
 
+State = tuple[Any, ...]
+"""A decoder's state: tensors `[B, …]`, and what all rows share."""
+
+Step = Callable[[Tensor, State], tuple[Tensor, State]]
+"""Takes the last tokens, `[B]`, and a state; returns the logits of the next, `[B, V]`, and the next state."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where generated sequences begin and end.
+
+    Attributes:
+        begin: the token before the first.
+        end: the token of the end.
+        padding: the token behind the end.
+        longest: the maximum of tokens, the end included.
+    """
+
+    begin: int
+    end: int
+    padding: int
+    longest: int
+
+
+def take_rows(state: State, rows: Tensor) -> State:
+    """Return rows of a state, given their numbers `[B']`."""
+    parts = (part[rows] if isinstance(part, Tensor) else part for part in state)
+    return type(state)._make(parts) if hasattr(state, "_make") else tuple(parts)
+
+
+def greedy(step: Step, state: State, size: int, limits: Limits, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Generate the most probable token each time.
+
+    Args:
+        step: of the decoder.
+        state: before the first token.
+        size: rows B.
+        limits: begin and end.
+        device: of the tokens.
+
+    Returns:
+        The tokens, `[B, n]`, and the logarithm of their probability, `[B]`.
+    """
+    tokens = torch.full((size,), limits.begin, device=device)
+    done = torch.zeros(size, dtype=torch.bool, device=device)
+    total: Tensor | None = None
+    generated = []
+    for _ in range(limits.longest):
+        logits, state = step(tokens, state)
+        best, tokens = logits.log_softmax(dim=-1).max(dim=-1)
+        total = best.masked_fill(done, 0) + (0 if total is None else total)
+        tokens = tokens.masked_fill(done, limits.padding)
+        generated.append(tokens)
+        done = done | (tokens == limits.end)
+        if done.all():
+            break
+    assert total is not None
+    return torch.stack(generated, dim=1), total
+
+
+def beam_search(
+    step: Step, state: State, size: int, limits: Limits, device: torch.device, beams: int
+) -> tuple[Tensor, Tensor]:
+    """Generate the most probable sequence that a beam of `beams` prefixes finds; one is `greedy`.
+
+    A finished sequence stays in the beam as long as at most `beams - 1` are more probable. There is no length bonus:
+    the search is for the most probable sequence. Other arguments and results as of `greedy`.
+    """
+    first = torch.arange(size, device=device)[:, None] * beams
+    state = take_rows(state, torch.arange(size, device=device).repeat_interleave(beams))
+    generated = torch.empty(size * beams, 0, dtype=torch.long, device=device)
+    tokens = torch.full((size * beams,), limits.begin, device=device)
+    done = torch.zeros(size * beams, dtype=torch.bool, device=device)
+    total: Tensor | None = None
+    for _ in range(limits.longest):
+        logits, state = step(tokens, state)
+        gains = logits.log_softmax(dim=-1)
+        if total is None:
+            # All beams are the same prefix, so only one of them continues.
+            total = torch.full((size, beams), -torch.inf, dtype=gains.dtype, device=device)
+            total[:, 0] = 0
+        # The only continuation of a finished sequence is itself.
+        ended = torch.full_like(gains[0], -torch.inf)
+        ended[limits.padding] = 0
+        gains = torch.where(done[:, None], ended, gains)
+        sums = (total[:, :, None] + gains.unflatten(0, (size, beams))).flatten(1)
+        total, places = sums.topk(beams, dim=1)
+        origin = (first + places // gains.shape[1]).flatten()
+        tokens = (places % gains.shape[1]).flatten()
+        state = take_rows(state, origin)
+        generated = torch.cat((generated[origin], tokens[:, None]), dim=1)
+        done = done[origin] | (tokens == limits.end)
+        if done.all():
+            break
+    assert total is not None
+    return generated[first.flatten()], total[:, 0]
+
 
 @strict
 class SequenceModelConfig(WordModelConfig):
-    """The sizes of a model that writes.
+    """The sizes of a model that generates.
 
     Args:
-        target_vocab_size: how many of the words, the first ones, can be written.
-        bos_token_id: what stands before the first word that is written.
-        eos_token_id: what ends a sequence.
-        longest_output: words written at most, the end one of them.
+        target_vocab_size: how many of the words, the first ones, can be generated.
+        bos_token_id: the token before the first generated word.
+        eos_token_id: the token of the end.
+        longest_output: the maximum of generated words, the end included.
     """
 
     embedding_dim: int = 128
@@ -43,15 +140,15 @@ class SequenceModelConfig(WordModelConfig):
 
 
 class SequenceModel(WordModel):
-    """Reads a sequence, and writes another word by word, of which each is told those before it."""
+    """Reads a sequence and generates another word by word; training feeds it the right words (teacher forcing)."""
 
     auto_class: ClassVar[type[Any]] = AutoModelForSeq2SeqLM
     config_class = SequenceModelConfig
     config: SequenceModelConfig
     reads_words: ClassVar[bool] = True
-    """Whether it reads words; one that does not has a single table of vectors, of those that are written."""
+    """Whether the input is words; otherwise the only table of vectors is of the generated words."""
     loss_is_of_rows: ClassVar[bool] = True
-    """What a Trainer asks that puts a step together of several batches."""
+    """The Trainer needs it to accumulate batches."""
 
     def __init__(self, config: SequenceModelConfig) -> None:
         super().__init__(config)
@@ -62,108 +159,111 @@ class SequenceModel(WordModel):
         self.dropout = nn.Dropout(config.dropout)
 
     @classmethod
-    def build(cls, material: BuildContext) -> BuiltModel:
+    def build(cls, context: BuildContext) -> BuiltModel:
         """Return an untrained model for the words of both sides of the rows."""
-        task, fields = material.task, checked_fields(material.config_fields, cls.config_class)
+        task, fields = context.task, checked_fields(context.config_fields, cls.config_class)
         assert isinstance(task, SequenceToSequence)
-        sources = [units_of(text, task.source_units) for text in material.rows[task.source_column]]
-        targets = [units_of(texts[0], task.target_units) for texts in material.rows[task.target_column]]
-        tokenizer, written = build_sequence_tokenizer(sources, targets, task.source_units)
-        fields = {"longest_output": longest_of(targets)} | fields
-        fields |= {"vocab_size": len(tokenizer), "target_vocab_size": written}
-        model = build_model(cls, fields, material.seed)
-        words = len(tokenizer) - len(SPECIAL)
-        return BuiltModel(model, tokenizer, EmbeddingsReport(None, words, 0))
+        sources = [units_of(text, task.source_units) for text in context.rows[task.source_column]]
+        targets = [units_of(texts[0], task.target_units) for texts in context.rows[task.target_column]]
+        tokenizer, target_words = build_sequence_tokenizer(sources, targets, task.source_units)
+        fields = {"longest_output": longest_output(targets)} | fields
+        fields |= {"vocab_size": len(tokenizer), "target_vocab_size": target_words}
+        report = EmbeddingsReport(None, len(tokenizer) - len(SPECIAL), 0)
+        return BuiltModel(build_model(cls, fields, context.seed), tokenizer, report)
 
     def vectors(self, tokens: Tensor) -> Tensor:
-        """Return the vectors of words that were written, `[…, embedding_dim]` of `[…]`."""
+        """Return the vectors of generated words, `[…, embedding_dim]` of `[…]`."""
         table: nn.Embedding = self.target_embedding if self.reads_words else self.embedding
         vectors: Tensor = table(tokens)
         return vectors
 
     def read(self, words: Sentences) -> Any:
-        """Return what is attended of the words `[B, n]` that are read: tensors `[B, …]`, the first `[B, n, d]`."""
+        """Return the memory of input words `[B, n]`: a named tuple of tensors `[B, …]`, the first `[B, n, d]`."""
         raise NotImplementedError
 
     @abstractmethod
     def begin(self, memory: Any) -> State:
-        """Return what the decoder knows before it writes."""
+        """Return the decoder's first state."""
 
     @abstractmethod
     def step(self, tokens: Tensor, state: State, memory: Any) -> tuple[Tensor, State]:
-        """Return the logits of the next word, `[B, V]`, and what is known then, given the last words, `[B]`."""
+        """Return the logits of the next word, `[B, V]`, and the next state, given the last words, `[B]`."""
 
     @abstractmethod
     def weights_of_words(self, recorded: Sequence[Tensor]) -> Tensor:
-        """Return by what weights each written word attended to those that were read, `[B, T, n]`.
+        """Return the attention of each generated word to the input, `[B, T, n]`.
 
         Args:
-            recorded: the weights of all calls of attention of a forward, as `collect` gives them.
+            recorded: the weights of all attention calls of a forward, as `collect` gives them.
         """
 
     def logits(self, tokens: Tensor, memory: Any) -> Tensor:
         """Return the logits of the word after each of the right ones, `[B, T, V]` of `[B, T]`."""
         state, logits = self.begin(memory), []
         for column in tokens.unbind(dim=1):
-            of_step, state = self.step(column, state, memory)
-            logits.append(of_step)
+            step_logits, state = self.step(column, state, memory)
+            logits.append(step_logits)
         return torch.stack(logits, dim=1)
 
     def read_ids(self, input_ids: Tensor, attention_mask: Tensor | None) -> Any:
-        """Return `read` of the words that are real."""
+        """Return `read` of the real words."""
         words = take_words(input_ids, self.real_words(input_ids, attention_mask), self.config.pad_token_id)
         # An empty text is read as one word of padding.
         words.mask[:, 0] = True
         return self.read(words)
 
-    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
     def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None) -> Seq2SeqLMOutput:
-        """Tell how probable right sequences are.
+        """Compute the probability of right sequences.
 
         Args:
-            input_ids: `[B, n]`, what is read.
-            labels: `[B, T]`, what is to be written, with the end; -100 fills up.
+            input_ids: `[B, n]`, the input.
+            labels: `[B, T]`, the right words with the end, padded by -100.
             attention_mask: `[B, n]`, not 0 = a real word; None = all but `pad_token_id` are.
 
         Returns:
-            `logits` `[B, T, V]`, each of the word that the ones before it are followed by; and `loss`, the negative
-            logarithm of the probability of a sequence, its mean over the rows.
+            `logits` `[B, T, V]` of each next word, and `loss`, the negative log-likelihood of a sequence, its mean over
+            the rows.
         """
         memory = self.read_ids(input_ids, attention_mask)
-        return self.output_of(self.logits(self.told(labels), memory), labels)
+        return self.output_of(self.logits(self.shifted(labels), memory), labels)
 
     @staticmethod
     def output_of(logits: Tensor, labels: Tensor) -> Seq2SeqLMOutput:
         """Return the output for logits `[B, T, V]` and labels `[B, T]`."""
         return Seq2SeqLMOutput(loss=-log_likelihood(logits, labels).mean(), logits=logits)
 
-    def told(self, labels: Tensor) -> Tensor:
-        """Return the words before each label, `[B, T]`: the first is the beginning."""
+    def shifted(self, labels: Tensor) -> Tensor:
+        """Return the word before each label, `[B, T]`; the first is the beginning."""
         before = F.pad(labels[:, :-1], (1, 0), value=self.config.bos_token_id)
         known = before.masked_fill(before == NO_LABEL, self.config.pad_token_id)
-        # What no training row wrote has no number among the words to write.
+        # A word that no training row generates has no number among the target words.
         return known.masked_fill(known >= self.config.target_vocab_size, SPECIAL.index(UNKNOWN))
 
     @torch.no_grad()
-    def write(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, num_beams: int = 1, most: int | None = None
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        num_beams: int = 1,
+        max_length: int | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Write sequences.
+        """Generate sequences.
 
         Args:
-            input_ids: `[B, n]`, what is read.
+            input_ids: `[B, n]`, the input.
             attention_mask: as for `forward`.
-            num_beams: beginnings that are followed at a time; of 1 the likeliest word is written each time.
-            most: words, where that is less than the config's `longest_output`.
+            num_beams: beams of the search; greedy decoding for 1.
+            max_length: the maximum of words, if it is less than the config's `longest_output`.
 
         Returns:
-            The words, `[B, T]`, each row up to its end and filled up behind it; and the logarithm of the probability of
-            each row, `[B]`.
+            The words, `[B, T]`, padded behind their end, and the logarithm of the probability of each row, `[B]`.
         """
-        return self.write_of(self.read_ids(input_ids, attention_mask), num_beams, most)
+        return self.generate_from(self.read_ids(input_ids, attention_mask), num_beams, max_length)
 
-    def write_of(self, memory: Any, num_beams: int, most: int | None = None) -> tuple[Tensor, Tensor]:
-        """Write as `write` does, of what `read` returned."""
+    def generate_from(self, memory: Any, num_beams: int, max_length: int | None = None) -> tuple[Tensor, Tensor]:
+        """Generate as `generate` does, from what `read` returned."""
         config, device, size = self.config, memory[0].device, len(memory[0])
         state = self.begin(memory)
         memory = type(memory)._make(part.repeat_interleave(num_beams, dim=0) for part in memory)
@@ -173,21 +273,21 @@ class SequenceModel(WordModel):
             logits, state = self.step(tokens, state, memory)
             return logits.index_fill(-1, never, torch.finfo(logits.dtype).min), state
 
-        longest = min(config.longest_output, most or config.longest_output)
+        longest = min(config.longest_output, max_length or config.longest_output)
         limits = Limits(config.bos_token_id, config.eos_token_id, config.pad_token_id, longest)
         start = state, size, limits, device
         return greedy(step, *start) if num_beams == 1 else beam_search(step, *start, num_beams)
 
 
-def longest_of(targets: Iterable[Sequence[str]]) -> int:
-    """Return how many words are written at most: half as many again as the longest target has, and the end."""
+def longest_output(targets: Iterable[Sequence[str]]) -> int:
+    """Return the maximum of generated words: half as many again as the longest target, and the end."""
     longest = max(map(len, targets))
     return longest + longest // 2 + 1
 
 
 def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
     """Return log p(y) of sequences, `[B]`, the sum over words; `logits` `[B, T, V]`, `labels` `[B, T]`, -100 = none."""
-    # What cannot be written is unknown, and as such it is learned.
+    # A word that cannot be generated is learned as an unknown one.
     known = labels.masked_fill(labels >= logits.shape[-1], SPECIAL.index(UNKNOWN))
     return -F.cross_entropy(logits.mT, known, ignore_index=NO_LABEL, reduction="none").sum(dim=1)
 
@@ -195,17 +295,17 @@ def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
 def build_sequence_tokenizer(
     sources: Iterable[Sequence[str]], targets: Iterable[Sequence[str]], units: Units
 ) -> tuple[PreTrainedTokenizerFast, int]:
-    """Return a tokenizer of texts that are read, which ends each, and how many of its words can be written.
+    """Return a tokenizer of source texts, which adds the end, and the number of words that can be generated.
 
     These stand first, after `SPECIAL`, by frequency.
 
     Args:
-        sources: the units of texts that are read.
-        targets: of those that are written.
-        units: of the former.
+        sources: the units of the source texts.
+        targets: the units of the target texts.
+        units: of the source texts.
     """
-    written, known = (_by_frequency(side) for side in (targets, sources))
-    words = [*SPECIAL, *written, *(word for word in known if word not in {*written, *SPECIAL})]
+    target_words, source_words = (_by_frequency(side) for side in (targets, sources))
+    words = [*SPECIAL, *target_words, *(word for word in source_words if word not in {*target_words, *SPECIAL})]
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.NFC()
     split: Any = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -221,10 +321,10 @@ def build_sequence_tokenizer(
         model_max_length=MAX_LENGTH,
         model_input_names=["input_ids", "attention_mask"],
     )
-    return fast, len(SPECIAL) + len(written)
+    return fast, len(SPECIAL) + len(target_words)
 
 
 def _by_frequency(texts: Iterable[Sequence[str]]) -> list[str]:
     counts = Counter(unit for units in texts for unit in units if unit not in SPECIAL)
-    # By the word where the counts are equal: not every run reads rows in one order.
+    # Ties by the word: not every run reads rows in the same order.
     return sorted(counts, key=lambda word: (-counts[word], word))[:MAX_WORDS]

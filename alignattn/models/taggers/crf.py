@@ -18,27 +18,27 @@ from alignattn.tasks.tags.tagging import IGNORED, WORD_STARTS
 from alignattn.utils.errors import AlignAttnError, install_extra
 
 CRF_FIELD = "crf_tags"
-"""The field of a model's config that says that it has a CRF: the `SchemeName` of its tags."""
+"""The config field of a model with a CRF: the `SchemeName` of its tags."""
 
 FORBIDDEN = -1e30
-"""The score of a transition that may not be: no path of others weighs less, and sums of it are finite in float32."""
+"""The score of a forbidden transition: lower than any path of others, and with finite sums in float32."""
 
-LEAST_LOG = -100.0
-"""Of the logarithm of a probability; e^-100 is no number of float32 but the smallest."""
+MIN_LOG = -100.0
+"""Of a log-probability; e^-100 is 0 in float32."""
 
 FIRST_SCORES = 0.1
-"""The first scores of transitions are uniform between this and its negative, as pytorch-crf draws them."""
+"""Initial transition scores are uniform between this and its negative, as in pytorch-crf."""
 
 
 @dataclass
 class TagOutput(ModelOutput):
-    """What a model with a CRF says of the words of texts.
+    """The output of a model with a CRF.
 
     Attributes:
         loss: negative log-likelihood of the labels, a mean over their words; None without labels.
-        logits: `[B, n, C]`, in evaluation the logarithms of each tag's probability at a word, over all legal sequences
-            (0 where no word is), so that a softmax gives these; in training the scores that the CRF is given.
-        tags: `[B, n]`, the numbers of the likeliest legal sequence, -100 where no word begins; None in training.
+        logits: `[B, n, C]`, in evaluation the marginal log-probabilities of each tag over all legal sequences (0 where
+            no word begins), whose softmax is the probabilities; in training the emission scores.
+        tags: `[B, n]`, the most probable legal sequence, -100 where no word begins; None in training.
         hidden_states: as the encoder returns them.
         attentions: likewise.
     """
@@ -51,12 +51,12 @@ class TagOutput(ModelOutput):
 
 
 class LinearChainCrf(nn.Module):
-    """Scores of tags at words and of tags that follow one another, as one distribution over sequences of tags.
+    """A distribution over sequences of tags.
 
         p(y | x) ∝ exp(s(y_1) + Σ_i e_i(y_i) + Σ_i t(y_(i-1), y_i) + f(y_m))
 
-    with emissions e of an encoder, and transitions t, starts s and ends f that are learned. What BIO forbids is learned
-    from as it comes, so that a row with a mistake has a likelihood; it is left out of what is predicted.
+    with emissions e of an encoder, and learned transitions t, starts s and ends f. Training allows what BIO forbids, so
+    that a row with a mistake has a likelihood; prediction does not.
 
     Args:
         config: of the model, with the names of the tags and `CRF_FIELD`.
@@ -74,14 +74,14 @@ class LinearChainCrf(nn.Module):
         self.chain = _chain_class()(len(names), batch_first=True)
 
     def forward(self, emissions: Tensor, words: Tensor, labels: Tensor | None = None) -> TagOutput:
-        """Return what the class says.
+        """Return the loss, and in training the emissions, in evaluation the decoded tags.
 
         Args:
             emissions: `[B, n, C]`.
-            words: `[B, n]` bool, where a word begins; a text may have none.
+            words: `[B, n]` bool, where a word begins; a text may have no word.
             labels: `[B, n]`, the number of each word's tag, -100 where no word begins.
         """
-        # Sums over a text in half precision would not do.
+        # Half precision is too coarse for sums over a text.
         emissions = emissions.to(torch.promote_types(emissions.dtype, torch.float32))
         loss = None if labels is None else self.negative_log_likelihood(emissions, labels)
         if self.training:
@@ -89,15 +89,15 @@ class LinearChainCrf(nn.Module):
         return TagOutput(loss, *self.decode(emissions, words))
 
     def negative_log_likelihood(self, emissions: Tensor, labels: Tensor) -> Tensor:
-        """Return -log p(y | x) a word, a scalar; 0 of no word. Arguments as of `forward`.
+        """Return -log p(y | x) per word, a scalar; 0 without words. Arguments as of `forward`.
 
-        It is a mean over words as a cross-entropy of tags is, so that learning rates and the alignment's weight mean
-        the same with it, and batches of a step are weighed by their words.
+        A mean over words, like a cross-entropy of tags, so that learning rates and the alignment's weight mean the
+        same, and accumulated batches are weighed by their words.
         """
         order, mask = to_the_front(labels != IGNORED)
         gathered, tags = _at(emissions, order), labels.gather(1, order).masked_fill(~mask, 0)
         has_words = mask.any(dim=1)
-        # pytorch-crf takes no text without words.
+        # pytorch-crf refuses a text without words.
         likelihoods = self.chain(gathered, tags, _with_a_word(mask), reduction="none")
         return -(likelihoods * has_words).sum() / mask.sum().clamp(min=1)
 
@@ -124,8 +124,8 @@ def _chain_class() -> Any:
     return CRF
 
 
-def drew_scores(module: nn.Module) -> bool:
-    """Draw the scores of a chain that transformers has not loaded; return whether the module is one."""
+def init_crf(module: nn.Module) -> bool:
+    """Initialise the scores of a chain that transformers has not loaded; return whether the module is one."""
     if not isinstance(module, _chain_class()):
         return False
     for scores in module.parameters():
@@ -165,14 +165,14 @@ def _log_marginals(chain: Any, emissions: Tensor, mask: Tensor) -> Tensor:
         reached = torch.logsumexp(transitions + (step + after[-1])[:, None], dim=2)
         after.append(torch.where(is_word[:, None], reached, after[-1]))
     both = torch.stack(before, dim=1) + torch.stack(after[::-1], dim=1)
-    return both.log_softmax(dim=-1).clamp(min=LEAST_LOG)
+    return both.log_softmax(dim=-1).clamp(min=MIN_LOG)
 
 
 def tagger_with_crf(config: PreTrainedConfig) -> Any:
-    """Return the class of pretrained taggers of a config, with a CRF over the scores of each word's first piece.
+    """Return transformers' tagger class of a config with a CRF over the scores of each word's first piece.
 
-    Beside what that of transformers takes it takes `word_starts`, `[B, n]`, 1 where a word begins: without it, that is
-    where a label stands, or where there are none, everywhere but at padding.
+    Its forward also takes `word_starts`, `[B, n]`, 1 where a word begins. Without it words begin where the labels are,
+    or without labels at every real token.
     """
     return _with_crf(MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[type(config)])
 
@@ -197,10 +197,10 @@ def _with_crf(tagger: Any) -> Any:
             return output
 
         def _init_weights(self, module: nn.Module) -> None:
-            if not drew_scores(module):
+            if not init_crf(module):
                 super()._init_weights(module)
 
-    # The Trainer asks the signature what a model reads, and takes **kwargs for a loss that is scaled by itself.
+    # The Trainer reads the inputs from the signature, and takes **kwargs for a loss that scales itself.
     known = inspect.signature(tagger.forward).parameters.values()
     named = [each for each in known if each.kind is not inspect.Parameter.VAR_KEYWORD]
     word_starts = inspect.Parameter(WORD_STARTS, inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -210,7 +210,7 @@ def _with_crf(tagger: Any) -> Any:
 
 
 def where_words_begin(word_starts: Tensor | None, labels: Tensor | None, real: Tensor) -> Tensor:
-    """Return `[B, n]` bool by what is known, each `[B, n]`: what is said, where a label stands, or every real token."""
+    """Return `[B, n]` bool: `word_starts` if given, else where a label stands, else every real token."""
     if word_starts is not None:
         return word_starts.bool() & real.bool()
     return real.bool() if labels is None else labels != IGNORED

@@ -1,4 +1,4 @@
-"""Transformers that tag words, from scratch: (CNN-)Transformer-CRF of Wu et al. 2020, table 2."""
+"""Taggers from scratch: the (CNN-)Transformer-CRF of Wu et al. 2020, table 2."""
 
 from dataclasses import replace
 from itertools import chain
@@ -12,7 +12,7 @@ from transformers import AutoModelForTokenClassification
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuildContext, BuiltModel, build_word_model
 from alignattn.models.layers import Convolution, TransformerEncoder
-from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, TagOutput, drew_scores, where_words_begin
+from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, TagOutput, init_crf, where_words_begin
 from alignattn.models.text_classifiers import TransformerEncoderConfig
 from alignattn.models.word_model import Sentences, WordModel, to_the_front
 from alignattn.tasks import TokenClassification
@@ -57,28 +57,28 @@ class TransformerCrfForTokenClassification(WordModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _first_layer(self) -> nn.Module | None:
-        """What the words go through before the Transformer: nothing here."""
+        """Return the layer between words and Transformer, or None."""
         return None
 
     @classmethod
-    def build(cls, material: BuildContext) -> BuiltModel:
-        """Return an untrained model, as `WordModel.build`, that knows the scheme of the rows' tags."""
-        task = material.task
+    def build(cls, context: BuildContext) -> BuiltModel:
+        """Return an untrained model, as `WordModel.build`, with the scheme of the rows' tags."""
+        task = context.task
         assert isinstance(task, TokenClassification)
-        scheme = scheme_of(task.labels, material.rows[task.tags_column])
+        scheme = scheme_of(task.labels, context.rows[task.tags_column])
         built = build_word_model(
             cls,
-            chain.from_iterable(material.rows[task.tokens_column]),
+            chain.from_iterable(context.rows[task.tokens_column]),
             num_labels=len(task.labels),
-            embeddings=material.embeddings,
-            seed=material.seed,
-            skip_bad_rows=material.skip_bad_rows,
-            config_fields=material.config_fields,
+            embeddings=context.embeddings,
+            seed=context.seed,
+            skip_bad_rows=context.skip_bad_rows,
+            config_fields=context.config_fields,
             of_data=lambda _: {"id2label": dict(enumerate(task.labels)), CRF_FIELD: scheme.name},
         )
         return replace(built, remark=scheme.remark)
 
-    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
     def forward(
         self,
         input_ids: Tensor,
@@ -96,7 +96,7 @@ class TransformerCrfForTokenClassification(WordModel):
         """
         real = self.real_words(input_ids, attention_mask)
         order, mask = to_the_front(real)
-        # An empty text is read as one word of padding: attention to nothing is not finite.
+        # An empty text is one word of padding: attention to nothing is not finite.
         mask = mask.index_fill(1, torch.zeros(1, dtype=torch.long, device=mask.device), True)
         sentences = Sentences(self.dropout(self.embedding(input_ids.gather(1, order))), mask)
         states = self.encoder(sentences if self.first is None else self.first(sentences)).tokens
@@ -108,7 +108,7 @@ class TransformerCrfForTokenClassification(WordModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if not drew_scores(module):
+        if not init_crf(module):
             super()._init_weights(module)
 
 

@@ -83,12 +83,12 @@ def test_a_run_learns_captions_and_predicts_and_draws_them(task_file, tmp_path):
 
 def test_cells_are_counted_row_by_row_from_the_upper_left():
     model, image = make_model(conv_channels=[8, 8]), torch.zeros(1, 3, 16, 16)
-    plain = model.seen(image).tokens
+    plain = model.read_image(image).tokens
     for row, column in ((0, 1), (1, 0)):
         changed = image.clone()
         changed[..., 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = torch.rand(3, 8, 8)
         # A norm over groups of channels changes all cells a little.
-        differences = (model.seen(changed).tokens - plain)[0].norm(dim=-1).view(2, 2, 2, 2).sum(dim=(1, 3))
+        differences = (model.read_image(changed).tokens - plain)[0].norm(dim=-1).view(2, 2, 2, 2).sum(dim=(1, 3))
         assert differences.argmax() == 2 * row + column, differences
 
 
@@ -102,10 +102,10 @@ def test_every_parameter_gets_a_gradient_and_what_is_saved_writes_the_same(field
         assert parameter.grad.abs().max() > 0 or path.endswith("key_projection.bias"), path
     model.eval().save_pretrained(tmp_path)
     loaded = AutoModelForImageTextToText.from_pretrained(tmp_path)
-    for one, other in zip(loaded.write(batch["image"]), model.write(batch["image"]), strict=True):
+    for one, other in zip(loaded.generate(batch["image"]), model.generate(batch["image"]), strict=True):
         torch.testing.assert_close(one, other)
-    alone = model.write(batch["image"][1:2])
-    assert alone[1].item() == pytest.approx(model.write(batch["image"])[1][1].item(), rel=1e-5)
+    alone = model.generate(batch["image"][1:2])
+    assert alone[1].item() == pytest.approx(model.generate(batch["image"])[1][1].item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("hard_attention", [False, True])
@@ -142,7 +142,7 @@ def test_takes_the_slots_that_it_says(choices, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForImageTextToText)
     torch.testing.assert_close(loaded(image, labels=labels).logits, expected)
-    assert torch.equal(loaded.write(image)[0], model.write(image)[0])
+    assert torch.equal(loaded.generate(image)[0], model.generate(image)[0])
 
 
 def test_its_steps_are_no_distribution_to_align():

@@ -30,14 +30,14 @@ class Seq2SeqTransformerConfig(SequenceModelConfig):
     num_hidden_layers: int = 2
 
 
-class Written(NamedTuple):
-    """The words so far, `[B, t]`: each step attends to all of them."""
+class Prefix(NamedTuple):
+    """The words so far, `[B, t]`, to which each step attends."""
 
     tokens: Tensor
 
 
 class Seq2SeqTransformer(SequenceModel):
-    """Layers of self-attention read; others write, that attend to the words so far, and to what was read."""
+    """Layers of self-attention read; others generate, and attend to the words so far and to the input."""
 
     config_class = Seq2SeqTransformerConfig
     config: Seq2SeqTransformerConfig
@@ -53,17 +53,17 @@ class Seq2SeqTransformer(SequenceModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def read(self, words: Sentences) -> Sentences:
-        """Return the states of the words that are read."""
+        """Return the states of the input words."""
         return self.encoder(Sentences(self.embedding(words.tokens), words.mask))
 
-    def begin(self, memory: Any) -> Written:
-        """Return that nothing is written."""
-        return Written(torch.empty(len(memory.mask), 0, dtype=torch.long, device=memory.mask.device))
+    def begin(self, memory: Any) -> Prefix:
+        """Return an empty prefix."""
+        return Prefix(torch.empty(len(memory.mask), 0, dtype=torch.long, device=memory.mask.device))
 
-    def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Written]:
+    def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Prefix]:
         """Return the logits of the next word, `[B, V]`, and all words so far."""
-        written = torch.cat((state.tokens, tokens[:, None]), dim=1)
-        return self.logits(written, memory)[:, -1], Written(written)
+        prefix = torch.cat((state.tokens, tokens[:, None]), dim=1)
+        return self.logits(prefix, memory)[:, -1], Prefix(prefix)
 
     def logits(self, tokens: Tensor, memory: Any) -> Tensor:
         """Return the logits of the word after each of the right ones, `[B, T, V]` of `[B, T]`."""
