@@ -157,7 +157,7 @@ def fill_slots(
     """Give layers of a model their slots, and note it in the model and, where it is one of transformers, its config.
 
     Args:
-        model: that `check_model` does not refuse.
+        model: without slots (`check_model`).
         layers: its attention modules.
         config: the choices.
         is_observed: as in `Patch`.
@@ -184,7 +184,7 @@ def fill_slots(
     state.to(next(model.parameters()).device).train(model.training)
     setattr(model, CHILD_NAME, state)
     if is_peft_available():
-        # Here, for it takes half a second: a patch without peft at hand has no adapters to care for.
+        # Imported here: it takes half a second, and a patch without peft has no adapters to care for.
         from alignattn.patching.adapters import carry
 
         carry(model)
@@ -226,7 +226,7 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     slots = LayerSlots(layer, state, index).to(weight.device).train(layer.module.training)
     layer.module.add_module(CHILD_NAME, slots)
     if state.is_observed:
-        # Or a compiled forward of an unpatched twin would serve this model, too, without its hooks.
+        # Otherwise a compiled forward of an unpatched twin would serve this model, without its hooks.
         torch._dynamo.config.skip_nnmodule_hook_guards = False
         state.hooks.append(layer.module.register_forward_pre_hook(slots.begin))
         state.hooks.append(layer.module.register_forward_hook(slots.end, with_kwargs=True))

@@ -50,17 +50,17 @@ OF_WEIGHTS = ("dtype", "torch_dtype", "quantization_config")
 """Those that say how the weights are held, which a config would take for its own."""
 
 DEFAULT_IMPLEMENTATION = "sdpa"
-"""What the attention of a function-changing patch stands on if the caller asks for nothing else."""
+"""Default attention implementation beneath a patch that changes the function."""
 
 OF_DAMAGE = (SafetensorError, EOFError, RecursionError, pickle.UnpicklingError)
 """Errors that files alone are the reason of; others may be of what the caller asks for."""
 
 UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument|multiple values for keyword argument")
 DEVICES = re.compile(r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b", re.IGNORECASE)
-"""What errors say that are of a keyword argument, and of devices."""
+"""Words of errors about a keyword argument, and about devices."""
 
 POOLER = "pooler."
-"""How the names of an encoder's own pooler begin: checkpoints of encoders that were trained without it are whole."""
+"""First part of the names of an encoder's pooler, which a whole checkpoint may lack."""
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def load_checkpoint(
 
 
 def _implementation_beneath(fields: Mapping[str, Any], model_class: Any) -> str:
-    """What a patch stands on, of a checkpoint whose config names our own implementation or asks for weights."""
+    """Return the attention implementation beneath a patch, for a config that names ours or asks for weights."""
     if fields.get("output_attentions"):
         return "eager"
     # An Auto class does not say it of its models.
@@ -263,7 +263,7 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
         options = {"config": model.config} | kwargs
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **options)
         vocabulary = tokenizer.get_vocab()
-    # Of a folder without a tokenizer's files transformers makes one that knows nothing else, and does not say so.
+    # For a folder without a tokenizer's files transformers silently makes one of special tokens alone.
     if vocabulary.keys() <= set(tokenizer.all_special_tokens):
         raise AlignAttnError(f"{name!r} holds no tokenizer: save the model's own there with save_pretrained")
     rows, largest = getattr(model.config, "vocab_size", None), max(vocabulary.values())
@@ -290,7 +290,7 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
         raise
     # A file that is cut, empty, or of something else makes the libraries beneath raise errors of any class.
     except Exception as error:
-        # Of a folder that does not exist transformers speaks as of a Hub id.
+        # transformers takes a folder that does not exist for a Hub id.
         reason = one_line(error)
         if _is_of_surroundings(error):
             raise AlignAttnError(f"cannot load the model {name!r}: {reason}") from error
@@ -340,13 +340,13 @@ def _check_finite(name: str, model: PreTrainedModel) -> None:
 
 
 def _is_of_other_head(weight: str, model: PreTrainedModel) -> bool:
-    """Whether a weight that is left is of a head, of which whoever loads an encoder alone asks for none."""
+    """Tell whether an unused weight is of a head: whoever loads an encoder alone wants none."""
     part = weight.partition(".")[0]
     return model.base_model is model and part != model.base_model_prefix and not hasattr(model, part)
 
 
 def _is_needed(weight: str, model: PreTrainedModel, *, is_whole: bool) -> bool:
-    """Whether a checkpoint is no good without a weight; a head may be new, and the pooler, which encoders may lack."""
+    """Tell whether a checkpoint needs a weight: a head may be new, and so may the pooler."""
     is_of_encoder = weight.startswith(_encoder_prefix(model)) and not _is_of_pooler(weight, model)
     return is_of_encoder or (is_whole and model.base_model is not model)
 
@@ -356,7 +356,7 @@ def _is_of_pooler(weight: str, model: PreTrainedModel) -> bool:
 
 
 def _encoder_prefix(model: PreTrainedModel) -> str:
-    """How the names of the encoder's weights begin."""
+    """Return the first part of the names of the encoder's weights."""
     return "" if model.base_model is model else f"{model.base_model_prefix}."
 
 

@@ -54,7 +54,7 @@ class ForwardPass:
 def is_freed(node: Any) -> bool:
     """Tell whether a backward pass freed what a node of a custom function, or of a compiled graph, had saved."""
     try:
-        # As they are stored: to unpack them would recompute the forward of a checkpoint.
+        # Raw, because unpacking would recompute the forward of a checkpoint.
         getattr(node, "_raw_saved_tensors", None)
     except RuntimeError:
         return True
@@ -105,7 +105,7 @@ class RecordedCall:
 
 
 def _end_of_list() -> RecordedCall:
-    # Of one type with every call: what the compiler guards on is the same, however many there are.
+    # A call as well, so that the compiler guards on the same type however many calls there are.
     return RecordedCall(None, None, None, None)
 
 
@@ -187,7 +187,7 @@ class Collector:
         if keeps_first and role in self.projected:
             return output
         if torch.compiler.is_compiling():
-            # What leaves a checkpoint that is being compiled must be an operation's own output.
+            # A compiled checkpoint may return nothing but outputs of operations.
             projected = projected.view_as(projected)
         elif output.grad_fn is not None and torch._C._current_graph_task_id() == _NO_BACKWARD:
             output = self._watched(output)

@@ -21,9 +21,9 @@ from alignattn.patching.slots import LayerSlots, Patch
 from alignattn.utils.errors import AlignAttnError
 
 ROTARY = ("rotary", "rope")
-"""In the names of modules that rotate queries and keys by position."""
+"""Parts of the names of modules that rotate queries and keys by position."""
 DISENTANGLED = "disentangled"
-"""In the names of attention modules whose projections also read positions."""
+"""Part of the names of attention modules whose projections also read positions."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def check_plain(path: str, projection: nn.Module) -> None:
             f"the weights of {path} are quantised or sharded ({type(weight).__name__}, {weight.dtype}, "
             f"{list(weight.shape)}): balance the whole model before"
         )
-    # What fits a model is asked of its outline, too, before its weights are in memory.
+    # A model without weights in memory may be asked, too.
     if not weight.is_meta and not all(part.isfinite().all() for part in projection.parameters()):
         raise AlignAttnError(f"{path} holds weights that are not finite: there is nothing to balance")
 

@@ -1,4 +1,4 @@
-"""What a mask of attention tells: which tokens are real, and which may attend to which."""
+"""Masks of attention: which tokens are real, and which may attend to which."""
 
 import torch
 from torch import Tensor

@@ -19,7 +19,7 @@ _SEEN: weakref.WeakSet[Any] = weakref.WeakSet()
 """Collectors whose networks were looked at."""
 
 _OTHERS: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Optimizer]] = weakref.WeakKeyDictionary()
-"""By collector, optimizers that are of other models."""
+"""Optimizers of other models, by collector."""
 
 
 def is_of_another_model(optimizer: Optimizer, collector: Any) -> bool:
@@ -87,5 +87,5 @@ def _parameters_of(optimizer: Any) -> Iterator[int]:
 
 
 def _all_optimizers() -> Iterator[Any]:
-    # By the type: to ask an object for its class may call code of its own.
+    # type(), not isinstance: the latter may call code of the object.
     return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))

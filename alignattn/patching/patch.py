@@ -125,7 +125,7 @@ def patch_alignment(model: PreTrainedModel, alignment: str, *, weight: float = 0
 
 
 def _refuse_packed(model: nn.Module, _args: Any, kwargs: Mapping[str, Any]) -> None:
-    """Refuse a packed batch where the attention modules of a model never receive its bounds, and samples would meet."""
+    """Refuse a packed batch for a model whose attention modules never receive its bounds: samples would meet."""
     if kwargs.get("cu_seq_lens_q") is not None:
         raise AlignAttnError(
             f"{type(model).__name__} counts positions over a whole row, and the samples of a packed batch "
@@ -134,11 +134,11 @@ def _refuse_packed(model: nn.Module, _args: Any, kwargs: Mapping[str, Any]) -> N
 
 
 def _check_on_a_device(model: PreTrainedModel) -> None:
-    """Refuse parameters on the meta device beside accelerate's hooks, which bring what they know of, and not these."""
+    """Refuse slots on the meta device in a model that accelerate offloads: it would never load their weights."""
     is_hooked = any(hasattr(module, "_hf_hook") for module in model.modules())
     if is_hooked and any(own.is_meta for own in [*alignment_parameters(model), *function_parameters(model)]):
         raise AlignAttnError(
-            f"weights of this {type(model).__name__} are offloaded, and the slots' own would never be brought back: "
+            f"weights of this {type(model).__name__} are offloaded, and accelerate would never load those of slots: "
             "patch it before it is offloaded (load it without device_map, and call accelerate.dispatch_model after)"
         )
 
@@ -179,7 +179,7 @@ def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None
         if all(sizes.values()) and len(set(sizes.values())) > 1:
             raise AlignAttnError(
                 f"{name} has fewer heads of keys than of queries ({sizes['key']} and {sizes['query']} features): slots "
-                "are for as many of both"
+                "need as many of both"
             )
         if any(size % layer.num_heads for size in sizes.values()):
             raise AlignAttnError(
@@ -189,13 +189,13 @@ def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None
 
 
 def _check_function_slots(model: PreTrainedModel, config: AttentionConfig, layers: list[AttentionModule]) -> None:
-    """Refuse a model whose attention cannot call slots that change its function, or that they do not fit."""
+    """Refuse a model whose attention cannot call slots that change its function, or does not fit them."""
     name, slots = type(model).__name__, config.describe_slots()
     if all(family_of(layer.module) for layer in layers):
         if any("forward" in vars(layer.module) for layer in layers):
             raise AlignAttnError(
-                f"something stands around the forward of the attention of {name}, as accelerate's hooks do where a "
-                "device_map spreads a model: patch the model before"
+                f"the forward of the attention of {name} is wrapped, as accelerate does for a device_map: patch the "
+                "model before"
             )
         return
     if any(family_of(layer.module) for layer in layers):

@@ -27,14 +27,14 @@ from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.utils.errors import AlignAttnError
 
 SEED = 0
-"""Of the random numbers that both sides of a comparison draw."""
+"""Seed of the random numbers that both sides of a comparison draw."""
 
 TOLERANCE = {8: 1e-6, 4: 1e-3, 2: 5e-2}
-"""How far an output may differ by rounding, over its largest value; by the size of a number in bytes. Uncompiled eager
-attention and SDPA are compared bitwise; other implementations, and forwards of ours (`families`), within it."""
+"""Largest difference by rounding, relative to an output's largest value, by the size of a number in bytes. Uncompiled
+eager attention and SDPA are compared bitwise; other implementations, and forwards of ours (`families`), within it."""
 
 SCALE_TOLERANCE = 0.01
-"""How far the size of a query may be from one that is scaled by 1/sqrt(d), over that."""
+"""Relative distance within which the norm of a query counts as scaled by 1/sqrt(d)."""
 
 Inputs = Mapping[str, Tensor]
 
@@ -171,7 +171,7 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
     """Give a model back the attributes and buffers that it had: Swin keeps the window of the last image that it saw."""
     values = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
     attributes = [vars(module) for module in model.modules()]
-    # Among them the dicts of buffers and of hooks.
+    # These include the dicts of buffers and of hooks.
     attributes += [value for own in attributes[:] for value in own.values() if isinstance(value, dict)]
     contents = [dict(own) for own in attributes]
     try:

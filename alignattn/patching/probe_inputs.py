@@ -12,7 +12,7 @@ IDS = "input_ids"
 MASK = "attention_mask"
 
 PROBED_TOKENS = 6
-"""Of a sequence: enough for a first token that a last one may reach or not."""
+"""Tokens of a sequence: enough to tell whether a last token reaches the first."""
 
 PROBED_ROWS = 2
 
@@ -20,10 +20,10 @@ COMPARED = -2
 """The place of a token that follows a differing one in the padded input: it tells whether tokens reach later ones."""
 
 DEFAULT_IMAGE_SIZE = 32
-"""Of a model that takes images of any size, in pixels."""
+"""Pixels a side, for a model that takes images of any size."""
 
 DEFAULT_FRAMES = 64
-"""Of a model that takes audio features of any length."""
+"""Frames, for a model that takes audio features of any length."""
 
 Inputs = dict[str, Tensor]
 
@@ -32,8 +32,8 @@ def probe_inputs(model: PreTrainedModel) -> Iterator[Sequence[Inputs]]:
     """Yield inputs to try on the encoder of a model: its main input, then all inputs that it names.
 
     Each is a sequence of one or two: without padding, and with the last token of the last row padded where the model
-    takes ids and a mask. There, the rows also differ in the token before `COMPARED`, which they share. The inputs that
-    are tried second are one, for a check takes four forwards at most.
+    takes ids and a mask. There, the rows also differ in the token before `COMPARED`, which they share. The second
+    attempt has one input, because a check takes four forwards at most.
     """
     encoder: Any = model.base_model
     device = next(encoder.parameters()).device

@@ -21,7 +21,7 @@ HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 """Attributes of an attention module, or of its config, that hold its number of heads."""
 
 DIRECT_TOLERANCE = 0.02
-"""How far queries may be from a multiple of what their projection gave, over their size: half precision rounds."""
+"""Largest relative distance of queries from a multiple of their projection's output: half precision rounds."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ DECLARATIONS: Sequence[tuple[Any, ProjectionNames]] = (
     (SharedAttentionLayer, DECLARED_SHARED),
     (PooledAttentionLayer, DECLARED_POOLED),
 )
-"""What a module can declare, and by which names."""
+"""The protocols by which a module declares its projections, and the names that they use."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def check_direct(name: str, role: str, given: Tensor, received: Tensor) -> None:
     is_direct = given.shape == received.shape
     if is_direct:
         factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
-        # What is not finite is told by its own name later.
+        # A later check names values that are not finite.
         is_direct = not (received - factor * given).norm() > DIRECT_TOLERANCE * received.norm()
     if not is_direct:
         raise AlignAttnError(

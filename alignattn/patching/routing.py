@@ -41,7 +41,7 @@ A name with "flash" in it would be taken for flash attention. Each needs a mask 
 mask arrives as None, and padding is attended to, silently."""
 
 _EAGER_DEFAULT = re.compile(r"\.get_interface\(\s*[^,()]+,\s*(\w+),?\s*\)")
-"""How the forward of an attention module chooses its function."""
+"""The expression by which the forward of an attention module chooses its function."""
 
 _BASES = {ours: base for base, ours in IMPLEMENTATIONS.items()}
 
@@ -198,7 +198,7 @@ def enter_route(model: nn.Module) -> None:
     for config in configs_of(model):
         name = IMPLEMENTATIONS.get(str(config._attn_implementation))
         if name is not None:
-            # Of this config alone: the public setter would set those within it, too.
+            # Not by the public setter, which would set the configs within it, too.
             config._attn_implementation_internal = name
     for module in model.modules():
         if OWN_FUNCTIONS in vars(module) and CHILD_NAME in module._modules:

@@ -1,4 +1,4 @@
-"""How a patched model is saved: with the layers that it has, and so that nothing loads it with another function.
+"""Saving of a patched model: with the layers that it has, and so that nothing loads it with another function.
 
 An alignment leaves the function as it is, and the folder of such a model is an ordinary one. A score, normalizer or
 value changes it, and plain transformers would load the folder and attend softly. So its `config.json` names a model
@@ -147,7 +147,7 @@ def _with_remaining_layers(model: nn.Module, state_dict: Mapping[str, Tensor]) -
 def _config_to_save(model: Any, attention: AttentionConfig) -> PreTrainedConfig:
     """Return a copy of a model's config that writes what the folder is to say; the model's own stays as it is."""
     config: PreTrainedConfig = copy.copy(model.config)
-    # In the dict: the class validates what is set, and writes its fields alone.
+    # Set in the dict: the class would validate it, and writes its fields alone.
     vars(config)["save_pretrained"] = functools.partial(_save_config, config, model, attention)
     return config
 
@@ -158,7 +158,7 @@ def _save_config(
     written = copy.copy(config)
     del vars(written)["save_pretrained"]
     setattr(written, CHILD_NAME, attention.to_dict())
-    # What is validated is what the model is without the patch: `output_attentions` asks for "eager", not for ours.
+    # The config is validated as that of the plain model: `output_attentions` needs "eager", not our name.
     vars(written)["_attn_implementation_internal"] = base_of(config._attn_implementation)
     written.save_pretrained(folder, **kwargs)
     if attention.changes_function:
@@ -205,7 +205,7 @@ def _is_refused(fields: Mapping[str, Any], model: PreTrainedModel) -> bool:
     except Exception:
         return False
     try:
-        # Of any head, the encoder is a part.
+        # The encoder is a part of every model with a head.
         bare_model(type(model.base_model), type(model.config).from_dict(copy.deepcopy(dict(fields))))
     except Exception as error:  # whatever the class raises
         return LOADING_HINT in str(error)

@@ -30,7 +30,7 @@ FLOATS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "F16": "float16
 """The types of weights as safetensors and as torch name them."""
 
 MAX_NEW_PARAMETERS = 10**8
-"""Of a head, and of what a checkpoint may lack."""
+"""Most parameters of a head, and of other parts that a checkpoint may lack."""
 
 
 def check_counts(name: str, fields: Mapping[str, Any]) -> None:

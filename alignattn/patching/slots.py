@@ -1,4 +1,4 @@
-"""What a patch leaves in a model: the slots of each attention layer, its alignment, and the record of what it did."""
+"""What a patch adds to a model: the slots of each attention layer, and the patch with its alignment."""
 
 import copy
 import re
@@ -34,18 +34,18 @@ ConfigPairs = list[tuple[PreTrainedConfig, PreTrainedConfig]]
 """Copies of configs, each with what it is a copy of."""
 
 FORMULA_TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 5e-2}
-"""How far plain slots may be from a model's own attention by rounding, over its largest value; by the size of a number
-in bytes."""
+"""Largest difference by rounding of plain slots from a model's own attention, relative to its largest value, by the
+size of a number in bytes."""
 
 WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model(\.model)?)\.)*")
 """Where what is but around a model keeps it: data parallelism, `torch.compile`, FSDP, checkpointing, peft."""
 
 IN_SEQUENCE = re.compile(r"\d")
-"""How the names of what an `nn.Sequential` holds begin, such as a SentenceTransformer, which saves each by itself."""
+"""First character of a child's name in an `nn.Sequential`, such as a SentenceTransformer, which saves each child."""
 
 
 class Patch(nn.Module):
-    """What was done to a model, which `unpatch` reads, and the alignment of its layers.
+    """A patch of a model: what `unpatch` undoes, and the alignment of its layers.
 
     Args:
         model: that is patched.
@@ -58,7 +58,7 @@ class Patch(nn.Module):
         alignments: by the size of a head, one with the parameters of all such layers; empty without an alignment.
         paths: by the size of a head, the names of these layers in the model.
         configs: of the model, each with the one that it had before.
-        hooks: of the model: one by which it loads checkpoints that hold an alignment a layer, and what else it got.
+        hooks: handles of the hooks that the model and its layers got.
     """
 
     def __init__(
@@ -231,10 +231,10 @@ class LayerSlots(AttentionVariant):
         sizes = self.head_dim, self.num_heads
         expected = plain(False)[0]
         computed = attend_by(ScaledDot(*sizes), Softmax(*sizes), query, key, value, mask, **scoring)[0]
-        # What is not finite is told by its own name later.
+        # A later check names values that are not finite.
         difference = (computed - expected).abs().masked_fill(expected.isnan(), 0)
         if isinstance(mask, Tensor):
-            # What a query at padding gives depends on how a mask is written.
+            # The output of a query at padding depends on how a mask is written.
             difference = difference.masked_fill(~mask.any(dim=-1, keepdim=True), 0)
         if not difference.max() <= FORMULA_TOLERANCE[query.element_size()] * expected.nan_to_num().abs().max():
             raise AlignAttnError(

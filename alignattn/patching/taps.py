@@ -37,7 +37,7 @@ LORA_LAYERS = "peft.tuners.lora.layer"
 
 @dataclass(frozen=True)
 class ProjectionTap:
-    """What the hooks of a projection know of the attention that it serves.
+    """What the hooks of a projection need to know of its attention.
 
     Attributes:
         collector: of the model.
@@ -158,7 +158,7 @@ def _is_quiet(module: nn.Module) -> bool:
         return not module.training or module.p == 0
     if type(module) in QUIET:
         return "forward" not in vars(module)
-    # By name: peft may not be installed, and takes half a second to import.
+    # Compared by name: peft may not be installed, and takes half a second to import.
     return type(module).__module__ == LORA_LAYERS and not getattr(module, "lora_variant", None)
 
 

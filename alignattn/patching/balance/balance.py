@@ -37,7 +37,7 @@ from alignattn.patching.slots import LayerSlots
 from alignattn.utils.errors import AlignAttnError
 
 MAX_CHANGE = 1e-3
-"""Of an output, over the spread of the outputs: float32 stays far below."""
+"""Largest change of an output, relative to the spread of the outputs: float32 stays far below."""
 MAX_ERROR = 1.5
 """Mean error of the outputs against float64 in half precision, over that of the model before."""
 
@@ -258,7 +258,7 @@ def _report(
     before, after, floor = [], [], []
     for first, second in zip(*clouds, strict=True):
         query, key = (halves(points) for points in first.joined())
-        # Of as many points as the floor is.
+        # From as many points as the floor.
         before.append(spread_distance(query[0], key[0]))
         after.append(spread_distance(*(halves(points)[0] for points in second.joined())))
         floor.append((spread_distance(*query) + spread_distance(*key)) / 2)

@@ -18,16 +18,16 @@ from alignattn.patching.projections import FUSED, check_direct
 from alignattn.utils.errors import AlignAttnError
 
 Batch = Mapping[str, Any]
-"""What a model takes by name."""
+"""Arguments of a model by name."""
 
 LABELS = ("label", "labels", "start_positions", "end_positions", "next_sentence_label")
-"""What of a batch is left out: no loss is wanted. A model that writes reads them, and must be given them."""
+"""Labels, which are left out because no loss is wanted, unless the model needs them, as a generative one does."""
 LOGITS = "logits"
 DISTANCE_TOKENS = 4096
 """Most tokens of a layer whose distances are taken."""
 
 Moment = tuple[Moments, Moments]
-"""Of queries and of keys."""
+"""Moments of queries and of keys."""
 
 
 @dataclass
@@ -208,7 +208,7 @@ def _of_all_processes(moments: list[Moment], device: torch.device) -> list[Momen
         return moments
     packed = torch.cat([part.packed() for both in moments for part in both]).to(device)
     dist.all_reduce(packed)
-    # Of one sum every process must make one model, to the bit.
+    # All processes must have the same sums, to the bit.
     dist.broadcast(packed, 0)
     rest, shared = packed.cpu(), []
     for both in moments:

@@ -1,4 +1,4 @@
-"""What balancing a model did to it."""
+"""The report of a balanced model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ ByHead = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class BalanceReport:
-    """What balancing a model did to it.
+    """What balancing changed in a model.
 
     Distances are `spread_distance`s on held-back tokens, pooled over samples, by attention call: a module that several
     layers share (ALBERT) has several. What is said of A is by attention module.

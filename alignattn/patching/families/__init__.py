@@ -43,7 +43,7 @@ FAMILIES: Mapping[str, Family] = {
 """By the `model_type` of transformers' config."""
 
 SERVED = "DeBERTa-v2, DeBERTa-v3, MPNet"
-"""What the models are called."""
+"""The models' names, for messages."""
 
 _BY_ATTENTION = {family.attention: family for family in FAMILIES.values()}
 

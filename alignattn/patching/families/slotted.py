@@ -1,4 +1,4 @@
-"""What the attention modules of all families have in common once they have slots."""
+"""The base class of all families' attention modules with slots."""
 
 from typing import Any, ClassVar
 
