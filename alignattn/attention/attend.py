@@ -120,24 +120,8 @@ def attend(
     Raises:
         AlignAttnError: if the mask is none of these.
     """
-    pairs = _pair_mask(mask, query, key) if isinstance(mask, Tensor) else _checked(mask, query, key)
     dropout = dropout if module.training else 0.0
-    own_score: Score | None = getattr(module, "own_score", None)
-
-    def plain(wants_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-        if own_score is None and not isinstance(pairs, Edges):
-            if wants_weights:
-                return attention_with_weights(query, key, value, pairs_of(pairs), scale=scale, dropout=dropout)
-            return F.scaled_dot_product_attention(query, key, value, pairs_of(pairs), dropout, scale=scale), None
-        sizes = query.shape[-1], query.shape[1]
-        score = own_score or ScaledDot(*sizes)
-        return attend_by(score, Softmax(*sizes), query, key, value, pairs, scale=scale, dropout=dropout)
-
-    slots: Any = getattr(module, CHILD_NAME, None)
-    if slots is None:
-        return plain()[0]
-    attended: Tensor = slots(query, key, value, pairs, plain, scale=scale, dropout=dropout, own_score=own_score)[0]
-    return attended
+    return _attend(module, query, key, value, mask, scale=scale, dropout=dropout, wants_weights=False)[0]
 
 
 def attend_with_weights(
@@ -150,18 +134,49 @@ def attend_with_weights(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attend as `attend` does, without dropout, and return the weights `[B, H, n, m]` as well."""
+    attended, weights = _attend(module, query, key, value, mask, scale=scale, dropout=0.0, wants_weights=True)
+    assert weights is not None
+    return attended, weights
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | None,
+    *,
+    scale: float | None,
+    dropout: float,
+    wants_weights: bool,
+) -> tuple[Tensor, Tensor | None]:
     pairs = _pair_mask(mask, query, key) if isinstance(mask, Tensor) else _checked(mask, query, key)
     own_score: Score | None = getattr(module, "own_score", None)
 
-    def plain(_wants_weights: bool = True) -> tuple[Tensor, Tensor]:
+    def plain(is_recorded: bool = False) -> tuple[Tensor, Tensor | None]:
+        if own_score is None and not isinstance(pairs, Edges) and not wants_weights:
+            if is_recorded:
+                return attention_with_weights(query, key, value, pairs_of(pairs), scale=scale, dropout=dropout)
+            return F.scaled_dot_product_attention(query, key, value, pairs_of(pairs), dropout, scale=scale), None
         sizes = query.shape[-1], query.shape[1]
-        return attend_by(own_score or ScaledDot(*sizes), Softmax(*sizes), query, key, value, pairs, scale=scale)
+        score = own_score or ScaledDot(*sizes)
+        return attend_by(score, Softmax(*sizes), query, key, value, pairs, scale=scale, dropout=dropout)
 
     slots: Any = getattr(module, CHILD_NAME, None)
     if slots is None:
         return plain()
-    attended, weights = slots(query, key, value, pairs, plain, scale=scale, wants_weights=True, own_score=own_score)
-    return attended, weights
+    found: tuple[Tensor, Tensor | None] = slots(
+        query,
+        key,
+        value,
+        pairs,
+        plain,
+        scale=scale,
+        dropout=dropout,
+        wants_weights=wants_weights,
+        own_score=own_score,
+    )
+    return found
 
 
 def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -131,36 +131,25 @@ def measure_distances(query: Tensor, key: Tensor) -> Distances:
     return Distances(spread_distance(query, key), balanced, floor)
 
 
-@dataclass(frozen=True)
-class C2STAccuracy:
-    """The accuracy of `c2st_accuracy` of queries and keys, each `[H]` float64.
+def measure_c2st(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the accuracies of `c2st_accuracy` for queries and keys as they are, and balanced; each `[H]` float64.
 
-    Attributes:
-        as_is: as attention receives them.
-        balanced: in the basis in which the moments of the half that the discriminator learns from agree.
-    """
-
-    as_is: Tensor
-    balanced: Tensor
-
-
-def measure_told_apart(query: Tensor, key: Tensor) -> C2STAccuracy:
-    """Return how well a discriminator tells queries from keys, as they are and balanced.
+    The half of the tokens that the classifier learns from gives the moments of the balanced basis.
 
     Args:
         query: `[H, N, d]`.
         key: `[H, N, d]`.
     """
-    # Those that are learned from give the moments, too.
     basis = balancing_basis(Moments.of(halves(query)[0]), Moments.of(halves(key)[0]))
-    return C2STAccuracy(c2st_accuracy(query, key), c2st_accuracy(basis.of_queries(query), basis.of_keys(key)))
+    return c2st_accuracy(query, key), c2st_accuracy(basis.of_queries(query), basis.of_keys(key))
 
 
 def c2st_accuracy(query: Tensor, key: Tensor) -> Tensor:
-    """Return the share of held-out queries and keys that a small network tells apart: 0.5 is chance.
+    """Return the accuracy of a classifier two-sample test on held-out queries and keys: 0.5 is chance.
 
-    A network a head, one hidden layer, learns from one half of the tokens (`halves`) in a fixed number of steps from a
-    fixed start; the share is of the other half.
+    Lopez-Paz & Oquab 2017, "Revisiting Classifier Two-Sample Tests". For each head a network with one hidden layer
+    learns from one half of the tokens (`halves`), in a fixed number of steps from a fixed start; the accuracy is that
+    on the other half.
 
     Args:
         query: `[H, N, d]`.
@@ -202,8 +191,8 @@ class _Discriminators(nn.Module):
         return (hidden @ self.outer)[..., 0] + self.outer_bias
 
 
-def as_many(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return clouds `[H, N, d]` and `[H, M, d]` with as many points each, of the larger one drawn with a fixed seed."""
+def equal_counts(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Return clouds `[H, N, d]` and `[H, M, d]` with equally many points: the larger one is sampled."""
     count = min(first.shape[1], second.shape[1])
     return _drawn(first, count), _drawn(second, count)
 

@@ -11,7 +11,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
 from alignattn.attention.basis import cloud
-from alignattn.attention.distance import as_many, measure_distances, sliced_wasserstein
+from alignattn.attention.distance import equal_counts, measure_distances, sliced_wasserstein
 from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
 from alignattn.finetuning.results import score_text
 from alignattn.finetuning.rows import input_batches
@@ -168,7 +168,7 @@ def query_key_distances(
         model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
     # The real tokens' queries and keys of each layer, [H, N, d].
     clouds = [
-        as_many(cloud(layer.query, layer.mask), cloud(layer.key, layer.key_mask))
+        equal_counts(cloud(layer.query, layer.mask), cloud(layer.key, layer.key_mask))
         for layer in seen.layers
         if layer.query is not None and layer.key is not None
     ]

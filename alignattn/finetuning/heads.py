@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.attention.basis import Moments, balancing_basis
-from alignattn.attention.distance import as_many, measure_distances, sliced_wasserstein
+from alignattn.attention.distance import equal_counts, measure_distances, sliced_wasserstein
 from alignattn.finetuning.data_options import DataOptions
 from alignattn.finetuning.rows import input_batches
 from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
@@ -307,14 +307,14 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = F
         balanced: show them in the basis in which their moments agree, which attention does not see.
     """
     query, key = (torch.cat([getattr(text, role) for text in view.texts]) for role in ("query", "key"))
-    spread = measure_distances(*as_many(query[None], key[None]))
+    spread = measure_distances(*equal_counts(query[None], key[None]))
     over_spread = {"as is": spread.as_is, "balanced": spread.balanced, "floor": spread.floor}
     if view.reason_unbalanced is not None:
         del over_spread["balanced"]
     if balanced:
         basis = balancing_basis(Moments.of(query[None]), Moments.of(key[None]))
         query, key = basis.of_queries(query[None])[0].float(), basis.of_keys(key[None])[0].float()
-    distance = float(sliced_wasserstein(*(points[None] for points in as_many(query[None], key[None]))))
+    distance = float(sliced_wasserstein(*(points[None] for points in equal_counts(query[None], key[None]))))
     # Of a text each token is both: those that are drawn are the same.
     shown = [points[_drawn(len(points), max_tokens, seed)] for points in (query, key)]
     placed = in_plane(torch.cat(shown).numpy(), seed)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.distance import (
-    as_many,
     energy_distance,
+    equal_counts,
+    measure_c2st,
     measure_distances,
-    measure_told_apart,
     sliced_wasserstein,
 )
 
@@ -167,7 +167,7 @@ def query_key_distances(query: Tensor, key: Tensor) -> dict[str, Tensor]:
     """
     clouds = query.flatten(0, 1), key.flatten(0, 1)
     measured = {
-        "sliced_wasserstein": sliced_wasserstein(*(points[None] for points in as_many(*clouds))),
+        "sliced_wasserstein": sliced_wasserstein(*(points[None] for points in equal_counts(*clouds))),
         "energy_distance": energy_distance(*(points[None] for points in clouds)),
     }
     return {name: distances.double().view(query.shape[:2]) for name, distances in measured.items()}
@@ -185,15 +185,15 @@ def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool)
         Each of `POOLED_MEASURES`, `[L, H]` float64.
     """
     query, key = (torch.cat(parts, dim=2) for parts in zip(*clouds, strict=True))
-    layers = [as_many(*layer) for layer in zip(query, key, strict=True)]
+    layers = [equal_counts(*layer) for layer in zip(query, key, strict=True)]
     distances = [measure_distances(*layer) for layer in layers]
-    accuracies = [measure_told_apart(*layer) for layer in layers]
+    accuracies = [measure_c2st(*layer) for layer in layers]
     measured = {
         "spread_distance": torch.stack([layer.as_is for layer in distances]),
         "balanced_distance": torch.stack([layer.balanced for layer in distances]),
         "distance_floor": torch.stack([layer.floor for layer in distances]),
-        "c2st_accuracy": torch.stack([layer.as_is for layer in accuracies]),
-        "balanced_c2st_accuracy": torch.stack([layer.balanced for layer in accuracies]),
+        "c2st_accuracy": torch.stack([as_is for as_is, _ in accuracies]),
+        "balanced_c2st_accuracy": torch.stack([balanced for _, balanced in accuracies]),
     }
     if not balances:
         measured |= {name: torch.full_like(measured[name], torch.nan) for name in measured if "balanced" in name}

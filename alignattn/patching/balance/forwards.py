@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from alignattn.attention.basis import Moments, cloud
-from alignattn.attention.distance import as_many
+from alignattn.attention.distance import equal_counts
 from alignattn.patching.heads import BalancedHeads
 from alignattn.patching.masks import real_tokens
 from alignattn.patching.projections import FUSED, check_direct
@@ -53,7 +53,7 @@ class Clouds:
 
     def joined(self) -> tuple[Tensor, Tensor]:
         """Return all queries and all keys, as many of both."""
-        return as_many(torch.cat(self.query, dim=1), torch.cat(self.key, dim=1))
+        return equal_counts(torch.cat(self.query, dim=1), torch.cat(self.key, dim=1))
 
 
 def moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterable[Batch]) -> list[Moment]:

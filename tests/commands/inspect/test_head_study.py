@@ -7,7 +7,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from alignattn.attention.distance import energy_distance, measure_distances, measure_told_apart
+from alignattn.attention.distance import energy_distance, measure_c2st, measure_distances
 from alignattn.commands.inspect.head_study import (
     NO_ROLE,
     POOLED_MEASURES,
@@ -104,8 +104,8 @@ def test_texts_are_pooled_for_what_needs_a_covariance() -> None:
     joined = [torch.cat([getattr(text, role)[0] for text in texts], dim=1) for role in ("query", "key")]
     expected = measure_distances(*joined)
     study = study_heads(texts)
-    told = measure_told_apart(*joined)
-    values = (expected.as_is, expected.balanced, expected.floor, told.as_is, told.balanced)
+    told = measure_c2st(*joined)
+    values = (expected.as_is, expected.balanced, expected.floor, *told)
     for name, of_heads in zip(POOLED_MEASURES, values, strict=True):
         torch.testing.assert_close(study.measures[name][0], of_heads)
     unbalanced = study_heads(texts, balances=False).measures
