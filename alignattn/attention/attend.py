@@ -31,23 +31,23 @@ from alignattn.attention.variant import attend_by, attention_with_weights
 from alignattn.utils.errors import AlignAttnError
 
 CHILD_NAME = "alignattn"
-"""Attribute of an attention module that holds its slots, and of a model and its config that tells of them."""
+"""The attribute of an attention module that holds its slots, and of a model and its config that describes them."""
 
 
 @runtime_checkable
 class AttentionLayer(Protocol):
-    """What a module of attention names for `alignattn.attach`, as attributes or properties.
+    """The attributes or properties by which `alignattn.attach` recognises an attention module.
 
-    Its forward projects what attends and what it attends to once, and calls `alignattn.attend(self, …)` with the heads.
-    Both are the same tokens in self-attention; where they are not, its mask is a `CrossMask`.
+    Its forward projects queries and keys once, and calls `alignattn.attend(self, …)` with the heads. In self-attention
+    both are of the same tokens; otherwise its mask is a `CrossMask`.
 
     Attributes:
         num_heads: heads H.
         query_projection: to the queries of all heads side by side, `[B, n, H · d]`; along edges `[n, H · d]`.
         key_projection: to the keys, likewise.
 
-    One that attends by another score than the scaled dot product has it as a module, `own_score`. One that attends by
-    one query a call, as a decoder does step by step, sets `has_one_query = True`.
+    A module with another score than the scaled dot product has it as a module, `own_score`. One that attends by one
+    query in each call, such as a decoder step by step, sets `has_one_query = True`.
     """
 
     num_heads: int
@@ -57,30 +57,30 @@ class AttentionLayer(Protocol):
 
 @runtime_checkable
 class SharedAttentionLayer(Protocol):
-    """What a module names in place of that whose queries and keys are made of one projection, as in graph attention.
+    """The same for a module whose queries and keys come from one projection, as in graph attention.
 
     Attributes:
         num_heads: heads H.
-        shared_projection: to what both are made of, `[B, n, H · d]`; along edges `[n, H · d]`.
+        shared_projection: to the features that both are computed from, `[B, n, H · d]`; along edges `[n, H · d]`.
     """
 
     num_heads: int
     shared_projection: nn.Linear
 
     def queries_and_keys(self, projected: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries and keys of what the projection gave, each of its shape, and different ones."""
+        """Return queries and keys from the output of the projection, two different tensors of its shape."""
 
 
 @runtime_checkable
 class PooledAttentionLayer(Protocol):
-    """What a module names in place of that which pools tokens by learned queries, as in hierarchical attention.
+    """The same for a module that pools tokens by learned queries, as in hierarchical attention.
 
-    They are no tokens, and so there is no distribution of theirs to align. Its mask is a `CrossMask` of the keys.
+    A learned query is no token, so there is no distribution of queries to align. Its mask is a `CrossMask` of the keys.
 
     Attributes:
         num_heads: heads H.
-        pooling_query: the queries of all heads side by side, `[H · d]`; None where they are handed in, as the
-            state of a memory network is.
+        pooling_query: the queries of all heads side by side, `[H · d]`; None where the caller passes them, as with the
+            state of a memory network.
         key_projection: to the keys, `[B, n, H · d]`.
     """
 

@@ -1,4 +1,4 @@
-"""One choice for each slot of the attention formula, with its presets and its validation."""
+"""The configuration of attention: one choice for each slot, its presets and its validation."""
 
 import dataclasses
 import inspect
@@ -22,10 +22,10 @@ BASIS: GradientScope = "basis"
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
-    """What a patched model's attention does beyond the pretrained one; validates itself, without torch but for options.
+    """The choices for a model's attention; it validates itself, and imports torch only to check options.
 
-    The attention of a layer is O = N(S(Q, K)) · g(Q, V), the minimised loss the task loss + `alignment_weight` · mean
-    over layers of A(Q, K) (Zhang et al. 2021, eq. 1).
+    The attention of a layer is O = N(S(Q, K)) · g(Q, V). The loss is the task loss + `alignment_weight` · mean over
+    layers of A(Q, K) (Zhang et al. 2021, eq. 1).
 
     Attributes:
         score: S, one of `SCORES` in `alignattn.attention.choices`.
@@ -38,9 +38,9 @@ class AttentionConfig:
         value_options: keyword arguments of the value's class, such as `{"init": "paper"}` for `qvi`.
         alignment_options: keyword arguments of the alignment's class, such as `{"epsilon": 0.05}` for `ot`.
         head_reduction: `sum` (the paper's text) or `mean` (its code) over a layer's heads.
-        gradient_scope: which parameters of the model the alignment loss moves: `projections`, the weights and
-            biases that make queries and keys; `all`, also everything below them, as the paper's code does; `basis`,
-            none of the model, but a basis of each head that attention does not see (`AlignmentInBasis`).
+        gradient_scope: which parameters the alignment loss moves: `projections`, the weights and biases of the query
+            and key projections; `all`, also everything below them, as in the paper's code; `basis`, none of the model's,
+            but a basis of each head to which attention is invariant (`AlignmentInBasis`).
         layers: indices of the attention layers to patch, from 0; None = all.
 
     Raises:
@@ -98,7 +98,7 @@ class AttentionConfig:
         object.__setattr__(self, f"{slot}_options", options)
 
     def _try_slot(self, slot: str) -> None:
-        """Build a choice that has options once: it judges what hangs on several of them, and needs PyTorch for it."""
+        """Build a choice that has options once: its class checks options that depend on each other."""
         if not (options := getattr(self, f"{slot}_options")):
             return
         choice_class = SLOTS[slot].load(getattr(self, slot))
@@ -107,7 +107,7 @@ class AttentionConfig:
 
     @property
     def name(self) -> str:
-        """The name that `resolve` reads as these choices, such as `aa-ct+entmax15`; their options are not in it."""
+        """The name of these choices for `resolve`, such as `aa-ct+entmax15`, without their options."""
         preset_of = {preset.alignment: name for name, preset in PRESETS.items() if preset.alignment is not None}
         names = [] if self.alignment is None else [preset_of.get(self.alignment, self.alignment)]
         names += [getattr(self, slot) for slot in self.filled_slots if slot != "alignment"]
@@ -115,7 +115,7 @@ class AttentionConfig:
 
     @property
     def filled_slots(self) -> tuple[str, ...]:
-        """The slots whose choice is not that of plain attention."""
+        """The slots whose choice differs from plain attention."""
         return tuple(slot for slot in SLOTS if getattr(self, slot) != getattr(PLAIN, slot))
 
     def describe_slots(self) -> str:
@@ -124,18 +124,18 @@ class AttentionConfig:
 
     @property
     def references(self) -> list[Reference]:
-        """The papers of the choices that are not those of plain attention, each once."""
+        """The papers of the choices in the filled slots, each once."""
         cited = (SLOTS[slot][getattr(self, slot)].reference for slot in self.filled_slots)
         return [reference for reference in dict.fromkeys(cited) if reference]
 
     @property
     def changes_function(self) -> bool:
-        """Whether the patched model computes another function than the pretrained one, in evaluation mode too."""
+        """Whether the patched model computes another function than the pretrained one, also in evaluation mode."""
         return any(slot != "alignment" for slot in self.filled_slots)
 
     @property
     def choices(self) -> Mapping[str, Choice]:
-        """The registry's entries of the choices by slot, as they are with the options; without an alignment of None."""
+        """The registry entries of the choices by slot, with their options applied; `alignment` only if there is one."""
         chosen = {slot: getattr(self, slot) for slot in SLOTS if getattr(self, slot) is not None}
         return {slot: SLOTS[slot][name].given(getattr(self, f"{slot}_options")) for slot, name in chosen.items()}
 
@@ -150,7 +150,7 @@ class AttentionConfig:
         return next(reasons, "")
 
     def function_fields(self) -> dict[str, Any]:
-        """Return the fields that say what a patched model computes: all but those of the alignment."""
+        """Return the fields that determine the function of a patched model: all but those of the alignment."""
         names = ("score", "normalizer", "value", "layers")
         fields = {name: value for name, value in self.to_dict().items() if name.removesuffix("_options") in names}
         return fields if self.changes_function else fields | {"layers": None}
@@ -251,5 +251,5 @@ PRESETS: dict[str, AttentionConfig] = {
     "aa-sliced": AttentionConfig(alignment="sliced"),
     "qvi": AttentionConfig(value="qvi"),
 }
-"""The papers' names and ours: soft attention, alignment attention with each of the papers' three distances and with
-three that need no adversary, query-value interaction."""
+"""Soft attention, alignment attention with the paper's three distances and with three that need no adversary, and
+query-value interaction."""

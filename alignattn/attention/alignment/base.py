@@ -18,15 +18,15 @@ NORM_EPSILON = 1e-6
 """Added in quadrature to a norm, so that the gradient at a zero vector stays finite."""
 
 GROUP_ELEMENTS = 20 * 2**20
-"""Of the queries and keys worked on at once, 80 MiB in float32: BERT-base at 8 × 128, three layers at 8 × 512."""
+"""Elements of the queries and keys of one group of calls: 80 MiB in float32, BERT-base at 8 × 128 tokens."""
 
 
 @dataclass(frozen=True)
 class TokenMeasure:
     """The uniform distribution over the real tokens of each sample, and the weight of a sample in the mean.
 
-    The first dimension is the calls C, or 1 where one mask is that of all; the second the two sides, queries and keys,
-    or 1 where both are of the same tokens.
+    The first dimension is the calls C, or 1 where all calls have one mask; the second is the two sides, queries and
+    keys, or 1 where both are of the same tokens.
 
     Attributes:
         probability: `[1 or C, 1 or 2, B, n]`, one over the number of real tokens of the sample at real tokens, 0 at
@@ -55,7 +55,7 @@ class TokenMeasure:
 
     @property
     def token_weight(self) -> Tensor:
-        """`[1 or C, 1 or 2, B, n]`: of a token in the mean over samples of that over real tokens; a side sums to 1."""
+        """The weight of each token in the mean, `[1 or C, 1 or 2, B, n]`; the weights of a side sum to 1."""
         return self.probability * self.sample_weight[:, None, :, None]
 
     def mean(self, values: Tensor) -> Tensor:
@@ -64,25 +64,26 @@ class TokenMeasure:
 
 
 class Alignment(nn.Module, ABC):
-    """The distance A(Q, K) between the queries and the keys of a model's attention layers, mean over their calls.
+    """The distance A(Q, K) between the queries and keys of a model's attention layers (Zhang et al. 2021, eq. 1).
 
-    Zhang et al. 2021, "Alignment Attention by Matching Key and Query Distributions", eq. 1. The loss of a call is a
-    mean over the real tokens of a sample and head, a sum (the paper's text) or mean (the paper's code) over heads,
-    and a mean over samples. Padding never enters: the loss of a padded batch is that of its samples alone, and
-    a sample without a single real token contributes nothing. It is computed in float32 (float64 for float64
-    input) whatever the autocast type.
+    The loss is a mean over attention calls. The loss of a call is a mean over the real tokens of a sample and head, a
+    sum (the paper's text) or a mean (the paper's code) over heads, and a mean over samples. Padding never enters, and a
+    sample without a real token contributes nothing. The loss is computed in float32 (float64 for float64 input)
+    whatever the autocast type.
+
+    A subclass implements `compute`, its equation.
 
     Args:
         head_dim: size d of a head's query and key.
         num_layers: layers L, each with networks of its own, whose parameters are stacked, `[L, …]`.
         head_reduction: `sum` or `mean` over the heads.
-        points: at most so many real tokens of a sample enter, or of a batch where `by_sample` is false, drawn anew at
+        points: the maximum number of real tokens of a sample, or of a batch if `by_sample` is false, drawn anew at
             every step of training; None = all.
 
     Attributes:
-        step: an int64 scalar, which the draws are a function of; saved, so that a resumed run goes on with the same.
-            There is none where nothing is drawn.
-        by_sample: whether the loss is the mean of what each sample gives alone.
+        step: an int64 scalar that determines the draws; it is saved, so that a resumed run draws the same tokens. It
+            exists only with `points`.
+        by_sample: whether the loss of a batch is the mean of the losses of its samples.
         diagnostic: name of the scalar that tells whether the loss works.
 
     Raises:
@@ -129,10 +130,10 @@ class Alignment(nn.Module, ABC):
 
         Args:
             query: `[B, H, n, d]`.
-            key: `[B, H, n, d]`; or of other tokens, `[B, H, m, d]`.
+            key: `[B, H, n, d]`, or `[B, H, m, d]` of other tokens.
             mask: `[B, n]` bool, True = a real token; None = all are real.
-            key_mask: `[B, m]`, likewise, where the keys are of other tokens; None = `mask`, or all where m is not n.
-            layer: which layer called.
+            key_mask: `[B, m]` bool, where the keys are of other tokens; None = `mask`, or all real if m is not n.
+            layer: the index of the layer that called.
 
         Returns:
             The loss, a scalar.
@@ -151,32 +152,30 @@ class Alignment(nn.Module, ABC):
         key_mask: Tensor | None = None,
         layer: int = 0,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss as `forward` does, and detached scalars that tell whether it works, by name."""
+        """Return the loss as `forward` does, and the detached diagnostic by its name."""
         if key_mask is None and query.shape == key.shape:
             key_mask = mask
         self._check_shapes(query, key, mask, key_mask)
-        # The projections' own memory order is [B, n, H, d]: of their heads this is no copy.
+        # The memory order of projections is [B, n, H, d]: this is no copy of their heads.
         rows_of_query, rows_of_key = (features.transpose(1, 2).flatten(2) for features in (query, key))
         return self.of_calls([Call(rows_of_query, rows_of_key, query.shape[1], mask, key_mask, layer)])
 
     def of_calls(self, calls: Sequence[Call], samples: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss and diagnostics of attention calls, each weighted by its number of samples.
 
-        Calls of one shape are taken together, as many at once as `GROUP_ELEMENTS` allows. On a CPU the backend
-        `cpu` computes the same.
+        Calls of one shape are computed together, as many as `GROUP_ELEMENTS` allows. On a CPU the backend `cpu`
+        computes the same.
 
         Args:
             calls: at least one.
-            samples: of all calls in the mean; those of `calls` if None.
+            samples: the number of samples in the mean; that of `calls` if None.
         """
         samples = samples or sum(len(call.query) for call in calls)
         if self.by_sample and self.points is not None:
             calls = [drawn(call, self.points, self.step) for call in calls]
         with torch.autocast(calls[0].query.device.type, enabled=False):
-            on_cpu: list[Call] = []
-            in_groups: list[Call] = []
-            for call in calls:
-                (on_cpu if self.by_sample and uses_cpu_backend(call) else in_groups).append(call)
+            on_cpu = [call for call in calls if self.by_sample and uses_cpu_backend(call)]
+            in_groups = [call for call in calls if not (self.by_sample and uses_cpu_backend(call))]
             parts = [
                 tuple(part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers))
                 for layers, group in groups_of(in_groups, self._elements, GROUP_ELEMENTS)
@@ -193,7 +192,7 @@ class Alignment(nn.Module, ABC):
         return loss, {self.diagnostic: diagnostic}
 
     def _elements(self, call: Call) -> int:
-        """The size of the largest tensor that one call needs."""
+        """Return the size of the largest tensor that one call needs."""
         return 2 * call.query.shape[0] * call.length * call.query.shape[2]
 
     def _of_group(self, calls: list[Call], layers: slice) -> tuple[Tensor, Tensor]:
@@ -208,10 +207,10 @@ class Alignment(nn.Module, ABC):
         """Return the losses and diagnostics `[C]` of C calls.
 
         Args:
-            features: queries and keys, `[C, 2, B, n, H, d]`, with as many calls in succession of each layer, in the
-                type that the loss is computed in.
+            features: queries and keys, `[C, 2, B, n, H, d]`, in the type that the loss is computed in; the calls are
+                ordered by layer, equally many of each.
             mask: `[1 or C, 1 or 2, B, n]` bool, True = a real token (`TokenMeasure`); None = all are real.
-            layers: whose networks.
+            layers: the layers of the calls, whose networks are used.
         """
         losses, diagnostics = self.compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
         return losses * self.head_weight(features.shape[4]), diagnostics.detach()
@@ -222,7 +221,7 @@ class Alignment(nn.Module, ABC):
 
     @abstractmethod
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
-        """Return the losses summed over heads, and the diagnostics, as `losses` does: the equation."""
+        """Return the losses `[C]`, summed over heads, and the diagnostics `[C]`; arguments as for `losses`."""
 
     def _check_shapes(self, query: Tensor, key: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> None:
         sizes = [(*side.shape[:2], *side.shape[3:]) for side in (query, key)]
@@ -245,12 +244,12 @@ class Alignment(nn.Module, ABC):
 
 
 def uses_cpu_backend(call: Call) -> bool:
-    """Tell whether the backend for the CPU computes the loss of a call."""
+    """Return whether the CPU backend computes the loss of a call."""
     return call.query.device.type == "cpu" and call.is_of_same_tokens and not torch.compiler.is_compiling()
 
 
 def computed_in(features: Tensor) -> torch.dtype:
-    """Return the type that a loss of features is computed in: float32 at least."""
+    """Return the type in which a loss of features is computed: float32 or better."""
     return torch.promote_types(features.dtype, torch.float32)
 
 

@@ -14,24 +14,22 @@ FEATURE_DIM = 16
 class CTAlignment(Alignment):
     """The cost of moving queries to keys and keys to queries along learned conditional plans.
 
-    Each query q_i is moved to key k_j with probability softmax_j(τ_φ(q_i)·τ_φ(k_j)), each key to a query
-    likewise. With these plans P and R and the cost c = 1 - u(q)·u(k), u the critic's vector of length 1,
+    Each query q_i moves to key k_j with probability P_ij = softmax_j(τ_φ(q_i)·τ_φ(k_j)), and each key to a query with
+    R_ij = softmax_i(τ_φ(q_i)·τ_φ(k_j)). With the cost c = 1 - u(q)·u(k), u the critic's vector of length 1,
 
         L = ½ [ mean_i Σ_j P_ij c_ij + mean_j Σ_i R_ij c_ij ].
 
-    Queries, keys and the navigator τ_φ descend it, the critic ascends it: its gradient is reversed at its input and at
-    its output.
+    Queries, keys and the navigator τ_φ descend L, the critic ascends it: the gradient is reversed at the critic's input
+    and at its output.
 
-    Diagnostics: `critic_gap`, the Euclidean distance between the mean critic vector of the queries and that of
-    the keys, mean over samples and heads: 0 if the critic sees no difference, 2 if it sees them apart.
+    Diagnostic: `critic_gap`, the Euclidean distance between the critic's mean vectors of queries and of keys, mean over
+    samples and heads: 0 if the critic sees no difference, 2 if it separates them.
+
+    The other arguments are those of `Alignment`.
 
     Args:
-        head_dim: size d of a head's query and key.
-        num_layers: layers L, each with a navigator and a critic of its own.
         hidden_dim: size of the hidden layer of the navigator and the critic.
-        feature_dim: size of the vectors that they give.
-        head_reduction: `sum` or `mean` over the heads.
-        points: of a sample at most so many tokens are matched, drawn anew at every step; None = all.
+        feature_dim: size of their output vectors.
     """
 
     diagnostic = "critic_gap"
@@ -52,7 +50,7 @@ class CTAlignment(Alignment):
         self.critic = Discriminator(head_dim, hidden_dim, feature_dim, num_layers)
 
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
-        """Return the mean cost of moving each token to the other side, ½ of it each way, and the critic's gap."""
+        """Return L and the critic's gap."""
         rows, shape = by_layer(features, layers), (*features.shape[:-1], -1)
         navigated = self.navigator(rows, layers).view(shape)
         unit = unit_vectors(reverse_gradient(self.critic(reverse_gradient(rows), layers))).view(shape)
@@ -79,7 +77,7 @@ def expected_cosine(navigated: Tensor, unit: Tensor, mask: Tensor | None) -> Ten
         `[C, 2, B, H, n]`.
     """
     if mask is not None:
-        # A wholly padded sample attends to its padding, and weighs nothing: an attention over nothing may be NaN.
+        # A wholly padded sample attends to its padding and weighs nothing: attention over nothing may be NaN.
         mask = mask | ~mask.any(dim=-1, keepdim=True)
         mask = mask.flip(1).expand(len(unit), 2, -1, -1).flatten(0, 2)[:, None, None]
     query, key, value = (tensor.flatten(0, 2) for tensor in (navigated, navigated.flip(1), unit.flip(1)))

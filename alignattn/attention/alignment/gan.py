@@ -10,20 +10,18 @@ from alignattn.attention.choices import HeadReduction
 
 
 class GANAlignment(Alignment):
-    """The discriminator's loss in telling queries from keys, E[-log D(q)] + E[-log(1 - D(k))].
+    """The loss of a discriminator between queries and keys, E[-log D(q)] + E[-log(1 - D(k))].
 
-    It is the negative of eq. 2, with a gradient reversal between the features and the discriminator: in one
-    backward pass the discriminator descends it while queries and keys ascend it. The heads of a layer share
-    the discriminator. At chance the loss is 2 log 2 = 1.386 a head.
+    It is the negative of eq. 2, with a gradient reversal between the features and the discriminator: in one backward
+    pass the discriminator descends the loss while queries and keys ascend it. The heads of a layer share a
+    discriminator. At chance the loss is 2 log 2 = 1.386 for each head.
 
-    Diagnostics: `discriminator_accuracy`, the share of real queries and keys it tells apart (chance: 0.5).
+    Diagnostic: `discriminator_accuracy`, its accuracy on real queries and keys (chance: 0.5).
+
+    The other arguments are those of `Alignment`.
 
     Args:
-        head_dim: size d of a head's query and key.
-        num_layers: layers L, each with a discriminator of its own.
         hidden_dim: size of the discriminator's hidden layer.
-        head_reduction: `sum` or `mean` over the heads.
-        points: of a sample at most so many tokens are matched, drawn anew at every step; None = all.
     """
 
     diagnostic = "discriminator_accuracy"

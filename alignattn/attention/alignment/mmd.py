@@ -23,11 +23,10 @@ class MMDAlignment(PooledAlignment):
     if and only if the clouds are equal. The expectations are means over all pairs, a point with itself included: with
     weights w of 1/P at queries and -1/P at keys, -wᵀ D w, D the distances within the union of both.
 
+    The other arguments are those of `Alignment`.
+
     Args:
-        head_dim: size d of a head's query and key.
-        num_layers: accepted as by the losses with networks; this one has no parameters.
         points: of a cloud, at most; time and memory grow with its square.
-        head_reduction: `sum` or `mean` over the heads.
     """
 
     def __init__(

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.alignment.pooled import PooledAlignment, rounding
-from alignattn.attention.choices import HeadReduction
 
 SHRINKAGE = 1e-3
 """Of the spread, added in equal parts to the variances of queries and keys along every direction."""
@@ -21,15 +20,7 @@ class MomentsAlignment(PooledAlignment):
 
     With Σ_q = L Lᵀ the trace of the root is the sum of the roots of the eigenvalues of Lᵀ Σ_k L, taken in float64: in
     float32 the smallest would be noise. On a GPU the host checks the eigenvalues, once for each group of layers.
-
-    Args:
-        head_dim: size d of a head's query and key.
-        num_layers: accepted as by the losses with networks; this one has no parameters.
-        head_reduction: `sum` or `mean` over the heads.
     """
-
-    def __init__(self, head_dim: int, *, num_layers: int = 1, head_reduction: HeadReduction = "sum") -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
 
     def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         root = weight.sqrt()[..., None, None]

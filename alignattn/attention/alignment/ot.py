@@ -18,26 +18,24 @@ EPSILON = 0.01
 
 
 class OTAlignment(Alignment):
-    """The cost <C, π> of the plan π that moves the queries to the keys at the least <C, π> + ε Σ π log π.
+    """The cost <C, π> of the plan π from queries to keys that minimises <C, π> + ε Σ π log π.
 
-    Eq. 3 with the plan of section 2.3.2, where the sign of the entropy is mended. Both marginals are uniform over the
-    real tokens. The gradient goes through C with the plan held fixed; by the envelope theorem that is the gradient of
+    Eq. 3 with the plan of section 2.3.2, with the sign of the entropy corrected. Both marginals are uniform over the
+    real tokens. The gradient goes through C with the plan fixed; by the envelope theorem it is the gradient of
     <C, π> + ε Σ π log π at its minimum. Both costs are a dot product up to terms of one token, so forward needs only
-    π k and πᵀ q of the plan, and nothing of n × n is kept for backward.
+    π k and πᵀ q of the plan, and no n × n tensor is kept for backward.
 
-    Diagnostics: `marginal_error`, the L1 distance of the plan's row sums from the uniform distribution plus that
-    of its column sums, mean over samples and heads; 0 at convergence, at most 4.
+    Diagnostic: `marginal_error`, the L1 distance of the plan's row sums from the uniform distribution plus that of its
+    column sums, mean over samples and heads; 0 at convergence, at most 4.
+
+    The other arguments are those of `Alignment`.
 
     Args:
-        head_dim: size d of a head's query and key.
-        num_layers: accepted as by the losses with networks; this one has no parameters.
         cost: `cosine`, C = 1 - cos(q, k), or `squared_euclidean`, C = |q - k|².
         epsilon: strength ε of the entropy, in units of the cost. 0.01 suits the cosine; the squared distance
             grows with the features, and an ε far below it needs more iterations.
         iterations: Sinkhorn iterations, at least 1; `marginal_error` tells whether they suffice.
         anneal_from: ε starts at this share of the largest cost of a head and falls to `epsilon`.
-        head_reduction: `sum` or `mean` over the heads.
-        points: of a sample at most so many tokens are matched, drawn anew at every step; None = all.
 
     Raises:
         AlignAttnError: if `cost` is neither, `iterations` is below 1, or `epsilon` or `anneal_from` is not

@@ -24,12 +24,11 @@ class SlicedAlignment(PooledAlignment):
     drawn anew at every step of training. The factor d, the size of a head, makes it |μ_q - μ_k|² for clouds that differ
     by a shift.
 
+    The other arguments are those of `Alignment`.
+
     Args:
-        head_dim: size d of a head's query and key.
-        num_layers: accepted as by the losses with networks; this one has no parameters.
         points: of a cloud, at most.
         directions: how many.
-        head_reduction: `sum` or `mean` over the heads.
 
     Raises:
         AlignAttnError: if `points` is below 2 or `directions` below 1.
