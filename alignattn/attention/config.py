@@ -39,7 +39,7 @@ class AttentionConfig:
         alignment_options: keyword arguments of the alignment's class, such as `{"epsilon": 0.05}` for `ot`.
         head_reduction: `sum` (the paper's text) or `mean` (its code) over a layer's heads.
         gradient_scope: which parameters the alignment loss moves: `projections`, the weights and biases of the query
-            and key projections; `all`, also everything below them, as in the paper's code; `basis`, none of the model's,
+            and key projections; `all`, also everything below them, as in the paper's code; `basis`, none of them,
             but a basis of each head to which attention is invariant (`AlignmentInBasis`).
         layers: indices of the attention layers to patch, from 0; None = all.
 
