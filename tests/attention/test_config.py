@@ -21,51 +21,39 @@ def test_overrides_replace_fields_of_presets_and_configs():
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "culprit"),
     [
-        ({"alignment": "wgan"}, r"unknown alignment 'wgan'.*gan, ot, ct"),
+        ({"alignment": "wgan"}, r"alignment 'wgan'.*gan, ot, ct"),
+        ({"alignment": ["ct"]}, r"alignment \['ct'\]"),
+        ({"score": None}, "score None"),
         ({"alignment_weight": -1.0}, "alignment_weight=-1.0"),
         ({"alignment_weight": float("nan")}, "alignment_weight=nan"),
-        ({"alignment": "ct", "gradient_scope": "some"}, "gradient_scope 'some'.*projections, all"),
-        ({"alignment": "ct", "head_reduction": "max"}, "head_reduction 'max'.*sum, mean"),
-        ({"alignment_options": {"epsilon": 1.0}}, "no alignment"),
-        ({"alignment": "ct", "alignment_options": {"epsilon": 1.0}}, "option.*'epsilon'.*hidden_dim"),
-        ({"alignment": "ot", "alignment_options": {"epsilon": -1.0}}, "epsilon"),
+        ({"alignment_weight": "0.01"}, "alignment_weight='0.01'"),
+        ({"alignment_weight": True}, "alignment_weight=True"),
+        ({"alignment_weight": None}, "alignment_weight=None"),
+        ({"alignment": "ct", "gradient_scope": "some"}, "gradient_scope 'some'"),
+        ({"alignment": "ct", "head_reduction": "max"}, "head_reduction 'max'"),
         ({"layers": ("0",)}, "layers="),
-        ({"layers": 3}, r"layers=3 must be.*such as"),
+        ({"layers": 3}, "layers=3"),
         ({"layers": "01"}, "layers='01'"),
         ({"layers": (True,)}, r"layers=\(True,\)"),
         ({"layers": ()}, "layers="),
         ({"layers": (1.0,)}, "layers="),
-        ({"alignment_weight": "0.01"}, "alignment_weight='0.01' must be a finite number"),
-        ({"alignment_weight": True}, "alignment_weight=True"),
-        ({"alignment_weight": None}, "alignment_weight=None"),
-        ({"alignment": ["ct"]}, r"alignment \['ct'\]"),
-        ({"score": None}, "unknown score None"),
-        ({"normalizer_options": None}, "normalizer_options=None must name options"),
-        ({"alignment": "ot", "alignment_options": [("epsilon", 1)]}, "alignment_options=.*must name options"),
-        (
-            {"alignment": "ot", "alignment_options": {"epsilon": "0.1"}},
-            "alignment 'ot': epsilon='0.1' is text: give a number",
-        ),
-        ({"alignment": "ot", "alignment_options": {"epsilon": float("inf")}}, "epsilon inf must be a finite number"),
+        ({"alignment_options": {"epsilon": 1.0}}, "no alignment"),
+        ({"normalizer_options": None}, "normalizer_options=None"),
+        ({"alignment": "ct", "alignment_options": {"epsilon": 1.0}}, "option.*'epsilon'.*hidden_dim"),
+        ({"alignment": "ot", "alignment_options": [("epsilon", 1)]}, "alignment_options="),
+        ({"alignment": "ot", "alignment_options": {"epsilon": "0.1"}}, "alignment 'ot': epsilon='0.1'"),
+        ({"alignment": "ot", "alignment_options": {"epsilon": float("inf")}}, "epsilon.*inf"),
         ({"alignment": "ot", "alignment_options": {"epsilon": True}}, "epsilon.*True"),
-        ({"alignment": "ot", "alignment_options": {"iterations": 2.5}}, "iterations.*2.5.*whole number"),
-        ({"alignment": "ot", "alignment_options": {"iterations": True}}, "iterations.*True"),
+        ({"alignment": "ot", "alignment_options": {"iterations": 2.5}}, "iterations.*2.5"),
         ({"alignment": "ot", "alignment_options": {"cost": ["cosine"]}}, "cost"),
-        ({"alignment": "gan", "alignment_options": {"hidden_dim": 0}}, "hidden_dim 0 must be at least 1"),
-        ({"alignment": "ct", "alignment_options": {"feature_dim": -1}}, "feature_dim -1"),
-        ({"normalizer": "entmax", "normalizer_options": {"alpha": "1.3"}}, "alpha='1.3'"),
-        (
-            {"normalizer": "entmax", "normalizer_options": {"learned": "yes"}},
-            "learned='yes' is text: give True or False",
-        ),
-        ({"normalizer": "local", "normalizer_options": {"window": 1.5}}, "window.*1.5"),
+        ({"normalizer": "entmax", "normalizer_options": {"learned": "yes"}}, "learned='yes'"),
         ({"value": "qvi", "value_options": {"init": None}}, "init"),
     ],
 )
-def test_refuses(fields, words):
-    with pytest.raises(AlignAttnError, match=words):
+def test_refuses(fields, culprit):
+    with pytest.raises(AlignAttnError, match=culprit):
         AttentionConfig(**fields)
 
 
