@@ -14,11 +14,8 @@ from alignattn.commands.inspect.graph_study import inspect_graph
 from alignattn.commands.inspect.head_study import HeadStudying, RareTokens, Sample, joined
 from alignattn.commands.inspect.report import (
     FILES,
-    HEADS_PICTURE,
-    HEADS_TABLE,
     ModelStudy,
     StudiedTexts,
-    draw_studies,
     render_studies,
     write_studies,
 )
@@ -55,8 +52,7 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
     check_free(folder, FILES)
     studies, studied = study_models(arguments)
     with unfinished(folder):
-        write_studies(folder / HEADS_TABLE, studies, studied)
-        draw_studies(folder / HEADS_PICTURE, studies, studied)
+        write_studies(folder, studies, studied)
     print(f"{render_studies(studies, studied)}\nwritten to {folder}")
     return studies
 

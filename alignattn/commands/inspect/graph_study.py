@@ -1,28 +1,26 @@
 """What the heads of a graph's model do: how the nodes' queries and keys lie, and how weights spread over neighbours."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from alignattn.attention.masks import Edges, Segments
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.head_study import POOLED_TOKENS, pooled_distances, query_key_distances
-from alignattn.commands.inspect.report import COLUMN_NAMES, FILES, HEADS_PICTURE, HEADS_TABLE, LETTERS, PANEL_TITLES
+from alignattn.commands.inspect.report import FILES, LAYER_NAME, head_tables, lettered, write_heads
 from alignattn.finetuning.predictor import load_predictor
 from alignattn.finetuning.run_folder import read_finished_run
 from alignattn.patching import collect
-from alignattn.reports.plots import HeatMapPanel, draw_heat_maps, write_figure
 from alignattn.tasks import NodeClassification
 from alignattn.tasks.nodes.graph import Graph, graph_of
 from alignattn.tasks.rows import load_rows
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import check_free, unfinished, write_csv
+from alignattn.utils.files import check_free, unfinished
 from alignattn.utils.publishing import published_names
-from alignattn.utils.text_tables import READABLE_WIDTH, folded_tables
 
 MEASURES = (
     *("sliced_wasserstein", "energy_distance", "spread_distance", "distance_floor", "c2st_accuracy"),
@@ -30,7 +28,7 @@ MEASURES = (
 )
 """Those of heads of texts that a graph has: its nodes have no order, and its scores no basis to choose."""
 OF_TEXTS = ("max_eval_samples", "max_length", "batch_size")
-"""Options that nothing of a graph hangs on."""
+"""Options that nothing of a graph depends on."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +37,12 @@ class GraphStudy:
 
     Attributes:
         name: of its folder.
-        layers: of each layer, whose heads may be fewer than another's, `[H]` float64 by the name in `MEASURES`.
-        uniform_entropy: of equal weights over each node's neighbours, in nats, mean over the nodes that have any.
+        frame: a line a layer and head, whose number may differ from layer to layer: each of `MEASURES`, and
+            `entropy_uniform`, of equal weights over each node's neighbours, mean over the nodes that have any.
     """
 
     name: str
-    layers: Sequence[dict[str, Tensor]]
-    uniform_entropy: float
-
-    @property
-    def heads(self) -> list[tuple[int, int]]:
-        """Each layer and head, from 0."""
-        return [(layer, head) for layer, by_name in enumerate(self.layers) for head in range(len(by_name["entropy"]))]
-
-    def value(self, name: str, layer: int, head: int) -> float:
-        """A measure of a head; NaN where the layer has fewer."""
-        values = self.layers[layer][name]
-        return float(values[head]) if head < len(values) else float("nan")
+    frame: pd.DataFrame
 
 
 def inspect_graph(options: InspectOptions, task: NodeClassification) -> None:
@@ -71,12 +58,12 @@ def inspect_graph(options: InspectOptions, task: NodeClassification) -> None:
     studies = [
         study_graph(Path(model), name, graph, options.seed) for model, name in zip(options.models(), names, strict=True)
     ]
-    if len({tuple(study.heads) for study in studies}) > 1:
+    if len({tuple(zip(one.frame["layer"], one.frame["head"], strict=True)) for one in studies}) > 1:
         raise AlignAttnError(f"{' and '.join(names)} differ in layers or heads: compare models of the same shape")
+    frames = [study.frame.assign(data=task.name, nodes=graph.num_nodes) for study in studies]
     with unfinished(folder):
-        write_csv(folder / HEADS_TABLE, _lines(studies, task, graph))
-        write_figure(_picture(studies, task), folder / HEADS_PICTURE)
-    print(f"{_rendered(studies, task, graph)}\nwritten to {folder}")
+        write_heads(folder, frames, "\n".join([*lettered(studies), f"nodes of {task.name}"]))
+    print("\n".join([*head_tables(frames), *lettered(studies), *_caption(task, graph), f"written to {folder}"]))
 
 
 def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:
@@ -100,18 +87,31 @@ def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:
     neighbours = Edges(graph.edges[0], graph.edges[1], graph.num_nodes).by_query
     order = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(seed))
     nodes = order[:POOLED_TOKENS].sort().values
-    layers = []
-    for layer in seen.layers:
+    degrees = torch.bincount(neighbours.index, minlength=neighbours.count)
+    uniform_entropy = float(degrees[degrees > 0].double().log().mean())
+    lines = []
+    for number, layer in enumerate(seen.layers):
         # `collect` records them of every layer.
         assert layer.query is not None
         assert layer.key is not None
         assert layer.weights is not None
         query, key = layer.query[:, :, nodes], layer.key[:, :, nodes]
         distances = query_key_distances(query, key) | pooled_distances([(query, key)], balances=False)
-        of_weights = weight_measures(layer.weights[0], neighbours)
-        layers.append(of_weights | {name: distances[name][0] for name in MEASURES if name in distances})
-    degrees = torch.bincount(neighbours.index, minlength=neighbours.count)
-    return GraphStudy(name, layers, float(degrees[degrees > 0].double().log().mean()))
+        measures = {name: values[0] for name, values in distances.items()}
+        measures |= weight_measures(layer.weights[0], neighbours)
+        lines += [
+            {
+                "model": name,
+                LAYER_NAME: str(number),
+                "layer": number,
+                "attends": "nodes",
+                "head": head,
+                **{measure: float(measures[measure][head]) for measure in MEASURES},
+                "entropy_uniform": uniform_entropy,
+            }
+            for head in range(len(measures["entropy"]))
+        ]
+    return GraphStudy(name, pd.DataFrame(lines))
 
 
 def weight_measures(weights: Tensor, neighbours: Segments) -> dict[str, Tensor]:
@@ -128,59 +128,12 @@ def weight_measures(weights: Tensor, neighbours: Segments) -> dict[str, Tensor]:
     }
 
 
-def _shown(studies: Sequence[GraphStudy]) -> list[str]:
-    """The measures that are not 0 everywhere, as the zeros of a softmax are."""
-    return [name for name in MEASURES if any((layer[name] != 0).any() for study in studies for layer in study.layers)]
-
-
-def _rendered(studies: Sequence[GraphStudy], task: NodeClassification, graph: Graph) -> str:
-    shown = _shown(studies)
-    lines = [
-        [str(layer), str(head), *("/".join(f"{s.value(name, layer, head):.3f}" for s in studies) for name in shown)]
-        for layer, head in studies[0].heads
+def _caption(task: NodeClassification, graph: Graph) -> list[str]:
+    return [
+        f"{task.name}: {graph.num_nodes} nodes; queries and keys of {min(graph.num_nodes, POOLED_TOKENS)} of them.",
+        "sliced, energy: sliced Wasserstein and energy distance of queries and keys in units of their size.",
+        "as is, floor: the sliced distance over the spread, and between two halves of one cloud.",
+        "c2st: accuracy of a classifier that tells queries from keys; 0.5 is chance.",
+        "entropy: of a node's weights, in nats; uniform: of equal ones.",
+        "zeros: share of edges whose weight is exactly 0. A measure that is 0 for all heads is left out.",
     ]
-    measures = [COLUMN_NAMES.get(name, name) for name in shown]
-    names = [f"{letter} = {study.name}" for letter, study in zip(LETTERS, studies, strict=False)]
-    return "\n".join(
-        [
-            *folded_tables(["layer", "head", *measures], lines, READABLE_WIDTH, keys=2),
-            *(names if len(studies) > 1 else [studies[0].name]),
-            f"{task.name}: {graph.num_nodes} nodes; queries and keys of {min(graph.num_nodes, POOLED_TOKENS)} of them.",
-            "sliced, energy: sliced Wasserstein and energy distance of queries and keys in units of their size.",
-            "as is, floor: the sliced distance over the spread, and between two halves of one cloud.",
-            "told: the share of queries and keys that a discriminator tells apart; 0.5 is chance.",
-            f"entropy: of a node's weights, in nats; equal ones have {studies[0].uniform_entropy:.3f}.",
-            "zeros: share of edges whose weight is exactly 0. A measure that is 0 for all heads is left out.",
-        ]
-    )
-
-
-def _picture(studies: Sequence[GraphStudy], task: NodeClassification) -> Any:
-    layers, heads = (range(1 + max(numbers)) for numbers in zip(*studies[0].heads, strict=True))
-    panels = [
-        HeatMapPanel(
-            PANEL_TITLES[name],
-            [str(layer) for layer in layers],
-            {
-                letter: [[study.value(name, layer, head) for head in heads] for layer in layers]
-                for letter, study in zip(LETTERS, studies, strict=False)
-            },
-        )
-        for name in _shown(studies)
-    ]
-    title = "\n".join([*(study.name for study in studies), f"nodes of {task.name}"])
-    return draw_heat_maps(panels, x_label="head", y_label="layer", title=title)
-
-
-def _lines(studies: Sequence[GraphStudy], task: NodeClassification, graph: Graph) -> Iterator[dict[str, Any]]:
-    for study in studies:
-        for layer, head in study.heads:
-            yield {
-                "model": study.name,
-                "layer": layer,
-                "head": head,
-                **{name: study.value(name, layer, head) for name in MEASURES},
-                "entropy_uniform": study.uniform_entropy,
-                "data": task.name,
-                "nodes": graph.num_nodes,
-            }

@@ -1,17 +1,17 @@
 """What the inspection of heads writes: a table for the terminal, one for other programs, and a picture."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import pandas as pd
 
 from alignattn.commands.inspect.head_study import MEASURES, POOLED_TOKENS, ROLE_FACTOR, HeadStudy, RareTokens
 from alignattn.finetuning.function_change import FunctionChange
 from alignattn.models.vqa import WORDS, Sides
 from alignattn.reports.plots import HeatMapPanel, draw_heat_maps, write_figure
-from alignattn.utils.files import write_csv
+from alignattn.utils.files import write_text
 from alignattn.utils.text_tables import READABLE_WIDTH, folded_tables
 
 HEADS_TABLE = "heads.csv"
@@ -27,8 +27,8 @@ COLUMN_NAMES = {
     "spread_distance": "as is",
     "balanced_distance": "bal.",
     "distance_floor": "floor",
-    "c2st_accuracy": "told",
-    "balanced_c2st_accuracy": "told b.",
+    "c2st_accuracy": "c2st",
+    "balanced_c2st_accuracy": "c2st b.",
     "sparsity": "zeros",
     "previous": "prev.",
     "separators": "sep.",
@@ -41,8 +41,8 @@ PANEL_TITLES = {
     "spread_distance": "distance over spread, as is",
     "balanced_distance": "distance over spread, balanced",
     "distance_floor": "distance over spread, floor",
-    "c2st_accuracy": "told apart, as is",
-    "balanced_c2st_accuracy": "told apart, balanced",
+    "c2st_accuracy": "two-sample accuracy, as is",
+    "balanced_c2st_accuracy": "two-sample accuracy, balanced",
     "entropy": "entropy (nats)",
     "sparsity": "share of exact zeros",
     "previous": "weight on previous token",
@@ -53,10 +53,14 @@ PANEL_TITLES = {
 GUIDED = "guided"
 """What attention is called whose queries and keys are of two modalities, where there is little room."""
 
-NO_PRODUCTS = "scores are no products of plain projections"
-
 MAX_NAME = 70
 """Characters of a model's name that fit above the picture."""
+
+NO_PRODUCTS = "scores are no products of plain projections"
+
+LAYER_NAME = "layer_name"
+"""Column of a layer's number for eyes, which is not written."""
+CHANGES = ("attention_change", "product_change", "prediction_change", "differing_predictions")
 
 
 @dataclass(frozen=True)
@@ -99,42 +103,137 @@ class ModelStudy:
     change: FunctionChange | None = None
 
     @property
-    def reads_texts_alone(self) -> bool:
-        """Whether words alone attend and are attended."""
-        return set(self.sides) == {(WORDS, WORDS)}
-
-    @property
     def layer_names(self) -> list[str]:
         """The layers' numbers, with what attends what where that differs."""
-        if self.reads_texts_alone:
+        if set(self.sides) == {(WORDS, WORDS)}:
             return [str(layer) for layer in self.layers]
         names = [query if query == key else GUIDED for query, key in self.sides]
         return [f"{layer} {name}" for layer, name in zip(self.layers, names, strict=True)]
 
+    def frame(self) -> pd.DataFrame:
+        """Return a line a layer and head: its measures, its role, and what uniform attention would give."""
+        lines = [
+            {
+                "model": self.name,
+                LAYER_NAME: self.layer_names[row],
+                "layer": layer,
+                "attends": " to ".join(dict.fromkeys(self.sides[row])),
+                "head": head,
+                **{name: float(self.heads.measures[name][row, head]) for name in MEASURES},
+                "role": role,
+                **{f"{name}_uniform": float(shares[row]) for name, shares in self.heads.uniform.items()},
+            }
+            for row, layer in enumerate(self.layers)
+            for head, role in enumerate(self.heads.roles()[row])
+        ]
+        return pd.DataFrame(lines)
+
+
+def write_heads(folder: Path, frames: Sequence[pd.DataFrame], title: str) -> None:
+    """Write `heads.csv`, a line a model, layer and head, and a heat map of each measure of layers and heads."""
+    table = pd.concat(frames).drop(columns=LAYER_NAME)
+    write_text(folder / HEADS_TABLE, table.to_csv(index=False, lineterminator="\n"))
+    figure = draw_heat_maps(heat_map_panels(frames), x_label="head", y_label="layer", title=title)
+    write_figure(figure, folder / HEADS_PICTURE)
+
+
+def write_studies(folder: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
+    """Write the table and the picture of models that were studied on texts."""
+    is_compared = studies[-1].change is not None
+    frames = [study.frame().assign(**(_changes(study) if is_compared else {}), **asdict(studied)) for study in studies]
+    names = [name if len(name) <= MAX_NAME else f"…{name[-MAX_NAME:]}" for name in lettered(studies)]
+    what = f"{studied.texts} texts of {Path(studied.data).name}; a dot marks the head's role"
+    write_heads(folder, frames, "\n".join([*names, what]))
+
 
 def render_studies(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
     """Return a line a layer and head, then a line a layer, with the values of two models side by side."""
-    roles = [study.heads.roles() for study in studies]
-    num_heads = len(roles[0][0])
-    by_head, by_layer = [], []
-    shown, first = shown_measures(studies), studies[0]
-    for row, layer in enumerate(first.layer_names):
-        by_layer.append([layer, *_cells([_mean_of_layer(study, row) for study in studies], shown)])
-        for head in range(num_heads):
-            role = _side_by_side([by_model[row][head] for by_model in roles])
-            by_head.append([layer, str(head), *_cells([_of_head(study, row, head) for study in studies], shown), role])
-        if row + 1 == len(first.sides) or first.sides[row + 1] != first.sides[row]:
-            by_head.append(["uniform", "", *_cells([_uniform(study, row) for study in studies], shown), ""])
+    frames = [study.frame() for study in studies]
+    return "\n".join([*head_tables(frames), *_change_of_function(studies), *_caption(studies, studied)])
+
+
+def head_tables(frames: Sequence[pd.DataFrame]) -> list[str]:
+    """Return a line a layer and head, after each kind of layer what uniform attention gives, and means over heads."""
+    first, shown = frames[0], shown_measures(frames)
+    has_roles = "role" in first
+    by_head = []
+    for place in range(len(first)):
+        lines = [frame.iloc[place] for frame in frames]
+        role = ["/".join(line["role"] for line in lines)] if has_roles else []
+        by_head.append([lines[0][LAYER_NAME], str(lines[0]["head"]), *_cells(lines, shown), *role])
+        ends = place + 1 == len(first) or first["attends"].iloc[place + 1] != lines[0]["attends"]
+        if ends:
+            uniform = [f"{name}_uniform" for name in shown]
+            by_head.append(["uniform", "", *_cells(lines, uniform), *([""] if has_roles else [])])
+    means = [frame.groupby(LAYER_NAME, sort=False)[shown].mean() for frame in frames]
+    by_layer = [[name, *_cells([mean.loc[name] for mean in means], shown)] for name in means[0].index]
     measures = [COLUMN_NAMES.get(name, name) for name in shown]
-    return "\n".join(
-        [
-            *folded_tables(["layer", "head", *measures, "role"], by_head, READABLE_WIDTH, keys=2),
-            "mean over heads",
-            *folded_tables(["layer", *measures], by_layer, READABLE_WIDTH),
-            *_change_of_function(studies),
-            *_caption(studies, studied),
-        ]
-    )
+    header = ["layer", "head", *measures, *(["role"] if has_roles else [])]
+    return [
+        *folded_tables(header, by_head, READABLE_WIDTH, keys=2),
+        "mean over heads",
+        *folded_tables(["layer", *measures], by_layer, READABLE_WIDTH),
+    ]
+
+
+def shown_measures(frames: Sequence[pd.DataFrame]) -> list[str]:
+    """Return the measures that are not 0 for every head that has them, as the zeros of a softmax are."""
+
+    def tells(values: pd.Series) -> bool:
+        return bool(values.isna().all() or (values.dropna() != 0).any())
+
+    return [name for name in MEASURES if name in frames[0] and any(tells(frame[name]) for frame in frames)]
+
+
+def heat_map_panels(frames: Sequence[pd.DataFrame]) -> list[HeatMapPanel]:
+    """Return a panel a measure that says anything, of two models with a map of the differences."""
+    letters = LETTERS[: len(frames)]
+    panels = []
+    for name in shown_measures(frames):
+        grids = [frame.pivot_table(name, LAYER_NAME, "head", sort=False, dropna=False) for frame in frames]
+        if all(frame[name].isna().all() for frame in frames):
+            continue
+        differences = {" - ".join(letters[::-1]): (grids[1] - grids[0]).to_numpy().tolist()} if len(grids) > 1 else {}
+        panels.append(
+            HeatMapPanel(
+                title=PANEL_TITLES[name],
+                row_names=list(grids[0].index),
+                series={letter: grid.to_numpy().tolist() for letter, grid in zip(letters, grids, strict=True)},
+                marked={letter: _cells_of_role(frame, name) for letter, frame in zip(letters, frames, strict=True)},
+                differences=differences,
+            )
+        )
+    return panels
+
+
+def lettered(studies: Sequence[Any]) -> list[str]:
+    """Return the names of models; of two with the letters that they have in the picture."""
+    if len(studies) == 1:
+        return [studies[0].name]
+    return [f"{letter} = {study.name}" for letter, study in zip(LETTERS, studies, strict=True)]
+
+
+def _cells_of_role(frame: pd.DataFrame, name: str) -> list[tuple[int, int]]:
+    if "role" not in frame:
+        return []
+    rows = list(dict.fromkeys(frame[LAYER_NAME]))
+    own = frame[frame["role"] == name]
+    return [(rows.index(layer), int(head)) for layer, head in zip(own[LAYER_NAME], own["head"], strict=True)]
+
+
+def _cells(lines: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """A cell a measure, the models' values side by side; empty where it does not apply."""
+    return ["/".join(f"{line[name]:.3f}" for line in lines) if name in lines[0] else "" for name in names]
+
+
+def _changes(study: ModelStudy) -> dict[str, Any]:
+    """How far each head is from that of the model it is compared with; of that model itself 0."""
+    change = study.change
+    if change is None:
+        return dict.fromkeys(CHANGES, 0.0)
+    order = list(study.order)
+    by_head = (change.attention[order].flatten().tolist(), change.products[order].flatten().tolist())
+    return dict(zip(CHANGES, (*by_head, change.predictions, change.differing), strict=True))
 
 
 def _change_of_function(studies: Sequence[ModelStudy]) -> list[str]:
@@ -163,161 +262,28 @@ def _change_of_function(studies: Sequence[ModelStudy]) -> list[str]:
     ]
 
 
-def shown_measures(studies: Sequence[ModelStudy]) -> list[str]:
-    """Return the measures that are not 0 for every head that has them, as the zeros of a softmax are."""
-    return [name for name in MEASURES if any(_tells(study.heads.measures[name]) for study in studies)]
-
-
-def _tells(values: Tensor) -> bool:
-    known = values[values.isfinite()]
-    return not len(known) or bool((known != 0).any())
-
-
-def _is_drawn(studies: Sequence[ModelStudy], name: str) -> bool:
-    return any(study.heads.measures[name].isfinite().any() for study in studies)
-
-
-def write_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
-    """Write `heads.csv`: a line a model, layer and head."""
-    is_compared = studies[-1].change is not None
-    write_csv(path, (line for study in studies for line in _lines(study, studied, is_compared=is_compared)))
-
-
-def draw_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
-    """Draw each measure as a heat map of layers and heads, one a model, of two also what changed."""
-    panels, title = heat_map_panels(studies), _title(studies, studied)
-    write_figure(draw_heat_maps(panels, x_label="head", y_label="layer", title=title), path)
-
-
-def heat_map_panels(studies: Sequence[ModelStudy]) -> list[HeatMapPanel]:
-    """Return a panel a measure that says anything, of two models with a map of the differences."""
-    letters = LETTERS[: len(studies)]
-    return [
-        HeatMapPanel(
-            title=PANEL_TITLES[name],
-            row_names=studies[0].layer_names,
-            series={
-                letter: study.heads.measures[name].tolist() for letter, study in zip(letters, studies, strict=True)
-            },
-            marked={letter: _cells_of_role(study.heads, name) for letter, study in zip(letters, studies, strict=True)},
-            differences={} if len(studies) == 1 else {" - ".join(letters[::-1]): _difference(studies, name)},
-        )
-        for name in shown_measures(studies)
-        if _is_drawn(studies, name)
-    ]
-
-
-def _difference(studies: Sequence[ModelStudy], name: str) -> list[list[float]]:
-    first, second = (study.heads.measures[name] for study in studies)
-    difference: list[list[float]] = (second - first).tolist()
-    return difference
-
-
-def _cells_of_role(heads: HeadStudy, name: str) -> list[tuple[int, int]]:
-    return [
-        (row, column) for row, layer in enumerate(heads.roles()) for column, role in enumerate(layer) if role == name
-    ]
-
-
-def _of_head(study: ModelStudy, row: int, head: int) -> dict[str, float]:
-    return {name: float(study.heads.measures[name][row, head]) for name in MEASURES}
-
-
-def _uniform(study: ModelStudy, row: int) -> dict[str, float]:
-    return {name: float(shares[row]) for name, shares in study.heads.uniform.items()}
-
-
-def _attends(sides: Sides) -> str:
-    query, key = sides
-    return query if query == key else f"{query} to {key}"
-
-
-def _mean_of_layer(study: ModelStudy, row: int) -> dict[str, float]:
-    return {name: float(study.heads.measures[name][row].mean()) for name in MEASURES}
-
-
-def _cells(by_model: Sequence[Mapping[str, float]], shown: Sequence[str]) -> list[str]:
-    """A cell a shown measure; empty where it does not apply."""
-    return [
-        _side_by_side([f"{values[name]:.3f}" for values in by_model]) if name in by_model[0] else "" for name in shown
-    ]
-
-
-def _side_by_side(values: Sequence[str]) -> str:
-    return "/".join(values)
-
-
 def _caption(studies: Sequence[ModelStudy], studied: StudiedTexts) -> list[str]:
     models = [
         f"{name}: {study.heads.num_texts} texts of {studied.data}, {study.heads.num_tokens} tokens; rare tokens: "
         f"{len(study.rare.ids)} that occur at most {study.rare.most_occurrences} time(s), {study.rare.share:.0%} of "
         "the tokens that are not special"
-        for name, study in zip(_names(studies), studies, strict=True)
+        for name, study in zip(lettered(studies), studies, strict=True)
     ]
+    across = [sides for sides in dict.fromkeys(studies[0].sides) if len(set(sides)) > 1]
+    why_missing = "the attention of the model fixes the basis"
+    if set(studies[0].sides) != {(WORDS, WORDS)}:
+        why_missing = f"regions have no order, and are no words; or {why_missing}"
     return [
         *models,
-        *_caption_of_layers(studies),
+        *(f"{GUIDED}: attention from {query} to {key}; layers are attention calls." for query, key in across),
         "sliced, energy: sliced Wasserstein and energy distance of queries and keys in units of their size.",
         f"as is, bal., floor: the sliced distance over the spread, of the first {POOLED_TOKENS:,} tokens of all texts",
         "as one cloud; bal.: balanced, in a basis that attention does not see, from the moments of one half of",
-        "them, on the other; floor: between two halves of the queries, and of the keys. told, told b.: the share of",
-        "queries and keys that a discriminator tells apart, on the half that it has not learned from, as is and",
-        f"balanced; 0.5 is chance. nan: {_why_missing(studies)}.",
+        "them, on the other; floor: between two halves of the queries, and of the keys. c2st, c2st b.: accuracy of a",
+        "classifier that tells queries from keys, on the half that it has not learned from, as is and balanced; 0.5 is",
+        f"chance. nan: {why_missing}.",
         "entropy: of the weights, in nats. zeros: share of weights that are exactly 0.",
         "prev., next, sep., rare: weight on the token before, the token after, special tokens, rare tokens.",
         "uniform: what attention that is equal everywhere would give. A measure that is 0 for all heads is left out.",
         f"role: the largest multiple of the uniform share, if it is {ROLE_FACTOR:g} or more.",
     ]
-
-
-def _caption_of_layers(studies: Sequence[ModelStudy]) -> list[str]:
-    across = [sides for sides in dict.fromkeys(studies[0].sides) if len(set(sides)) > 1]
-    return [f"{GUIDED}: attention from {query} to {key}; layers are attention calls." for query, key in across]
-
-
-def _why_missing(studies: Sequence[ModelStudy]) -> str:
-    if studies[0].reads_texts_alone:
-        return "the attention of the model fixes the basis"
-    return "regions have no order, and are no words; or the attention of the model fixes the basis"
-
-
-def _names(studies: Sequence[ModelStudy]) -> list[str]:
-    if len(studies) == 1:
-        return [studies[0].name]
-    return [f"{letter} = {study.name}" for letter, study in zip(LETTERS, studies, strict=True)]
-
-
-def _title(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
-    names = [name if len(name) <= MAX_NAME else f"…{name[-MAX_NAME:]}" for name in _names(studies)]
-    what = f"{studied.texts} texts of {Path(studied.data).name}; a dot marks the head's role"
-    return "\n".join([*names, what])
-
-
-def _lines(study: ModelStudy, studied: StudiedTexts, *, is_compared: bool) -> Iterator[dict[str, Any]]:
-    roles = study.heads.roles()
-    for row, layer in enumerate(study.layers):
-        uniform = {f"{name}_uniform": share for name, share in _uniform(study, row).items()}
-        for head, role in enumerate(roles[row]):
-            yield {
-                "model": study.name,
-                "layer": layer,
-                "attends": _attends(study.sides[row]),
-                "head": head,
-                **_of_head(study, row, head),
-                "role": role,
-                **uniform,
-                **(_changes_of_head(study.change, study.order[row], head) if is_compared else {}),
-                **asdict(studied),
-            }
-
-
-def _changes_of_head(change: FunctionChange | None, place: int, head: int) -> dict[str, float | None]:
-    """Return how far a head is from that of the model it is compared with; of that model itself 0."""
-    if change is None:
-        return dict.fromkeys(("attention_change", "product_change", "prediction_change", "differing_predictions"), 0.0)
-    return {
-        "attention_change": float(change.attention[place, head]),
-        "product_change": float(change.products[place, head]),
-        "prediction_change": change.predictions,
-        "differing_predictions": change.differing,
-    }

@@ -238,7 +238,9 @@ def test_the_second_model_tells_how_far_its_function_is_from_the_first(
 def test_a_panel_for_each_measure_and_model(models: dict[str, str], texts: str, tmp_path: Path) -> None:
     studies = studied(arguments(models["bert"], texts, tmp_path, compare=models["other"]))
     for some in (studies[:1], studies):
-        figure = draw_heat_maps(heat_map_panels(some), x_label="head", y_label="layer", title="t")
+        figure = draw_heat_maps(
+            heat_map_panels([one.frame() for one in some]), x_label="head", y_label="layer", title="t"
+        )
         panels = {axes.get_title(): axes.images[0] for axes in figure.axes if axes.images}
         # Of softmax no weight is 0: there is nothing to see of sparsity.
         differences = {title: image for title, image in panels.items() if title.startswith("B - A: ")}
