@@ -4,8 +4,8 @@ It runs `finetune` as it stands, three times on the same rows.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from transformers import AutoModelForSequenceClassification
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.demo import DemoOptions
-from alignattn.commands.demo.sentences import Sentences, sentences_of
+from alignattn.commands.demo.data import DemoData, demo_data
 from alignattn.evaluation.calibration import expected_calibration_error
 from alignattn.finetuning.callbacks import distance_batch, query_key_distances
 from alignattn.finetuning.heads import row_examples, tsne_panel, view_head
 from alignattn.finetuning.logs import AS_IS_NAME, FLOOR_NAME
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.results import PREDICTIONS_FILE, RunResult
+from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.rows import encode_split, load_evaluation_rows
 from alignattn.finetuning.run import finetune_one
@@ -57,24 +57,6 @@ PICTURED_HEAD = 0
 PERCENT = 100
 
 
-@dataclass(frozen=True)
-class DemoRow:
-    """What the table and the picture show of one run.
-
-    Attributes:
-        name: of the run.
-        accuracy: by evaluation split, a fraction.
-        calibration_error: expected calibration error by split, a fraction.
-        distance: between queries and keys over their spread, before and after training, and what it is between two
-            halves of one cloud.
-    """
-
-    name: str
-    accuracy: Sequence[float]
-    calibration_error: Sequence[float]
-    distance: tuple[float, float, float]
-
-
 def run_demo(arguments: DemoOptions) -> None:
     """Run the demo and print its table and the path of its picture."""
     started = time.perf_counter()
@@ -82,7 +64,7 @@ def run_demo(arguments: DemoOptions) -> None:
     # Before anything is read and written: there may be no such model, and sentences take long to be found.
     with loading(arguments.model):
         read_config_fields(arguments.model)
-    sentences = sentences_of(arguments)
+    sentences = demo_data(arguments)
     _check_rows(folder, sentences, arguments)
     task = sentences.write_task(folder / DATA_FOLDER)
     runs = {name: _run_options(arguments, task, name) for name in RUNS}
@@ -90,27 +72,27 @@ def run_demo(arguments: DemoOptions) -> None:
         check_output_dir(options)
     sentences.write(folder / DATA_FOLDER, arguments)
     write_json(folder / ROWS_FILE, _rows_of(sentences, arguments))
-    print(f"Sentences: {sentences.said}.")
+    print(f"Sentences: {sentences.description}.")
     before = _distances(arguments.model, runs[PLAIN])
-    rows = []
+    measured = {}
     for name, options in runs.items():
         print(f"\n{name.capitalize()} attention, seed {arguments.seed}:", flush=True)
-        result = finetune_one(options)
+        finetune_one(options)
         after = _distances(str(options.output_dir), options)
-        distance = (before[AS_IS_NAME], after[AS_IS_NAME], after[FLOOR_NAME])
-        rows.append(_summarise(name, result, options.output_dir, sentences, distance))
-    table = _table(rows, sentences)
+        distances = [before[AS_IS_NAME], after[AS_IS_NAME], after[FLOOR_NAME]]
+        measured[name] = [PERCENT * value for value in (*_scores(options.output_dir, sentences), *distances)]
+    table = _table(measured, sentences)
     write_text(folder / DEMO_TABLE, table + "\n")
-    _draw(rows, runs, sentences, folder / DEMO_PICTURE)
+    _draw(measured, runs, sentences, folder / DEMO_PICTURE)
     print(f"\n{table}\n\npicture: {folder / DEMO_PICTURE}   ({time.perf_counter() - started:.0f} s in all)")
 
 
-def _rows_of(sentences: Sentences, arguments: DemoOptions) -> dict[str, Any]:
+def _rows_of(sentences: DemoData, arguments: DemoOptions) -> dict[str, Any]:
     """What decides which rows there are."""
     return {"sentences": sentences.name} | {name: getattr(arguments, name) for name in OPTIONS_OF_ROWS}
 
 
-def _check_rows(folder: Path, sentences: Sentences, arguments: DemoOptions) -> None:
+def _check_rows(folder: Path, sentences: DemoData, arguments: DemoOptions) -> None:
     """Refuse a folder whose runs are of other rows: those that have finished would be shown as of these."""
     path = folder / ROWS_FILE
     if path.is_file() and read_json(path) != _rows_of(sentences, arguments):
@@ -150,38 +132,24 @@ def _run_options(arguments: DemoOptions, task: str, name: str) -> RunOptions:
     return resolve(RunOptions, options)
 
 
-def _summarise(
-    name: str, result: RunResult, folder: Path, sentences: Sentences, distance: tuple[float, float, float]
-) -> DemoRow:
+def _scores(folder: Path, sentences: DemoData) -> list[float]:
+    """The accuracy on each evaluation split, and the expected calibration error on each."""
     predictions = pq.read_table(folder / PREDICTIONS_FILE).to_pandas()
     by_split = [predictions[predictions["split"] == split] for split in sentences.splits]
-    return DemoRow(
-        name=name,
-        accuracy=[(rows["prediction"] == rows["label"]).mean() for rows in by_split],
-        calibration_error=[
-            expected_calibration_error(np.stack(rows["probabilities"]), rows["label"]) for rows in by_split
-        ],
-        distance=distance,
-    )
-
-
-def _table(rows: Sequence[DemoRow], sentences: Sentences) -> str:
-    first, other = sentences.domains
-    header = (
-        "attention",
-        *(f"accuracy {domain}" for domain in sentences.domains),
-        *(f"ECE {domain}" for domain in sentences.domains),
-        *("distance before", "after", "floor"),
-    )
-    body = [
-        (
-            row.name,
-            *(f"{PERCENT * value:.1f}" for value in (*row.accuracy, *row.calibration_error, *row.distance)),
-        )
-        for row in rows
+    return [
+        *((rows["prediction"] == rows["label"]).mean() for rows in by_split),
+        *(expected_calibration_error(np.stack(rows["probabilities"]), rows["label"]) for rows in by_split),
     ]
+
+
+def _table(measured: Mapping[str, Sequence[float]], sentences: DemoData) -> str:
+    first, other = sentences.domains
+    header = ["attention", *(f"{score} {domain}" for score in ("accuracy", "ECE") for domain in sentences.domains)]
+    header += ["distance before", "after", "floor"]
+    body = [[name, *(f"{value:.1f}" for value in values)] for name, values in measured.items()]
+    what = sentences.description
     caption = (
-        f"{sentences.said[0].upper()}{sentences.said[1:]}:\ntrained on {first}, evaluated on unseen {first} (in "
+        f"{what[0].upper()}{what[1:]}:\ntrained on {first}, evaluated on unseen {first} (in "
         f"domain) and on {other} (out of domain). Aligned is {ALIGNED_ATTENTION}.\nAccuracy and expected calibration "
         "error (10 bins) in percent; the distance of queries and keys in percent of their\nspread, whose floor is that "
         "of two halves of one cloud. One seed: differences of a few points are noise."
@@ -189,25 +157,26 @@ def _table(rows: Sequence[DemoRow], sentences: Sentences) -> str:
     return f"{render_table(header, body)}\n\n{caption}"
 
 
-def _draw(rows: Sequence[DemoRow], runs: Mapping[str, RunOptions], sentences: Sentences, path: Path) -> None:
+def _draw(
+    measured: Mapping[str, Sequence[float]], runs: Mapping[str, RunOptions], sentences: DemoData, path: Path
+) -> None:
     first, other = sentences.domains
-    titles = (f"{first}\n(in domain)", f"{other}\n(out of domain)")
+    domains = (f"{first}\n(in domain)", f"{other}\n(out of domain)")
 
-    def panel(title: str, groups: Sequence[str], values: Callable[[DemoRow], Sequence[float]]) -> BarPanel:
-        spreads = {row.name: [Spread.exact(PERCENT * value) for value in values(row)] for row in rows}
-        return BarPanel(title, groups, spreads)
+    def panel(title: str, groups: Sequence[str], columns: slice) -> BarPanel:
+        return BarPanel(title, groups, {name: list(map(Spread.exact, row[columns])) for name, row in measured.items()})
 
     figure = draw_overview(
         [
-            panel("accuracy (%)", titles, lambda row: row.accuracy),
-            panel("calibration error (%)", titles, lambda row: row.calibration_error),
-            panel("query-key distance (% of spread)", ("before", "after", "floor"), lambda row: row.distance),
+            panel("accuracy (%)", domains, slice(0, 2)),
+            panel("calibration error (%)", domains, slice(2, 4)),
+            panel("query-key distance (% of spread)", ("before", "after", "floor"), slice(4, 7)),
         ],
         [_cloud(name, options) for name, options in runs.items()],
         names=list(RUNS),
         x_label="t-SNE dimension 1",
         y_label="t-SNE dimension 2",
-        title=f"{Path(next(iter(runs.values())).model.model).name} fine-tuned on {sentences.said}, one seed",
+        title=f"{Path(next(iter(runs.values())).model.model).name} fine-tuned on {sentences.description}, one seed",
     )
     write_figure(figure, path)
 

@@ -5,24 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.figure import FigureOptions
-from alignattn.commands.figure.hops import draw_hops
 from alignattn.commands.figure.nodes import draw_nodes
 from alignattn.commands.figure.pictures import (
-    RunFolders,
     draw_attention,
     draw_distance,
     draw_run_reliability,
     draw_training,
     draw_tsne,
 )
-from alignattn.commands.figure.question import draw_question
-from alignattn.commands.figure.written import draw_written
+from alignattn.commands.figure.rows import draw_hops, draw_question, draw_written
 from alignattn.finetuning.run_folder import check_run_folder, short_names
 from alignattn.reports.plots import write_figure
 from alignattn.utils.errors import AlignAttnError
 
 
-def named_runs(options: FigureOptions) -> RunFolders:
+def named_runs(options: FigureOptions) -> Mapping[str, Path]:
     """Return the folders by the names that they have in the picture."""
     folders = [Path(run) for run in options.run]
     for folder in folders:
@@ -34,7 +31,7 @@ def named_runs(options: FigureOptions) -> RunFolders:
     return dict(zip(names, folders, strict=True))
 
 
-DRAWN: Mapping[str, Callable[[RunFolders, FigureOptions], Any]] = {
+DRAWN: Mapping[str, Callable[[Mapping[str, Path], FigureOptions], Any]] = {
     "tsne": draw_tsne,
     "nodes": draw_nodes,
     "attention": draw_attention,

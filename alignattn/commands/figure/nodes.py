@@ -1,5 +1,6 @@
 """What a layer of graph attention makes of the nodes of a graph, in the plane."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from alignattn.commands.figure import MIN_TOKENS, FigureOptions
-from alignattn.commands.figure.pictures import RunFolders
 from alignattn.finetuning.heads import in_plane
 from alignattn.finetuning.predictor import load_predictor
 from alignattn.finetuning.rows import load_run_evaluation
@@ -38,7 +38,7 @@ class SeenNodes:
     names: tuple[str, ...]
 
 
-def draw_nodes(runs: RunFolders, options: FigureOptions) -> Any:
+def draw_nodes(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     """Return the picture of a layer's nodes in the plane, one panel a run and a colour a class.
 
     It is figure 2 of Veličković et al. 2018: by t-SNE, what the last layer but one gives to the last. The title has the

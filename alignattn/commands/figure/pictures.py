@@ -44,11 +44,8 @@ DISTANCE_PANELS: Mapping[str, str] = {
 }
 """Titles by the logged name."""
 
-RunFolders = Mapping[str, Path]
-"""Folders of runs by the names that they have in a picture."""
 
-
-def draw_tsne(runs: RunFolders, options: FigureOptions) -> Any:
+def draw_tsne(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     """Return the picture of a head's queries and keys in the plane, one panel a run (Zhang et al. 2021, figure 1 a, b).
 
     t-SNE places the queries and keys of a run together. Of more tokens than `max_tokens` this many are drawn.
@@ -65,7 +62,7 @@ def draw_tsne(runs: RunFolders, options: FigureOptions) -> Any:
     return draw_points(panels, x_label="t-SNE dimension 1", y_label="t-SNE dimension 2", title=title)
 
 
-def draw_attention(runs: RunFolders, options: FigureOptions) -> Any:
+def draw_attention(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     """Return the heat map of a head's attention in one example, one a run (Zhang et al. 2021, figures 1 and 3)."""
     examples = choose_examples(list(runs.values()), options, num_rows=1)
     views = [view_head(folder, name, examples, options.layer, options.head) for name, folder in runs.items()]
@@ -73,7 +70,7 @@ def draw_attention(runs: RunFolders, options: FigureOptions) -> Any:
     return draw_token_maps(panels, title=f"attention, {examples.description}")
 
 
-def draw_run_reliability(runs: RunFolders, options: FigureOptions) -> Any:
+def draw_run_reliability(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     """Return the reliability diagrams of runs side by side."""
     panels = []
     for name, folder in runs.items():
@@ -88,7 +85,7 @@ def draw_run_reliability(runs: RunFolders, options: FigureOptions) -> Any:
     return draw_reliability(panels, title="Reliability: accuracy over confidence")
 
 
-def draw_distance(runs: RunFolders, options: FigureOptions) -> Any:
+def draw_distance(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     """Return the distance of queries and keys over training, one line a run."""
     curves = {name: curves_of(read_log_history(folder)) for name, folder in runs.items()}
     for name, folder in runs.items():
@@ -104,7 +101,7 @@ def draw_distance(runs: RunFolders, options: FigureOptions) -> Any:
     return draw_curves(panels, names=list(runs), x_label=X_LABEL, title="Distance of queries and keys over training")
 
 
-def draw_training(runs: RunFolders, options: FigureOptions) -> Any:
+def draw_training(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     """Return the training curves of runs, one panel a quantity and one line a run."""
     panels = curve_panels({name: read_log_history(folder) for name, folder in runs.items()})
     if not panels:

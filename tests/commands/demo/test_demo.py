@@ -11,8 +11,7 @@ from needs import SHARED, skip_without
 
 from alignattn.cli import main
 from alignattn.commands.demo import DemoOptions
-from alignattn.commands.demo.documentation import NETWORKS, NUMERICS, documentation_rows
-from alignattn.commands.demo.sentences import sentences_of
+from alignattn.commands.demo.data import NETWORKS, NUMERICS, demo_data, documentation_rows
 from alignattn.tasks import get_task
 from alignattn.tasks.rows import load_rows
 from alignattn.utils.errors import AlignAttnError
@@ -76,14 +75,14 @@ def test_more_rows_than_the_documentation_has_are_refused():
 def test_documentation_gives_whole_sentences_half_of_which_follow():
     rows = documentation_rows(NETWORKS, 60, seed=1)
     assert rows == documentation_rows(NETWORKS, 60, seed=1) != documentation_rows(NETWORKS, 60, seed=2)
-    assert [row.label for row in rows] == [0, 1] * 30
-    assert len({row.first for row in rows}) > 50
+    assert [row["label"] for row in rows] == [0, 1] * 30
+    assert len({row["first"] for row in rows}) > 50
     text = " ".join("".join(path.read_text() for path in sorted(FOLDER.rglob("*.py"))).split())
     for row in rows:
-        assert row.first != row.second
-        assert row.first in text
-        assert row.second in text
-        assert (f"{row.first} {row.second}" in text) >= row.label
+        assert row["first"] != row["second"]
+        assert row["first"] in text
+        assert row["second"] in text
+        assert (f"{row['first']} {row['second']}" in text) >= row["label"]
 
 
 @pytest.mark.parametrize(("sentences", "labels"), [("questions", "duplicate"), ("documentation", "next")])
@@ -93,7 +92,7 @@ def test_real_sentences_are_a_task_like_any_other(sentences, labels, tmp_path):
         skip_without(SHARED / "data")
         given = {"data_dir": str(SHARED / "data")}
     options = DemoOptions(train_rows=30, validation_rows=10, **given)
-    source = sentences_of(options)
+    source = demo_data(options)
     name = source.write_task(tmp_path)
     source.write(tmp_path, options)
     loaded = load_rows(get_task(name), data_dir=tmp_path)

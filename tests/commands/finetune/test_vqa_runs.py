@@ -13,7 +13,7 @@ import alignattn
 from alignattn.cli import main
 from alignattn.commands.figure import COMMAND
 from alignattn.commands.figure.command import make_figure
-from alignattn.commands.figure.question import roll_out
+from alignattn.commands.figure.rows import roll_out
 
 SIZES = "hidden_dim=16 num_attention_heads=2 num_hidden_layers=1 embedding_dim=8 reduction_dim=8 joint_dim=16"
 SMALL = f"--disable_tqdm true --use_cpu true --model_config {SIZES} conv_channels=[8,8] dropout=0.1"

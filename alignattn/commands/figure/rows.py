@@ -1,0 +1,186 @@
+"""What a run's model attends to in one row: sentences of a story, cells of a picture, words that it read."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from alignattn.commands.figure import FigureOptions
+from alignattn.commands.figure.heads import choose_examples
+from alignattn.finetuning.heads import Examples
+from alignattn.finetuning.predictor import Predictor, load_predictor
+from alignattn.finetuning.rows import input_batches
+from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
+from alignattn.models.memory import MemN2NForSequenceClassification
+from alignattn.models.vqa import REGIONS, WORDS, Sides
+from alignattn.models.word_model import Sentences
+from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
+from alignattn.reports.plots import (
+    HeatMapPanel,
+    ImagePanel,
+    TokenMapPanel,
+    draw_heat_maps,
+    draw_image_attention,
+    draw_token_maps,
+)
+from alignattn.tasks import ImageToText, TextClassification, VisualQuestionAnswering
+from alignattn.tasks.task_types import processor_class, processor_for
+from alignattn.utils.errors import AlignAttnError, listing
+
+
+def draw_hops(runs: Mapping[str, Path], options: FigureOptions) -> Any:
+    """Return the heat map of the attention to the sentences of one story, a column a hop and a panel a run."""
+    examples = choose_examples(list(runs.values()), options, num_rows=1)
+    panels = [_hops(folder, name, examples, options.text) for name, folder in runs.items()]
+    return draw_heat_maps(panels, x_label="hop", y_label="sentence", title=f"attention, {examples.description}")
+
+
+def draw_question(runs: Mapping[str, Path], options: FigureOptions) -> Any:
+    """Return the picture of a question's attention, a column a run: over cells, and of the cells over words."""
+    panels = [_question_panel(folder, name, options.text) for name, folder in runs.items()]
+    assert options.text is not None
+    return draw_image_attention(panels, title=options.text[1])
+
+
+def draw_written(runs: Mapping[str, Path], options: FigureOptions) -> Any:
+    """Return the picture of what each generated word attends to: a map a run, or over a picture a panel a word."""
+    panels = {name: _generated(folder, name, options.text) for name, folder in runs.items()}
+    assert options.text is not None
+    maps = [panel for panel in panels.values() if isinstance(panel, TokenMapPanel)]
+    if len(maps) == len(panels):
+        return draw_token_maps(maps, title=options.text[0])
+    if len(panels) > 1:
+        raise AlignAttnError("figure written shows a picture under each word of one caption: give one --run")
+    ((name, pictures),) = panels.items()
+    assert not isinstance(pictures, TokenMapPanel)
+    return draw_image_attention(pictures, title=name, cells="weight of a cell")
+
+
+def _hops(folder: Path, name: str, examples: Examples, texts: Sequence[str] | None) -> HeatMapPanel:
+    """What a run's model attends to in the first of examples, the story from its first sentence on."""
+    run = read_finished_run(folder, "--run")
+    predictor = load_predictor(run, device="cpu")
+    model: Any = predictor.model
+    if not isinstance(model, MemN2NForSequenceClassification):
+        raise AlignAttnError(f"--run {folder}: {run.options.model.model} has no hops: give runs of --model memn2n")
+    assert isinstance(run.task, TextClassification)
+    if texts is not None:
+        predictor.checked([texts])
+    if not is_patched(model):
+        patch(model, "soft")
+    encoded = examples.encode(predictor.tokenizer)[0]
+    batch = {key: torch.as_tensor(values).view(1, -1) for key, values in encoded.items()}
+    with collect(model) as seen, torch.inference_mode():
+        answer = int(model(**batch).logits.argmax())
+    story = batch["input_ids"][batch["token_type_ids"] == 0][None]
+    memories, is_real = model.memories(Sentences(story, torch.ones_like(story, dtype=torch.bool)))
+    told = [predictor.tokenizer.decode(ids[ids != model.config.pad_token_id]) for ids in memories[0][is_real[0]]]
+    weights = torch.stack([layer.weights[0, 0, 0] for layer in seen.layers if layer.weights is not None], dim=1)
+    # The latest comes first in the model.
+    return HeatMapPanel(f"{name}: {run.task.labels[answer]}", told[::-1], {"": weights.flip(0).tolist()})
+
+
+def _question_panel(folder: Path, name: str, texts: Sequence[str] | None) -> ImagePanel:
+    """The weights of a picture's cells in what a run's model answers, and of the words that the cells attend to."""
+    run = read_finished_run(folder, "--run")
+    if not isinstance(run.task, VisualQuestionAnswering) or run.task.reads_features:
+        raise AlignAttnError(f"--run {folder}: task {run.task.name!r} asks no questions about pictures")
+    if texts is None or len(texts) != len(run.task.input_columns):
+        raise AlignAttnError("figure question shows one question: give --text PICTURE QUESTION")
+    predictor, batch, _ = _row(run, texts)
+    model: Any = predictor.model
+    kept: list[Any] = []
+    handle = model.reduce_regions.register_forward_pre_hook(lambda module, args: kept.append(args[0]))
+    try:
+        with collect(model) as seen, torch.inference_mode():
+            logits = model(**batch).logits
+            pooled = model.reduce_regions.weights(kept[0])[0]
+    finally:
+        handle.remove()
+    numbers = patch_of(model).config.layers or range(len(seen.layers))
+    sides = [model.attention_sides[number] for number in numbers]
+    if (REGIONS, WORDS) not in sides:
+        there = listing(list(map(str, numbers)))
+        raise AlignAttnError(f"--run {folder}: none of its patched layers, {there}, attends from cells to words")
+    weights = [record.weights[0].mean(dim=0) for record in seen.layers if record.weights is not None]
+    cells, word_weights = roll_out(pooled, sides, weights)
+    return ImagePanel(
+        f"{name}: {run.task.labels[int(logits.argmax())]}",
+        _pixels(batch),
+        _grid(cells),
+        predictor.tokenizer.convert_ids_to_tokens(batch["input_ids"][0]),
+        word_weights.tolist(),
+    )
+
+
+def roll_out(pooled: Tensor, sides: Sequence[Sides], weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return what cells and words weigh in what is classified, by attention rollout (Abnar & Zuidema 2020).
+
+    Backwards from the pooling (Yu et al. 2019, eq. 9), each self-attention of the image gives half of a cell's weight
+    to the cells that it attends; the other half stays, for the residual connection. In guided attention each cell
+    attends words by the weight that it has there.
+
+    Args:
+        pooled: `[cells]`, what each weighs in the vector of the image.
+        sides: what attends what in each attention call, in order.
+        weights: of each, mean over heads: `[n, m]`.
+
+    Returns:
+        `[cells]`, and `[words]`, mean over the guided attentions; each sums to 1 if each row of `weights` does.
+    """
+    cells, by_unit = pooled, []
+    for attends, attention in zip(reversed(sides), reversed(weights), strict=True):
+        if attends == (REGIONS, WORDS):
+            by_unit.append(cells @ attention)
+        elif attends == (REGIONS, REGIONS):
+            cells = (cells + cells @ attention) / 2
+    return cells, torch.stack(by_unit).mean(dim=0)
+
+
+def _generated(folder: Path, name: str, texts: Sequence[str] | None) -> TokenMapPanel | list[ImagePanel]:
+    """The weights by which each generated word attends to words, or a panel a word over the cells of a picture."""
+    run = read_finished_run(folder, "--run")
+    if not processor_class(run.task).is_generative:
+        raise AlignAttnError(f"--run {folder}: task {run.task.name!r} writes no sequences")
+    if texts is None or len(texts) != len(run.task.input_columns):
+        raise AlignAttnError(f"figure written shows one row: give --text {' '.join(run.task.input_columns).upper()}")
+    predictor, batch, task_options = _row(run, texts)
+    model: Any = predictor.model
+    generated = processor_for(run.task).generate(model, batch, task_options)[0]
+    with collect(model) as seen, torch.inference_mode():
+        model(**batch, labels=generated)
+    # Of several beams the likeliest need not be the longest.
+    is_word = generated[0] != model.config.pad_token_id
+    weights = model.weights_of_words([layer.weights for layer in seen.layers])[0, is_word]
+    words = predictor.tokenizer.convert_ids_to_tokens(generated[0, is_word])
+    if isinstance(run.task, ImageToText):
+        pixels = _pixels(batch)
+        return [ImagePanel(word, pixels, _grid(cells)) for word, cells in zip(words, weights, strict=True)]
+    read = predictor.tokenizer.convert_ids_to_tokens(batch["input_ids"][0])
+    return TokenMapPanel(name, words, weights.tolist(), read)
+
+
+def _row(run: FinishedRun, texts: Sequence[str]) -> tuple[Predictor, dict[str, Tensor], Any]:
+    """A run's model whose attention is recorded in all layers, a row as its batch, and how rows are encoded."""
+    predictor = load_predictor(run, device="cpu")
+    split = predictor.encode(predictor.checked([texts]))
+    batch = next(input_batches(run.task, split, predictor.tokenizer, [0], 1))
+    model = predictor.model
+    if is_patched(model) and not patch_of(model).config.changes_function:
+        # Not each of its layers may have slots, whose calls are recorded.
+        unpatch(model)
+    if not is_patched(model):
+        patch(model, "soft")
+    return predictor, batch, split.options
+
+
+def _pixels(batch: Mapping[str, Tensor]) -> Any:
+    return batch["image"][0].permute(1, 2, 0).tolist()
+
+
+def _grid(cells: Tensor) -> Any:
+    """Cells as rows and columns, as many of each: pictures are brought to a square."""
+    side = round(len(cells) ** 0.5)
+    return cells.view(side, side).tolist()
