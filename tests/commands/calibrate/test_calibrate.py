@@ -298,7 +298,7 @@ def test_called_from_python(tmp_path: Path) -> None:
         ("{good} --split near middle", "--split: there is no split 'middle': choose among near, far"),
         ("{good} --fit_on middle", "--fit_on: there is no split 'middle': choose one of near, far"),
         ("{good} --fit_on lone", "has one row"),
-        ("{good} --also_fit vector", "give --fit_on as well"),
+        ("{good} --also_fit vector", "--also_fit needs --fit_on"),
         ("{good} --fit_on near --also_fit platt", "--also_fit"),
         ("{root}/alike.parquet", "would both be drawn in reliability-a-b.png"),
         ("{good} {root}/other.parquet {root}/third.parquet --fit_on far", "third.parquet has no split 'far'"),

@@ -317,7 +317,7 @@ class TestMistakes:
             (
                 "tsn",
                 [],
-                "invalid choice: 'tsn': choose one of tsne, nodes, attention, hops, question, written, reliability",
+                "KIND 'tsn': choose one of tsne, nodes",
             ),
             ("tsne", ["--layer", "2"], "--layer 2: soft has layers 0 to 1"),
             ("attention", ["--layer", "-1"], "--layer -1 must be at least 0"),
