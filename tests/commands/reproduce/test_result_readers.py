@@ -197,7 +197,7 @@ def test_a_number_that_no_rows_make_up_has_none(command, path, tmp_path):
     assert reader.ensemble(folders[:1], path) is None
 
 
-@pytest.mark.parametrize(("model", "said"), [("minilm", "lists SNLI, MultiNLI among the pairs"), ("bert", "")])
+@pytest.mark.parametrize(("model", "said"), [("minilm", "lists SNLI, MultiNLI"), ("bert", "")])
 def test_a_domain_shift_says_what_its_model_has_seen_before(model, said, tmp_path):
     write_domain_shift(tmp_path / "run")
     result = replace(read_domain_shift(tmp_path / "run"), model=model)
