@@ -83,7 +83,8 @@ class RecordedCall:
         slots: the `LayerSlots` of the module that calls.
         previous: the call before; None at the end of the list.
         forward_pass: the forward that it belongs to; None under `torch.compile`.
-        trace: an empty tensor that keeps `_free_spent` in a compiled graph; None otherwise.
+        witness: an empty tensor whose graph is that of the compiled forward; None without `torch.compile`.
+        trace: an empty tensor that keeps `_free_spent` in a compiled graph; None likewise.
     """
 
     def __init__(self, query: Any, key: Any, mask: AttentionMask | None, slots: Any, previous: Any = None) -> None:
@@ -93,13 +94,14 @@ class RecordedCall:
         self.slots = slots
         self.previous = previous
         self.forward_pass: ForwardPass | None = None
+        self.witness: Tensor | None = None
         self.trace: Tensor | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether no loss can follow the call: a backward pass freed its graph, or nothing in it is trained."""
         if self.forward_pass is None:
-            return is_freed(self.query.grad_fn) or is_freed(self.key.grad_fn)
+            return self.witness is not None and is_freed(self.witness.grad_fn)
         is_frozen = not self.forward_pass.has_graph and self.slots.gradient_scope != BASIS
         return is_frozen or self.forward_pass.is_spent
 
@@ -124,6 +126,7 @@ class Collector:
         is_off: whether nothing is recorded and slots attend as the plain model does.
         projected: the outputs of the projections of the call under way, by role.
         around: the call under way of a module that stands in the place of a projection.
+        witness: as of `RecordedCall`, of the call under way.
         newest: the last recorded call.
         saw_no_gradient: whether a forward in training mode had no gradient to record.
     """
@@ -135,6 +138,7 @@ class Collector:
         self.is_off = False
         self.projected: dict[str, Tensor] = {}
         self.around: Any = None
+        self.witness: Tensor | None = None
         self.newest = _end_of_list()
         self._forward_pass = ForwardPass()
         self._open: list[nn.Module] = []
@@ -189,6 +193,7 @@ class Collector:
         if torch.compiler.is_compiling():
             # A compiled checkpoint may return nothing but outputs of operations.
             projected = projected.view_as(projected)
+            self._set("witness", output.flatten()[:0].clone())
         elif output.grad_fn is not None and torch._C._current_graph_task_id() == _NO_BACKWARD:
             output = self._watched(output)
         self._set("projected", {**self.projected, role: projected})
@@ -277,7 +282,8 @@ class Collector:
             self.saw_no_gradient = True
         elif torch.compiler.is_compiling() or torch._C._current_graph_task_id() == _NO_BACKWARD:
             if torch.compiler.is_compiling():
-                call.trace = _free_spent(call.query.detach(), self.number)
+                call.witness, call.trace = self.witness, _free_spent(call.query.detach(), self.number)
+                self._set("witness", None)
             else:
                 call.forward_pass = self._forward_pass
             call.previous = self.newest

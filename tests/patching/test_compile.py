@@ -99,9 +99,14 @@ def test_one_graph_of_a_whole_step(variant):
     assert graphs() == 1
 
 
-@pytest.mark.parametrize("gradient_scope", ["projections", "all"])
-def test_gradients_without_a_step_keep_the_records_of_one_compiled_pass(gradient_scope):
-    model = alignattn.patch(tiny_model("bert"), "aa-moments", gradient_scope=gradient_scope).train()
+@pytest.mark.parametrize(
+    ("gradient_scope", "is_frozen"), [("projections", False), ("all", False), ("basis", False), ("projections", True)]
+)
+def test_gradients_without_a_step_keep_the_records_of_one_compiled_pass(gradient_scope, is_frozen):
+    model = alignattn.patch(tiny_model("bert"), "aa-ct", gradient_scope=gradient_scope).train()
+    for layer in model.bert.encoder.layer if is_frozen else ():
+        layer.attention.self.query.requires_grad_(False)
+        layer.attention.self.key.requires_grad_(False)
     forward, collector = compiled(model), patch_of(model).collector
     records = []
     for seed in range(50):
