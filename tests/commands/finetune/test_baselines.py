@@ -112,15 +112,15 @@ def test_laplace_changes_the_confidence_and_neither_the_training_nor_the_classes
     ("words", "reason"),
     [
         ("--mc_dropout_passes 0", "mc_dropout_passes 0"),
-        ("--laplace true --mc_dropout_passes 2", "laplace does not go with mc_dropout_passes"),
-        ("--laplace true --label_column score", "has no class a row to be confident in"),
+        ("--laplace true --mc_dropout_passes 2", "--mc_dropout_passes"),
+        ("--laplace true --label_column score", "--laplace"),
         ("--freelb_steps 0", "freelb_steps 0"),
         ("--r_drop_weight -1", "r_drop_weight -1"),
-        ("--r_drop_weight 1 --freelb_steps 2", "r_drop_weight does not go with freelb_steps"),
-        ("--weight_averaging ema --early_stopping_patience 2", "weight_averaging does not go with load_best_model"),
-        ("--weight_averaging ema --balance epoch", "weight_averaging does not go with balance"),
+        ("--r_drop_weight 1 --freelb_steps 2", "--freelb_steps"),
+        ("--weight_averaging ema --early_stopping_patience 2", "--load_best_model_at_end"),
+        ("--weight_averaging ema --balance epoch", "--balance"),
         ("--weight_averaging mean", "ema, swa"),
-        ("--label_smoothing_factor 0.1 --label_column score", "no classes to smooth"),
+        ("--label_smoothing_factor 0.1 --label_column score", "--label_smoothing_factor"),
     ],
 )
 def test_mistakes_are_one_line(words, reason, tmp_path, tiny_checkpoint, rows_file, capsys):

@@ -359,29 +359,27 @@ def test_transformers_pipeline_takes_a_model_whose_attention_is_its_own(train):
 
 
 MISTAKES = [
-    ("", "nothing to predict"),
-    ("--file {new} --text a", "leave one of them out"),
-    ("--file {missing}", "there is no file"),
-    ("--file {new} --output_file x.txt", "must end in .csv, .tsv, .jsonl, .parquet"),
-    ("--file {new} --output_file {new}", "is there already"),
-    ("--file {new} --shard 1/2", "for a folder of Parquet files"),
-    ("--file {new} --launcher ray", "for a folder of Parquet files"),
-    ("--file {new} --layer 1", "for --explain"),
+    ("", "--file"),
+    ("--file {new} --text a", "--text"),
+    ("--file {missing}", "missing.csv"),
+    ("--file {new} --output_file x.txt", "x.txt"),
+    ("--file {new} --output_file {new}", "new.csv"),
+    ("--file {new} --shard 1/2", "--shard"),
+    ("--file {new} --layer 1", "--layer"),
     ("--file {new} --num_beams 2", "--num_beams"),
-    ("--file {new} --temperature 0", "must be a finite number, above 0"),
-    ("--file {new} --temperature nan", "must be a finite number, above 0"),
-    ("--file {new} --temperature {missing}", "is no number and no file"),
-    ("--file {new} --temperature {config}", "is no file of `alignattn calibrate`"),
-    ("--file {other}", "has no column 'said', which the run reads (it has text, label): rename one"),
-    ("--file {taken}", "has a column 'prediction', as the predictions do: rename it"),
-    ("--file {empty}", "empty.csv is empty"),
-    ("--file {none}", "is empty: give a file that holds rows"),
-    ("--file {damaged}", "cannot read"),
+    ("--file {new} --temperature 0", "--temperature 0"),
+    ("--file {new} --temperature {missing}", "missing.csv"),
+    ("--file {new} --temperature {config}", "config.json"),
+    ("--file {other}", "'said'"),
+    ("--file {taken}", "'prediction'"),
+    ("--file {empty}", "empty.csv"),
+    ("--file {none}", "none.parquet"),
+    ("--file {damaged}", "damaged.parquet"),
 ]
 
 
-@pytest.mark.parametrize(("words", "answer"), MISTAKES)
-def test_a_mistake_is_one_line(words, answer, own, new, tmp_path, capsys):
+@pytest.mark.parametrize(("words", "culprit"), MISTAKES)
+def test_a_mistake_is_one_line(words, culprit, own, new, tmp_path, capsys):
     paths = {"new": new["csv"], "missing": tmp_path / "missing.csv", "config": own / "run" / "config.json"}
     texts = {"other": "text,label\na,b\n", "taken": "said,prediction\na,b\n", "empty": "said\n"}
     for name, text in texts.items():
@@ -392,7 +390,7 @@ def test_a_mistake_is_one_line(words, answer, own, new, tmp_path, capsys):
     paths["damaged"].write_bytes(new["parquet"].read_bytes()[:-30])
     before = set(tmp_path.iterdir())
     assert predict("--run", own / "run", *words.format(**paths).split()) == 2
-    assert answer in said(capsys)
+    assert culprit in said(capsys)
     assert set(tmp_path.iterdir()) == before
 
 
@@ -409,7 +407,7 @@ def test_a_run_that_is_none_or_unfinished_or_of_another_version_is_one_line(own,
     with (copy / "config.yaml").open("a") as file:
         file.write("of_a_later_version: 1\n")
     assert predict("--run", copy, "--file", new["csv"]) == 2
-    assert "unknown option 'of_a_later_version'" in said(capsys)
+    assert "of_a_later_version" in said(capsys)
     for number in (1, 2):
         shutil.copytree(own / "run", tmp_path / "seeds" / f"seed-{number}")
     assert predict("--run", tmp_path / "seeds", "--file", new["csv"]) == 2

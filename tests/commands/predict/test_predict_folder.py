@@ -197,11 +197,11 @@ def test_a_mistake_is_one_line_and_writes_nothing(run, parts, whole, tmp_path, c
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     for words, problem in (
-        ((run, bare, tmp_path / "out"), "is for a folder of Parquet files"),
+        ((run, bare, tmp_path / "out"), "--output_dir"),
         ((run, parts, parts / "out"), "whose files are the rows"),
         ((run, parts, tmp_path / "out"), "other.parquet has no column 'sentence1'"),
-        ((run, parts, tmp_path / "out", "--output_file", "x.csv"), "is for one file"),
-        ((run, parts, tmp_path / "out", "--processes", "2"), "is for --launcher ray"),
+        ((run, parts, tmp_path / "out", "--output_file", "x.csv"), "--output_file"),
+        ((run, parts, tmp_path / "out", "--processes", "2"), "--processes"),
         ((run, parts, tmp_path / "out", "--shard", "4/3"), "there is no shard 4/3"),
     ):
         assert predict(*words) == 2
