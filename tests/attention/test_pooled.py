@@ -258,19 +258,6 @@ def test_units_do_not_hang_on_padding():
     torch.testing.assert_close(padded.gap, whole.gap)
 
 
-@pytest.mark.parametrize("name", POOLED)
-def test_compiles_without_a_graph_break(name):
-    module, (query, key) = loss_of(name), features()
-    torch._dynamo.reset()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    loss, expected = compiled(query, key, token_mask()), module(query, key, token_mask())
-    torch.testing.assert_close(loss, expected)
-    for one, other in zip(
-        torch.autograd.grad(loss, (query, key)), torch.autograd.grad(expected, (query, key)), strict=True
-    ):
-        torch.testing.assert_close(one, other)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
