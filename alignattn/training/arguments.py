@@ -19,13 +19,11 @@ def method_arguments(*, predicts: bool) -> type:
     """Return a dataclass of the methods' options, as the arguments of a Trainer declare them.
 
     Args:
-        predicts: whether those of methods that change predictions, and not the training, are the ones.
+        predicts: as for `fields_of_methods`.
     """
-    training = {name for name, _, _ in fields_of_methods(predicts=False)}
     fields = [
         (name, kind, field(default=declared.default, metadata={"help": declared.metadata[OPTION]["help"]}))
         for name, kind, declared in fields_of_methods(predicts=predicts)
-        if not predicts or name not in training
     ]
     return make_dataclass("MethodArguments", fields)
 

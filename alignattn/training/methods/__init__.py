@@ -45,13 +45,13 @@ METHODS = tuple(
 """In the order of the help, the model card and the titles of runs."""
 
 
-def fields_of_methods(*, predicts: bool) -> list[tuple[str, Any, Any]]:
+def fields_of_methods(*, predicts: bool | None = None) -> list[tuple[str, Any, Any]]:
     """Return the options of the methods as `dataclasses.make_dataclass` takes fields.
 
     Args:
-        predicts: whether those of methods that change predictions are among them.
+        predicts: True = of the methods that change predictions, False = of those that change the training; None = all.
     """
-    declared = (method.options for method in METHODS if predicts or not method.predicts)
+    declared = (method.options for method in METHODS if predicts in (None, method.predicts))
     shown = {"group": "training methods", "rare": True}
     return [
         (
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any: ...
 else:
     MethodOptions = dataclasses.make_dataclass(
-        "MethodOptions", fields_of_methods(predicts=True), bases=(Options,), frozen=True, kw_only=True
+        "MethodOptions", fields_of_methods(), bases=(Options,), frozen=True, kw_only=True
     )
     """The options of all methods."""
 
