@@ -20,7 +20,7 @@ from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import read_text, read_yaml, write_text
 from alignattn.utils.json_records import read_json
-from alignattn.utils.network import say_push
+from alignattn.utils.network import log_push
 from alignattn.utils.publishing import publishable
 
 PUBLISHED = (
@@ -60,7 +60,7 @@ def push_run(result: RunResult, options: RunOptions) -> None:
     folder, values = options.output_dir, options.values
     api, token = HfApi(), values["hub_token"]
     name = values["hub_model_id"] or folder.absolute().name
-    say_push(str(folder), name)
+    log_push(str(folder), name)
     with hub_errors(NOT_OPENED):
         repo_id = api.create_repo(name, token=token, private=values["hub_private_repo"], exist_ok=True).repo_id
     write_model_card(folder, model_card(result, options, repo_id))

@@ -58,7 +58,7 @@ from alignattn.utils.bad_rows import as_json
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.files import read_yaml, replacing, write_json, write_text
 from alignattn.utils.folder_lock import folder_lock
-from alignattn.utils.network import say_reports
+from alignattn.utils.network import log_reports
 from alignattn.utils.publishing import publishable
 
 
@@ -146,7 +146,7 @@ def _build_trainer(
     check_full_batch(args, len(data.train.encoded))
     if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
-    say_reports(args.report_to)
+    log_reports(args.report_to)
     try:
         trainer = TaskTrainer(
             task=task,

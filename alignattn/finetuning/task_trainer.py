@@ -21,7 +21,7 @@ from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor
 from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.training.early_stopping import JointBest
 from alignattn.training.trainer import AlignmentTrainer
-from alignattn.utils.network import say_push
+from alignattn.utils.network import log_push
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}
 """What makes the loaders of `Trainer` give evaluation rows as they come, and all of them: outputs belong to rows."""
@@ -156,7 +156,7 @@ class TaskTrainer(AlignmentTrainer):
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
         """Open the repository as `Trainer` does; raises `AlignAttnError` if the Hub does not."""
         if self.is_world_process_zero():
-            say_push("checkpoints", self.args.hub_model_id or Path(str(self.args.output_dir)).absolute().name)
+            log_push("checkpoints", self.args.hub_model_id or Path(str(self.args.output_dir)).absolute().name)
         with hub_errors(NOT_OPENED):
             super().init_hf_repo(*args, **kwargs)
 

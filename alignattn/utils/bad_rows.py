@@ -1,4 +1,4 @@
-"""Rows that cannot be used: named and refused, or counted, listed and left out."""
+"""Bad rows: refused by name, or listed and skipped (`--skip_bad_rows`)."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ class BadRow:
     """A row that cannot be used.
 
     Attributes:
-        row: its number in the file, from 1; a CSV file's header is not a row.
+        row: its number in the file, from 1; the header of a CSV file does not count.
         problem: what is wrong with it.
     """
 
@@ -22,13 +22,16 @@ class BadRow:
 
 
 def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, skip: bool | None) -> list[BadRow]:
-    """Return the bad rows in their order, if they are to be left out.
+    """Return the bad rows in order, to be skipped.
 
     Args:
-        problems: what is wrong with a row, by its index from 0.
-        origin: the file or the split of a data set that the rows are of, for the message.
-        num_rows: how many rows there are, good and bad.
-        skip: leave bad rows out, as the option --skip_bad_rows asks; None where the command has no such option.
+        problems: by row index, from 0.
+        origin: the file or split, for the message.
+        num_rows: number of rows, good and bad.
+        skip: `--skip_bad_rows`; None if the command has no such option.
+
+    Raises:
+        AlignAttnError: if a row is bad and `skip` is not set, or if every row is bad.
     """
     bad = [BadRow(index + 1, problem) for index, problem in sorted(problems.items())]
     if not bad:
@@ -45,11 +48,11 @@ def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, sk
 
 
 def as_json(bad_rows: Mapping[str, Sequence[BadRow]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the bad rows of splits as `results.json` lists them."""
+    """Return the bad rows of each split as in `results.json`."""
     return {split: [asdict(bad) for bad in listed] for split, listed in bad_rows.items()}
 
 
 def numbers_without(left_out: Iterable[int]) -> Iterator[int]:
-    """Yield 0, 1, 2 and so on without end, but for those left out: the rows that stay keep their numbers."""
+    """Yield 0, 1, 2, … without the skipped ones: the other rows keep their numbers."""
     missing = frozenset(left_out)
     return (number for number in itertools.count() if number not in missing)

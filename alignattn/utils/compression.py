@@ -1,4 +1,4 @@
-"""Files as they lie: compressed or not, as the ending of their name says."""
+"""Text files, compressed or not; the suffix tells."""
 
 import bz2
 import codecs
@@ -25,14 +25,14 @@ SIGNATURES: Mapping[bytes, str] = {
     b"\xff\xfe": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
     b"\xfe\xff": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
 }
-"""What a file is that does not read as text, by its first bytes."""
+"""What a file that cannot be decoded as text is, by its first bytes."""
 
 _NUL_SHARE = 0.25
-"""Of the characters of a first line that are NUL where text in UTF-16 is read byte by byte."""
+"""Share of NUL characters in the first line that marks UTF-16 read byte by byte."""
 
 
 def _open_zstandard(path: Path) -> Any:
-    # pyarrow brings the codec; a file that needs none does not wait for its import.
+    # pyarrow has the codec. Its import is slow, so only files that need it wait.
     import pyarrow as pa
 
     return pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
@@ -44,42 +44,44 @@ COMPRESSIONS: Mapping[str, Callable[[Path], Any]] = {
     ".xz": lzma.LZMAFile,
     ".zst": _open_zstandard,
 }
-"""What opens a compressed file, by the ending of its name."""
+"""The opener of a compressed file, by suffix."""
 
 BROKEN = (EOFError, zlib.error, lzma.LZMAError)
-"""What broken compression raises beside OSError and ValueError."""
+"""What broken compression raises, besides OSError and ValueError."""
 
 
 def plain_suffix(path: str | Path) -> str:
-    """Return the ending of a file's name that says its format, in lower case: `.csv` of `rows.CSV.gz`."""
+    """Return the suffix that names the format, in lower case: `.csv` for `rows.CSV.gz`."""
     name = Path(path)
     return (name.with_suffix("") if name.suffix.lower() in COMPRESSIONS else name).suffix.lower()
 
 
 def plain_stem(path: str | Path) -> str:
-    """Return a file's name without the endings that say its format: `rows` of `rows.csv.gz`."""
+    """Return the file name without suffixes: `rows` for `rows.csv.gz`."""
     name = Path(path)
     return (name.with_suffix("") if name.suffix.lower() in COMPRESSIONS else name).stem
 
 
 def check_encoding(encoding: str | None) -> None:
-    """Refuse what `--encoding` names if Python knows no such encoding of text; None is UTF-8."""
+    """Refuse an `--encoding` that Python does not know; None means UTF-8."""
     try:
         codecs.lookup(encoding or "utf-8").decode(b"")
     except (LookupError, TypeError, ValueError) as error:
-        raise AlignAttnError(f"--encoding {encoding!r} is no encoding of text that Python knows") from error
+        raise AlignAttnError(f"--encoding {encoding!r} is not a text encoding that Python knows") from error
 
 
 def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool]:
-    """Return the text of a file, compressed or not, and whether the encoding knows all of its bytes.
+    """Return the text of a file, and whether all bytes could be decoded.
 
-    Line ends are as they are. Bytes that the encoding does not know are lone surrogates, as of
-    `errors="surrogateescape"`, where it has ASCII's letters as single bytes: then the rest of the file can be read.
-    Otherwise a `UnicodeDecodeError` is raised.
+    Line ends stay. If the encoding extends ASCII, invalid bytes become lone surrogates (`errors="surrogateescape"`), so
+    that the rest of the file can be read.
 
     Args:
-        path: of the file.
-        encoding: of its text, UTF-8 where None.
+        path: the file, compressed or not.
+        encoding: None means UTF-8.
+
+    Raises:
+        UnicodeDecodeError: if bytes are invalid and the encoding does not extend ASCII.
     """
     compressed = COMPRESSIONS.get(path.suffix.lower())
     if compressed is None:

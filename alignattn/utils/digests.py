@@ -1,4 +1,4 @@
-"""SHA-256 of files and folders: equal content is known by it, wherever it lies and whatever it is called."""
+"""SHA-256 digests of files and folders."""
 
 import hashlib
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 MODEL_FILES = ("config.json", "*.safetensors", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt", "*.model")
-"""What of a model's folder says which model it is: its config, its weights, its tokenizer."""
+"""The files that identify a model: config, weights, tokenizer."""
 
 
 def digest_of(path: Path) -> str:
@@ -30,6 +30,6 @@ def digest_of_files(files: Mapping[str, Path]) -> str:
 
 @cache
 def _digest_of_file(path: Path, _: tuple[int, ...]) -> str:
-    """The digest of a file, read once while what changes with its content stays the same."""
+    """The digest of a file, cached for its inode, size and modification time."""
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Reading a user's texts, and writing files so that what was there before is never lost to a half-written one."""
+"""Reading text and YAML files, and writing files atomically."""
 
 import csv
 import fcntl
@@ -15,7 +15,7 @@ import yaml
 from alignattn.utils.errors import AlignAttnError, one_line
 
 OWN_PREFIX = ".alignattn"
-"""Of the names of files that are no part of what a folder holds: those being written, its lock and its mark."""
+"""Prefix of temporary files, locks and marks, which do not count as content of a folder."""
 
 TEMPORARY_PREFIX = f"{OWN_PREFIX}-"
 
@@ -24,10 +24,10 @@ UNFINISHED_FILE = f"{OWN_PREFIX}.unfinished"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it takes the place of `path` in one step.
+    """Yield a temporary path beside `path`, which atomically replaces `path` on success.
 
-    On an exception the temporary file is removed and `path` is what it was. What a kill left of an earlier write in the
-    same folder is removed.
+    On an exception the temporary file is removed and `path` stays as it was. Temporary files of killed processes in the
+    same folder are removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path.parent)
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        # mkstemp makes files private; a result is as readable as any other file.
+        # mkstemp makes files private; results get the usual permissions.
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
         _sync_folder(path.parent)
@@ -48,14 +48,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def entries(folder: Path) -> set[str]:
-    """Return the names of what a folder holds, but for the lock and the temporary files of this package."""
+    """Return the names in a folder, without the locks and temporary files of this package."""
     return {path.name for path in folder.iterdir() if not path.name.startswith(OWN_PREFIX)}
 
 
 def _new_temporary(path: Path) -> tuple[int, Path]:
-    """Return a new file beside `path`, and the descriptor that holds its lock: a file without one is a leftover."""
+    """Return the locked descriptor and the path of a new file beside `path`; an unlocked file is a leftover."""
     while True:
-        # The suffix stays: writers of pictures choose the format by it.
+        # Keep the suffix: picture writers choose the format by it.
         hold, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX, suffix=path.suffix)
         with suppress(OSError):  # not every file system has locks
             fcntl.flock(hold, fcntl.LOCK_EX)
@@ -66,7 +66,7 @@ def _new_temporary(path: Path) -> tuple[int, Path]:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of processes that are no more: the system gives up their locks."""
+    """Remove the temporary files of ended processes, whose locks the system has released."""
     for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
         with suppress(OSError), leftover.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,7 +74,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the disk keep the names in a folder; a file system that cannot is left alone."""
+    """Sync a folder to disk, where the file system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -84,24 +84,19 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _naming(path: Path, error: OSError) -> OSError:
-    """Return the error with the path that it befell: libraries leave it out, or name the temporary file."""
+    """Return the error with the path; libraries omit it or name the temporary file."""
     if error.errno is None:
         return error
     return OSError(error.errno, os.strerror(error.errno), str(path))
 
 
 def cache_folder() -> Path:
-    """Return where what is fetched or unpacked once is kept, in the user's cache; it may not be there yet."""
+    """Return this package's folder in the user's cache; it may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "alignattn"
 
 
 def check_file(path: Path, advice: str = "give another") -> None:
-    """Check that a file which a user named is there.
-
-    Args:
-        path: the file.
-        advice: what to do if it is not.
-    """
+    """Refuse a path that is not a file; `advice` tells the user what to do."""
     if path.is_dir():
         raise AlignAttnError(f"{path} is a folder and no file: {advice}")
     if not path.is_file():
@@ -109,12 +104,7 @@ def check_file(path: Path, advice: str = "give another") -> None:
 
 
 def read_text(path: Path, advice: str = "give another") -> str:
-    """Return the text of a file in UTF-8, with or without a byte order mark.
-
-    Args:
-        path: the file.
-        advice: what to do if there is none.
-    """
+    """Return the text of a UTF-8 file, with or without a byte order mark; `advice` as for `check_file`."""
     check_file(path, advice)
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -123,28 +113,23 @@ def read_text(path: Path, advice: str = "give another") -> str:
 
 
 def read_yaml(path: Path, advice: str = "give another") -> dict[str, Any]:
-    """Return the names and values of a YAML file.
-
-    Args:
-        path: the file.
-        advice: what to do if there is none.
-    """
+    """Return the mapping in a YAML file; `advice` as for `check_file`."""
     return parse_yaml(read_text(path, advice), str(path))
 
 
 def parse_yaml(text: str, origin: str, *, as_written: bool = False) -> dict[str, Any]:
-    """Return the names and values that YAML holds.
+    """Return the mapping in a YAML text.
 
     Args:
         text: in YAML.
-        origin: what the text is, for messages.
-        as_written: whether every value stays the text that it is.
+        origin: where it comes from, for messages.
+        as_written: keep every value as text.
     """
     try:
         values = yaml.load(text, Loader=yaml.BaseLoader if as_written else yaml.SafeLoader)  # noqa: S506
     except RecursionError as error:
         raise AlignAttnError(f"{origin} is nested too deeply: correct the file") from error
-    # A date of the 13th month and a number of 5,000 digits are errors of Python's and not of yaml's.
+    # A date in month 13 or a number of 5,000 digits raises a ValueError of Python.
     except (yaml.YAMLError, ValueError) as error:
         raise AlignAttnError(f"{origin} is not YAML: {one_line(error)}") from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
@@ -153,18 +138,18 @@ def parse_yaml(text: str, origin: str, *, as_written: bool = False) -> dict[str,
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step."""
+    """Write a text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file in one step; numbers that are not finite are refused."""
+    """Write a JSON file atomically; numbers that are not finite raise a ValueError."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    """Write a CSV file of at least one line in one step; the first line's names are the columns."""
+    """Write a CSV file of at least one row atomically; the first row names the columns."""
     rows = list(lines)
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -179,10 +164,7 @@ def check_output_folder(folder: Path) -> None:
 
 
 def check_free(folder: Path, names: Iterable[str]) -> None:
-    """Refuse an output folder in which a file of one of these names would be overwritten.
-
-    Those that a killed call wrote within `unfinished` may be.
-    """
+    """Refuse an output folder in which a file of these names exists, unless a killed call left it (`unfinished`)."""
     check_output_folder(folder)
     for name in () if (folder / UNFINISHED_FILE).exists() else names:
         if (folder / name).exists():
@@ -191,7 +173,7 @@ def check_free(folder: Path, names: Iterable[str]) -> None:
 
 @contextmanager
 def unfinished(folder: Path) -> Iterator[None]:
-    """Mark what is written to a folder as unfinished until the context ends without an error."""
+    """Mark a folder as unfinished until the context ends without an error."""
     mark = folder / UNFINISHED_FILE
     folder.mkdir(parents=True, exist_ok=True)
     mark.touch()

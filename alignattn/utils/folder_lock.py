@@ -1,4 +1,4 @@
-"""Who writes a folder: one process at a time, and the others wait."""
+"""A lock for a folder: one process writes it, others wait."""
 
 import os
 import socket
@@ -16,33 +16,32 @@ from alignattn.utils.files import OWN_PREFIX, check_output_folder, entries
 LOCK_FILE = f"{OWN_PREFIX}.lock"
 
 LOCK_POLL_SECONDS = 0.5
-"""Between two looks at a lock that another process holds."""
+"""Interval at which a lock held by another process is tried."""
 
 RANK_VARIABLE = "RANK"
-"""Of a process in its group, as torchrun says it."""
+"""Rank of a process in its group, set by torchrun."""
 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing a folder; one that is written by another is waited for, which is said.
+    """Lock a folder for writing; if another process holds the lock, say so and wait.
 
-    The system takes the lock from a process that ends, however it ends. Of the processes of one group, which write one
-    folder together, the first holds it.
+    The system releases the lock of a process that ends in any way. In a group of processes, rank 0 holds it.
 
     Args:
-        folder: made where it is missing, and removed again where nothing was written.
+        folder: created if missing, and removed again if nothing was written.
     """
     if int(os.environ.get(RANK_VARIABLE, "0")) > 0:
         yield
         return
     check_output_folder(folder)
-    # It would be released if its object were collected.
+    # The lock is held as long as its object lives.
     lock, is_new = _acquired(folder)
     try:
         yield
     finally:
         with suppress(OSError):
-            # Whoever waits for a file that is no more looks again.
+            # A process that waits for the removed file looks again.
             (folder / LOCK_FILE).unlink()
             if is_new and not entries(folder):
                 folder.rmdir()
@@ -50,25 +49,25 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 def note_holder(lock_file: Path) -> None:
-    """Write into a lock's file who holds it; a full disk takes no note of that."""
+    """Write the holder into the lock file; a full disk is ignored."""
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     with suppress(OSError):
         lock_file.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {since}", encoding="utf-8")
 
 
 def holder_of(lock_file: Path) -> str:
-    """Return who holds a lock, in words."""
+    """Return who holds a lock, for a message."""
     with suppress(OSError, UnicodeDecodeError):
         return lock_file.read_text(encoding="utf-8") or "another process"
     return "another process"
 
 
 def _acquired(folder: Path) -> tuple[FileLock, bool]:
-    """Return the lock of a folder, taken, and whether the folder was made for it."""
+    """Acquire the lock of a folder; return it and whether the folder was created."""
     path, said = folder / LOCK_FILE, False
     lock = FileLock(path)
     while True:
-        # Who held it before may have removed the folder with it.
+        # The previous holder may have removed the folder.
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         try:

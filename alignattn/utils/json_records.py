@@ -1,4 +1,4 @@
-"""JSON that is read back: records, each validated against the dataclass that it was written from, and what has none."""
+"""Reading JSON files that this package wrote; records are validated against their dataclass."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ RecordT = TypeVar("RecordT")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON holds; a ValueError says what is wrong with it, too deep a nesting included."""
+    """Parse JSON; nesting that is too deep raises a ValueError, too."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -18,7 +18,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the names and values of a JSON file that a library or this package wrote."""
+    """Return the object in a JSON file."""
     try:
         return dict(parse_json(path.read_bytes()).items())
     except (ValueError, AttributeError) as error:
@@ -29,11 +29,11 @@ def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:
     """Return the record in a file, or None if there is no such file.
 
     Args:
-        path: of the file.
-        record: a dataclass; its fields and their types are what the file must hold, and what else it holds is left.
-        verb: what a user does to get the file again, for the message.
+        path: the file.
+        record: a dataclass; the file must hold its fields with their types, other keys are ignored.
+        verb: what the user does to make the file again, for the message.
     """
-    # Where nothing is read back, nobody waits for its import.
+    # The import is slow, and most commands read no record.
     from pydantic import TypeAdapter, ValidationError
 
     if not path.is_file():

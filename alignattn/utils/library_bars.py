@@ -1,4 +1,4 @@
-"""Bars that libraries draw of themselves, one for each file of weights and each map over rows."""
+"""Progress bars that libraries draw by themselves, one per weight file and per `map` over rows."""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 
 @contextmanager
 def without_library_bars() -> Iterator[None]:
-    """Keep transformers and datasets, where they are imported, from drawing bars; those of downloads stay."""
+    """Silence the bars of transformers and datasets if they are imported; download bars stay."""
     datasets, logging = sys.modules.get("datasets"), sys.modules.get("transformers.utils.logging")
     had_bars = datasets is not None and not datasets.are_progress_bars_disabled()
     if datasets is not None and had_bars:

@@ -1,4 +1,4 @@
-"""What leaves this machine is said: no call to the network without a line that tells to where."""
+"""Log every use of the network: one line that names the host."""
 
 import socket
 import sys
@@ -10,41 +10,43 @@ from urllib.request import getproxies
 from huggingface_hub import constants, is_offline_mode
 
 LOCAL_REPORTERS = frozenset({"tensorboard", "dvclive"})
-"""Values of `--report_to` that write files on this machine."""
+"""Values of `--report_to` that only write local files."""
 
 
-def say_reports(reporters: str | Collection[str] | None) -> None:
-    """Say that a run's numbers go to services by their own packages, which know where these are.
+def log_reports(reporters: str | Collection[str] | None) -> None:
+    """Log which services get the losses and options of a run.
 
     Args:
-        reporters: as transformers resolves `--report_to`; those that write local files alone are not named.
+        reporters: as transformers resolves `--report_to`; `LOCAL_REPORTERS` are not named.
     """
     if services := sorted(set(reporters or ()) - LOCAL_REPORTERS):
         names = " and ".join(services)
-        print(f"sending the losses and options of this run to {names}, as its own package is set up", file=sys.stderr)
+        print(
+            f"sending the losses and options of this run to {names}, as its own package is configured", file=sys.stderr
+        )
 
 
 @cache
 def log_download(what: str) -> None:
-    """Say, once for each thing, that the Hub is asked for it, unless the Hub is switched off (`HF_HUB_OFFLINE`).
+    """Log once that the Hub is asked for something, unless `HF_HUB_OFFLINE` is set.
 
-    Where nobody knows the Hub's address, as without a network, it is switched off for this process.
+    If the Hub's host cannot be resolved, offline mode is switched on for this process.
 
     Args:
-        what: such as a model, or a split of a data set.
+        what: for example a model, or a split of a data set.
     """
     if is_offline_mode():
         return
     if not _is_known(constants.ENDPOINT):
         print(f"{constants.ENDPOINT} is out of reach: {what} must be on this machine already", file=sys.stderr)
-        # Its client would try each file six times, half a minute long.
+        # The client would retry each file six times, for half a minute.
         constants.HF_HUB_OFFLINE = True
         return
     print(f"asking {constants.ENDPOINT} for {what}", file=sys.stderr)
 
 
 def _is_known(url: str) -> bool:
-    """Whether the host of an address has one on the network, as far as can be told: a proxy may know more."""
+    """Whether the host of a URL can be resolved; behind a proxy this is assumed."""
     if getproxies():
         return True
     try:
@@ -54,23 +56,13 @@ def _is_known(url: str) -> bool:
 
 
 @cache
-def say_download(what: str, where: str) -> None:
-    """Say, once for each thing, that something is downloaded from elsewhere than the Hub.
-
-    Args:
-        what: such as a graph, and by which package.
-        where: the host that is asked.
-    """
+def log_request(what: str, where: str) -> None:
+    """Log once that something is downloaded from a host other than the Hub."""
     print(f"asking {where} for {what}", file=sys.stderr)
 
 
 @cache
-def say_push(what: str, repository: str) -> None:
-    """Say, once for each thing, that it is sent to the Hub, unless the Hub is switched off (`HF_HUB_OFFLINE`).
-
-    Args:
-        what: such as the folder of a run.
-        repository: where it goes.
-    """
+def log_push(what: str, repository: str) -> None:
+    """Log once that something is pushed to a repository of the Hub, unless `HF_HUB_OFFLINE` is set."""
     if not is_offline_mode():
         print(f"sending {what} to {repository} at {constants.ENDPOINT}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Parquet that is read back: whole, or refused in one line."""
+"""Parquet files: read and validated, or refused in one line."""
 
 from pathlib import Path
 from typing import Any
@@ -9,18 +9,18 @@ import pyarrow.parquet as pq
 from alignattn.utils.errors import AlignAttnError, one_line
 
 READ_BYTES = 2**16
-"""Of a column, read at once."""
+"""Buffer size for reading a column."""
 
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
-"""What pyarrow raises of a damaged file."""
+"""What pyarrow raises on a damaged file."""
 
 
 def read_parquet(path: Path, advice: str = "correct the file", **options: Any) -> pa.Table:
-    """Return the table in a file whose values are what its types say: damaged texts are found here, not where they go.
+    """Return the validated table of a file.
 
     Args:
-        path: of the file.
-        advice: what to do if it cannot be read.
+        path: the file.
+        advice: what the user can do if it cannot be read.
         **options: as for `pyarrow.parquet.read_table`.
     """
     try:
@@ -32,16 +32,16 @@ def read_parquet(path: Path, advice: str = "correct the file", **options: Any) -
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a file to be read a part at a time; raises what is in `UNREADABLE`."""
-    # By itself pyarrow fetches ahead, and keeps, all that is going to be read: the whole file, or a whole row group.
+    """Open a file for reading in batches; raises one of `UNREADABLE`."""
+    # By default pyarrow prefetches and keeps the whole file or row group.
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES)
 
 
 def check_parquet(path: Path) -> tuple[int, dict[str, dict[int, str]]]:
-    """Check a file as `read_parquet` does, a part of it at a time.
+    """Validate a file in batches, in bounded memory.
 
     Returns:
-        Its number of rows, and what is wrong with texts that are no UTF-8, by their column and their row's index.
+        The number of rows, and the problem of each text that is not valid UTF-8, by column and row index.
     """
     problems: dict[str, dict[int, str]] = {}
     rows = 0
@@ -63,15 +63,9 @@ def check_parquet(path: Path) -> tuple[int, dict[str, dict[int, str]]]:
 
 
 def without_bad_texts(table: pa.Table) -> tuple[pa.Table, dict[str, dict[int, str]]]:
-    """Return a table in which values with text that is no UTF-8 are null, and what is wrong with them.
+    """Return the table with every text that is not valid UTF-8 set to null, and the problems by column and row index.
 
-    Raises what is in `UNREADABLE` if its values are otherwise not what their types say.
-
-    Args:
-        table: whose values are not checked.
-
-    Returns:
-        The table; the problems by column and row.
+    Raises one of `UNREADABLE` if values do not match their types otherwise.
     """
     problems: dict[str, dict[int, str]] = {}
     for place, name in enumerate(table.column_names):

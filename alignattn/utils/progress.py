@@ -1,4 +1,4 @@
-"""How far a work is: one bar in a terminal, short lines now and then in a log."""
+"""Progress: a bar in a terminal, occasional lines in a log."""
 
 import sys
 import time
@@ -8,30 +8,30 @@ from typing import TextIO, TypeVar
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 LOG_SECONDS = 30.0
-"""From one line of a log to the next; a work that takes less says nothing there."""
+"""Time between two lines of a log; shorter work logs nothing."""
 
 T = TypeVar("T")
 
 
 def plural(noun: str) -> str:
-    """Return the plural of a noun of a count."""
+    """Return the plural of a unit."""
     return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def in_terminal() -> bool:
-    """Return whether standard error is a terminal, where a bar can be drawn over itself."""
+    """Return whether standard error is a terminal."""
     return sys.stderr.isatty()
 
 
 def progress(description: str, total: int, unit: str, *, initial: int = 0, scaled: bool = False) -> "tqdm | LogLines":
-    """Return what shows on standard error how far a work is: a bar in a terminal, else lines.
+    """Return a progress display on standard error: a bar in a terminal, otherwise lines.
 
     Args:
         description: of the work, in a word or two.
-        total: how many units there are.
-        unit: one of them.
-        initial: how many were done before.
-        scaled: whether they are so many that thousands are told, as of bytes.
+        total: number of units.
+        unit: name of one unit.
+        initial: units done before.
+        scaled: print counts with SI prefixes, as for bytes.
     """
     if in_terminal():
         return terminal_bar(description, total, unit, initial=initial, scaled=scaled)
@@ -39,7 +39,7 @@ def progress(description: str, total: int, unit: str, *, initial: int = 0, scale
 
 
 def counted(items: Iterable[T], description: str, total: int, unit: str) -> Iterator[T]:
-    """Yield items, and show how far the work on them is."""
+    """Yield items and show progress."""
     with progress(description, total, unit) as bar:
         for item in items:
             yield item
@@ -47,14 +47,14 @@ def counted(items: Iterable[T], description: str, total: int, unit: str) -> Iter
 
 
 def terminal_bar(description: str, total: int, unit: str, *, initial: int = 0, scaled: bool = False) -> tqdm:
-    """Return the bar that `progress` has for a terminal."""
+    """Return a bar for a terminal; arguments as for `progress`."""
     return tqdm(
         desc=description, total=total, unit=unit, initial=initial, unit_scale=scaled, disable=False, dynamic_ncols=True
     )
 
 
 class LogLines:
-    """A line each `LOG_SECONDS` on standard error; it takes what `progress` does, and is used as a bar of tqdm is."""
+    """Prints a line every `LOG_SECONDS` on standard error; the interface is tqdm's."""
 
     def __init__(self, description: str, total: int, unit: str, *, initial: int = 0, scaled: bool = False) -> None:
         self.description, self.total, self.unit, self.scaled = description, total, unit, scaled
@@ -73,20 +73,20 @@ class LogLines:
         return ", ".join(filter(None, (f"{self.description}: {done} of {total} {plural(self.unit)}", self.beside)))
 
     def update(self, n: int = 1) -> None:
-        """Count what was done since, and say so when it is time."""
+        """Count finished units, and print a line if one is due."""
         self.done += n
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + LOG_SECONDS
             self.write(str(self))
 
     def set_description(self, desc: str) -> None:
-        """Give the work another name."""
+        """Rename the work."""
         self.description = desc
 
     def set_postfix_str(self, s: str, refresh: bool = True) -> None:
-        """Have something said of the work beside the count."""
+        """Set a remark beside the count."""
         self.beside = s
 
     def write(self, s: str, file: TextIO | None = None) -> None:
-        """Print a line now, on standard error unless it is said where."""
+        """Print a line now, by default on standard error."""
         print(s, file=file or sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How what leaves this machine names what lies on it."""
+"""Names without local paths, for what is published: model cards, results, tables."""
 
 import re
 from collections.abc import Sequence
@@ -10,10 +10,9 @@ HUB_SNAPSHOT = re.compile(r"/(?:models|datasets)--([^/]+)/snapshots/")
 
 
 def publishable(value: Any) -> Any:
-    """Return a value, at any depth of lists and dicts, without the paths of this machine.
+    """Return a value, nested lists and dicts included, without absolute paths.
 
-    What was downloaded from the Hub has its id there, another absolute path its last part. Relative paths stay: they
-    are relative to where the command was given.
+    A path in the Hub's cache becomes its Hub id, any other absolute path its last part. Relative paths stay.
     """
     if isinstance(value, dict):
         return {name: publishable(item) for name, item in value.items()}
@@ -25,7 +24,7 @@ def publishable(value: Any) -> Any:
 
 
 def short_path(path: str, parts: int = 2) -> str:
-    """Return a path by its last parts, one that was downloaded from the Hub by its id there."""
+    """Return the last parts of a path; for a path in the Hub's cache, its Hub id."""
     downloaded = HUB_SNAPSHOT.search(path)
     if downloaded:
         return downloaded.group(1).replace("--", "/")
@@ -33,12 +32,12 @@ def short_path(path: str, parts: int = 2) -> str:
 
 
 def publishable_text(text: str) -> str:
-    """Return a text in which the absolute paths are short ones, of two parts since many end in `model` or `data`."""
+    """Return a text with absolute paths cut to their last two parts (many end in `model` or `data`)."""
     return ABSOLUTE_PATH.sub(lambda path: short_path(path[0]), text)
 
 
 def published_names(paths: Sequence[str]) -> list[str]:
-    """Return what to call paths, or ids of the Hub, beside one another: absolute ones by parts enough to differ."""
+    """Return distinct short names of paths or Hub ids; absolute paths keep enough last parts to differ."""
     names = [publishable(path) for path in paths]
     if len(set(names)) == len(names):
         return names
@@ -47,7 +46,7 @@ def published_names(paths: Sequence[str]) -> list[str]:
 
 
 def distinct_ends(paths: Sequence[Path]) -> list[tuple[str, ...]]:
-    """Return of each path as many of its last parts as tell all apart; the last alone where two are one path."""
+    """Return the shortest equal number of last parts by which all paths differ; one part if two paths are equal."""
     whole = [path.resolve().parts for path in paths]
     for count in range(1, max(map(len, whole)) + 1):
         ends = [parts[-count:] for parts in whole]

@@ -1,4 +1,4 @@
-"""A Ray cluster: one at an address, or one that is started here for the purpose."""
+"""A Ray cluster: an existing one, or one started on this machine."""
 
 import logging
 import math
@@ -11,20 +11,20 @@ from typing import Any
 from alignattn.utils.errors import AlignAttnError, install_extra, one_line
 
 SECONDS_TO_ANSWER = 20.0
-"""In which a cluster says how it is, Ray's own start included."""
+"""Time limit of `ray status`, its start included."""
 
 CLIENT_SCHEME, NEWEST = "ray://", "auto"
-"""Of addresses that Ray finds or gives up by itself in half a minute."""
+"""Addresses that Ray itself finds or gives up within half a minute."""
 
 GPU_PARTS = 10_000
-"""Ray counts any resource in such parts, and refuses what is no whole number of them."""
+"""Ray counts resources in ten-thousandths and refuses finer shares."""
 
 ROUNDING = 1e-6
-"""Of a product that is meant to be whole."""
+"""Tolerance for a product that should be a whole number."""
 
 
 def import_ray() -> Any:
-    """Return Ray, which is an extra."""
+    """Import Ray, an extra."""
     try:
         import ray
     except ImportError as error:
@@ -37,7 +37,7 @@ def ray_cluster(address: str | None) -> Iterator[Any]:
     """Yield Ray, connected to a cluster until the context ends.
 
     Args:
-        address: of the cluster, as `ray.init` takes it; None starts one on this machine.
+        address: as for `ray.init`; None starts a cluster on this machine.
     """
     ray = import_ray()
     if address is not None and address != NEWEST and not address.startswith(CLIENT_SCHEME):
@@ -53,12 +53,11 @@ def ray_cluster(address: str | None) -> Iterator[Any]:
 
 
 def gpu_or_core(ray: Any, share: float | None = None) -> dict[str, float]:
-    """Return what a worker takes of the cluster: a GPU of its own, or a core where there are none.
+    """Return the resources of a worker: a GPU or a share of one, or a core if the cluster has no GPU.
 
     Args:
         ray: connected to the cluster.
-        share: of a GPU, which others then have the rest of, down to what Ray counts in: of thirds, three fit. None =
-            the whole, if there is one.
+        share: share of a GPU, rounded down to what Ray counts; None means a whole one.
 
     Raises:
         AlignAttnError: if a share of a GPU is asked for, and there are none.
@@ -73,7 +72,7 @@ def gpu_or_core(ray: Any, share: float | None = None) -> dict[str, float]:
 def check_answers(address: str) -> None:
     """Refuse an address where no Ray cluster answers `ray status` in time.
 
-    `ray.init` would try it for minutes, and may then end the process; another process can be ended.
+    `ray.init` would try for minutes and may then end this process, so a subprocess asks.
     """
     print(f"asking the Ray cluster at {address}", file=sys.stderr)
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]

@@ -1,4 +1,4 @@
-"""The papers that the registries name, read from `references.bib`."""
+"""The papers of `references.bib`, which the registries cite."""
 
 import re
 from dataclasses import dataclass
@@ -10,11 +10,7 @@ BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 
 @dataclass(frozen=True)
 class Reference:
-    """A paper.
-
-    Attributes:
-        bibtex: its entry in the bibliography, a field a line.
-    """
+    """A paper, by its BibTeX entry with one field per line."""
 
     bibtex: str
 

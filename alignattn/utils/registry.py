@@ -1,4 +1,4 @@
-"""Registries: a line for each name, and what the name stands for, imported only when it is asked for."""
+"""Registries: a name maps to an entry, whose target is imported on first use."""
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ from alignattn.utils.references import Reference, references
 
 @dataclass(frozen=True)
 class Entry:
-    """What a registry says of a name.
+    """An entry of a registry.
 
     Attributes:
-        target: `module:name` of what the name stands for; a module that starts with a dot is of the registry's package.
-        description: a few words on it.
-        work: the paper it is of, by its key in `references.bib`.
-        place: where in the paper it stands, such as `eq. 2`.
-        options: keyword arguments of what the name stands for.
+        target: `module:name`; a module that starts with a dot is relative to the registry's package.
+        description: a few words.
+        work: the paper, by its key in `references.bib`.
+        place: place in the paper, for example `eq. 2`.
+        options: keyword arguments of the target.
     """
 
     target: str
@@ -35,7 +35,7 @@ class Entry:
 
     @property
     def citation(self) -> str:
-        """The paper and the place in it, on one line; empty for what is of no paper."""
+        """The paper and the place in it, on one line; empty without a paper."""
         return ", ".join(str(part) for part in (self.reference, self.place) if part)
 
 
@@ -46,9 +46,9 @@ class Registry(Mapping[str, E], Generic[E]):
     """Entries by name.
 
     Args:
-        kind: what the names are names of, for messages, such as `normalizer`.
-        entries: by name, in the order in which they are listed.
-        package: what targets that start with a dot are relative to.
+        kind: what the entries are, for messages, for example `normalizer`.
+        entries: by name, in listing order.
+        package: base of relative targets.
     """
 
     def __init__(self, kind: str, entries: Mapping[str, E], package: str | None = None) -> None:
@@ -66,7 +66,7 @@ class Registry(Mapping[str, E], Generic[E]):
         return len(self._entries)
 
     def load(self, name: str) -> Any:
-        """Import what a name stands for."""
+        """Import the target of a name."""
         if name not in self:
             raise unknown(self.kind, name, self)
         module, _, attribute = self[name].target.partition(":")

@@ -1,4 +1,4 @@
-"""A part of rows or files, as options name it: imports nothing heavy."""
+"""A shard of rows or files, as in `--shard 3/8`; imports nothing heavy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,7 @@ from alignattn.utils.errors import AlignAttnError
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of the rows, which are dealt round: row i goes to shard i mod `count` + 1.
-
-    Attributes:
-        number: which, from 1.
-        count: how many there are.
-    """
+    """One of `count` shards of the rows, numbered from 1; row i belongs to shard i mod `count` + 1."""
 
     number: int = 1
     count: int = 1
@@ -28,16 +23,16 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `3/8`."""
+        """Parse `3/8`."""
         number, slash, count = text.partition("/")
         if not (slash and number.isdecimal() and count.isdecimal() and int(count) > 0):
-            raise AlignAttnError(f"{text!r} is no shard: give its number and their count, such as 3/8")
+            raise AlignAttnError(f"{text!r} is not a shard: give number/count, such as 3/8")
         return cls(int(number), int(count))
 
     def deal(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """Return the rows that are its own."""
+        """Return the rows of this shard."""
         return rows[self.number - 1 :: self.count]
 
 
 WHOLE = Shard()
-"""All of them."""
+"""All rows."""

@@ -1,4 +1,4 @@
-"""Tables for the terminal, and in Markdown."""
+"""Tables for the terminal and in Markdown."""
 
 import shutil
 import sys
@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Sequence
 
 GAP = "  "
-"""Between two columns."""
+"""Separates columns."""
 
 READABLE_WIDTH = 99
-"""Characters of a line that a terminal of 100 columns, or a page, shows whole."""
+"""Width that fits a terminal of 100 columns or a page."""
 
 NARROWEST = 12
-"""Characters of a column whose cells are broken into lines; a terminal that is narrower yet breaks them itself."""
+"""Minimum width of a column whose cells are wrapped."""
 
 MARKDOWN_ESCAPES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " "} | {mark: f"\\{mark}" for mark in r"\`*_[]|~$#"}
@@ -20,7 +20,7 @@ MARKDOWN_ESCAPES = str.maketrans(
 
 
 def terminal_width() -> int | None:
-    """Return how many characters a line of the terminal has; None where no terminal shows what is printed."""
+    """Return the width of the terminal; None if standard output is not a terminal."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     return shutil.get_terminal_size().columns if is_terminal else None
 
@@ -31,10 +31,10 @@ def render_table(
     """Return lines of aligned columns under a header.
 
     Args:
-        header: a cell a column.
-        rows: as many cells each.
-        left: how many columns stand to the left, the rest to the right.
-        width: characters of a line, for which the cells of the widest columns to the left are broken; None for any.
+        header: one cell per column.
+        rows: likewise.
+        left: number of left-aligned columns; the rest is right-aligned.
+        width: maximum width, to which the widest left-aligned columns are wrapped; None means unlimited.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     if width is not None:
@@ -57,13 +57,13 @@ def render_table(
 
 
 def folded_tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, keys: int = 1) -> list[str]:
-    """Return a table, or as many with some of its columns each as lines of a width take, and an empty line after each.
+    """Return a table split by columns into tables of at most a width, an empty line after each.
 
     Args:
-        header: a cell a column.
-        rows: as many cells each.
-        width: characters of a line.
-        keys: how many columns stand first in every table.
+        header: one cell per column.
+        rows: likewise.
+        width: maximum width of a line.
+        keys: number of first columns that every table repeats.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     own = list(range(keys))
@@ -79,7 +79,7 @@ def folded_tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
 
 
 def _narrow(widths: list[int], left: int, width: int) -> None:
-    """Take characters from the widest columns to the left until a line fits, or none can give any."""
+    """Narrow the widest left-aligned columns until a line fits or all are at `NARROWEST`."""
     while sum(widths) + len(GAP) * (len(widths) - 1) > width:
         widest = max(range(left), key=widths.__getitem__)
         if widths[widest] <= NARROWEST:
@@ -88,7 +88,7 @@ def _narrow(widths: list[int], left: int, width: int) -> None:
 
 
 def markdown_escaped(text: str) -> str:
-    """Return plain text as Markdown that shows it as it is, in one line."""
+    """Return plain text escaped for Markdown, in one line."""
     return text.translate(MARKDOWN_ESCAPES)
 
 
@@ -96,9 +96,9 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: 
     """Return a table in Markdown.
 
     Args:
-        header: a cell a column, escaped.
-        rows: as many cells each, escaped.
-        words: those cells of the header whose columns are set to the left.
+        header: one escaped cell per column.
+        rows: likewise.
+        words: header cells of the left-aligned columns.
     """
     alignment = ["---" if name in words else "---:" for name in header]
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, alignment, *rows))

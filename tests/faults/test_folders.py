@@ -201,7 +201,7 @@ class TestFullDisk:
             assert main(small) == 2
             said = capsys.readouterr().err
             assert "Traceback" not in said
-            assert re.search(r"are free.*make room, and give the same command again", said.strip().splitlines()[-1])
+            assert re.search(r"free.*run the same command again", said.strip().splitlines()[-1])
             # What is there goes on where there is room.
             shutil.copytree(disk / "run", tmp_path / "moved", ignore=shutil.ignore_patterns(".alignattn*"))
         assert main([*words[:-1], str(tmp_path / "moved")]) == 0

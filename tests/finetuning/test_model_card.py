@@ -22,7 +22,7 @@ from alignattn.finetuning.hub import stage
 from alignattn.finetuning.results import BestModel, RunResult
 from alignattn.tasks import TASKS
 from alignattn.tasks.task_types import processor_for
-from alignattn.utils.network import say_push
+from alignattn.utils.network import log_push
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
 TOKEN = "hf_a-secret-that-nobody-may-read"
@@ -392,7 +392,7 @@ def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made
     assert "results.json" in kept
 
     stand_in_hub.refuse_uploads = False
-    say_push.cache_clear()
+    log_push.cache_clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "https://hub.example.org")
     assert main(pushing(words_of_run, folder, "--hub_strategy", "end")) == 0

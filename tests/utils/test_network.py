@@ -64,7 +64,7 @@ def test_a_folder_is_asked_of_nobody(online, tmp_path, capsys):
     ],
 )
 def test_services_that_a_run_reports_to_are_named(reporters, named, capsys):
-    network.say_reports(reporters)
+    network.log_reports(reporters)
     err = capsys.readouterr().err
     assert err.count("\n") == bool(named)
     assert named in err

@@ -43,7 +43,7 @@ from alignattn.training.saved_state import SavedState
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import check_free, unfinished, write_json
-from alignattn.utils.network import say_reports
+from alignattn.utils.network import log_reports
 from alignattn.utils.progress import counted
 
 
@@ -220,7 +220,7 @@ def _build_trainer(
     check_full_batch(args, len(train))
     # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
     args.remove_unused_columns = False
-    say_reports(args.report_to)
+    log_reports(args.report_to)
     try:
         # transformers' own takes larger steps the more batches there are (issue 47688), or weighs tokens by batches.
         return AlignmentTrainer(

@@ -8,7 +8,7 @@ from alignattn.tasks.task import NPZ
 from alignattn.tasks.task_types import NodeClassification
 from alignattn.utils.errors import AlignAttnError, install_extra, one_line
 from alignattn.utils.files import cache_folder, replacing
-from alignattn.utils.network import say_download
+from alignattn.utils.network import log_request
 
 HOST = "https://github.com/kimiyoung/planetoid"
 """The server of torch-geometric's loader."""
@@ -40,7 +40,7 @@ def planetoid_file(task: NodeClassification, cache_dir: str | None) -> Path:
             f"task {task.name!r} is loaded by torch-geometric, which is not installed: {install_extra('graph')}; or "
             f"{advice}"
         ) from error
-    say_download(f"{task.planetoid}, by torch-geometric", HOST)
+    log_request(f"{task.planetoid}, by torch-geometric", HOST)
     try:
         data = Planetoid(str(path.parent), task.planetoid)[0]
     except Exception as error:  # of whichever library it downloads with
