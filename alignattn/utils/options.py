@@ -212,14 +212,17 @@ def resolve(options: type[S], values: Mapping[str, Any]) -> S:
     """
     known = options_of(options)
     own = {name: known[name].checked(value) for name, value in values.items() if name in known}
-    given = {**options.implied(own), **own}
+    implied = options.implied(own)
+    given = {**implied, **own}
     missing = [entry.usage for entry in known.values() if entry.is_required and entry.name not in given]
     if missing:
         raise AlignAttnError(f"give {' and '.join(missing)} (see --help)")
-    resolved = _build(options, given, {})
+    # What is implied of another library's options needs no check, and no import of it.
+    others = {name: value for name, value in implied.items() if name not in known}
+    resolved = _build(options, given, others)
     check_together(known, values_of(resolved))
-    others = {name: value for name, value in values.items() if name not in known}
-    return _build(options, given, _checked_others(options, others)) if others else resolved
+    asked = {name: value for name, value in values.items() if name not in known}
+    return _build(options, given, others | _checked_others(options, asked)) if asked else resolved
 
 
 def _checked_others(options: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -231,10 +231,10 @@ def test_shipped_configs_of_models_from_nothing_have_the_published_sizes(config,
     assert all(part.bidirectional for part in units)
     expected = {"lstm": [(300, 256)], "lstm-att": [(300, 256)], "han": [(300, 256), (512, 256)]}
     assert [(part.input_size, part.hidden_size) for part in units] == expected.get(model, [])
-    # Adam at 1e-3: transformers' AdamW without decay.
-    assert not {"optim", "adam_beta1", "adam_beta2", "adam_epsilon"} & training.transformers.keys()
-    assert (training.weight_decay, training.learning_rate) == (0.0, 1e-3)
-    assert (training.lr_scheduler_type, training.per_device_train_batch_size) == ("constant", 64)
+    # Adam at 1e-3: AdamW without decay.
+    others = {"optim": "adamw_torch", "max_grad_norm": 5.0, "lr_scheduler_type": "constant"}
+    assert training.transformers == others
+    assert (training.weight_decay, training.learning_rate, training.per_device_train_batch_size) == (0.0, 1e-3, 64)
 
 
 def test_a_finished_run_is_read_and_not_run_again(options, capsys):
