@@ -1,17 +1,83 @@
-"""Reliability diagrams and risk-coverage curves of probabilities, for `alignattn.reports.plots`."""
+"""How calibrated predictions are: their estimates, reliability diagrams and risk-coverage curves, state by state."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alignattn.evaluation.calibration.measures import ECE_BINS, expected_calibration_error, reliability
-from alignattn.evaluation.calibration.selective import risk_coverage
-from alignattn.evaluation.calibration.summary import Estimate, EstimatesByState
+from alignattn.evaluation.calibration.scaling import apply_temperature
+from alignattn.evaluation.calibration.selective import risk_coverage, shift_auroc, shift_auroc_interval
+from alignattn.evaluation.calibration.summary import Estimate, EstimatesByState, summarise
 from alignattn.reports.plots import CoveragePanel, ReliabilityPanel, draw_reliability, svg_text
 
 AREA = "area_under_risk_coverage"
 """In `alignattn.evaluation.calibration.FIGURES`."""
+
+
+@dataclass(frozen=True)
+class ScaledPredictions:
+    """Predictions of rows, as saved and with their probabilities scaled.
+
+    Attributes:
+        probabilities: `[N, C]` by state: `before`, `after` temperature scaling, or the name of another scaling.
+        labels: `[N]`.
+        temperature: that of `after`; None where there is none.
+    """
+
+    probabilities: Mapping[str, NDArray[np.float64]]
+    labels: NDArray[np.int64]
+    temperature: float | None = None
+
+    @classmethod
+    def by_temperature(
+        cls, probabilities: NDArray[np.float64], labels: NDArray[np.int64], temperature: float
+    ) -> "ScaledPredictions":
+        """Return predictions before and after temperature scaling."""
+        after = apply_temperature(probabilities, temperature)
+        return cls({"before": probabilities, "after": after}, labels, temperature)
+
+    def estimates(self, **drawn: Any) -> EstimatesByState:
+        """Return the figures of each state; arguments as of `summarise`."""
+        return {state: summarise(rows, self.labels, **drawn) for state, rows in self.probabilities.items()}
+
+    def shifts_to(self, other: "ScaledPredictions", **drawn: Any) -> dict[str, Estimate]:
+        """Return of each state that both have how well confidence tells these rows from others.
+
+        Args:
+            other: rows out of the domain.
+            **drawn: as for `shift_auroc_interval`.
+        """
+        return {
+            state: Estimate(
+                shift_auroc(rows, other.probabilities[state]),
+                shift_auroc_interval(rows, other.probabilities[state], **drawn),
+            )
+            for state, rows in self.probabilities.items()
+            if state in other.probabilities
+        }
+
+    def reliability_figure(self, title: str, num_bins: int = ECE_BINS) -> Any:
+        """Return the `matplotlib` figure of reliability diagrams, one a state."""
+        panels = [
+            reliability_panel(rows, self.labels, num_bins, self._state_name(state))
+            for state, rows in self.probabilities.items()
+        ]
+        return draw_reliability(panels, title=f"{title}, {len(self.labels)} rows")
+
+    def coverage_panel(self, title: str, estimates: EstimatesByState) -> CoveragePanel:
+        """Return risk-coverage curves, one a state, their areas in the title."""
+        lines, curves = [title], {}
+        for state, rows in self.probabilities.items():
+            name, curve = self._state_name(state), risk_coverage(rows, self.labels)
+            lines.append(f"AURC {percent_text(estimates[state][AREA], unit=' %')} {name}")
+            curves[name] = (curve.coverage.tolist(), curve.risk.tolist())
+        return CoveragePanel("\n".join(lines), curves)
+
+    def _state_name(self, state: str) -> str:
+        return {"before": "as saved", "after": f"temperature {self.temperature or 1:.2f}"}.get(state, state)
 
 
 def reliability_panel(
@@ -32,57 +98,18 @@ def reliability_panel(
     )
 
 
-def reliability_panels(
-    by_state: Mapping[str, NDArray[np.float64]], labels: NDArray[np.int64], temperature: float | None, num_bins: int
-) -> list[ReliabilityPanel]:
-    """Return a panel a state of the same predictions.
-
-    Args:
-        by_state: probabilities `[N, C]`, `before` and, where there is a temperature, `after` scaling, or by what else.
-        labels: `[N]`.
-        temperature: that of `after`.
-        num_bins: of the diagrams.
-    """
-    return [
-        reliability_panel(rows, labels, num_bins, state_name(state, temperature)) for state, rows in by_state.items()
-    ]
-
-
-def state_name(state: str, temperature: float | None) -> str:
-    """Return what was done to probabilities, for eyes."""
-    return {"before": "as saved", "after": f"temperature {temperature or 1:.2f}"}.get(state, state)
-
-
-def coverage_panel(
-    title: str,
-    by_state: Mapping[str, NDArray[np.float64]],
-    labels: NDArray[np.int64],
-    estimates: EstimatesByState,
-    temperature: float | None,
-) -> CoveragePanel:
-    """Return the risk-coverage curves of the same predictions, a curve a state, their areas in the title.
-
-    Args:
-        title: of the panel.
-        by_state: as for `reliability_panels`.
-        labels: `[N]`.
-        estimates: of the same states.
-        temperature: that of `after`.
-    """
-    names = {state: state_name(state, temperature) for state in by_state}
-    areas = [f"AURC {_area(estimates[state][AREA])} {name}" for state, name in names.items()]
-    curves = {names[state]: risk_coverage(rows, labels) for state, rows in by_state.items()}
-    return CoveragePanel(
-        "\n".join([title, *areas]),
-        {name: (curve.coverage.tolist(), curve.risk.tolist()) for name, curve in curves.items()},
-    )
-
-
-def _area(estimate: Estimate) -> str:
-    ends = estimate.interval
-    return f"{100 * estimate.value:.1f} %" + ("" if ends is None else f" ({100 * ends.low:.1f}–{100 * ends.high:.1f})")
-
-
 def reliability_svg(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> str:
     """Return the reliability diagram of probabilities `[N, C]` and labels `[N]` as an `<svg>` element."""
     return svg_text(draw_reliability([reliability_panel(probabilities, labels)], title=""))
+
+
+def interval_text(estimate: Estimate, digits: int = 1, factor: float = 100) -> str:
+    """Return the ends of an estimate's interval; empty where it has none."""
+    ends = estimate.interval
+    return "" if ends is None else f"{factor * ends.low:.{digits}f}–{factor * ends.high:.{digits}f}"
+
+
+def percent_text(estimate: Estimate, digits: int = 1, unit: str = "") -> str:
+    """Return a share in percent, with its interval in brackets after the unit."""
+    ends = interval_text(estimate, digits)
+    return f"{100 * estimate.value:.{digits}f}{unit}{f' ({ends})' if ends else ''}"

@@ -7,29 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import alignattn
 from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
-from alignattn.evaluation.calibration import (
-    FIGURES,
-    Estimate,
-    EstimatesByState,
-    apply_temperature,
-    shift_auroc,
-    shift_auroc_interval,
-    summarise,
-)
+from alignattn.evaluation.calibration import FIGURES, Estimate, EstimatesByState, apply_temperature
 from alignattn.evaluation.calibration.predictions import Predictions, all_splits, read_predictions
 from alignattn.evaluation.calibration.scaling import Temperature, fit_temperatures
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
-from alignattn.reports.diagrams import coverage_panel, reliability_panels
-from alignattn.reports.plots import draw_reliability, draw_risk_coverage, write_figure
+from alignattn.reports.diagrams import ScaledPredictions, interval_text, percent_text
+from alignattn.reports.plots import draw_risk_coverage, write_figure
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, unfinished, write_json
 from alignattn.utils.progress import counted
 from alignattn.utils.publishing import published_names
 from alignattn.utils.text_tables import render_table
+
+SEPARATORS = r"[^\w.]+"
+"""What a name of a split may have in it, and a file's has not."""
 
 
 @dataclass(frozen=True)
@@ -40,38 +34,30 @@ class ReportedSplit:
         name: of the split, after that of the file where there are several.
         file: that it is from.
         split: its name in the file.
-        probabilities: `[N, C]`, by what was done to them: `before`, and `after` temperature scaling where fitted, and
-            by the names of what else was.
-        labels: `[N]`.
-        temperature: that of `after`.
+        rows: their predictions, as saved and by what was fitted.
+        fitted: the temperature; None where none is asked for.
     """
 
     name: str
     file: Path
     split: str
-    probabilities: Mapping[str, NDArray[np.float64]]
-    labels: NDArray[np.int64]
-    temperature: Temperature | None
+    rows: ScaledPredictions
+    fitted: Temperature | None
 
     @property
     def is_other_half(self) -> bool:
         """Whether the temperature was fitted on the other half of the split."""
-        fitted = self.temperature
-        return fitted is not None and (fitted.file, fitted.split) == (self.file, self.split)
+        return self.fitted is not None and (self.fitted.file, self.fitted.split) == (self.file, self.split)
 
     @property
     def picture(self) -> str:
         """The file name of its reliability diagram."""
-        return f"reliability-{self._in_file_names}.png"
+        return f"reliability-{re.sub(SEPARATORS, '-', self.name)}.png"
 
     @property
     def curves(self) -> str:
         """The file name of its risk-coverage curves."""
-        return f"risk-coverage-{self._in_file_names}.png"
-
-    @property
-    def _in_file_names(self) -> str:
-        return re.sub(r"[^\w.]+", "-", self.name)
+        return f"risk-coverage-{re.sub(SEPARATORS, '-', self.name)}.png"
 
 
 CalibrationReport = tuple[ReportedSplit, EstimatesByState]
@@ -105,11 +91,20 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
     _check_pictures(parts)
     check_free(folder, [CALIBRATION_FILE, *(name for part in parts for name in (part.picture, part.curves))])
     domains = _domains(parts, arguments.in_domain)
-    reports = [(part, _summary(part, arguments)) for part in counted(parts, "bootstrap", len(parts), "split")]
-    shifts = {part.name: _shift(domains[part.name], part, arguments) for part in parts if part.name in domains}
+    drawn = {"resamples": arguments.resamples, "seed": arguments.seed}
+    reports = [
+        (part, part.rows.estimates(num_bins=arguments.num_bins, **drawn))
+        for part in counted(parts, "bootstrap", len(parts), "split")
+    ]
+    shifts = {
+        part.name: domains[part.name].rows.shifts_to(part.rows, **drawn) for part in parts if part.name in domains
+    }
     with unfinished(folder):
         for part, summary in reports:
-            draw_split(folder, part, summary, arguments.num_bins)
+            write_figure(part.rows.reliability_figure(part.name, arguments.num_bins), folder / part.picture)
+            title = f"{part.name}, {len(part.rows.labels)} rows"
+            panel = part.rows.coverage_panel("risk over coverage", summary)
+            write_figure(draw_risk_coverage([panel], title=title), folder / part.curves)
         write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, shifts, arguments))
     print(
         "\n".join(
@@ -127,36 +122,21 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
 
 def render_reports(reports: Sequence[CalibrationReport]) -> str:
     """Return two lines a split and state: the figures, and their intervals below."""
-    has_temperature = any(part.temperature for part, _ in reports)
+    has_temperature = any(part.fitted for part, _ in reports)
     lines = []
     for part, summary in reports:
+        scalings = {"before": f"{1:.3f}", "after": f"{part.fitted.value if part.fitted else 1:.3f}"}
         for state, estimates in summary.items():
-            start = [part.name, *([_scaling(part, state)] if has_temperature else []), str(len(part.labels))]
-            lines.append([*start, *(_number(name, estimates[name].value) for name in FIGURES)])
-            lines.append([*([""] * len(start)), *(_interval(name, estimates[name]) for name in FIGURES)])
-    header = [
-        "split",
-        *(["temperature"] if has_temperature else []),
-        "rows",
-        *(figure.heading for figure in FIGURES.values()),
-    ]
-    return render_table(header, lines)
-
-
-def draw_split(folder: Path, part: ReportedSplit, summary: EstimatesByState, num_bins: int) -> None:
-    """Draw a split's reliability diagram and risk-coverage curves, as saved and by all that was fitted."""
-    temperature = part.temperature.value if part.temperature else None
-    title = f"{part.name}, {len(part.labels)} rows"
-    panels = reliability_panels(part.probabilities, part.labels, temperature, num_bins)
-    write_figure(draw_reliability(panels, title=title), folder / part.picture)
-    panel = coverage_panel("risk over coverage", part.probabilities, part.labels, summary, temperature)
-    write_figure(draw_risk_coverage([panel], title=title), folder / part.curves)
-
-
-def _scaling(part: ReportedSplit, state: str) -> str:
-    """What stands below `temperature`: 1 for none, and a name for what is none."""
-    temperature = part.temperature.value if part.temperature else 1.0
-    return {"before": f"{1:.3f}", "after": f"{temperature:.3f}"}.get(state, state)
+            scaling = [scalings.get(state, state)] if has_temperature else []
+            start = [part.name, *scaling, str(len(part.rows.labels))]
+            numbers, intervals = [], []
+            for name, figure in FIGURES.items():
+                digits, factor = (1, 100) if figure.is_share else (3, 1)
+                numbers.append(f"{factor * estimates[name].value:.{digits}f}")
+                intervals.append(interval_text(estimates[name], digits, factor))
+            lines += [[*start, *numbers], [*([""] * len(start)), *intervals]]
+    temperature = ["temperature"] if has_temperature else []
+    return render_table(["split", *temperature, "rows", *(figure.heading for figure in FIGURES.values())], lines)
 
 
 def _distinct_paths(names: Sequence[str]) -> list[Path]:
@@ -195,8 +175,9 @@ def _parts(
                 probabilities["after"] = apply_temperature(file.probabilities[rows], temperature.value)
                 for other, scaling in temperature.others.items():
                     probabilities[other] = scaling.apply(file.probabilities[rows])
+            scaled = ScaledPredictions(probabilities, file.labels[rows], temperature.value if temperature else None)
             name = split if file_name is None else f"{file_name}: {split}"
-            parts.append(ReportedSplit(name, file.path, split, probabilities, file.labels[rows], temperature))
+            parts.append(ReportedSplit(name, file.path, split, scaled, temperature))
     return parts
 
 
@@ -212,11 +193,6 @@ def _check_pictures(parts: Sequence[ReportedSplit]) -> None:
     for part in parts:
         if pictures.count(part.picture) > 1:
             raise AlignAttnError(f"two splits would both be drawn in {part.picture}: choose one of them with --split")
-
-
-def _summary(part: ReportedSplit, arguments: CalibrateOptions) -> EstimatesByState:
-    options = {"num_bins": arguments.num_bins, "resamples": arguments.resamples, "seed": arguments.seed}
-    return {state: summarise(rows, part.labels, **options) for state, rows in part.probabilities.items()}
 
 
 def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, ReportedSplit]:
@@ -236,37 +212,13 @@ def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, Rep
     return {part.name: own.get(part.file, only) for part in others}
 
 
-def _shift(domain: ReportedSplit, part: ReportedSplit, arguments: CalibrateOptions) -> dict[str, Estimate]:
-    estimates = {}
-    for state in domain.probabilities:
-        if state not in part.probabilities:
-            continue
-        sides = domain.probabilities[state], part.probabilities[state]
-        interval = shift_auroc_interval(*sides, resamples=arguments.resamples, seed=arguments.seed)
-        estimates[state] = Estimate(shift_auroc(*sides), interval)
-    return estimates
-
-
 def _told_shifts(shifts: ShiftsByName, arguments: CalibrateOptions) -> list[str]:
-    lines = []
-    for name, estimates in shifts.items():
-        for state, one in estimates.items():
-            ends = f" ({100 * one.interval.low:.1f}–{100 * one.interval.high:.1f})" if one.interval else ""
-            lines.append(
-                f"AUROC of the largest probability, {arguments.in_domain} against {name}, {state}: "
-                f"{100 * one.value:.1f} %{ends}; 50 % tells nothing"
-            )
-    return lines
-
-
-def _number(name: str, value: float) -> str:
-    return f"{100 * value:.1f}" if FIGURES[name].is_share else f"{value:.3f}"
-
-
-def _interval(name: str, estimate: Estimate) -> str:
-    if estimate.interval is None:
-        return ""
-    return f"{_number(name, estimate.interval.low)}–{_number(name, estimate.interval.high)}"
+    return [
+        f"AUROC of the largest probability, {arguments.in_domain} against {name}, {state}: "
+        f"{percent_text(one, unit=' %')}; 50 % tells nothing"
+        for name, estimates in shifts.items()
+        for state, one in estimates.items()
+    ]
 
 
 def _content(
@@ -302,7 +254,7 @@ def _split_content(part: ReportedSplit, summary: EstimatesByState, shift: Mappin
     }
     told = {"shift_auroc": {state: asdict(estimate) for state, estimate in shift.items()}} if shift else {}
     return {
-        "rows": len(part.labels),
+        "rows": len(part.rows.labels),
         "is_other_half": part.is_other_half,
         "picture": part.picture,
         "curves": part.curves,

@@ -7,7 +7,6 @@ half of the in-domain task a temperature is fitted.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,14 +27,9 @@ from alignattn.commands.domain_shift.report import (
 )
 from alignattn.evaluation.calibration import (
     ECE_BINS,
-    Estimate,
-    apply_temperature,
     fit_temperature,
     log_probabilities,
     negative_log_likelihood,
-    shift_auroc,
-    shift_auroc_interval,
-    summarise,
 )
 from alignattn.evaluation.calibration.scaling import MIN_TO_HALVE
 from alignattn.finetuning.model import check_model
@@ -48,8 +42,8 @@ from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, training_arguments
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.reports.diagrams import coverage_panel, reliability_panels
-from alignattn.reports.plots import draw_reliability, draw_risk_coverage, write_figure
+from alignattn.reports.diagrams import ScaledPredictions
+from alignattn.reports.plots import draw_risk_coverage, write_figure
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.rows import Rows, max_samples
 from alignattn.tasks.task_types import processor_for
@@ -103,6 +97,10 @@ class JudgedSide:
         """Return the probabilities `[N, C]` of the rows of a half, and their labels `[N]`."""
         rows = self.predictions.take(pa.array(self.development_set.halves[name]))
         return np.stack(rows["probabilities"].to_numpy()), np.asarray(rows["label"].to_numpy())
+
+    def held_out(self, temperature: float) -> ScaledPredictions:
+        """Return the rows that are reported, before and after temperature scaling."""
+        return ScaledPredictions.by_temperature(*self.half(HELD_OUT), temperature)
 
 
 def halves(
@@ -246,15 +244,13 @@ def _result(
         num_bins=ECE_BINS,
         temperature=temperature,
         development_nll={
-            state: negative_log_likelihood(rows, labels) for state, rows in _states(known, temperature).items()
+            state: negative_log_likelihood(rows, labels)
+            for state, rows in ScaledPredictions.by_temperature(known, labels, temperature).probabilities.items()
         },
         sides={one.development_set.side: _side_result(one, run, temperature) for one in judged},
         versions=package_versions(),
         device=device_name(args.device),
-        shift_auroc={
-            state: Estimate(shift_auroc(*sides), shift_auroc_interval(*sides))
-            for state, sides in _sides_by_state(judged, temperature).items()
-        },
+        shift_auroc=judged[0].held_out(temperature).shifts_to(judged[1].held_out(temperature)),
         constant_prediction={
             one.development_set.side: answer
             for one in judged
@@ -264,7 +260,7 @@ def _result(
 
 
 def _side_result(judged: JudgedSide, run: RunResult, temperature: float) -> SideResult:
-    side, (probabilities, labels) = judged.development_set, judged.half(HELD_OUT)
+    side = judged.development_set
     return SideResult(
         task=side.task.name,
         split=side.split,
@@ -274,21 +270,9 @@ def _side_result(judged: JudgedSide, run: RunResult, temperature: float) -> Side
         dropped_rows=side.loaded.dropped,
         bad_rows=as_json(side.loaded.bad_rows),
         derived_splits=side.loaded.derived,
-        figures={state: summarise(rows, labels) for state, rows in _states(probabilities, temperature).items()},
+        figures=judged.held_out(temperature).estimates(),
         truncated_rows=judged.truncated_rows,
     )
-
-
-def _states(probabilities: NDArray[np.float64], temperature: float) -> dict[str, NDArray[np.float64]]:
-    return {"before": probabilities, "after": apply_temperature(probabilities, temperature)}
-
-
-def _sides_by_state(
-    judged: Sequence[JudgedSide], temperature: float
-) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """The held-out probabilities of both sides, before and after temperature scaling."""
-    near, far = (_states(one.half(HELD_OUT)[0], temperature) for one in judged)
-    return {state: (near[state], far[state]) for state in near}
 
 
 def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShiftResult) -> None:
@@ -296,25 +280,14 @@ def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShif
     folder = options.output_dir
     write_text(folder / CONFIG_FILE, options.to_yaml())
     write_predictions(folder, list(map(_prediction_table, judged)))
+    curves = []
     for one in judged:
-        side, (probabilities, labels) = one.development_set, one.half(HELD_OUT)
-        states = _states(probabilities, result.temperature)
-        panels = reliability_panels(states, labels, result.temperature, result.num_bins)
-        title = f"{side.task.name} ({side.side}), {len(labels)} rows"
-        write_figure(draw_reliability(panels, title=title), folder / f"reliability-{side.side}.png")
-    write_figure(_coverage(judged, result), folder / COVERAGE_PICTURE)
+        side, rows = one.development_set.side, one.held_out(result.temperature)
+        title = f"{one.development_set.task.name} ({side})"
+        write_figure(rows.reliability_figure(title, result.num_bins), folder / f"reliability-{side}.png")
+        curves.append(rows.coverage_panel(f"{title}, {len(rows.labels)} rows", result.sides[side].figures))
+    write_figure(draw_risk_coverage(curves, title="Risk over coverage"), folder / COVERAGE_PICTURE)
     write_json(folder / RESULTS_FILE, asdict(result))
-
-
-def _coverage(judged: Sequence[JudgedSide], result: DomainShiftResult) -> Any:
-    """The risk-coverage curves of the held-out rows of both sides."""
-    panels = []
-    for one in judged:
-        name, (probabilities, labels) = one.development_set.side, one.half(HELD_OUT)
-        states = _states(probabilities, result.temperature)
-        title = f"{one.development_set.task.name} ({name}), {len(labels)} rows"
-        panels.append(coverage_panel(title, states, labels, result.sides[name].figures, result.temperature))
-    return draw_risk_coverage(panels, title="Risk over coverage")
 
 
 def _prediction_table(judged: JudgedSide) -> pa.Table:

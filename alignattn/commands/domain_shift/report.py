@@ -10,6 +10,7 @@ from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.evaluation.statistics.seeds import over_seeds, with_deviation
 from alignattn.finetuning.results import RESULTS_FILE
 from alignattn.models.packaged import seen_before
+from alignattn.reports.diagrams import percent_text
 from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.files import write_json
 from alignattn.utils.json_records import read_record
@@ -19,6 +20,7 @@ IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
 HELD_OUT = "held-out"
 """The half of a development set that is reported."""
 TABLE_FIGURES = ("accuracy", "expected_calibration_error", "area_under_risk_coverage")
+HEADER = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,14 @@ def read_domain_shift(folder: Path) -> DomainShiftResult | None:
 
 def render_domain_shift(result: DomainShiftResult) -> str:
     """Return a table of accuracy and calibration error with their intervals, and lines that tell what they are of."""
-    lines = []
-    for name, side in result.sides.items():
-        for state, estimates in side.figures.items():
-            temperature = result.temperature if state == "after" else 1.0
-            cells = [
-                _percent_with_interval(estimates[figure]) if figure in estimates else "" for figure in TABLE_FIGURES
-            ]
-            lines.append([name, side.task, str(side.held_out_rows), f"{temperature:.3f}", *cells])
+    lines = [
+        [
+            *(name, side.task, str(side.held_out_rows), f"{result.temperature if state == 'after' else 1:.3f}"),
+            *(percent_text(estimates[figure], 2) for figure in TABLE_FIGURES),
+        ]
+        for name, side in result.sides.items()
+        for state, estimates in side.figures.items()
+    ]
     before, after = (result.development_nll[state] for state in ("before", "after"))
     caption = [
         f"In brackets {CONFIDENCE_LEVEL:.0%} bootstrap intervals over rows. ECE: {result.num_bins} bins;",
@@ -115,15 +117,14 @@ def render_domain_shift(result: DomainShiftResult) -> str:
             for name, answer in result.constant_prediction.items()
         ),
         *(
-            f"{_auroc_words(state)} {_percent_with_interval(estimate)} % (50 % tells nothing)"
+            f"{_auroc_words(state)} {percent_text(estimate, 2)} % (50 % tells nothing)"
             for state, estimate in result.shift_auroc.items()
         ),
         f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
         f"{before:.3f} before, {after:.3f} after)",
         *seen_before([result.model], (side.task for side in result.sides.values())),
     ]
-    header = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
-    return "\n".join([render_table(header, lines), "", *caption])
+    return "\n".join([render_table(HEADER, lines), "", *caption])
 
 
 def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
@@ -159,23 +160,16 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
         "shift_auroc": aurocs,
     }
     write_json(folder / RESULTS_FILE, content)
-    header = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
     caption = [
         f"mean ± standard deviation over {len(results)} seed(s)",
         *(f"{_auroc_words(state)} {with_deviation(spread, '{:.2f}', 100)} %" for state, spread in aurocs.items()),
         *seen_before([first.model], (side.task for side in first.sides.values())),
     ]
-    return "\n".join([render_table(header, lines), "", *caption])
+    return "\n".join([render_table(HEADER, lines), "", *caption])
 
 
 def _auroc_words(state: str) -> str:
     return f"AUROC of the largest probability, rows in domain against out of it, {state} temperature scaling:"
-
-
-def _percent_with_interval(estimate: Estimate) -> str:
-    value = f"{100 * estimate.value:.2f}"
-    interval = estimate.interval
-    return value if interval is None else f"{value} ({100 * interval.low:.2f}–{100 * interval.high:.2f})"
 
 
 def _describe(name: str, side: SideResult, result: DomainShiftResult) -> str:

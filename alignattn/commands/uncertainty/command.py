@@ -20,7 +20,7 @@ from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
 from alignattn.finetuning.rows import encode_split, load_run_evaluation
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
-from alignattn.reports.diagrams import reliability_panel
+from alignattn.reports.diagrams import interval_text, reliability_panel
 from alignattn.reports.plots import draw_reliability, write_figure
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.processor import EncodedSplit
@@ -102,14 +102,9 @@ def render(measured: list[MeasuredInputs]) -> str:
         lines.append(
             [one.split, one.inputs, str(len(one.labels)), *(f"{100 * one.estimates[name].value:.1f}" for name in SHOWN)]
         )
-        lines.append(["", "", "", *(_interval(one.estimates[name]) for name in SHOWN)])
+        lines.append(["", "", "", *(interval_text(one.estimates[name]) for name in SHOWN)])
     headings = [PASS_FIGURES[name] if name in PASS_FIGURES else FIGURES[name].heading for name in SHOWN]
     return render_table(["split", "inputs", "rows", *headings], lines)
-
-
-def _interval(estimate: Estimate) -> str:
-    ends = estimate.interval
-    return "" if ends is None else f"{100 * ends.low:.1f}–{100 * ends.high:.1f}"
 
 
 def _check_task(run: FinishedRun) -> None:

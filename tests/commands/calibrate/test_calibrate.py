@@ -30,7 +30,7 @@ from alignattn.evaluation.calibration import (
     summarise,
 )
 from alignattn.evaluation.statistics.intervals import RESAMPLES, SEED
-from alignattn.reports.diagrams import coverage_panel
+from alignattn.reports.diagrams import ScaledPredictions
 from alignattn.reports.plots import ReliabilityPanel, draw_reliability, draw_risk_coverage
 
 PNG_SIGNATURE = b"\x89PNG"
@@ -358,7 +358,7 @@ def test_the_risk_coverage_picture_has_the_curves_and_their_areas():
     table = columns(200)
     rows, labels = np.array(table["probabilities"]), np.array(table["label"])
     curve, summary = risk_coverage(rows, labels), summarise(rows, labels, resamples=20)
-    panel = coverage_panel("near", {"before": rows}, labels, {"before": summary}, None)
+    panel = ScaledPredictions({"before": rows}, labels).coverage_panel("near", {"before": summary})
     area = summary["area_under_risk_coverage"]
     ends = f"({100 * area.interval.low:.1f}–{100 * area.interval.high:.1f})"
     assert panel.title == f"near\nAURC {100 * area.value:.1f} % {ends} as saved"
