@@ -92,17 +92,6 @@ def test_nothing_but_the_page_is_fetched_and_nothing_is_logged(opened: Any, page
     assert opened.get_log("browser") == []
 
 
-def test_a_page_that_fetches_and_fails_would_be_noticed(browser: Any, tmp_path: Path) -> None:
-    script = "<script>console.error('an error'); undefinedName()</script>"
-    write_text(tmp_path / "bad.html", f'<img src="missing.png" alt="">{script}')
-    forget_logs(browser)
-    browser.get((tmp_path / "bad.html").as_uri())
-    assert (tmp_path / "missing.png").as_uri() in requested(browser)
-    logged = " ".join(entry["message"] for entry in browser.get_log("browser"))
-    assert "an error" in logged
-    assert "undefinedName" in logged
-
-
 def test_ids_are_unique_and_every_link_leads_to_one(opened: Any) -> None:
     ids = [element.get_attribute("id") for element in find(opened, "[id]")]
     assert len(ids) == len(set(ids))
@@ -189,14 +178,6 @@ def test_texts_are_shown_as_they_are(opened: Any) -> None:
     assert codes == [f"alignattn finetune --task mrpc --note '{NASTY}'", f"seed: 1\nnote: {NASTY}"]
     assert len(find(opened, "script")) == 1
     assert NASTY in opened.title
-
-
-def test_headers_have_a_scope_and_rows_as_many_cells_as_the_head_has_columns(opened: Any) -> None:
-    assert all(head.get_dom_attribute("scope") for head in find(opened, "th"))
-    count = "return [...arguments[0].cells].reduce((sum, cell) => sum + cell.colSpan, 0)"
-    for table in find(opened, "table"):
-        head, *rows = table.find_elements("css selector", "thead tr:first-child, tbody tr")
-        assert {opened.execute_script(count, row) for row in rows} == {opened.execute_script(count, head)}
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])

@@ -13,9 +13,7 @@ import pytest
 from measured_table import (
     ACCURACY,
     CELLS,
-    COST,
     ECE,
-    MEMORY,
     MRPC,
     NASTY,
     NOISE,
@@ -82,11 +80,6 @@ def test_a_number_of_a_model_that_tells_nothing_apart_is_marked() -> None:
     assert r"80.00 $\pm$ 0.00$^\circ$" in to_latex(table)
 
 
-def test_the_header_names_column_measure_and_unit() -> None:
-    header = markdown_tables(measured_table())[0][0]
-    assert header == ["", "MRPC accuracy (%)", "MRPC ECE (%)", "cost time a step (s)", "cost memory (MiB)"]
-
-
 @pytest.mark.parametrize(
     ("comparison", "expected"),
     [
@@ -121,11 +114,6 @@ def test_each_reason_is_told_once_with_its_number() -> None:
     assert text.count(OUT_OF_MEMORY) == 1
     assert f"[1] failed: {OUT_OF_MEMORY}" in text.splitlines()
     assert "[2] failed: another reason" in text.splitlines()
-
-
-def test_a_failure_without_a_reason_says_so() -> None:
-    table = with_cell(measured_table(), cell("ct", COST, MEMORY, state="failed"))
-    assert "[2] failed: no reason is recorded" in to_text(table).splitlines()
 
 
 @pytest.mark.parametrize("render", [to_markdown, to_text, to_latex])
@@ -182,12 +170,6 @@ def test_what_cannot_be_tested_is_a_dash() -> None:
     untested = Comparison(0.1, None, None, None, "one seed: nothing is tested", 1)
     table = with_cell(measured_table(), cell("gan", MRPC, ACCURACY, 0.8, comparison=untested))
     assert markdown_tables(table)[1][1][3:7] == ["–", "–", "–", "–"]
-
-
-def test_without_comparisons_there_is_no_second_table() -> None:
-    alone = replace(measured_table(), cells=[replace(one, comparison=None) for one in CELLS])
-    assert len(markdown_tables(alone)) == 1
-    assert to_latex(alone).count(r"\begin{table}") == 1
 
 
 def test_markdown_escapes_what_would_be_markup() -> None:
@@ -250,11 +232,6 @@ def test_latex_rows_have_a_cell_for_each_column() -> None:
             assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
     assert r"\textbf{82.00 $\pm$ 2.00} (87.5)" in first
     assert r"aa-ct, $\lambda$ = 1 \& \textless{}b\textgreater{}\_\%" in first
-
-
-def test_latex_keeps_the_hyphens_of_an_option_apart() -> None:
-    table = replace(measured_table(), notes=["lower --batch_size – or not"])
-    assert r"lower -{}-batch\_size \textendash{} or not" in to_latex(table)
 
 
 def test_the_terminal_marks_with_a_star() -> None:

@@ -12,10 +12,7 @@ from scipy.special import softmax
 
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.commands.calibrate import CalibrateOptions
-from alignattn.commands.calibrate.command import calibrate
 from alignattn.evaluation.calibration import (
-    ECE_BINS,
     adaptive_calibration_error,
     apply_temperature,
     area_under_risk_coverage,
@@ -29,7 +26,6 @@ from alignattn.evaluation.calibration import (
     shift_auroc,
     summarise,
 )
-from alignattn.evaluation.statistics.intervals import RESAMPLES, SEED
 from alignattn.reports.diagrams import ScaledPredictions
 from alignattn.reports.plots import ReliabilityPanel, draw_reliability, draw_risk_coverage
 
@@ -143,16 +139,6 @@ def test_a_temperature_at_the_end_of_the_search_is_called_so(
     table["probabilities"] = [row.tolist() for row in table["probabilities"]]
     run(save(tmp_path / "p.parquet", table), "--fit_on", "near", folder=tmp_path / "out")
     assert "the end of the search: these rows tell no temperature" in capsys.readouterr().out
-
-
-def test_the_half_is_drawn_by_the_seed(tmp_path: Path) -> None:
-    path = save(tmp_path / "p.parquet", columns(100))
-
-    def temperature(name: str, seed: int) -> float:
-        content = run(path, "--fit_on", "near", "--seed", str(seed), folder=tmp_path / name)
-        return content["files"][0]["temperature"]["value"]
-
-    assert temperature("first", 1) == temperature("again", 1) != temperature("other", 2)
 
 
 def test_files_of_several_models_have_a_temperature_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,13 +261,6 @@ def test_the_diagram_shows_the_bins() -> None:
     assert [bar.get_height() for bar in figure.axes[2].patches] == bins.counts.tolist()
 
 
-def test_called_from_python(tmp_path: Path) -> None:
-    path = save(tmp_path / "p.parquet", columns())
-    arguments = CalibrateOptions(files=[path], output_dir=str(tmp_path / "out"), split=["far"], resamples=5)
-    ((part, summary),) = calibrate(arguments)
-    assert (part.split, list(summary)) == ("far", ["before"])
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -367,22 +346,6 @@ def test_the_risk_coverage_picture_has_the_curves_and_their_areas():
     np.testing.assert_allclose(drawn.get_xydata(), np.stack([curve.coverage, curve.risk], axis=1))
     assert set(whole.get_ydata()) == {curve.risk[-1]}
     assert curve.risk[-1] == pytest.approx(1 - (rows.argmax(axis=1) == labels).mean())
-
-
-@pytest.mark.parametrize("present", ["calibration.json", "reliability-far.png"])
-def test_nothing_is_overwritten(present: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, folder = save(tmp_path / "p.parquet", columns()), tmp_path / "out"
-    folder.mkdir()
-    (folder / present).write_text("mine", encoding="utf-8")
-    assert run_command(["calibrate", path, "--output_dir", str(folder), *FEW]) == USER_ERROR_EXIT_CODE
-    assert f"already holds {present}" in capsys.readouterr().err
-    assert [file.name for file in folder.iterdir()] == [present]
-    assert (folder / present).read_text(encoding="utf-8") == "mine"
-
-
-def test_the_defaults_are_those_of_the_measures() -> None:
-    options = CalibrateOptions(files=["any"])
-    assert (options.num_bins, options.resamples, options.seed) == (ECE_BINS, RESAMPLES, SEED)
 
 
 def test_how_well_confidence_tells_splits_apart_is_told(tmp_path, capsys):

@@ -105,13 +105,6 @@ def test_two_runs_of_one_seed_are_paired_by_their_examples(make: Run, tmp_path: 
     assert pd.isna(lines.loc["soft", "difference"])
 
 
-def test_the_attention_of_a_run_without_the_option_is_named(make: Run, tmp_path: Path, capsys) -> None:
-    compare(make("soft", 0.8, attention="soft"), make("default", 0.8, attention=None), folder=tmp_path / "out")
-    out = capsys.readouterr().out
-    assert "soft: attention soft" in out
-    assert "default: attention aa-ct" in out
-
-
 def test_seeds_that_agree_are_paired(make: Run, tmp_path: Path) -> None:
     accuracies = {"soft": [0.7, 0.72, 0.71, 0.69, 0.73, 0.7], "aligned": [0.71, 0.74, 0.74, 0.7, 0.76, 0.72]}
     for name, by_seed in accuracies.items():

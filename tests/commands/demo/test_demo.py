@@ -15,7 +15,6 @@ from alignattn.commands.demo.data import NETWORKS, NUMERICS, demo_data, document
 from alignattn.tasks import get_task
 from alignattn.tasks.rows import load_rows
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.text_tables import render_table
 
 FOLDER = Path(networkx.__file__).parent
 
@@ -56,15 +55,6 @@ def test_a_model_that_is_missing_is_one_line(tmp_path, capsys):
     assert main(["demo", "--model", "no/model", "--output_dir", str(tmp_path / "demo")]) == 2
     assert "no/model" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
-
-
-def test_render_table():
-    assert render_table(("a", "long"), [("row", "1"), ("b", "22")]).splitlines() == [
-        "a    long",
-        "---  ----",
-        "row     1",
-        "b      22",
-    ]
 
 
 def test_more_rows_than_the_documentation_has_are_refused():

@@ -336,27 +336,21 @@ def test_a_task_is_read_from_its_development_split(minilm: str, shared_data: Pat
     [
         ("--model no/where --validation_file {texts}", "alignattn: cannot load the model 'no/where'"),
         ("--model {bert} --validation_file gone.txt", "there is no file gone.txt"),
-        ("--model {bert} --validation_file gone.csv --text_columns a", "there is no file gone.csv"),
         ("--model {bert} --validation_file {root}/empty.txt", "empty.txt is empty"),
         ("--model {bert} --validation_file {root}/binary.txt", "as text in UTF-8"),
-        ("--model {bert} --task nonsense", "unknown task 'nonsense'"),
         ("--model {bert} --task mrpc --data_dir {root}", "there is no folder"),
         ("--model {bert} --task mrpc --text_columns a", "--text_columns is for files"),
         ("--model {bert} --validation_file {texts} --text_columns a", "has no columns"),
         ("--model {bert} --validation_file {texts} --data_dir {root}", "--data_dir is for tasks"),
         ("--model {bert} --validation_file {root}/rows.csv", "columns of {root}/rows.csv: a, b"),
-        ("--model {bert} --validation_file {root}/rows.csv --text_columns a a", "two different columns"),
         ("--model {bert} --validation_file {root}/rows.csv --text_columns z", "has no column 'z': choose among a, b"),
         ("--model {bert} --validation_file {root}/rows.csv --text_columns b", "holds no text in row 2"),
-        ("--model {bert} --validation_file {texts} --max_eval_samples 0", "--max_eval_samples 0 must be at least 1"),
-        ("--model {bert} --validation_file {texts} --batch_size 0", "--batch_size 0 must be at least 1"),
         ("--model {bert} --validation_file {texts} --max_length 65", "max_length 65"),
         ("--model {bert} --validation_file {texts} --compare {bert}", "is --model itself"),
         ("--model {bert} --validation_file {texts} --compare {small}", "{small} has 2 layers of 3 heads"),
         ("--model {root}/untold --validation_file {texts}", "holds no tokenizer"),
         ("--model {root}/short --validation_file {root}/long.txt --max_length 100", "takes at most 64 tokens"),
         ("--model {root}/offset --validation_file {root}/long.txt --max_length 64", "takes at most 63 tokens"),
-        ("--model {bert} --validation_file {texts} --colour red", "--colour"),
         ("--model {bert}", "either --task NAME or --validation_file FILE"),
     ],
 )
@@ -387,15 +381,3 @@ def test_a_mistake_is_one_line(
     assert len(errors) == 1
     assert message.format(**places) in errors[0]
     assert not folder.exists()
-
-
-@pytest.mark.parametrize("present", ["heads.csv", "heads.png"])
-def test_nothing_is_overwritten(
-    present: str, models: dict[str, str], texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / present).write_text("mine", encoding="utf-8")
-    command = ["inspect", "--model", models["bert"], "--validation_file", texts, "--output_dir", str(tmp_path)]
-    assert run_command(command) == USER_ERROR_EXIT_CODE
-    assert f"already holds {present}" in capsys.readouterr().err
-    assert [file.name for file in tmp_path.iterdir()] == [present]
-    assert (tmp_path / present).read_text(encoding="utf-8") == "mine"
