@@ -44,7 +44,7 @@ class ScaledPredictions:
         return {state: summarise(rows, self.labels, **drawn) for state, rows in self.probabilities.items()}
 
     def shifts_to(self, other: "ScaledPredictions", **drawn: Any) -> dict[str, Estimate]:
-        """Return of each state that both have how well confidence tells these rows from others.
+        """Return how well confidence separates these rows from others (AUROC), for each state that both have.
 
         Args:
             other: rows out of the domain.

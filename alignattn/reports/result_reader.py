@@ -21,7 +21,7 @@ class NotKeptError(AlignAttnError):
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a finished run tells a table.
+    """What a table reads of a finished run.
 
     Attributes:
         numbers: what it measured, nested by the keys of a table's paths.
@@ -49,7 +49,7 @@ class ResultReader(ABC):
 
     @abstractmethod
     def report(self, folder: Path) -> RunReport:
-        """Return what a finished run tells; raises one of `UNREADABLE` if its files are damaged."""
+        """Return what a finished run measured; raises one of `UNREADABLE` if its files are damaged."""
 
     def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
         """Remove what an unfinished run left, where the command would not go on from it."""

@@ -23,7 +23,7 @@ class ResultTable:
         runs: by digest.
         notes: sentences below the table.
         baseline: what the rows are compared with, unless they name another row.
-        measured_source: models, seeds and options of what was measured; empty where the notes tell.
+        measured_source: models, seeds and options of what was measured; empty where the notes say.
         published_source: of what the published numbers are; None where nothing is published.
         named: how many comparisons were named before the runs were made; a narrowed table shows some of them.
     """
@@ -73,7 +73,7 @@ class ResultTable:
 
         Args:
             better: how a difference for the better is marked, such as "Bold".
-            published: how a published number is told from a measured one, such as "In brackets".
+            published: how a published number is marked, such as "In brackets".
         """
         cells, compared = self.cells, [cell.comparison for cell in self.cells if cell.comparison is not None]
         verdicts = {cell.verdict for cell in cells}
@@ -83,7 +83,7 @@ class ResultTable:
             number = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else str(counts[0])
             lines.append(f"Mean ± standard deviation (of a sample, n − 1) over {number} seeds.")
         if self.has_uneven_seeds:
-            lines.append("Means of a column may be over other seeds than each other: their paired differences are not.")
+            lines.append("Means of a column may be over different seeds; paired differences are over common ones.")
         if self.published_source is not None:
             lines.append(
                 f"{published}: published numbers, of the model and data named above, not of those measured here."
@@ -91,26 +91,24 @@ class ResultTable:
         if self.primary:
             lines += self._families()
         family = "its family" if self.primary else "this table"
-        survives = (
-            f"the paired difference survives correction for all comparisons of {family} (p < {SIGNIFICANCE_LEVEL})"
-        )
-        or_other = (
-            ", or than the row that its difference is to" if any(one.names_baseline for one in self.compared) else ""
-        )
+        survives = f"survives correction for all comparisons of {family} (p < {SIGNIFICANCE_LEVEL})"
+        baseline = self.baseline
+        if any(one.names_baseline for one in self.compared):
+            baseline += ", or than the row that its difference is to"
         if "better" in verdicts:
-            lines.append(f"{better}: better than {self.baseline}{or_other}, and {survives}.")
+            lines.append(f"{better}: better than {baseline} by a paired difference that {survives}.")
         elif compared:
-            lines.append(f"No number is better than that of {self.baseline}{or_other} such that {survives}.")
+            lines.append(f"No number is better than that of {baseline} by a paired difference that {survives}.")
         if "worse" in verdicts:
-            lines.append(f"{WORSE_MARK}: worse than {self.baseline}{or_other}, and {survives}.")
+            lines.append(f"{WORSE_MARK}: worse than {baseline} by a paired difference that {survives}.")
         if any(cell.is_constant for cell in cells):
-            lines.append(f"{CONSTANT_MARK}: of a model that predicts the same for every row, and tells nothing apart.")
+            lines.append(f"{CONSTANT_MARK}: of a model that predicts the same for every row.")
         if any(one.detectable for one in compared):
             lines.append(DETECTABLE)
         if verdicts & {"better", "worse"} and any(" examples" in one.test for one in compared):
-            lines.append("A test over examples holds for the models of these seeds, and says nothing of other seeds.")
+            lines.append("A test over examples holds for the models of these seeds, not for other seeds.")
         if any(cell.values and cell.state != "done" for cell in cells):
-            lines.append("“2 of 3” and the like: over those runs that are finished.")
+            lines.append("“2 of 3”: over the finished runs.")
         unfit = dict.fromkeys(cell.reason for cell in cells if cell.state == "unfit")
         lines += [f"{NOT_APPLICABLE}: {reason}." for reason in unfit]
         if any(cell.state == "missing" and not cell.values for cell in cells):
@@ -127,7 +125,7 @@ class ResultTable:
         ]
         if any(cell.comparison is not None and cell.comparison.is_early for cell in self.compared):
             lines.append(
-                "Where not all runs are there yet nothing is tested: what is looked at until it is significant is so "
-                "in the end."
+                "A comparison is tested once all its runs are finished: a test after each run would inflate false "
+                "positives."
             )
         return lines

@@ -102,7 +102,7 @@ def _measure_shape(
     subjects: Sequence[Subject], shape: Shape, arguments: BenchmarkOptions, bar: Any
 ) -> Iterable[Measurement]:
     config = subjects[0].model.config
-    # A model without a padding token takes any: the mask alone tells what is padding.
+    # A model without a padding token takes any: the mask alone says what is padding.
     padding = config.pad_token_id or 0
     batch = make_batch(shape, config.vocab_size, padding, NUM_LABELS, arguments.seed)
     batch = {name: tensor.to(arguments.device) for name, tensor in batch.items()}

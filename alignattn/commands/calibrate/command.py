@@ -111,7 +111,7 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
             [
                 render_reports(reports),
                 "",
-                *_told_shifts(shifts, arguments),
+                *_shift_lines(shifts, arguments),
                 *_caption(files, temperatures, arguments),
                 f"written to {folder}",
             ]
@@ -148,7 +148,7 @@ def _distinct_paths(names: Sequence[str]) -> list[Path]:
 
 
 def _short_names(files: Sequence[Predictions]) -> list[str | None]:
-    """What tells the files apart: their paths without the folders and the file name that all share."""
+    """Names of the files: their paths without the folders and the file name that all share."""
     if len(files) == 1:
         return [None]
     paths = [list(file.path.resolve().with_suffix("").parts) for file in files]
@@ -212,10 +212,10 @@ def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, Rep
     return {part.name: own.get(part.file, only) for part in others}
 
 
-def _told_shifts(shifts: ShiftsByName, arguments: CalibrateOptions) -> list[str]:
+def _shift_lines(shifts: ShiftsByName, arguments: CalibrateOptions) -> list[str]:
     return [
         f"AUROC of the largest probability, {arguments.in_domain} against {name}, {state}: "
-        f"{percent_text(one, unit=' %')}; 50 % tells nothing"
+        f"{percent_text(one, unit=' %')}; 50 % is uninformative"
         for name, estimates in shifts.items()
         for state, one in estimates.items()
     ]
@@ -252,14 +252,14 @@ def _split_content(part: ReportedSplit, summary: EstimatesByState, shift: Mappin
     figures = {
         state: {name: asdict(estimate) for name, estimate in estimates.items()} for state, estimates in summary.items()
     }
-    told = {"shift_auroc": {state: asdict(estimate) for state, estimate in shift.items()}} if shift else {}
+    shifts = {"shift_auroc": {state: asdict(estimate) for state, estimate in shift.items()}} if shift else {}
     return {
         "rows": len(part.rows.labels),
         "is_other_half": part.is_other_half,
         "picture": part.picture,
         "curves": part.curves,
         **figures,
-        **told,
+        **shifts,
     }
 
 

@@ -25,11 +25,11 @@ from alignattn.utils.publishing import publishable, publishable_text
 TABLE = "comparison"
 
 NOT_COMPARED = frozenset({"output_dir", "seed", "disable_tqdm", "report_to", "run_name", "resume_from_checkpoint"})
-"""Options that tell no two entries apart; their seeds stand beside them."""
+"""Options that are no difference between runs; seeds are listed beside them."""
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class EvaluatedRun:
     """A finished run: its folder, options and result."""
 
     folder: Path
@@ -50,7 +50,7 @@ class FinishedRun:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparedRuns:
     """What one folder holds: a run, or a run a seed.
 
     Attributes:
@@ -60,11 +60,11 @@ class Entry:
     """
 
     name: str
-    runs: Mapping[int, FinishedRun]
+    runs: Mapping[int, EvaluatedRun]
     unfinished: Sequence[Path]
 
     @property
-    def first(self) -> FinishedRun:
+    def first(self) -> EvaluatedRun:
         """The first of its runs."""
         return next(iter(self.runs.values()))
 
@@ -80,7 +80,7 @@ def compare_runs(options: CompareOptions) -> ResultTable:
     return table
 
 
-def read_entries(options: CompareOptions) -> list[Entry]:
+def read_entries(options: CompareOptions) -> list[ComparedRuns]:
     """Return what the folders hold, the baseline first; refuses runs that were evaluated otherwise than the first."""
     folders = options.folders
     short = short_names(folders, "RUNS")
@@ -96,7 +96,7 @@ def read_entries(options: CompareOptions) -> list[Entry]:
     return entries
 
 
-def compared(entries: Sequence[Entry]) -> ResultTable:
+def compared(entries: Sequence[ComparedRuns]) -> ResultTable:
     """Return the table of entries, each compared with the first, by seed where they have seeds in common."""
     reader, baseline = reader_of("finetune"), entries[0]
     undefined = [
@@ -138,7 +138,7 @@ def compared(entries: Sequence[Entry]) -> ResultTable:
     )
 
 
-def _table_run(entry: Entry, digest: str, run: FinishedRun, reader: ResultReader) -> Run:
+def _table_run(entry: ComparedRuns, digest: str, run: EvaluatedRun, reader: ResultReader) -> Run:
     report = reader.report(run.folder)
     return Run(
         digest=digest,
@@ -159,11 +159,11 @@ def _measure(split: str, metric: str) -> Measure:
     )
 
 
-def _is_defined(entries: Sequence[Entry], split: str, metric: str) -> bool:
+def _is_defined(entries: Sequence[ComparedRuns], split: str, metric: str) -> bool:
     return all(run.result.metrics[split][metric] is not None for run in _runs(entries))
 
 
-def _settings(entries: Sequence[Entry]) -> list[str]:
+def _settings(entries: Sequence[ComparedRuns]) -> list[str]:
     """The seeds of each entry, and the options in which entries differ, without the paths of this machine."""
     # A run without the option has the default of its model.
     options: list[dict[str, Any]] = [
@@ -174,8 +174,8 @@ def _settings(entries: Sequence[Entry]) -> list[str]:
     differing = [name for name in known if any(one.get(name) != options[0].get(name) for one in options)]
     lines = []
     for entry, one in zip(entries, options, strict=True):
-        told = ", ".join(f"{name} {_plain(one.get(name))}" for name in differing) or "the same options"
-        lines.append(f"{entry.name}: {told}; seed {', '.join(map(str, entry.runs))}")
+        settings = ", ".join(f"{name} {_plain(one.get(name))}" for name in differing) or "the same options"
+        lines.append(f"{entry.name}: {settings}; seed {', '.join(map(str, entry.runs))}")
     return lines
 
 
@@ -183,7 +183,7 @@ def _plain(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _notes(entries: Sequence[Entry]) -> list[str]:
+def _notes(entries: Sequence[ComparedRuns]) -> list[str]:
     """Which runs are paired, which are unfinished, what differs between runs that no option says."""
     baseline, *others = entries
     lines = []
@@ -211,12 +211,12 @@ def _notes(entries: Sequence[Entry]) -> list[str]:
     }
     for what, by_entry in facts.items():
         if len(set(by_entry)) > 1:
-            told = "; ".join(f"{entry.name}: {fact}" for entry, fact in zip(entries, by_entry, strict=True))
-            lines.append(f"Not all {what} the same: {told}.")
+            each = "; ".join(f"{entry.name}: {fact}" for entry, fact in zip(entries, by_entry, strict=True))
+            lines.append(f"Not all {what} the same: {each}.")
     return lines
 
 
-def _read_entry(folder: Path, name: str) -> Entry:
+def _read_entry(folder: Path, name: str) -> ComparedRuns:
     seeds = seed_folders(folder)
     finished = [seed for seed in seeds if (seed / RESULTS_FILE).is_file()]
     if not finished:
@@ -226,20 +226,20 @@ def _read_entry(folder: Path, name: str) -> Entry:
     by_seed = {run.result.seed: run for run in runs}
     if len(by_seed) < len(runs):
         raise AlignAttnError(f"{folder} holds two runs of one seed: give their folders one by one")
-    return Entry(name, by_seed, [seed for seed in seeds if seed not in finished])
+    return ComparedRuns(name, by_seed, [seed for seed in seeds if seed not in finished])
 
 
-def _read_run(folder: Path) -> FinishedRun:
+def _read_run(folder: Path) -> EvaluatedRun:
     result = read_result(folder)
     assert result is not None
-    return FinishedRun(folder, read_run_options(folder), result)
+    return EvaluatedRun(folder, read_run_options(folder), result)
 
 
-def _runs(entries: Sequence[Entry]) -> Iterator[FinishedRun]:
+def _runs(entries: Sequence[ComparedRuns]) -> Iterator[EvaluatedRun]:
     return (run for entry in entries for run in entry.runs.values())
 
 
-def _check_comparable(first: FinishedRun, run: FinishedRun) -> None:
+def _check_comparable(first: EvaluatedRun, run: EvaluatedRun) -> None:
     if run.evaluated_on != first.evaluated_on:
         raise AlignAttnError(
             f"{run.folder} is of {run.evaluated_on}, and {first.folder} of {first.evaluated_on}: compare runs of one "
@@ -247,7 +247,7 @@ def _check_comparable(first: FinishedRun, run: FinishedRun) -> None:
         )
     if run.result.labels != first.result.labels:
         raise AlignAttnError(
-            f"{run.folder} tells {', '.join(run.result.labels) or 'scores'}, and {first.folder} "
+            f"{run.folder} predicts {', '.join(run.result.labels) or 'scores'}, and {first.folder} "
             f"{', '.join(first.result.labels) or 'scores'}: compare runs of the same labels"
         )
     if set(run.measures) != set(first.measures):
@@ -257,7 +257,7 @@ def _check_comparable(first: FinishedRun, run: FinishedRun) -> None:
         )
 
 
-def _check_same_rows(first: FinishedRun, run: FinishedRun) -> None:
+def _check_same_rows(first: EvaluatedRun, run: EvaluatedRun) -> None:
     """Refuse a run whose evaluation rows are not those of the first, by their numbers and labels."""
     for split in first.result.metrics:
         expected, found = (read_split(one.folder, split).select(["row", "label"]) for one in (first, run))

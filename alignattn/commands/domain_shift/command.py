@@ -154,7 +154,7 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
 
 def _domain_shift(options: DomainShiftOptions) -> DomainShiftResult:
     check_model(training_options(options))
-    # Before the training, so that what is wrong with either side is said before hours have passed.
+    # Before the training, so that a mistake in either side is reported before hours have passed.
     sides = [
         load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)
     ]
@@ -212,7 +212,7 @@ def _predict(training: RunOptions, args: RunArguments, sides: Sequence[Developme
         trained_on = load_run_rows(training)
         train_rows = encode_split(trained_on.task, trained_on.train, tokenizer, data).encoded
     for side, rows in zip(sides, cut, strict=True):
-        # The run has told of its own task.
+        # The run has printed that of its own task.
         if rows is not None and side.side == OUT_OF_DOMAIN and PartialState().is_main_process:
             print(f"{side.task.name} {side.split}: {rows}")
     trainer = TaskTrainer(

@@ -71,7 +71,7 @@ class DomainShiftResult:
         versions: of Python and the packages.
         device: what the evaluation ran on; that of the training is in the run's own folder.
         constant_prediction: the class that is predicted for every row of a side, by its name, where there is but one.
-        shift_auroc: how well confidence tells the held-out rows of both sides apart, before and after; see there.
+        shift_auroc: how well confidence separates the held-out rows of both sides, before and after; see there.
     """
 
     pair: str
@@ -97,7 +97,7 @@ def read_domain_shift(folder: Path) -> DomainShiftResult | None:
 
 
 def render_domain_shift(result: DomainShiftResult) -> str:
-    """Return a table of accuracy and calibration error with their intervals, and lines that tell what they are of."""
+    """Return a table of accuracy and calibration error with their intervals, and lines on what they are of."""
     lines = [
         [
             *(name, side.task, str(side.held_out_rows), f"{result.temperature if state == 'after' else 1:.3f}"),
@@ -112,12 +112,9 @@ def render_domain_shift(result: DomainShiftResult) -> str:
         "noise makes it larger, which its intervals (method basic) allow for: they may lie below their figure, and",
         "on few rows they are too short.",
         *(_describe(name, side, result) for name, side in result.sides.items()),
+        *(f"{name}: {answer} is predicted for every row" for name, answer in result.constant_prediction.items()),
         *(
-            f"{name}: {answer} is predicted for every row: the model tells nothing apart"
-            for name, answer in result.constant_prediction.items()
-        ),
-        *(
-            f"{_auroc_words(state)} {percent_text(estimate, 2)} % (50 % tells nothing)"
+            f"{_auroc_words(state)} {percent_text(estimate, 2)} % (50 % is uninformative)"
             for state, estimate in result.shift_auroc.items()
         ),
         f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "

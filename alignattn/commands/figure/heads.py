@@ -55,5 +55,5 @@ def _batch(tokenizer: Any, texts: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _source(data: DataOptions) -> str:
-    """What tells the evaluation rows of one run from those of another."""
+    """Where the evaluation rows of a run come from."""
     return data.validation_file or data.task or "no evaluation rows"

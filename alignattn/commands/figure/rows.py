@@ -76,10 +76,10 @@ def _hops(folder: Path, name: str, examples: Examples, texts: Sequence[str] | No
         answer = int(model(**batch).logits.argmax())
     story = batch["input_ids"][batch["token_type_ids"] == 0][None]
     memories, is_real = model.memories(Sentences(story, torch.ones_like(story, dtype=torch.bool)))
-    told = [predictor.tokenizer.decode(ids[ids != model.config.pad_token_id]) for ids in memories[0][is_real[0]]]
+    sentences = [predictor.tokenizer.decode(ids[ids != model.config.pad_token_id]) for ids in memories[0][is_real[0]]]
     weights = torch.stack([layer.weights[0, 0, 0] for layer in seen.layers if layer.weights is not None], dim=1)
     # The latest comes first in the model.
-    return HeatMapPanel(f"{name}: {run.task.labels[answer]}", told[::-1], {"": weights.flip(0).tolist()})
+    return HeatMapPanel(f"{name}: {run.task.labels[answer]}", sentences[::-1], {"": weights.flip(0).tolist()})
 
 
 def _question_panel(folder: Path, name: str, texts: Sequence[str] | None) -> ImagePanel:

@@ -115,7 +115,7 @@ def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:
 
 
 def weight_measures(weights: Tensor, neighbours: Segments) -> dict[str, Tensor]:
-    """Return what the weights of edges `[H, E]` tell of each head, `[H]` float64.
+    """Return the measures of the weights of edges `[H, E]`, `[H]` float64 each.
 
     `entropy`: of a node's weights in nats, mean over the nodes that attend any. `sparsity`: share of the edges whose
     weight is exactly 0.
@@ -133,7 +133,7 @@ def _caption(task: NodeClassification, graph: Graph) -> list[str]:
         f"{task.name}: {graph.num_nodes} nodes; queries and keys of {min(graph.num_nodes, POOLED_TOKENS)} of them.",
         "sliced, energy: sliced Wasserstein and energy distance of queries and keys in units of their size.",
         "as is, floor: the sliced distance over the spread, and between two halves of one cloud.",
-        "c2st: accuracy of a classifier that tells queries from keys; 0.5 is chance.",
+        "c2st: accuracy of a classifier that separates queries from keys; 0.5 is chance.",
         "entropy: of a node's weights, in nats; uniform: of equal ones.",
         "zeros: share of edges whose weight is exactly 0. A measure that is 0 for all heads is left out.",
     ]

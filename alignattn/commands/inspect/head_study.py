@@ -122,7 +122,7 @@ class HeadStudy:
 def attention_measures(
     weights: Tensor, separators: Tensor | None, rare: Tensor | None, *, is_one_text: bool = True
 ) -> dict[str, Tensor]:
-    """Return what one text's attention weights tell of each head.
+    """Return the measures of one text's attention weights, for each head.
 
     Args:
         weights: `[…, n, m]`, a row a query.
@@ -174,7 +174,7 @@ def query_key_distances(query: Tensor, key: Tensor) -> dict[str, Tensor]:
 
 
 def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool) -> dict[str, Tensor]:
-    """Return how far queries and keys of all texts lie apart, over their spread, and how well they are told apart.
+    """Return the distance of queries and keys of all texts over their spread, and how well a classifier separates them.
 
     Args:
         clouds: queries and keys of each text, `[L, H, n, d]` and `[L, H, m, d]`; of the more as many are drawn as there
@@ -245,7 +245,7 @@ def study_heads(samples: Iterable[Sample], *, balances: bool = True) -> HeadStud
 
 
 def joined(studies: Sequence[HeadStudy]) -> HeadStudy:
-    """Return the studies of several groups of a model's layers as one, group by group; the first tells the counts."""
+    """Return the studies of several groups of a model's layers as one, with the counts of the first."""
     return HeadStudy(
         {name: torch.cat([study.measures[name] for study in studies]) for name in MEASURES},
         {name: torch.cat([study.uniform[name] for study in studies]) for name in studies[0].uniform},

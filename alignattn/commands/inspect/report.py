@@ -59,7 +59,7 @@ MAX_NAME = 70
 NO_PRODUCTS = "scores are no products of plain projections"
 
 LAYER_NAME = "layer_name"
-"""Column of a layer's number for eyes, which is not written."""
+"""Column of a layer's name in the tables, which is not written."""
 CHANGES = ("attention_change", "product_change", "prediction_change", "differing_predictions")
 
 
@@ -179,10 +179,10 @@ def head_tables(frames: Sequence[pd.DataFrame]) -> list[str]:
 def shown_measures(frames: Sequence[pd.DataFrame]) -> list[str]:
     """Return the measures that are not 0 for every head that has them, as the zeros of a softmax are."""
 
-    def tells(values: pd.Series) -> bool:
+    def is_informative(values: pd.Series) -> bool:
         return bool(values.isna().all() or (values.dropna() != 0).any())
 
-    return [name for name in MEASURES if name in frames[0] and any(tells(frame[name]) for frame in frames)]
+    return [name for name in MEASURES if name in frames[0] and any(is_informative(frame[name]) for frame in frames)]
 
 
 def heat_map_panels(frames: Sequence[pd.DataFrame]) -> list[HeatMapPanel]:
@@ -280,8 +280,8 @@ def _caption(studies: Sequence[ModelStudy], studied: StudiedTexts) -> list[str]:
         f"as is, bal., floor: the sliced distance over the spread, of the first {POOLED_TOKENS:,} tokens of all texts",
         "as one cloud; bal.: balanced, in a basis that attention does not see, from the moments of one half of",
         "them, on the other; floor: between two halves of the queries, and of the keys. c2st, c2st b.: accuracy of a",
-        "classifier that tells queries from keys, on the half that it has not learned from, as is and balanced; 0.5 is",
-        f"chance. nan: {why_missing}.",
+        "classifier of queries and keys, on the half that it has not learned from, as is and balanced; 0.5 is chance.",
+        f"nan: {why_missing}.",
         "entropy: of the weights, in nats. zeros: share of weights that are exactly 0.",
         "prev., next, sep., rare: weight on the token before, the token after, special tokens, rare tokens.",
         "uniform: what attention that is equal everywhere would give. A measure that is 0 for all heads is left out.",

@@ -54,9 +54,9 @@ class Experiment:
     def digest(self) -> str:
         """The start of the SHA-256 of command and options: equal for equal runs, where equal paths hold equal files."""
         # Where a run lies that is the start of others says nothing of it beside what it holds.
-        told_otherwise = {MODEL_OPTION} if MODEL_DIGEST_OPTION in self.options else set()
+        covered_by_digest = {MODEL_OPTION} if MODEL_DIGEST_OPTION in self.options else set()
         options = {
-            name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS | told_otherwise
+            name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS | covered_by_digest
         }
         needs = self.needs and self.needs.digest
         content = {"format": FORMAT, "command": self.command, "options": options, "needs": needs}
@@ -69,13 +69,13 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        """What tells it from the other runs of a table, for eyes."""
+        """What distinguishes it from the other runs of a table."""
         whole = self.all_options
         return f"{self.command} {', '.join(option_text(name, whole[name]) for name in TITLE_OPTIONS if name in whole)}"
 
 
 def option_text(name: str, value: Any) -> str:
-    """Return the value of an option for eyes."""
+    """Return the value of an option as printed."""
     if isinstance(value, list):
         return " ".join(map(str, value))
     return SYMBOLS.get(name, "") + (short_path(value) if name == MODEL_OPTION else str(value))

@@ -38,8 +38,8 @@ def pictures_of(report: RunReport, folder: Path) -> Mapping[str, str]:
     """Return the SVG documents of a run by title: training curves, a reliability diagram.
 
     Args:
-        report: what the run tells.
-        folder: of the run; what was drawn is kept there, as long as the run tells the same.
+        report: of the run.
+        folder: of the run; what was drawn is kept there, as long as the report is the same.
     """
     digest = _digest(report)
     with suppress(AlignAttnError, OSError):

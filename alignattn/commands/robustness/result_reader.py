@@ -41,7 +41,7 @@ class RobustnessReader(ResultReader):
         return _attacked(folder) is not None
 
     def report(self, folder: Path) -> RunReport:
-        """Return what a finished run tells."""
+        """Return what a finished run measured."""
         summary = _summary(folder)
         settings, numbers = summary.settings, asdict(summary)
         attacked = summary.failed + summary.succeeded

@@ -42,7 +42,7 @@ SHOWN = ("accuracy", *PASS_FIGURES, "expected_calibration_error", "area_under_ri
 
 @dataclass(frozen=True)
 class MeasuredInputs:
-    """What the passes over a split told.
+    """What the passes over a split measured.
 
     Attributes:
         split: its name.

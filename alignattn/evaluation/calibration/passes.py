@@ -17,7 +17,7 @@ from alignattn.evaluation.statistics.intervals import MIN_ROWS, RESAMPLES, SEED,
 from alignattn.utils.errors import AlignAttnError
 
 PASS_FIGURES: Mapping[str, str] = {"pavpu": "PAvPU %", "certain": "certain %"}
-"""What passes tell beside `FIGURES`: the headings of their columns."""
+"""Figures of passes beside `FIGURES`: the headings of their columns."""
 
 MIN_PASSES = 2
 """A test needs a variance."""
@@ -45,7 +45,7 @@ class PassScores:
         The two classes of a row are those of the largest mean probabilities. Their logits are paired pass by pass, as
         two numbers of one pass depend on one another, in Student's t-test of a mean difference of 0. That is what the
         code of Fan et al. 2020, "Bayesian Attention Modules", does, on logits as here: their difference is that of the
-        log-probabilities. Where no pass tells the two apart p is 1; where all do by the very same, 0.
+        log-probabilities. p is 1 where no pass separates the two, 0 where all do by the same amount.
 
         Raises:
             AlignAttnError: if these are not the logits of two passes or more, of two classes or more, or not finite.

@@ -33,7 +33,7 @@ AT_BOUND = 1.01
 
 
 def is_at_bound(temperature: float) -> bool:
-    """Tell whether the search stopped at an end of `TEMPERATURE_RANGE`: the rows then tell no temperature."""
+    """Return whether the search stopped at an end of `TEMPERATURE_RANGE`: the rows then determine no temperature."""
     low, high = TEMPERATURE_RANGE
     return temperature < low * AT_BOUND or temperature > high / AT_BOUND
 
@@ -170,7 +170,7 @@ SCALINGS: Mapping[str, Callable[[ArrayLike, ArrayLike], Scaling]] = {"vector": f
 
 
 MIN_TO_HALVE = 2
-BOUND_NOTE = " (the end of the search: these rows tell no temperature)"
+BOUND_NOTE = " (the end of the search: these rows determine no temperature)"
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Temperature:
         }
 
     def describe(self) -> str:
-        """Return a line that tells what it was fitted on."""
+        """Return a line on what it was fitted on."""
         before, after = self.nll
         note = BOUND_NOTE if is_at_bound(self.value) else ""
         return (

@@ -48,7 +48,7 @@ def risk_coverage(probabilities: ArrayLike, labels: ArrayLike) -> RiskCoverage:
 def area_under_risk_coverage(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the area under the risk-coverage curve (AURC), the mean of its risks, a fraction, lower is better.
 
-    A confidence that tells nothing has the share of errors as its area.
+    The area of an uninformative confidence is the share of errors.
     """
     scores = RowScores.of(probabilities, labels)
     return float(area_of(scores.confidence, scores.is_right))
@@ -60,10 +60,10 @@ def area_of(confidence: NDArray[np.float64], is_right: NDArray[np.float64]) -> N
 
 
 def shift_auroc(in_domain: ArrayLike, out_of_domain: ArrayLike) -> float:
-    """Return how well confidence tells rows of a domain from others: the area under its ROC curve.
+    """Return how well confidence separates rows of a domain from others: the area under its ROC curve.
 
     It is the chance that a row of the domain has the larger maximal softmax than one out of it, ties counting half
-    (Hendrycks & Gimpel 2017, section 3): 0.5 tells nothing.
+    (Hendrycks & Gimpel 2017, section 3): 0.5 is uninformative.
 
     Args:
         in_domain: probabilities `[N, C]` of rows of the domain.
@@ -105,7 +105,7 @@ def shift_auroc_interval(
 def _confidence(probabilities: ArrayLike) -> NDArray[np.float64]:
     rows = np.asarray(probabilities, dtype=np.float64)
     if rows.ndim != 2 or rows.size == 0:
-        raise AlignAttnError(f"a shift is told by probabilities [N, C] of at least one row a side, not {rows.shape}")
+        raise AlignAttnError(f"a shift needs probabilities [N, C] of at least one row a side, not {rows.shape}")
     return np.asarray(rows.max(axis=1))
 
 

@@ -70,7 +70,7 @@ FIGURES: Mapping[str, CalibrationFigure] = {
     "brier_score": CalibrationFigure("Brier", ("squared_error",), _mean),
     "negative_log_likelihood": CalibrationFigure("NLL", ("log_loss",), _mean),
 }
-"""By the name in results; the functions of the same names tell definitions and units."""
+"""By the name in results; the functions of the same names document definitions and units."""
 
 
 def _arrays(scores: RowScores, figure: CalibrationFigure) -> list[NDArray[np.float64]]:

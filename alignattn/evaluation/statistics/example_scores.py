@@ -80,7 +80,7 @@ def mean_scores(examples: ArrayLike, scores: ArrayLike) -> ExampleScores:
     """Return scores whose mean is the measure, such as the exact matches of answers.
 
     Args:
-        examples: `[N]`, what tells the examples; see `ExampleScores`.
+        examples: `[N]`, what identifies the examples; see `ExampleScores`.
         scores: `[N]` numbers.
 
     Raises:
@@ -93,7 +93,7 @@ def ratio_scores(examples: ArrayLike, numerators: ArrayLike, denominators: Array
     """Return scores whose measure is a ratio of sums, such as the share of attacks that failed.
 
     Args:
-        examples: `[N]`, what tells the examples; see `ExampleScores`.
+        examples: `[N]`, what identifies the examples; see `ExampleScores`.
         numerators: `[N]` numbers, such as 1 where an attack failed and else 0.
         denominators: `[N]` numbers, not negative, such as 1 where the row was attacked and else 0.
 

@@ -1,4 +1,4 @@
-"""How small a difference a study can tell from none: the power of paired comparisons (Cohen 1988, chapter 2)."""
+"""How small a difference a study can detect: the power of paired comparisons (Cohen 1988, chapter 2)."""
 
 import math
 

@@ -138,7 +138,7 @@ def test_a_temperature_at_the_end_of_the_search_is_called_so(
     table["probabilities"] = [np.eye(3)[(label + 1) % 3] * 0.94 + 0.02 for label in table["label"]]
     table["probabilities"] = [row.tolist() for row in table["probabilities"]]
     run(save(tmp_path / "p.parquet", table), "--fit_on", "near", folder=tmp_path / "out")
-    assert "the end of the search: these rows tell no temperature" in capsys.readouterr().out
+    assert "the end of the search: these rows determine no temperature" in capsys.readouterr().out
 
 
 def test_files_of_several_models_have_a_temperature_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -258,7 +258,7 @@ def test_runs_that_are_not_of_the_same_rows_are_refused(
         ("soft", "fewer"): "fewer was evaluated on 100 rows of validation, and soft on 200",
         ("soft", "others"): "others was evaluated on other rows of validation than soft",
         ("soft", "measures"): "measures measured validation f1, and soft validation accuracy",
-        ("soft", "named"): "named tells yes, no",
+        ("soft", "named"): "named predicts yes, no",
         ("nothing", "soft"): "nothing was not evaluated",
         ("soft", "unfinished"): "unfinished has not finished",
         ("soft",): "one run cannot be compared",

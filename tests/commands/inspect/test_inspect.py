@@ -23,7 +23,7 @@ from alignattn.reports.plots import draw_heat_maps
 
 NUM_LAYERS = NUM_HEADS = 3
 CONTINUOUS = [name for name in MEASURES if "c2st" not in name]
-"""Measures that the last bits of a float hardly move; a share of points that are told apart may jump."""
+"""Measures that the last bits of a float hardly move; an accuracy may jump."""
 SHOWN = [name for name in MEASURES if name != "sparsity"]
 """Those of which there is anything to see where attention is a softmax."""
 PNG_SIGNATURE = b"\x89PNG"

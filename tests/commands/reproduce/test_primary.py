@@ -191,7 +191,7 @@ def test_what_is_unfinished_is_paired_by_seed_and_not_tested(mine, tmp_path, cap
     # Without soft's seventh nothing is whole.
     assert table["p_value"].isna().all()
     assert "none before all 9 are there" in ct["test"]
-    assert "Where not all runs are there yet nothing is tested" in out
+    assert "A comparison is tested once all its runs are finished" in out
 
 
 def test_with_fewer_seeds_than_the_table_plans_nothing_of_them_is_tested(mine, tmp_path, capsys):
