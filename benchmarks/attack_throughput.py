@@ -41,7 +41,7 @@ from alignattn.commands.robustness.options import AttackOptions
 from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.library import check_textattack, load_textattack
-from alignattn.robustness.loop import AttackRow, attack_row, hand_over_whole_steps
+from alignattn.robustness.loop import AttackRow, attack_row, pass_whole_steps
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import Resources
@@ -173,7 +173,7 @@ def throughput(arguments: ThroughputOptions) -> list[PairedAttack]:
         for recipe in arguments.recipes:
             settings = target.settings(recipe, arguments, resources.describe(recipe))
             with_ours = _metered(recipe, ours, target, resources, arguments)
-            hand_over_whole_steps(with_ours.attack)
+            pass_whole_steps(with_ours.attack)
             textattacks = _textattack_wrapper(target, resources, arguments)
             with_textattacks = _metered(recipe, textattacks, target, resources, arguments)
             for row in rows:

@@ -18,8 +18,7 @@ import transformers
 from conftest import SPECIAL, WORDS
 
 from alignattn.cli import main
-from alignattn.robustness.record_files import write_header
-from alignattn.robustness.records import AttackHeader, AttackRecord, AttackSettings
+from alignattn.robustness.records import AttackHeader, AttackRecord, AttackSettings, write_header
 from alignattn.utils.shard import WHOLE
 
 TRAIN_ROWS, VALIDATION_ROWS, ATTACKED_ROWS = 16, 8, 3

@@ -18,8 +18,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.loop import AttackJob, AttackRow, attack_rows
-from alignattn.robustness.record_files import header_path
-from alignattn.robustness.records import AttackRun, AttackSettings
+from alignattn.robustness.records import AttackRun, AttackSettings, header_path
 from alignattn.robustness.wrapper import wrap_model
 from alignattn.utils.shard import WHOLE, Shard
 

@@ -75,7 +75,7 @@ def check_model(options: RunOptions) -> Any:
     config = _pretrained_config(arguments)
     most = most_positions(config)
     if asked is not None and most is not None and asked > most:
-        raise AlignAttnError(f"--max_length {asked} is no good: the model takes at most {most} tokens")
+        raise AlignAttnError(f"--max_length {asked} is too long: the model takes at most {most} tokens")
     weights = type_of_weights(arguments, config)
     check_precision(options, weights)
     auto_class = AutoModel if options.task is None else processor_class(options.task).auto_class

@@ -1,6 +1,5 @@
-"""Attacks on fine-tuned classifiers with TextAttack's own recipes: TextFooler, TextBugger and BAE.
+"""Attacks on fine-tuned classifiers with TextAttack's recipes TextFooler, TextBugger and BAE.
 
-TextAttack is optional: importing this package imports none of it. The way through: a run's model is wrapped
-(`wrapper`), a recipe is built around it (`recipes`) from the linguistic resources that are given (`resources`), and
-each row is attacked.
+A run's model is wrapped (`wrapper`), a recipe is built around it (`recipes`) with the given linguistic resources
+(`resources`), and each row is attacked (`loop`). Importing this package does not import TextAttack, which is optional.
 """

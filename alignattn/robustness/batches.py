@@ -1,8 +1,8 @@
-"""How texts become a model's batches, rows of like length together, and what is computed of an input but once.
+"""Batches of texts of similar length, and a cache of a model's outputs.
 
-Two texts may be one input, such as words with letters that the tokenizer does not know. Computed apart they would
-differ in their last bits, and which of two such candidates an attack takes would hang on what else is in a batch. So
-what a model makes of a text is kept by token ids: candidates that are one input have one score, and the first is taken.
+Two texts may be the same input, such as words with letters that the tokenizer does not know. Computed separately they
+would differ in their last bits, and the rest of the batch would decide between two such candidates of an attack. So
+outputs are cached by token ids: candidates with the same input have the same score, and the first wins.
 """
 
 from collections import OrderedDict
@@ -15,27 +15,27 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 CPU_TOKENS = 512
-"""Of a batch. MiniLM on one core took, with 128, 256, 512 and 1,024 tokens at once, 3.1, 2.8, 2.8 and 2.9 ms a row of 8
-tokens, and 13.4, 13.3, 10.8 and 12.0 ms one of 32: fewer do not repay a forward, more only pad more (100 sentences of
-SST-2: 0.97 s with 512, 1.03 s with 1,024, 1.26 s with 2,048)."""
+"""Tokens per batch. MiniLM on one core took, with 128, 256, 512 and 1,024 tokens per batch, 3.1, 2.8, 2.8 and 2.9 ms
+for a row of 8 tokens, and 13.4, 13.3, 10.8 and 12.0 ms for one of 32 (100 sentences of SST-2: 0.97 s with 512, 1.03 s
+with 1,024, 1.26 s with 2,048)."""
 
 CPU_FEWEST_ROWS = 2
-"""Of 512 tokens: 227 ms a row alone, 208 ms in a pair, 220 ms in a batch of 4."""
+"""Rows of 512 tokens take 227 ms each alone, 208 ms in a pair, 220 ms in a batch of 4."""
 
 GPU_ROWS = 256
 
 
 def rows_at_once(device: torch.device, longest: int) -> int:
-    """Return how many rows of at most `longest` tokens suit a device."""
+    """Return the best batch size for rows of at most `longest` tokens."""
     return GPU_ROWS if device.type == "cuda" else max(CPU_FEWEST_ROWS, CPU_TOKENS // max(1, longest))
 
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Texts as a model reads them.
+    """Encoded texts.
 
     Attributes:
-        tensors: what the tokenizer makes of N texts or pairs, `[N, n]` each on the CPU, padded to the longest.
+        tensors: of N texts or pairs, `[N, n]` each on the CPU, padded to the longest.
         padding_side: "right" or "left".
     """
 
@@ -48,10 +48,10 @@ class ModelInputs:
 
         Args:
             tokenizer: the model's.
-            columns: N texts, or N first and N second ones; of a pair that is too long the longer text is cut first.
-            max_length: the most tokens of a row, special tokens included.
+            columns: N texts, or N first and N second ones; in a long pair the longer text is truncated first.
+            max_length: the maximum of tokens per row, special tokens included.
         """
-        # Padded once, in the tokenizer, and then cut: padding each batch in Python costs more than a forward saves.
+        # Padded once by the tokenizer and then cut: padding each batch in Python costs more than it saves.
         encoded: Any = tokenizer(
             *map(list, columns),
             truncation=True,
@@ -63,7 +63,7 @@ class ModelInputs:
         return cls(dict(encoded), tokenizer.padding_side)
 
     def keys(self) -> list[Hashable]:
-        """Return what tells N inputs apart: token ids and whatever else is given of each token, without padding."""
+        """Return the identity of each of N inputs: token ids and other tensors, without padding."""
         is_real = self.tensors["attention_mask"].bool().numpy()
         arrays = [values.numpy() for values in self.tensors.values()]
         return [tuple(values[row, real].tobytes() for values in arrays) for row, real in enumerate(is_real)]
@@ -71,17 +71,15 @@ class ModelInputs:
     def batches(
         self, device: torch.device, rows: Iterable[int] | None = None, batch_size: int | None = None
     ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Yield batches that are padded to their own longest row, the longest rows first.
-
-        Longest first, so that memory runs out at once or never.
+        """Yield batches padded to their own longest row, the longest rows first: memory runs out at once or never.
 
         Args:
-            device: where the batches go.
-            rows: those that are wanted, without repetition; all when None.
-            batch_size: rows of a batch; what suits the device when None.
+            device: of the batches.
+            rows: distinct numbers of rows; all when None.
+            batch_size: `rows_at_once` when None.
 
         Yields:
-            Which rows these are, `[B]` on the CPU, and their tensors, `[B, n]` each.
+            The numbers of the rows, `[B]` on the CPU, and their tensors, `[B, n]` each.
         """
         lengths = self.tensors["attention_mask"].sum(dim=1)
         wanted = torch.arange(len(lengths)) if rows is None else torch.tensor(list(rows))
@@ -101,12 +99,12 @@ class ModelInputs:
         rows: Sequence[int],
         batch_size: int | None = None,
     ) -> Tensor:
-        """Return what `forward` makes of rows, `[M, d]` on the CPU.
+        """Return the outputs of rows, `[M, d]` on the CPU.
 
         Args:
             forward: maps the tensors of B inputs, `[B, n]` each, to `[B, d]`.
-            device: where it computes.
-            rows: M of them, ascending.
+            device: of the computation.
+            rows: M numbers, ascending.
             batch_size: as for `batches`.
         """
         pairs = [(members, forward(batch)) for members, batch in self.batches(device, rows, batch_size)]
@@ -115,11 +113,7 @@ class ModelInputs:
 
 
 class OutputCache:
-    """What a model made of the inputs that were used last.
-
-    Args:
-        size: how many are kept.
-    """
+    """The outputs of the `size` inputs that were used last."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -129,8 +123,8 @@ class OutputCache:
         """Return the outputs of N inputs, `[N, d]`.
 
         Args:
-            keys: what tells the inputs apart; they may repeat.
-            compute: maps the numbers of M inputs, ascending, to their outputs, `[M, d]`; asked for unknown ones.
+            keys: the identity of each; they may repeat.
+            compute: maps the numbers of M unknown inputs, ascending, to their outputs, `[M, d]`.
         """
         found = {key: self._outputs[key] for key in keys if key in self._outputs}
         first: dict[Hashable, int] = {}

@@ -1,4 +1,4 @@
-"""Sentence vectors from a Hugging Face encoder, in batches, each sentence once."""
+"""Cached sentence vectors from a Hugging Face encoder."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -15,18 +15,14 @@ from alignattn.robustness.batches import ModelInputs, OutputCache
 from alignattn.robustness.recipe_names import LONGEST
 
 VECTORS_KEPT = 2**14
-"""Sentences whose vectors are kept; 24 MiB at 384 numbers each."""
+"""The size of the cache; 24 MiB at 384 numbers per vector."""
 
 CHECKPOINT = "a folder with weights as safetensors, or a Hub id that is cached or reachable"
-"""What a user may give as a model; other weights would have to be unpickled."""
+"""The values of a model option; other weights would have to be unpickled."""
 
 
 class CachedEncoder:
-    """Encodes each sentence once.
-
-    Args:
-        encode: maps N distinct sentences to `[N, d]`.
-    """
+    """Caches `encode`, which maps N distinct sentences to `[N, d]`."""
 
     def __init__(self, encode: Callable[[list[str]], Any]) -> None:
         self._encode = encode
@@ -46,12 +42,8 @@ class CachedEncoder:
 class MeanPooling:
     """The mean of an encoder's last hidden states over the real tokens of a sentence, special ones included.
 
-    Reimers & Gurevych 2019, Sentence-BERT, section 3. What is longer than the encoder takes is cut off. Sentences that
-    are one input have one vector.
-
-    Args:
-        model: an encoder of dimension d.
-        tokenizer: its own.
+    Reimers & Gurevych 2019, Sentence-BERT, section 3. Long sentences are truncated. Sentences with the same input have
+    the same vector.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -78,7 +70,7 @@ class MeanPooling:
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return how many tokens a model is given."""
+    """Return the maximum of tokens for a model."""
     return row_length(None, LONGEST, most_tokens(model, tokenizer))
 
 
@@ -88,8 +80,8 @@ def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> Mean
 
     Args:
         folder: of a Hugging Face model, with safetensors.
-        device: where it computes.
-        dtype: in what it computes; the vectors are float32 in any case.
+        device: of the computation.
+        dtype: of the computation; the vectors are always float32.
     """
     choices = "the folder of an encoder"
     lacking = f"whole encoder: give {choices}"

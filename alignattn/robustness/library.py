@@ -1,22 +1,21 @@
-"""The only door to TextAttack: what its import does to a process is undone, and what it lacks is given to it.
+"""The import of TextAttack, without its side effects and with stand-ins for what it lacks.
 
-Importing textattack 0.3.11 as it is
+Importing textattack 0.3.11
 
-* needs flair, which cannot be installed beside transformers 5; the three recipes never call it. Where flair is absent,
-  and only there, a stand-in has the names that are imported;
-* needs editdistance, which has no wheel for Python 3.13 and newer. Where it is absent, Levenshtein counts;
-* downloads NLTK data, and tries again at every import that found no network, unless a marker file in its cache says
-  that it did. It is shown a temporary cache with that marker: in the user's own, it would keep TextAttack from ever
-  downloading them for a program that needs them;
+* needs flair, which cannot be installed beside transformers 5, and which the three recipes never call. If flair is
+  missing, a stand-in has the imported names;
+* needs editdistance, which has no wheel for Python 3.13 and newer. If it is missing, Levenshtein replaces it;
+* downloads NLTK data, at every import without network again, unless a marker file in its cache says that it did. It
+  gets a temporary cache with that marker: in the user's cache the marker would prevent the download for other programs;
 * needs NLTK's stop words, for the defaults of an augmenter;
 * with `TA_CACHE_DIR` set, sets `HF_HOME`, `XDG_CACHE_HOME` and two more to it;
-* configures logging anew, which disables every logger of the process that exists by then.
+* configures logging anew, which disables every existing logger.
 
 Its CSV logger and the coloured texts of its results are never called: they raise for a text in which langdetect finds
 no language, such as `1234 !!`.
 
-It is 0.3.11, for 0.3.10 garbles pairs (it replaces a word "I" of the second text within `<SPLIT>`, its mark between
-them), and its angular similarity of equal sentences is NaN where rounding takes their cosine above 1.
+The version matters: 0.3.10 garbles pairs (it replaces a word "I" of the second text within its separator `<SPLIT>`),
+and its angular similarity of equal sentences is NaN if rounding takes their cosine above 1.
 """
 
 import logging
@@ -50,17 +49,17 @@ OVERWRITTEN = (
     "TOKENIZERS_PARALLELISM",
     "XDG_CACHE_HOME",
 )
-"""The environment variables that importing TextAttack sets, and the one that is set for it."""
+"""The environment variables that the import changes."""
 
 DOWNLOAD_MARKER = "post_install_check_3"
-"""The file in TextAttack's cache that says that its NLTK data were downloaded: what is needed, `nltk_data` fetches."""
+"""The file in TextAttack's cache that marks its NLTK data as downloaded; `nltk_data` fetches what is needed."""
 
 LOGGER = "textattack.shared.utils.install"
-"""The one logger of TextAttack, and the module that knows its cache."""
+"""TextAttack's only logger, and the module with its cache folder."""
 
 
 def check_textattack() -> None:
-    """Check that TextAttack is there, without importing it: to be known before a model is loaded."""
+    """Check that TextAttack is installed, without importing it, before a model is loaded."""
     if "textattack" not in sys.modules and find_spec("textattack") is None:
         raise AlignAttnError(f"TextAttack is not installed: {INSTALL}")
     if version("textattack") != VERSION:
@@ -71,10 +70,10 @@ def check_textattack() -> None:
 
 
 def load_textattack(nltk_data: Path | None = None) -> ModuleType:
-    """Import TextAttack, and leave environment variables and loggers as they were.
+    """Import TextAttack without changes to environment variables and loggers.
 
     Args:
-        nltk_data: a folder of NLTK data; without it NLTK's own places are searched, then NLTK's server.
+        nltk_data: a folder of NLTK data; otherwise NLTK's own folders are searched, then NLTK's server.
     """
     check_textattack()
     try:
@@ -87,14 +86,20 @@ def load_textattack(nltk_data: Path | None = None) -> ModuleType:
 
 
 def _import_textattack() -> None:
-    # These read HF_HOME once, when they are imported: before TextAttack overwrites it.
+    # These read HF_HOME once at their import, so they come before TextAttack, which overwrites it.
     for name in ("datasets", "transformers"):
         import_module(name)
     if find_spec("flair") is None:
         _add_flair_stand_in()
     if find_spec("editdistance") is None:
         _add_edit_distance()
-    cache = _prepare_cache()
+    cache = Path(os.environ.get(CACHE_VARIABLE, DEFAULT_CACHE)).expanduser()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AlignAttnError(
+            f"TextAttack's cache {cache} cannot be written ({error.strerror}): set {CACHE_VARIABLE} to another folder"
+        ) from error
     with (
         _environment_kept(),
         replaced(logging.config, dictConfig=lambda config: None),
@@ -108,20 +113,8 @@ def _import_textattack() -> None:
     logging.getLogger(LOGGER).setLevel(logging.ERROR)
     jieba = import_module("jieba")
     jieba.setLogLevel(logging.ERROR)
-    # Its own choice, a file of a fixed name in the common /tmp that anyone may put there, is read with marshal.
+    # By default it reads a file of a fixed name in /tmp, which anyone may put there, with marshal.
     jieba.dt.tmp_dir = str(cache)
-
-
-def _prepare_cache() -> Path:
-    """Make TextAttack's cache folder."""
-    folder = Path(os.environ.get(CACHE_VARIABLE, DEFAULT_CACHE)).expanduser()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AlignAttnError(
-            f"TextAttack's cache {folder} cannot be written ({error.strerror}): set {CACHE_VARIABLE} to another folder"
-        ) from error
-    return folder
 
 
 @contextmanager
@@ -139,7 +132,7 @@ def _environment_kept() -> Iterator[None]:
 
 @contextmanager
 def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Give an object or module other attributes for a while; each must exist."""
+    """Replace existing attributes of an object or module for a while."""
     before = {name: getattr(owner, name) for name in attributes}
     try:
         for name, value in attributes.items():
@@ -151,7 +144,7 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
 
 
 class FlairStandIn:
-    """A class of flair that is only imported, subclassed or asked about: using it is an error."""
+    """A class of flair that is only imported or subclassed: using it is an error."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.load()

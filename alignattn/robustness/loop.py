@@ -1,4 +1,4 @@
-"""Attack the rows of a split one by one, in an order and with random numbers that no interruption changes."""
+"""Attacking the rows of a split one by one, in an order and with random numbers that no interruption changes."""
 
 import hashlib
 import json
@@ -20,18 +20,25 @@ from filelock import FileLock, Timeout
 
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.recipe_names import Outcome
-from alignattn.robustness.record_files import cut_torn_line, header_path, read_run, write_header
-from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.records import (
+    AttackHeader,
+    AttackRecord,
+    AttackRun,
+    AttackSettings,
+    header_path,
+    read_run,
+    write_header,
+)
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import write_text
 from alignattn.utils.folder_lock import holder_of, note_holder
 from alignattn.utils.progress import progress
 from alignattn.utils.shard import WHOLE, Shard
 
-ROWS_SCORED_AT_ONCE = 256
+ROWS_PER_PREDICTION = 256
 NUMPY_SEEDS = 2**32
 
-# What the machine, an installation or a setting is to blame for, and no text: it would befall every row.
+# Caused by the machine, an installation or a setting, not by a text: every row would fail.
 FATAL = (AlignAttnError, OSError, ImportError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 
 
@@ -52,15 +59,15 @@ class AttackRow:
 
 @dataclass(frozen=True)
 class AttackJob:
-    """What is to be attacked and recorded.
+    """What to attack and record.
 
     Attributes:
-        rows: those of the split in order.
-        records_path: the file to write or to go on with, ending in `.jsonl`; its header is written beside it.
-        settings: what the records are said to be of.
-        shard: which part of the rows to attack.
-        left_out: numbers of the split's rows that are not among `rows`, for they cannot be used.
-        versions: of the packages at work, for the header.
+        rows: the usable rows of the split in order.
+        records_path: the file to write or continue, ending in `.jsonl`; its header is written beside it.
+        settings: for the header.
+        shard: the part of the rows to attack.
+        left_out: numbers of the split's unusable rows.
+        versions: of the packages, for the header.
         labels: the names of the classes, in order, for the header.
     """
 
@@ -78,19 +85,6 @@ class AttackJob:
                 f"there is nothing to attack: {len(self.rows)} rows, {self.settings.num_examples} examples wanted"
             )
 
-    def header(self, rows_walked: int) -> AttackHeader:
-        """Return the header of its records, which are of the first `rows_walked` rows."""
-        return AttackHeader(
-            self.settings,
-            self.shard,
-            rows_walked,
-            len(self.rows),
-            self.left_out,
-            self._rows_digest,
-            self.versions,
-            self.labels,
-        )
-
     @cached_property
     def _rows_digest(self) -> str:
         total = hashlib.sha256()
@@ -98,19 +92,31 @@ class AttackJob:
             total.update(json.dumps([row.index, list(row.texts.items()), row.label]).encode())
         return total.hexdigest()
 
+    def header(self, num_rows: int) -> AttackHeader:
+        """Return the header of records of the first `num_rows` rows."""
+        return AttackHeader(
+            self.settings,
+            self.shard,
+            num_rows,
+            len(self.rows),
+            self.left_out,
+            self._rows_digest,
+            self.versions,
+            self.labels,
+        )
+
     def earlier(self) -> AttackRun | None:
-        """Return what is recorded already, if anything is."""
+        """Return the run that is already recorded, if any.
+
+        Raises:
+            AlignAttnError: if it is another run; one of fewer examples is the beginning of this one.
+        """
         if not self.records_path.exists() and not header_path(self.records_path).exists():
             return None
         run = read_run(self.records_path)
-        # A header alone says only what somebody was about to do.
+        # A header alone is only an intention.
         if not run.records:
             return None
-        self._check_goes_on(run)
-        return run
-
-    def _check_goes_on(self, run: AttackRun) -> None:
-        """Refuse to go on with records of another run; one of fewer examples is the beginning of this one."""
         there, wanted = run.header.settings.num_examples, self.settings.num_examples
         header = replace(run.header, settings=replace(run.header.settings, num_examples=wanted))
         here = self.header(run.header.rows)
@@ -124,62 +130,61 @@ class AttackJob:
             raise AlignAttnError(
                 f"{run.path} is of {there} examples: ask for as many or more, or give another --output_dir for {wanted}"
             )
+        return run
 
 
 def attack_rows(attack: Any, job: AttackJob) -> AttackRun:
-    """Attack rows in their order until `num_examples` were attacked, and write each record as it comes.
+    """Attack rows in their order until `num_examples` were attacked, and write each record at once.
 
-    Rows that the model gets wrong are skipped and do not count. Which rows these are is asked first, so that every
-    shard knows where to stop: a merge of all shards is what one run writes, byte by byte. Called again after a kill, or
-    with more examples, it goes on behind the last whole record.
+    Rows that the model gets wrong are skipped and do not count. They are found first, so that every shard knows where
+    to stop: merged shards equal a whole run byte by byte. Called again after a kill, or with more examples, it
+    continues behind the last whole record.
 
-    Random numbers are seeded for each row with the run's seed plus its index, and nothing that was computed for one
-    row is kept for another: a score may differ in its last bits with what else is in the batch.
+    The seed of each row is the run's plus its index, and no result for one row is kept for another, because the last
+    bits of a score may depend on the rest of the batch.
 
     Args:
-        attack: a `textattack.Attack` whose goal asks a `TaskModelWrapper`, which is left to cut batches itself.
-        job: the rows, and where their records go.
-
-    Returns:
-        The header and all records of the file.
+        attack: a `textattack.Attack` whose goal queries a `TaskModelWrapper`, which makes the batches itself.
+        job: the rows and the file.
     """
-    hand_over_whole_steps(attack)
-    with _sole_writer(job.records_path):
-        header, done = _begin(attack, job)
-        _attack_all(attack, job, header.rows, done)
-    return read_run(job.records_path)
+    pass_whole_steps(attack)
+    settings, path = job.settings, job.records_path
+    with _file_lock(path):
+        earlier = job.earlier()
+        done = () if earlier is None else earlier.records
+        if earlier is None or earlier.header.settings != settings:
+            write_header(path, job.header(_count_rows(attack, job.rows, settings.num_examples)))
+        rows = job.shard.deal(job.rows[: read_run(path, truncate=True).header.rows])
+        counts = Counter(record.outcome for record in done)
+        description = f"{settings.recipe} {settings.task} {settings.attention}"
+        with path.open("ab") as file, progress(description, len(rows), "row", initial=len(done)) as bar:
+            for row in rows[len(done) :]:
+                record = attack_row(attack, row, settings)
+                # One write, synced before the next attack: a kill loses this row or nothing.
+                file.write(record.to_line().encode())
+                file.flush()
+                os.fsync(file.fileno())
+                counts[record.outcome] += 1
+                attacked = counts["failed"] + counts["succeeded"]
+                percent = f"{100 * counts['failed'] / attacked:.1f} %" if attacked else "none"
+                bar.set_postfix_str(f"{percent} of {attacked} failed", refresh=False)
+                bar.update()
+    return read_run(path)
 
 
-def _attack_all(attack: Any, job: AttackJob, rows_walked: int, done: Sequence[AttackRecord]) -> None:
-    """Attack the rows behind those that are done, and append their records."""
-    rows = job.shard.deal(job.rows[:rows_walked])
-    counts = Counter(record.outcome for record in done)
-    with (
-        job.records_path.open("ab") as file,
-        progress(_describe(job.settings), len(rows), "row", initial=len(done)) as bar,
-    ):
-        for row in rows[len(done) :]:
-            record = attack_row(attack, row, job.settings)
-            # One write, on the disk before the next attack begins: a kill loses this row or nothing.
-            file.write(record.to_line().encode())
-            file.flush()
-            os.fsync(file.fileno())
-            counts[record.outcome] += 1
-            bar.set_postfix_str(_running_rate(counts), refresh=False)
-            bar.update()
-
-
-def hand_over_whole_steps(attack: Any) -> None:
-    """Have an attack give all texts of a step to its wrapper at once, which sorts them by length and cuts batches."""
+def pass_whole_steps(attack: Any) -> None:
+    """Make an attack pass all texts of a step to its wrapper at once, which sorts them by length and makes batches."""
     attack.goal_function.batch_size = sys.maxsize
 
 
 def attack_row(attack: Any, row: AttackRow, settings: AttackSettings) -> AttackRecord:
-    """Attack one row; what a strange text or label raises ends in a record, skipped and with its error."""
+    """Attack one row; an error caused by a strange text or label is recorded, and the row skipped."""
     textattack = load_textattack()
     goal = attack.goal_function
     seed = settings.seed + row.index
-    _seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % NUMPY_SEEDS)
+    torch.manual_seed(seed)
     attack.clear_cache()
     goal.model.clear_cache()
     record = AttackRecord(
@@ -206,108 +211,14 @@ def attack_row(attack: Any, row: AttackRow, settings: AttackSettings) -> AttackR
     except FATAL:
         raise
     except Exception as error:
-        # NLTK's way to say that its data are missing; subclasses (KeyError, IndexError) are a text's doing.
+        # NLTK raises it for missing data; its subclasses (KeyError, IndexError) come from a text.
         if type(error) is LookupError:
             raise AlignAttnError(f"the attack lacks data of NLTK: {one_line(error)}") from error
         return replace(record, error=f"{type(error).__name__}: {one_line(error)}")
 
 
-def merge(paths: Sequence[Path], out: Path) -> AttackRun:
-    """Write the records of all shards of a run to one file, as if it had been run in one.
-
-    Args:
-        paths: the files of records, in any order, each with its header beside it.
-        out: the file to write, ending in `.jsonl`; one that holds just that is left as it is.
-    """
-    if not paths:
-        raise AlignAttnError("there is nothing to merge: give the files of all shards")
-    runs = [read_run(path) for path in paths]
-    whole = replace(runs[0].header, shard=WHOLE)
-    for run in runs:
-        if replace(run.header, shard=WHOLE) != whole or run.header.shard.count != runs[0].header.shard.count:
-            raise AlignAttnError(
-                f"{run.path} and {runs[0].path} are of different runs: {_difference(run.header, runs[0].header)}"
-            )
-        check_finished(run)
-    count = runs[0].header.shard.count
-    if sorted(run.header.shard.number for run in runs) != list(range(1, count + 1)):
-        given = ", ".join(str(run.header.shard) for run in runs)
-        raise AlignAttnError(f"{out} is made of each of {count} shards once, and there are {given}")
-    records = tuple(sorted((record for run in runs for record in run.records), key=lambda record: record.index))
-    if not out.exists():
-        write_header(out, whole)
-        write_text(out, "".join(record.to_line() for record in records))
-    merged = read_run(out)
-    if (merged.header, merged.records) != (whole, records):
-        raise AlignAttnError(f"{out} is there, and not what its shards make: move it or them away")
-    return merged
-
-
-def check_finished(run: AttackRun) -> None:
-    """Refuse a run some of whose rows are still to be attacked."""
-    if not run.is_finished:
-        part = "" if run.header.shard == WHOLE else f" of shard {run.header.shard}"
-        raise AlignAttnError(
-            f"{run.path} holds {len(run.records)} of the {len(run.header.row_numbers)} rows{part}: start it again to "
-            "finish it"
-        )
-
-
-@contextmanager
-def _sole_writer(records_path: Path) -> Iterator[None]:
-    """Keep other processes from writing the same records."""
-    records_path.parent.mkdir(parents=True, exist_ok=True)
-    lock_file = records_path.with_name(f".{records_path.name}.lock")
-    try:
-        with FileLock(lock_file, timeout=0):
-            note_holder(lock_file)
-            yield
-    except Timeout as error:
-        raise AlignAttnError(
-            f"another process writes {records_path} ({holder_of(lock_file)}): wait for it, give another --output_dir, "
-            "or attack in shards"
-        ) from error
-
-
-def _begin(attack: Any, job: AttackJob) -> tuple[AttackHeader, tuple[AttackRecord, ...]]:
-    """The header of the file, written unless it is there, and the records that are there already."""
-    earlier = job.earlier()
-    if earlier is not None:
-        cut_torn_line(job.records_path)
-        if earlier.header.settings == job.settings:
-            return earlier.header, earlier.records
-    # The model says which rows it takes.
-    header = job.header(_rows_to_walk(attack, job.rows, job.settings.num_examples))
-    write_header(job.records_path, header)
-    return header, () if earlier is None else earlier.records
-
-
-def _rows_to_walk(attack: Any, rows: Sequence[AttackRow], num_examples: int) -> int:
-    """How many of the first rows it takes to attack `num_examples`: those that the model gets right."""
-    attacked = 0
-    for start in range(0, len(rows), ROWS_SCORED_AT_ONCE):
-        some = rows[start : start + ROWS_SCORED_AT_ONCE]
-        predictions = _predictions(attack.goal_function.model, some)
-        for walked, (row, prediction) in enumerate(zip(some, predictions, strict=True), start + 1):
-            attacked += prediction == row.label
-            if attacked == num_examples:
-                return walked
-    return len(rows)
-
-
-def _predictions(model: Any, rows: Sequence[AttackRow]) -> list[int | None]:
-    """The class that a model gives each row; None for one that it cannot read, whose record will say why."""
-    try:
-        classes: list[int | None] = model([tuple(row.texts.values()) for row in rows]).argmax(dim=-1).tolist()
-        return classes
-    except FATAL:
-        raise
-    except Exception:
-        return [None] if len(rows) == 1 else [_predictions(model, [row])[0] for row in rows]
-
-
 def _with_result(record: AttackRecord, result: Any, results: ModuleType) -> AttackRecord:
-    """The record with what TextAttack's result, of a class of `results`, tells."""
+    """The record with TextAttack's result, of a class of `results`."""
     outcomes: dict[type, Outcome] = {
         results.SuccessfulAttackResult: "succeeded",
         results.FailedAttackResult: "failed",
@@ -327,17 +238,94 @@ def _with_result(record: AttackRecord, result: Any, results: ModuleType) -> Atta
     )
 
 
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % NUMPY_SEEDS)
-    torch.manual_seed(seed)
+def merge(paths: Sequence[Path], out: Path) -> AttackRun:
+    """Write the records of all shards of a run to one file, as if it had been run in one.
+
+    Args:
+        paths: the files of records, in any order, each with its header beside it.
+        out: the file to write, ending in `.jsonl`; if it holds the same already, it is left as it is.
+    """
+    if not paths:
+        raise AlignAttnError("there is nothing to merge: give the files of all shards")
+    runs = [read_run(path) for path in paths]
+    whole = replace(runs[0].header, shard=WHOLE)
+    count = runs[0].header.shard.count
+    for run in runs:
+        if replace(run.header, shard=WHOLE) != whole or run.header.shard.count != count:
+            raise AlignAttnError(
+                f"{run.path} and {runs[0].path} are of different runs: {_difference(run.header, runs[0].header)}"
+            )
+        check_finished(run)
+    if sorted(run.header.shard.number for run in runs) != list(range(1, count + 1)):
+        given = ", ".join(str(run.header.shard) for run in runs)
+        raise AlignAttnError(f"{out} is made of each of {count} shards once, and there are {given}")
+    records = tuple(sorted((record for run in runs for record in run.records), key=lambda record: record.index))
+    if not out.exists():
+        write_header(out, whole)
+        write_text(out, "".join(record.to_line() for record in records))
+    merged = read_run(out)
+    if (merged.header, merged.records) != (whole, records):
+        raise AlignAttnError(f"{out} is there, and differs from its merged shards: move it or them away")
+    return merged
+
+
+def check_finished(run: AttackRun) -> None:
+    """Refuse a run in which rows are missing."""
+    if not run.is_finished:
+        part = "" if run.header.shard == WHOLE else f" of shard {run.header.shard}"
+        raise AlignAttnError(
+            f"{run.path} holds {len(run.records)} of the {len(run.header.row_numbers)} rows{part}: start it again to "
+            "finish it"
+        )
+
+
+@contextmanager
+def _file_lock(records_path: Path) -> Iterator[None]:
+    """Refuse to write records that another process writes."""
+    records_path.parent.mkdir(parents=True, exist_ok=True)
+    lock_file = records_path.with_name(f".{records_path.name}.lock")
+    try:
+        with FileLock(lock_file, timeout=0):
+            note_holder(lock_file)
+            yield
+    except Timeout as error:
+        raise AlignAttnError(
+            f"another process writes {records_path} ({holder_of(lock_file)}): wait for it, give another --output_dir, "
+            "or attack in shards"
+        ) from error
+
+
+def _count_rows(attack: Any, rows: Sequence[AttackRow], num_examples: int) -> int:
+    """How many of the first rows include `num_examples` that the model gets right."""
+    attacked = 0
+    for start in range(0, len(rows), ROWS_PER_PREDICTION):
+        some = rows[start : start + ROWS_PER_PREDICTION]
+        predictions = _predictions(attack.goal_function.model, some)
+        for count, (row, prediction) in enumerate(zip(some, predictions, strict=True), start + 1):
+            attacked += prediction == row.label
+            if attacked == num_examples:
+                return count
+    return len(rows)
+
+
+def _predictions(model: Any, rows: Sequence[AttackRow]) -> list[int | None]:
+    """The predicted class of each row; None if the model cannot read it, which its record will explain."""
+    try:
+        classes: list[int | None] = model([tuple(row.texts.values()) for row in rows]).argmax(dim=-1).tolist()
+        return classes
+    except FATAL:
+        raise
+    except Exception:
+        return [None] if len(rows) == 1 else [_predictions(model, [row])[0] for row in rows]
 
 
 def _difference(header: AttackHeader, other: AttackHeader) -> str:
-    """The first thing in which two headers differ."""
-    for name, value, other_value in _facts(header, other):
-        if value != other_value:
-            return f"{name} {_in_words(value)} and {_in_words(other_value)}"
+    """The first difference of two headers, in words."""
+    one, two = _facts(header), _facts(other)
+    for name in one:
+        # The same model may have several names.
+        if one[name] != two[name] and (name != "run" or one["model"] != two["model"]):
+            return f"{name} {_in_words(one[name])} and {_in_words(two[name])}"
     return "nothing"
 
 
@@ -345,23 +333,16 @@ def _in_words(value: Any) -> str:
     return " and ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
 
 
-def _facts(header: AttackHeader, other: AttackHeader) -> Iterator[tuple[str, Any, Any]]:
-    if header.settings.model != other.settings.model:
-        yield "run", header.settings.run, other.settings.run
-    for setting in fields(AttackSettings):
-        if setting.compare:
-            yield setting.name, getattr(header.settings, setting.name), getattr(other.settings, setting.name)
-    yield "rows available", header.rows_available, other.rows_available
-    yield "rows left out", header.left_out, other.left_out
-    yield "SHA-256 of the rows", header.rows_digest, other.rows_digest
-    yield "rows walked", header.rows, other.rows
-    yield "shard", str(header.shard), str(other.shard)
-
-
-def _describe(settings: AttackSettings) -> str:
-    return f"{settings.recipe} {settings.task} {settings.attention}"
-
-
-def _running_rate(counts: Mapping[Outcome, int]) -> str:
-    attacked = counts["failed"] + counts["succeeded"]
-    return f"{100 * counts['failed'] / attacked:.1f} % of {attacked} failed" if attacked else "none attacked"
+def _facts(header: AttackHeader) -> dict[str, Any]:
+    settings = {
+        setting.name: getattr(header.settings, setting.name) for setting in fields(AttackSettings) if setting.compare
+    }
+    return {
+        "run": header.settings.run,
+        **settings,
+        "rows available": header.rows_available,
+        "rows left out": header.left_out,
+        "SHA-256 of the rows": header.rows_digest,
+        "rows": header.rows,
+        "shard": str(header.shard),
+    }

@@ -1,8 +1,8 @@
 """The head of a masked-language model on the masked tokens alone.
 
 At 15 % masked tokens and a vocabulary of tens of thousands, a small encoder spends most of a step on logits that the
-loss passes over; BAE asks for those of one token a text. The head sees each token by itself, so it may as well be shown
-those that are to be guessed: with MiniLM a step of a plain `transformers.Trainer` takes less than half the time then.
+loss ignores; BAE needs those of one token per text. The head sees each token by itself, so it can be applied to the
+masked ones alone: with MiniLM a step of a plain `transformers.Trainer` then takes less than half the time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,17 +16,17 @@ from alignattn.training.weights import IGNORED_LABEL
 
 
 def masked_positions(batch: BatchEncoding | Mapping[str, Tensor]) -> Tensor:
-    """Return which tokens of a batch are to be guessed, bool `[B, n]`."""
+    """Return which tokens of a batch are masked, bool `[B, n]`."""
     is_masked: Tensor = batch["labels"] != IGNORED_LABEL
     return is_masked
 
 
 @contextmanager
 def masked_tokens_alone(model: PreTrainedModel) -> Iterator[None]:
-    """Show the head of a model only the tokens that a batch's labels name, while it is open.
+    """Within this context, apply a model's head only to the tokens with a label.
 
-    The logits of a batch with M such tokens are `[1, M, vocabulary]`, in their order; the loss stays the model's own,
-    and is 0 where there is none. A batch without labels is read as ever.
+    The logits of a batch with M such tokens are `[1, M, vocabulary]`, in their order; the loss is the model's own, and
+    0 without such tokens. A batch without labels is unchanged.
     """
     network: Any = model
     is_masked: Tensor | None = None
@@ -41,7 +41,7 @@ def masked_tokens_alone(model: PreTrainedModel) -> Iterator[None]:
             output.last_hidden_state = output.last_hidden_state[is_masked][None]
         return output
 
-    def weigh_nothing(_module: Any, _args: Any, output: Any) -> Any:
+    def zero_loss(_module: Any, _args: Any, output: Any) -> Any:
         if is_masked is not None and not is_masked.any():
             output.loss = output.logits.sum()
         return output
@@ -49,7 +49,7 @@ def masked_tokens_alone(model: PreTrainedModel) -> Iterator[None]:
     hooks = [
         network.register_forward_pre_hook(take_labels, with_kwargs=True),
         network.base_model.register_forward_hook(select),
-        network.register_forward_hook(weigh_nothing),
+        network.register_forward_hook(zero_loss),
     ]
     try:
         yield

@@ -1,4 +1,4 @@
-"""The data of NLTK that the recipes need: found in a folder, in NLTK's own places, or fetched from NLTK's server."""
+"""The NLTK data that the recipes need: from a folder, NLTK's own folders, or NLTK's server."""
 
 import sys
 from collections.abc import Iterable
@@ -14,15 +14,15 @@ PACKAGES = {
     "averaged_perceptron_tagger_eng": ("taggers", "1.5 MB"),
     "universal_tagset": ("taggers", "20 kB"),
 }
-"""For each package that a recipe can need: NLTK's folder of it, and what is downloaded."""
+"""The folder and the size of each package that a recipe can need."""
 
 
 def prepare_nltk(folder: Path | None, packages: Iterable[str]) -> None:
-    """Make sure that NLTK finds these packages.
+    """Ensure that NLTK finds some of `PACKAGES`.
 
     Args:
-        folder: where they are looked for first; if it is given, nothing is downloaded.
-        packages: some of `PACKAGES`.
+        folder: searched first; if it is given, nothing is downloaded.
+        packages: their names.
     """
     import nltk
 
@@ -37,7 +37,7 @@ def prepare_nltk(folder: Path | None, packages: Iterable[str]) -> None:
 
 
 def data_places(packages: Iterable[str]) -> str:
-    """Where packages lie in a folder of NLTK data, in words."""
+    """Return the paths of packages in a folder of NLTK data."""
     return ", ".join(f"{PACKAGES[name][0]}/{name}" for name in packages)
 
 

@@ -1,7 +1,7 @@
-"""The recipes' original resources, fetched once: what, how large and to where is said before.
+"""The recipes' original resources, downloaded once after a message with size and destination.
 
-TextAttack's own download of the counter-fitted vectors is three pickles beside the table, which are never opened here.
-The same vectors are fetched from their authors' repository, where they are plain text.
+TextAttack's own download of the counter-fitted vectors has pickles, which are never opened here. The same vectors are
+plain text in their authors' repository.
 """
 
 import os
@@ -26,11 +26,11 @@ VECTORS_FILE = "counter-fitted-vectors.txt"
 ENCODER_SIZE = "about 1 GB"
 BERT_SIZE = "440 MB"
 TIMEOUT = 30.0
-"""Seconds without an answer after which a server counts as out of reach."""
+"""Seconds to wait for a server."""
 
 
 def counter_fitted_vectors() -> Path:
-    """Return the text file of the counter-fitted vectors of Mrkšić et al. (2016), fetched if it is not there yet."""
+    """Return the text file of the counter-fitted vectors of Mrkšić et al. (2016), downloaded if necessary."""
     path = cache_folder() / VECTORS_FILE
     if path.is_file():
         return path
@@ -45,7 +45,7 @@ def counter_fitted_vectors() -> Path:
 
 
 def universal_sentence_encoder(url: str) -> Any:
-    """Return the Universal Sentence Encoder, fetched by tensorflow_hub if it is not in its cache."""
+    """Return the Universal Sentence Encoder, downloaded by tensorflow_hub if it is not in its cache."""
     choice = "give the folder of a Hugging Face encoder with --sentence_encoder"
     try:
         import tensorflow_hub
@@ -63,7 +63,7 @@ def universal_sentence_encoder(url: str) -> Any:
 
 
 def announce_bert() -> None:
-    """Say that the Hub is asked for bert-base-uncased, where it is not in the Hub's cache."""
+    """Announce the download of bert-base-uncased, if it is not in the Hub's cache."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     weights = constants.SAFETENSORS_SINGLE_FILE

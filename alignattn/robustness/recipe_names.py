@@ -1,4 +1,4 @@
-"""The names of recipes, of what they are made of and of how attacks end, which need no heavy import."""
+"""The names of recipes, resources and outcomes; imports nothing heavy."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -10,10 +10,10 @@ RECIPES: Mapping[str, str] = {
     "textbugger": "TextBuggerLi2018",
     "bae": "BAEGarg2019",
 }
-"""The recipes, each with the class of TextAttack that builds it."""
+"""TextAttack's class of each recipe."""
 
 Outcome = Literal["failed", "succeeded", "skipped"]
-"""The model withstood; it did not; there was nothing to attack, or the attack broke off with an error."""
+"""The attack failed or succeeded; or the model was wrong before, or an error aborted the attack."""
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
@@ -22,7 +22,7 @@ WORDNET = "wordnet"
 SOURCES_OF_WORDS = ("word_vectors", "neighbors", "synonyms")
 
 LONGEST = 512
-"""Tokens that a model is given where nobody says how many, and it takes as many."""
+"""The default maximum of tokens, if the model takes as many."""
 
 
 def check_recipe(recipe: str) -> None:
@@ -32,11 +32,7 @@ def check_recipe(recipe: str) -> None:
 
 
 def check_sources_of_words(given: Any) -> None:
-    """Check that the words to swap come from one source at most.
-
-    Args:
-        given: has what is given of each as an attribute, or None.
-    """
+    """Check that `given`, options or resources, names at most one source of words to swap."""
     names = [f"--{name}" for name in SOURCES_OF_WORDS if getattr(given, name) is not None]
     if len(names) > 1:
         raise AlignAttnError(f"{' and '.join(names)} are given: the words to swap come from one of them")

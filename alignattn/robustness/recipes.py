@@ -1,4 +1,4 @@
-"""TextAttack's own recipes, built around a model with the resources that are given."""
+"""TextAttack's recipes, built around a model with the given resources."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ TAGGER = ("averaged_perceptron_tagger_eng", "universal_tagset")
 NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TAGGER, "stopwords")}
 
 SPARED_COLUMNS = {"textfooler": (("premise", "hypothesis"), frozenset({"premise"}))}
-"""The recipes' own rule: of an input that has exactly these columns, those words stay as they are."""
+"""The recipes' own rule: in an input with exactly these columns, those of the set do not change."""
 
 RecipePart = Callable[..., Any]
 
@@ -32,14 +32,14 @@ def build_attack(
     *,
     half_precision: bool = False,
 ) -> Any:
-    """Build an attack: TextAttack's own recipe, in which a part is another one where its resource is another one.
+    """Build a recipe of TextAttack in which only the parts with other resources are replaced.
 
     Thresholds, window sizes, numbers of candidates, the search and the goal are the recipe's own.
 
     Args:
         recipe: one of `RECIPES`.
         model_wrapper: the model to attack, as TextAttack's goal functions query it.
-        resources: what replaces the originals; originals that are needed are fetched.
+        resources: replacements of the originals; necessary originals are downloaded.
         attack_columns: the columns whose words may change; None for the recipe's own rule.
         half_precision: run the sentence encoder and the masked-language model in float16, on CUDA only.
 
@@ -61,13 +61,13 @@ def build_attack(
 def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] | None = None) -> tuple[str, ...]:
     """Return the columns whose words an attack may change, in the order of `columns`.
 
-    By TextFooler's own rule an input of `premise` and `hypothesis` keeps its premise; of any other pair, such as
-    `sentence1` and `sentence2`, both are attacked. TextBugger and BAE attack every column.
+    TextFooler's own rule keeps the premise of an input of `premise` and `hypothesis`, and attacks both texts of any
+    other pair, such as `sentence1` and `sentence2`. TextBugger and BAE attack every column.
 
     Args:
         recipe: one of `RECIPES`.
         columns: the columns of an input.
-        chosen: what `--attack_columns` names; None for the recipe's own rule.
+        chosen: by `--attack_columns`; None for the recipe's own rule.
     """
     check_recipe(recipe)
     if chosen is None:
@@ -82,7 +82,7 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
 
 
 def _parts(resources: Resources, half_precision: bool) -> dict[str, RecipePart]:
-    """For each part that a recipe may name, what is built in its place when the recipe builds it."""
+    """The replacement of each part of a recipe, by the part's name."""
     from textattack.constraints.semantics import WordEmbeddingDistance
     from textattack.transformations import WordSwapEmbedding
 
@@ -124,7 +124,7 @@ def _finished(attack: Any, attack_columns: Sequence[str] | None) -> Any:
 
 @lru_cache(maxsize=1)
 def _load_words(resources: Resources) -> Any:
-    """What `WordSwapEmbedding` calls an embedding: candidates of each word, with vectors or without."""
+    """The embedding of `WordSwapEmbedding`: candidates of each word, with or without vectors."""
     from alignattn.robustness.originals import counter_fitted_vectors
     from alignattn.robustness.substitutes import CandidateLists, wordnet_synonyms
 
@@ -140,7 +140,7 @@ def _with_vectors(path: Path) -> Any:
     from alignattn.models.words import read_embeddings
     from alignattn.robustness.substitutes import VectorEmbedding
 
-    # The reader's own message names --skip_bad_rows, which here leaves out rows to attack alone.
+    # The reader's own message names --skip_bad_rows, which here is for rows to attack.
     embeddings = read_embeddings(path, None, skip_bad_rows=True)
     if embeddings.bad_lines:
         line, problem = embeddings.bad_lines[0]

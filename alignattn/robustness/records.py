@@ -1,7 +1,9 @@
-"""What is kept of attacks: a record of each example, and a header that says what was attacked."""
+"""What attacks leave behind: a file with one JSON line per example, and beside it a header on what was attacked."""
 
 import itertools
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,11 +13,14 @@ from pydantic import StrictFloat, StrictInt, StrictStr, TypeAdapter, ValidationE
 
 from alignattn.robustness.recipe_names import Outcome
 from alignattn.utils.bad_rows import numbers_without
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.files import check_file, write_json
 from alignattn.utils.json_records import parse_json
 from alignattn.utils.shard import Shard
 
-NO_VALUE = ("missing", "unexpected_keyword_argument")
-"""pydantic's errors in which it is a name that is wrong, and no value."""
+RECORDS_SUFFIX = ".jsonl"
+NAME_ERRORS = ("missing", "unexpected_keyword_argument")
+"""pydantic's errors about a name, not a value."""
 
 R = TypeVar("R")
 
@@ -25,18 +30,18 @@ class AttackSettings:
     """What makes records comparable: records of other settings are never continued, merged or counted together.
 
     Attributes:
-        run: the attacked model in words; where its folder lies makes no difference.
-        model: what tells it from others: the start of its SHA-256, or its Hub id.
+        run: the attacked model in words; the place of its folder does not count.
+        model: the model's identity: the start of its SHA-256, or its Hub id.
         task: the task's name.
-        split: the split that the rows are of.
-        attention: the preset's name, or that of a model that has none: what it is, `model` tells.
+        split: of the rows.
+        attention: the preset's name, or the model's if it has no attention; `model` tells what it is.
         recipe: the attack's name.
-        attack_columns: the columns that may be changed.
-        max_length: the most tokens that the model reads of a row.
+        attack_columns: the columns that may change.
+        max_length: the maximum of tokens per row.
         seed: of the attacks.
-        num_examples: how many examples were asked for.
-        precision: "float32" or "float16", in which the models computed.
-        resources: what the recipe's parts were made of, by part.
+        num_examples: the number of examples to attack.
+        precision: "float32" or "float16", of the models.
+        resources: the resource of each part of the recipe.
     """
 
     run: StrictStr = field(compare=False)
@@ -55,16 +60,16 @@ class AttackSettings:
 
 @dataclass(frozen=True)
 class AttackHeader:
-    """What stands beside a file of records.
+    """The header beside a file of records.
 
     Attributes:
         settings: of the attacks.
-        shard: the part of the rows that the file is of.
-        rows: how many rows all shards together walk through, the first of those there are.
-        rows_available: how many there are.
-        left_out: the numbers of the split's rows that cannot be used and are not among them, from 0.
-        rows_digest: SHA-256 of the numbers, texts and labels of those there are.
-        versions: of the packages when the header was written, by name; headers that differ in them alone are equal.
+        shard: the part of the rows in this file.
+        rows: the number of rows that all shards together attack or skip, the first of those available.
+        rows_available: the number of usable rows of the split.
+        left_out: the numbers from 0 of the split's unusable rows.
+        rows_digest: SHA-256 of the numbers, texts and labels of the usable rows.
+        versions: of the packages, by name; headers with other versions are equal.
         labels: the names of the classes, in order.
     """
 
@@ -79,17 +84,17 @@ class AttackHeader:
 
     @property
     def usable_rows(self) -> Sequence[int]:
-        """The number in the split, from 0, of each row there is."""
+        """The numbers of the usable rows in the split, from 0."""
         return list(itertools.islice(numbers_without(self.left_out), self.rows_available))
 
     @property
     def row_numbers(self) -> Sequence[int]:
-        """Those of the records of the finished file, in order."""
+        """The numbers of the rows of the finished file, in order."""
         return self.shard.deal(self.usable_rows[: self.rows])
 
     @classmethod
     def from_dict(cls, content: Any) -> "AttackHeader":
-        """Return the header that `dataclasses.asdict` made `content` of."""
+        """Return the header of which `dataclasses.asdict` made `content`; raises ValueError."""
         return _validated(_HEADER, content)
 
 
@@ -103,14 +108,14 @@ class AttackRecord:
         outcome: one of `OUTCOMES`.
         label: the right class.
         original: the texts by column.
-        perturbed: the attack's last texts by column; None where it was skipped.
-        original_scores: `[C]` probabilities of the original; empty where the model never saw it.
-        perturbed_scores: `[C]` probabilities of `perturbed`; None where it was skipped.
-        queries: texts that the attack had the model score.
-        words: how many the original has in all columns, as TextAttack counts them.
-        words_changed: the fewest insertions, deletions and replacements of words that make `perturbed` of `original`.
-        seed: of the random numbers of this example.
-        error: what broke the attack off; None where nothing did.
+        perturbed: the attack's last texts by column; None if the example was skipped.
+        original_scores: `[C]` probabilities of the original; empty if the model could not read it.
+        perturbed_scores: `[C]` probabilities of `perturbed`; None if the example was skipped.
+        queries: texts that the model scored.
+        words: of the original in all columns, as TextAttack counts them.
+        words_changed: the fewest insertions, deletions and replacements of words from `original` to `perturbed`.
+        seed: of this example.
+        error: what aborted the attack, or None.
     """
 
     index: StrictInt
@@ -129,21 +134,21 @@ class AttackRecord:
 
     @property
     def original_prediction(self) -> int | None:
-        """The class with the highest score, of several the first; None without scores."""
+        """The class with the highest score, the first of equals; None without scores."""
         return _argmax(self.original_scores)
 
     @property
     def perturbed_prediction(self) -> int | None:
-        """The same of `perturbed`."""
+        """The same for `perturbed`."""
         return _argmax(self.perturbed_scores)
 
     def to_line(self) -> str:
-        """Return the record as one line of JSON, line end included."""
+        """Return the record as one line of JSON with its end."""
         return json.dumps(asdict(self), allow_nan=False) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> "AttackRecord":
-        """Read what `to_line` wrote."""
+        """Read what `to_line` wrote; raises ValueError."""
         return _validated(_RECORD, parse_json(line))
 
 
@@ -153,8 +158,8 @@ class AttackRun:
 
     Attributes:
         path: of the file.
-        header: what it is of.
-        records: in the order in which they were written, that of the rows.
+        header: of the file.
+        records: in the order of the rows.
     """
 
     path: Path
@@ -163,8 +168,86 @@ class AttackRun:
 
     @property
     def is_finished(self) -> bool:
-        """True where no row is missing."""
+        """Whether no row is missing."""
         return len(self.records) == len(self.header.row_numbers)
+
+
+def header_path(records_path: Path) -> Path:
+    """Return the path of the header of a file of records: beside it, ending in `.json`."""
+    return records_path.with_suffix(".json")
+
+
+def write_header(records_path: Path, header: AttackHeader) -> None:
+    """Write the header of a file of records atomically."""
+    write_json(header_path(records_path), asdict(header))
+
+
+def read_header(records_path: Path) -> AttackHeader:
+    """Read the header of a file of records."""
+    path = header_path(records_path)
+    if not path.is_file():
+        raise AlignAttnError(f"{path}, the header of {records_path.name}, is missing: attacks are read with both files")
+    try:
+        return AttackHeader.from_dict(parse_json(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise AlignAttnError(
+            f"{path} is damaged or of another version ({one_line(error)}): move both files away to run again"
+        ) from error
+
+
+def read_run(records_path: Path, *, truncate: bool = False) -> AttackRun:
+    """Read a file of records and its header.
+
+    Args:
+        records_path: the file, which may be missing. A last line torn by a kill is left out.
+        truncate: whether to cut that line off, so that the next record starts a line.
+    """
+    header = read_header(records_path)
+    records, torn = _read_records(records_path, "move the file away to run again")
+    settings, turns = header.settings, header.row_numbers
+    for number, (record, row) in enumerate(zip(records, turns, strict=False), 1):
+        if (record.index, record.recipe, record.seed) != (row, settings.recipe, settings.seed + row):
+            raise AlignAttnError(
+                f"{records_path}, line {number} is of {record.recipe} on row {record.index} with seed {record.seed}, "
+                f"and not of {settings.recipe} on row {row} with seed {settings.seed + row}: move the file away to run "
+                "again"
+            )
+    if len(records) > len(turns):
+        raise AlignAttnError(f"{records_path} holds {len(records)} records of {len(turns)} rows: move it away")
+    if torn and truncate:
+        with records_path.open("r+b") as file:
+            file.truncate(records_path.stat().st_size - torn)
+            os.fsync(file.fileno())
+    return AttackRun(records_path, header, tuple(records))
+
+
+def read_examples(path: Path) -> list[AttackRecord]:
+    """Return the examples of a file in its order.
+
+    A last line without its end is being written, or was torn by a kill; it is left out, and standard error says so.
+    """
+    advice = "give the JSON lines that an attack wrote"
+    check_file(path, advice)
+    records, torn = _read_records(path, advice)
+    if torn:
+        print(f"the last line of {path} is not whole and left out", file=sys.stderr)
+    if not records:
+        raise AlignAttnError(f"{path} holds no example: let the attack run on")
+    return records
+
+
+def _read_records(path: Path, advice: str) -> tuple[list[AttackRecord], int]:
+    """The records of the whole lines of a file, and the number of bytes of a last line without its end."""
+    content = path.read_bytes() if path.is_file() else b""
+    length = content.rfind(b"\n") + 1
+    records = []
+    for number, line in enumerate(content[:length].splitlines(), 1):
+        try:
+            records.append(AttackRecord.from_line(line.decode("utf-8")))
+        except ValueError as error:
+            reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else one_line(error)
+            raise AlignAttnError(f"{path}, line {number} is no attacked example ({reason}): {advice}") from error
+    return records, len(content) - length
 
 
 def _argmax(scores: Sequence[float] | None) -> int | None:
@@ -172,14 +255,14 @@ def _argmax(scores: Sequence[float] | None) -> int | None:
 
 
 def _validated(adapter: TypeAdapter[R], content: Any) -> R:
-    """The record that `dataclasses.asdict` made `content` of, or a ValueError that names the first wrong value."""
+    """The record of which `dataclasses.asdict` made `content`; a ValueError names the first wrong value."""
     try:
-        # Not read as JSON by pydantic, which refuses the half of a surrogate pair, as a strange text may hold it.
+        # Not read as JSON by pydantic, which refuses half a surrogate pair, as a strange text may hold it.
         return adapter.validate_python(content, extra="forbid")
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "it"
-        value = "" if first["type"] in NO_VALUE else f" is {first['input']!r}"
+        value = "" if first["type"] in NAME_ERRORS else f" is {first['input']!r}"
         raise ValueError(f"{place}{value}: {first['msg']}") from error
 
 

@@ -1,4 +1,4 @@
-"""Which linguistic resources an attack uses: the recipes' originals, or local files in their place."""
+"""The linguistic resources of an attack: the recipes' originals, or local files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,23 +27,23 @@ USERS = {
     "masked_language_model": ("bae",),
     "nltk_data": ("textfooler", "textbugger", "bae"),
 }
-"""For each part, the recipes that have it."""
+"""The recipes that have each part."""
 
 NEIGHBOR_COLUMNS = {"word": pa.string(), "neighbors": pa.list_(pa.string())}
 
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of one attack. What is not given is the recipes' original.
+    """The resources of one attack; by default the recipes' originals.
 
     Attributes:
-        word_vectors: word vectors, as text (`word v1 … vd` a line) or npz, in place of the counter-fitted ones.
+        word_vectors: word vectors, as text (`word v1 … vd` per line) or npz, in place of the counter-fitted ones.
         neighbors: a Parquet file of neighbour lists (`word`, `neighbors`, nearest first), in place of word vectors.
-            There being no vectors, TextFooler's limit on the distance of two words is left out.
-        synonyms: "wordnet" for WordNet's synonyms in place of word vectors; the same is left out.
+            Without vectors TextFooler's limit on the distance of two words is left out.
+        synonyms: "wordnet" for WordNet's synonyms in place of word vectors, likewise without that limit.
         sentence_encoder: "use" for the Universal Sentence Encoder, or the folder of a Hugging Face encoder.
         mlm: the folder of a masked-language model in place of bert-base-uncased.
-        nltk_data: a folder of NLTK data; without it NLTK's own places are searched, then NLTK's server.
+        nltk_data: a folder of NLTK data; otherwise NLTK's own folders are searched, then NLTK's server.
     """
 
     word_vectors: Path | None = None
@@ -58,7 +58,7 @@ class Resources:
 
     @property
     def has_vectors(self) -> bool:
-        """Whether words have vectors, and so distances."""
+        """Whether words have vectors and thus distances."""
         return self.neighbors is None and self.synonyms is None
 
     @property
@@ -68,7 +68,7 @@ class Resources:
         return None if is_original else Path(model_source(str(self.sentence_encoder)))
 
     def check(self) -> None:
-        """Check what is given, before anything is loaded or fetched."""
+        """Check the local resources, before anything is loaded or downloaded."""
         for option, file in (("--word_vectors", self.word_vectors), ("--neighbors", self.neighbors)):
             if file is not None:
                 check_file(file, f"give another to {option}")
@@ -82,58 +82,37 @@ class Resources:
             raise AlignAttnError(f"--nltk_data {self.nltk_data}: there is no such folder")
 
     def describe(self, recipe: str) -> dict[str, str]:
-        """Say which resources a recipe uses: equal for equal resources whose names are equal.
+        """Return the resource of each part of a recipe in words.
 
-        Returns:
-            For each of its parts, the resource in words; a local one by its name (of a folder the last two parts of its
-            path) and the start of its SHA-256.
+        A local resource has its name (of a folder the last two parts of its path) and the start of its SHA-256.
         """
         return {part: resource for part, resource in self._descriptions.items() if recipe in USERS[part]}
 
     @cached_property
     def _descriptions(self) -> Mapping[str, str]:
-        """Each part's resource: digests of whole models, taken once for all recipes and attacked models."""
+        """The resource of each part, with digests of whole models and large files, computed once."""
+        vectors = COUNTER_FITTED if self.word_vectors is None else _named_file(self.word_vectors)
+        swaps = f"nearest neighbours by cosine in {vectors}"
+        if self.neighbors is not None:
+            longest = max(len(words) for words in read_neighbors(self.neighbors).values())
+            swaps = f"neighbour lists of at most {longest} words, {_named_file(self.neighbors)}"
+        elif self.synonyms is not None:
+            swaps = "WordNet synonyms"
+        without = "left out (no vectors), so TextFooler's limit of 0.5 on the cosine of two words does not hold"
+        encoder = "Universal Sentence Encoder"
+        if self.encoder_folder is not None:
+            encoder = f"{named_model(self.encoder_folder)}, mean over its real tokens"
         return {
-            "word_swaps": self._describe_words(),
-            "word_distance": self._describe_word_distance(),
-            "sentence_encoder": self._describe_encoder(),
+            "word_swaps": swaps,
+            "word_distance": vectors if self.has_vectors else without,
+            "sentence_encoder": encoder,
             "masked_language_model": BERT if self.mlm is None else named_model(self.mlm),
             "nltk_data": "NLTK's own" if self.nltk_data is None else f"sha256 {_nltk_digest(self.nltk_data)}",
         }
 
-    def _describe_words(self) -> str:
-        if self.neighbors is not None:
-            longest = max(len(words) for words in read_neighbors(self.neighbors).values())
-            return f"neighbour lists of at most {longest} words, {_named_file(self.neighbors)}"
-        if self.synonyms is not None:
-            return "WordNet synonyms"
-        return f"nearest neighbours by cosine in {self._vectors}"
-
-    def _describe_word_distance(self) -> str:
-        if self.has_vectors:
-            return self._vectors
-        return "left out (no vectors), so TextFooler's limit of 0.5 on the cosine of two words does not hold"
-
-    @cached_property
-    def _vectors(self) -> str:
-        """The word vectors: their digest, of a large file, is taken once."""
-        return COUNTER_FITTED if self.word_vectors is None else _named_file(self.word_vectors)
-
-    def _describe_encoder(self) -> str:
-        if self.encoder_folder is None:
-            return "Universal Sentence Encoder"
-        return f"{named_model(self.encoder_folder)}, mean over its real tokens"
-
 
 def read_neighbors(path: Path) -> dict[str, list[str]]:
-    """Read neighbour lists.
-
-    Args:
-        path: a Parquet file with the columns `word` and `neighbors`, nearest first.
-
-    Returns:
-        The neighbours of each word.
-    """
+    """Return the neighbours of each word of a Parquet file with the columns `word` and `neighbors`, nearest first."""
     table = read_parquet(path, columns=list(NEIGHBOR_COLUMNS))
     return dict(zip(table["word"].to_pylist(), table["neighbors"].to_pylist(), strict=True))
 
@@ -162,15 +141,12 @@ def _check_model(option: str, folder: Path, choices: str) -> None:
 
 
 def named_model(folder: Path) -> str:
-    """Return what tells a model's folder from others: the last two parts of its path, the start of its SHA-256."""
+    """Return the identity of a model's folder: the last two parts of its path, and the start of its SHA-256."""
     return label_model(folder, model_digest(folder))
 
 
 def label_model(folder: Path, digest: str) -> str:
-    """Return the words for a model's folder whose digest is known.
-
-    The last part of its path alone says little: `model`, or the `seed-1` of a run.
-    """
+    """Return the same for a known digest; the last part of the path alone is often `model` or `seed-1`."""
     place = Path(*folder.resolve().parts[-2:]).as_posix()
     return f"{NAMES.get(place, place)} (sha256 {digest[:DIGEST_LENGTH]})"
 

@@ -1,6 +1,6 @@
-"""Parts that take the place of TextAttack's own in its recipes: the same rules with other resources, or faster.
+"""Replacements of parts of TextAttack's recipes: the same rules with other resources, or faster.
 
-Importing this module imports TextAttack; `recipes` does it when an attack is built.
+Importing this module imports TextAttack; `recipes` imports it to build an attack.
 """
 
 import string
@@ -36,13 +36,13 @@ from textattack.shared.utils import (  # noqa: E402
 from textattack.transformations import WordSwapHomoglyphSwap, WordSwapMaskedLM  # noqa: E402
 
 PENN_TREEBANK = "en-ptb"
-"""NLTK's name of the tag set of its English tagger."""
+"""NLTK's name of its English tagger's tag set."""
 
 TOKEN_MARKS = {"##": "bert", "Ġ": "roberta"}
-"""For each mark in a vocabulary's tokens: a model type whose rule TextAttack applies to such tokens."""
+"""The mark of word pieces in a vocabulary, and the model type whose rule TextAttack applies to it."""
 
 RANKED_FIRST = 128
-"""The tokens that are ranked before all others: BAE keeps at most 50 words, and passes over parts of words."""
+"""So many tokens are ranked first: BAE keeps at most 50 words, and skips word pieces."""
 
 
 class CandidateLists(AbstractWordEmbedding):
@@ -87,14 +87,9 @@ def wordnet_synonyms(word: str) -> list[str]:
 
 
 class VectorEmbedding(WordEmbedding):
-    """Word vectors whose nearest neighbours are computed when they are asked for.
+    """Vectors `[N, d]` of N words whose nearest neighbours are computed on demand, once.
 
-    TextAttack's own class needs a table of all neighbours: without one it raises. Here a word costs one product of the
-    matrix with its vector, once.
-
-    Args:
-        words: N of them.
-        vectors: `[N, d]`.
+    TextAttack's own class raises without a table of all neighbours.
     """
 
     def __init__(self, words: Sequence[str], vectors: NDArray[np.float32]) -> None:
@@ -119,8 +114,8 @@ class VectorEmbedding(WordEmbedding):
 class SentenceSimilarity(SentenceEncoder):
     """The recipes' sentence similarity with any encoder; the arguments are those of `UniversalSentenceEncoder`.
 
-    Where the recipe skips texts shorter than its window they are not encoded either; TextAttack encodes them, and then
-    sets the score to 1.
+    If the recipe skips texts shorter than its window, they are not encoded; TextAttack encodes them and then sets the
+    score to 1.
     """
 
     def __init__(
@@ -139,18 +134,16 @@ class SentenceSimilarity(SentenceEncoder):
         return self.model.encode(sentences)
 
     def clear_cache(self) -> None:
-        """Forget the vectors of an attack that is over, as TextAttack asks of each constraint then."""
+        """Forget the vectors, which TextAttack asks of each constraint after an attack."""
         self.model.clear_cache()
 
     def _score_list(self, starting_text: AttackedText, transformed_texts: Sequence[AttackedText]) -> Tensor:
         scores = torch.ones(len(transformed_texts))
-        rows = [row for row, text in enumerate(transformed_texts) if not self._is_skipped(text)]
+        shortest = self.window_size if self.skip_text_shorter_than_window else 0
+        rows = [row for row, text in enumerate(transformed_texts) if len(text.words) >= shortest]
         if rows:
             scores[rows] = super()._score_list(starting_text, [transformed_texts[row] for row in rows])
         return scores
-
-    def _is_skipped(self, text: AttackedText) -> bool:
-        return bool(self.skip_text_shorter_than_window and len(text.words) < self.window_size)
 
 
 class LoadedPartOfSpeech(PartOfSpeech):
@@ -171,10 +164,7 @@ class LoadedPartOfSpeech(PartOfSpeech):
 
 
 class HomoglyphSwap(WordSwapHomoglyphSwap):
-    """TextAttack's swap, which works without the file that the wheel of 0.3.11 lacks.
-
-    TextBugger's swap uses the table in the code alone; the file is for the search of another recipe.
-    """
+    """TextAttack's swap without the file that the wheel of 0.3.11 lacks, and that only another recipe needs."""
 
     def __init__(self, **kwargs: Any) -> None:
         try:
@@ -184,13 +174,7 @@ class HomoglyphSwap(WordSwapHomoglyphSwap):
 
 
 class PaddedToLongest(WordSwapMaskedLM):
-    """TextAttack's BAE swap: batches by the device, padded to their longest text, and logits of the mask token alone.
-
-    Args:
-        masked_language_model: a model.
-        tokenizer: its own.
-        **kwargs: those of `WordSwapMaskedLM`.
-    """
+    """TextAttack's BAE swap with batches for the device, padded to their longest text, and only the mask's logits."""
 
     def __init__(self, masked_language_model: Any, tokenizer: Any, **kwargs: Any) -> None:
         super().__init__(masked_language_model=masked_language_model, tokenizer=tokenizer, **kwargs)
@@ -205,7 +189,7 @@ class PaddedToLongest(WordSwapMaskedLM):
 
     @torch.inference_mode()
     def _predicted_words(self, texts: list[str]) -> list[list[str]]:
-        # A mask token behind the longest input is cut off: such a word has no candidates.
+        # A truncated mask token has no candidates.
         words: list[list[str]] = [[] for _ in texts]
         inputs = ModelInputs.of(self._lm_tokenizer, [texts], self.max_length)
         for rows, batch in inputs.batches(self._language_model.device):
@@ -232,7 +216,7 @@ class PaddedToLongest(WordSwapMaskedLM):
         return words
 
     def _word(self, token: int, is_first: bool) -> str | None:
-        """The word that a token stands for, or None if it is none."""
+        """The word of a token, or None if it is no word."""
         key = (token, is_first)
         if key not in self._words:
             word = self._lm_tokenizer.convert_ids_to_tokens(token)
@@ -243,8 +227,8 @@ class PaddedToLongest(WordSwapMaskedLM):
 
 
 def _ranked(values: Tensor) -> Iterator[tuple[float, int]]:
-    """Yield values `[V]` and their places, the largest first, of equal ones the one that stands first."""
-    # Few are asked for: sorting the whole vocabulary, and making numbers of Python of it, costs 20 times as much.
+    """Yield values `[V]` and their places, the largest first, of equals the first one."""
+    # Few are needed: sorting the whole vocabulary and converting it to Python costs 20 times as much.
     least = values.topk(min(RANKED_FIRST, len(values))).values[-1]
     for is_next in (values >= least, values < least):
         places = is_next.nonzero().squeeze(1)
@@ -265,7 +249,7 @@ def _token_rule(tokenizer: Any) -> str:
 
 
 class LeftOut(Constraint):
-    """Stands where a recipe asks for a constraint that its resources cannot answer; taken out once it is built."""
+    """Replaces a constraint that needs missing resources, until it is removed from the built recipe."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(compare_against_original=True)
@@ -275,11 +259,7 @@ class LeftOut(Constraint):
 
 
 class OnlyColumns(PreTransformationConstraint):
-    """Allows changes in some of a text's columns alone.
-
-    Args:
-        columns: their names.
-    """
+    """Allows changes only in some columns of a text."""
 
     def __init__(self, columns: Iterable[str]) -> None:
         self.columns = frozenset(columns)

@@ -1,4 +1,4 @@
-"""A fine-tuned classifier as TextAttack queries it: dynamic padding, large batches, each input scored once."""
+"""A fine-tuned classifier for TextAttack: dynamic padding, large batches, cached scores."""
 
 import inspect
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from alignattn.tasks.task import MAX_TEXTS
 from alignattn.utils.errors import AlignAttnError
 
 SCORES_KEPT = 2**16
-"""Inputs whose scores are kept; at 1,000 bytes an input, 64 MiB."""
+"""The size of the cache; 64 MiB at 1,000 bytes per input."""
 
 MIN_CLASSES = 2
 
@@ -25,12 +25,12 @@ Texts = tuple[str, ...]
 class TaskModelWrapper:
     """What TextAttack's classification goals need of a model wrapper: a call that scores texts, and `model`.
 
-    TextAttack asks no more of it than that, so no class of TextAttack is inherited and none is imported.
+    It inherits from no class of TextAttack, which is not imported.
 
     Attributes:
         model: the classifier, in evaluation mode.
         tokenizer: its own.
-        num_classes: how many classes it tells apart, C.
+        num_classes: number of classes C.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class TaskModelWrapper:
         self.num_classes = int(model.config.num_labels or 0)
         self._max_length = max_length
         self._batch_size = batch_size
-        # A tokenizer may give what its model does not take (the token types of a DistilBERT); Trainer drops it, too.
+        # A tokenizer may return what its model does not take (token types for DistilBERT); the Trainer drops it, too.
         self._inputs = frozenset(inspect.signature(model.forward).parameters)
         self._cache = OutputCache(cache_size)
 
     def __call__(self, text_input_list: Sequence[str | Texts]) -> Tensor:
         """Return the probabilities of the classes, `[N, C]` float64 on the CPU.
 
-        Float64, for TextAttack applies a softmax of its own to a batch in which the sum of any row is further than 1e-6
-        from 1: logits mostly, but float32 probabilities of many classes, too.
+        Float64, because TextAttack applies a softmax to a batch in which the sum of any row is further than 1e-6 from
+        1, as that of float32 probabilities of many classes may be.
 
         Args:
             text_input_list: N texts, or N pairs.
@@ -72,7 +72,7 @@ class TaskModelWrapper:
 
     @torch.inference_mode()
     def _score(self, inputs: ModelInputs, rows: list[int]) -> Tensor:
-        """Probabilities `[M, C]` of inputs that are not known yet."""
+        """The probabilities of inputs, `[M, C]`."""
         logits = inputs.outputs(self._logits, self.model.device, rows, self._batch_size).double()
         if not logits.isfinite().all():
             raise AlignAttnError("the model's scores are not finite: attack a model that is, or without half precision")
@@ -93,24 +93,24 @@ def wrap_model(
     device: torch.device | str | None = None,
     half_precision: bool = False,
 ) -> TaskModelWrapper:
-    """Return a wrapper of `model`, which is put in evaluation mode, moved and, in half precision, cast.
+    """Return a wrapper of `model`, which is set to evaluation mode, moved and, for half precision, cast.
 
     Args:
-        model: a classifier: of transformers, patched or not, or a baseline.
+        model: a classifier of transformers, patched or not, or a baseline.
         tokenizer: its own.
-        max_length: the most tokens of a row, special tokens included; longer texts are cut.
-        batch_size: the most rows of one forward, at least 1; what suits the device when None.
-        cache_size: inputs whose scores are kept, the last used ones; 0 keeps none.
-        device: where to compute; a GPU if there is one when None.
-        half_precision: compute in float16, on a GPU only: elsewhere float32 is faster. Not bfloat16, whose 8 bits would
-            hide what a single word does to a score.
+        max_length: the maximum of tokens per row, special tokens included; longer texts are truncated.
+        batch_size: the maximum of rows per forward, at least 1; chosen for the device when None.
+        cache_size: number of cached inputs; 0 for none.
+        device: of the computation; a GPU if there is one when None.
+        half_precision: use float16, on a GPU only: elsewhere float32 is faster. Not bfloat16, whose 8 bits would hide
+            the effect of a single word on a score.
     """
     if int(model.config.num_labels or 0) < MIN_CLASSES:
         raise AlignAttnError("the model has one output: attacks are on classifiers, choose a task with classes")
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if (batch_size is not None and batch_size < 1) or cache_size < 0:
         raise AlignAttnError(f"batch size {batch_size} must be at least 1, cache size {cache_size} at least 0")
-    # Below the special tokens and a token of each text the tokenizer does not cut at all, and does not say so.
+    # Below the smallest length the tokenizer silently does not truncate at all.
     smallest = tokenizer.num_special_tokens_to_add(pair=True) + MAX_TEXTS
     if max_length < smallest:
         raise AlignAttnError(f"--max_length {max_length} must be at least {smallest} tokens")

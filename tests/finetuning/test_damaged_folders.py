@@ -9,7 +9,7 @@ from made import CHECKPOINT, COMMANDS
 
 from alignattn.cli import main
 from alignattn.commands.robustness.result_reader import RobustnessReader
-from alignattn.robustness.record_files import read_run
+from alignattn.robustness.records import read_run
 from alignattn.utils.errors import AlignAttnError
 
 DEPTH = 50_000

@@ -313,7 +313,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
     (tmp_path / "file").touch()
     monkeypatch.setenv("TA_CACHE_DIR", str(tmp_path / "file" / "below"))
     with pytest.raises(AlignAttnError, match="set TA_CACHE_DIR to another folder"):
-        library._prepare_cache()
+        library._import_textattack()
 
 
 @needs_nltk_data

@@ -15,8 +15,7 @@ from conftest import WORDS
 from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, run, textattack, toy_attack, toy_rows
 
 from alignattn.robustness.loop import AttackJob, attack_rows
-from alignattn.robustness.record_files import header_path
-from alignattn.robustness.records import AttackRecord, AttackRun
+from alignattn.robustness.records import AttackRecord, AttackRun, header_path
 from alignattn.utils import progress
 from alignattn.utils.errors import AlignAttnError
 

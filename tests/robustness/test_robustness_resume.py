@@ -15,8 +15,7 @@ from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, copy_run, run, run_byte
 
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate
 from alignattn.robustness.loop import AttackJob, attack_rows
-from alignattn.robustness.record_files import header_path, read_run
-from alignattn.robustness.records import AttackRun
+from alignattn.robustness.records import AttackRun, header_path, read_run
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.shard import WHOLE, Shard
 

@@ -8,8 +8,7 @@ from robustness_helpers import drop_last_line
 from toy_attack import SETTINGS, copy_run, run, run_bytes, run_shards, toy_attack, toy_rows
 
 from alignattn.robustness.loop import AttackJob, attack_rows, merge
-from alignattn.robustness.record_files import read_run
-from alignattn.robustness.records import AttackRun
+from alignattn.robustness.records import AttackRun, read_run
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.shard import Shard
 
@@ -47,7 +46,7 @@ def test_a_merge_that_was_killed_is_repeated_and_one_that_was_not_left_as_it_is(
         assert merge(paths, out).records == whole.records
         assert run_bytes(out) == run_bytes(whole.path)
     drop_last_line(out)
-    with pytest.raises(AlignAttnError, match="not what its shards make"):
+    with pytest.raises(AlignAttnError, match="differs from its merged shards"):
         merge(paths, out)
 
 
@@ -76,7 +75,7 @@ def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint: Path
         merge([one], out)
     with pytest.raises(AlignAttnError, match=r"there are 1/2, 1/2"):
         merge([one, one], out)
-    with pytest.raises(AlignAttnError, match=r"one.jsonl is there, and not what its shards make"):
+    with pytest.raises(AlignAttnError, match=r"one.jsonl is there, and differs from its merged shards"):
         merge([one, two], one)
     two.write_bytes(two.read_bytes()[:-1])
     with pytest.raises(AlignAttnError, match="shard 2/2: start it again"):

@@ -10,7 +10,7 @@ from robustness_helpers import sentence_rows
 from toy_attack import NUM_EXAMPLES, SETTINGS, textattack, toy_attack, toy_rows
 
 from alignattn.robustness.loop import AttackJob, AttackRow, attack_rows
-from alignattn.robustness.record_files import read_run
+from alignattn.robustness.records import read_run
 from alignattn.utils.errors import AlignAttnError
 
 

@@ -1,7 +1,6 @@
-"""How many attacks fail against fine-tuned models: TextFooler, TextBugger and BAE, by the TextAttack library.
+"""The share of attacks by TextFooler, TextBugger and BAE that fail against fine-tuned models.
 
-The protocol is that of Zhang et al. 2021, table 3: attacks on rows of the development set that the model gets right,
-and the percentage of those that fail.
+The protocol is that of Zhang et al. 2021, table 3: attacks on rows of the development set that the model gets right.
 """
 
 import re
@@ -18,8 +17,7 @@ from alignattn.finetuning.results import package_versions
 from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
-from alignattn.robustness.record_files import RECORDS_SUFFIX, read_header, read_run
-from alignattn.robustness.records import AttackRun, AttackSettings
+from alignattn.robustness.records import RECORDS_SUFFIX, AttackRun, AttackSettings, read_header, read_run
 from alignattn.robustness.resources import Resources
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_output_folder
@@ -30,7 +28,7 @@ SHARD_FILE = re.compile(r"(?P<whole>.+)-shard-\d+-of-\d+\.jsonl")
 
 
 def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
-    """Attack every model by every recipe, or merge what was attacked in shards; print and write the tables."""
+    """Attack every model by every recipe, or merge shards; print and write the tables."""
     folder = Path(arguments.output_dir)
     check_output_folder(folder)
     runs = merge_shards(folder) if arguments.merge else attack_all(arguments)
@@ -52,26 +50,26 @@ def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
 
 
 def attack_all(arguments: RobustnessOptions) -> list[AttackRun]:
-    """Attack every model by every recipe; what was attacked before is not attacked again."""
+    """Attack every model by every recipe; recorded attacks are not repeated."""
     check_textattack()
     resources, loaders = arguments.resources(), target_loaders(arguments)
-    # Attacks take hours: what is wrong with the last model or recipe is to be known before the first begins.
+    # Attacks take hours: mistakes in the last model or recipe are found before the first attack.
     for load in loaders[1:]:
         _jobs(load(), arguments, resources)
     runs = []
     for load in loaders:
         target = load()
         if target.left_out:
-            print(f"{target.task.name} {target.split}: {len(target.left_out)} row(s) that cannot be used are left out")
+            print(f"{target.task.name} {target.split}: {len(target.left_out)} unusable row(s) are left out")
         runs += [attack_rows(attack, job) for attack, job in _jobs(target, arguments, resources)]
     return runs
 
 
 def _jobs(target: Target, arguments: RobustnessOptions, resources: Resources) -> list[tuple[Any, AttackJob]]:
-    """The attacks on a model by all recipes, each with what it is on, checked against what is recorded already."""
+    """The attacks on a model by all recipes with their jobs, checked against earlier records."""
     folder = _records_folder(Path(arguments.output_dir), target)
     if arguments.max_length is None:
-        # Attacks go on as they began, whatever was usual then.
+        # Attacks continue with the length of their beginning.
         earlier = (settings.max_length for settings in _earlier(folder) if settings.model == target.digest)
         arguments = replace(arguments, max_length=next(earlier, None))
     wrapper, jobs = target.wrapper(arguments), []
@@ -94,39 +92,33 @@ def _jobs(target: Target, arguments: RobustnessOptions, resources: Resources) ->
 
 
 def _records_folder(output_dir: Path, target: Target) -> Path:
-    """The folder of the records of a model's attacks: that which has some already, or one of the model's name.
+    """The folder of a model's records: one that has some of this model already, or else one with its name.
 
-    So attacks go on, and no model stands in a table twice, although another call gave runs beside it whose names are
-    alike, or its folder was moved.
+    So attacks continue, and no model has two lines in a table, even if another call named its folder differently, or
+    the model was moved.
     """
     named = output_dir / target.name
-    others = {path.parent for path in output_dir.glob(f"*/*{RECORDS_SUFFIX}")} - {named}
-    return next(
-        (
-            folder
-            for folder in (named, *sorted(others))
-            if any(settings.model == target.digest for settings in _earlier(folder))
-        ),
-        named,
-    )
+    others = sorted({path.parent for path in output_dir.glob(f"*/*{RECORDS_SUFFIX}")} - {named})
+    known = (folder for folder in (named, *others) for earlier in _earlier(folder) if earlier.model == target.digest)
+    return next(known, named)
 
 
 def _earlier(folder: Path) -> Iterator[AttackSettings]:
-    """The settings of the attacks that are recorded in a folder."""
+    """The settings of the recorded attacks in a folder."""
     for path in sorted(folder.glob(f"*{RECORDS_SUFFIX}")):
-        # Whatever else lies there is said where it is read.
+        # Errors are reported where the file is read.
         with suppress(AlignAttnError):
             yield read_header(path).settings
 
 
 def records_path(folder: Path, recipe: str, shard: Shard) -> Path:
-    """Return the file of the records of a model's attacks by a recipe, in the model's folder."""
+    """Return the file of a recipe's records in a model's folder."""
     part = "" if shard == WHOLE else f"-shard-{shard.number}-of-{shard.count}"
     return folder / f"{recipe}{part}{RECORDS_SUFFIX}"
 
 
 def merge_shards(folder: Path) -> list[AttackRun]:
-    """Merge the shards below a folder, and return the runs that they make."""
+    """Merge the shards below a folder, and return the merged runs."""
     shards: dict[Path, list[Path]] = {}
     for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")):
         match = SHARD_FILE.fullmatch(path.name)
@@ -136,7 +128,7 @@ def merge_shards(folder: Path) -> list[AttackRun]:
 
 
 def _others(folder: Path, runs: Sequence[AttackRun]) -> list[AttackRun]:
-    """The finished runs of earlier calls: the table of a folder is of all that it holds."""
+    """The finished runs of earlier calls, which are in the table, too."""
     called = {run.path for run in runs}
     others = []
     for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")):
@@ -159,7 +151,7 @@ def _describe(run: AttackRun) -> str:
     is_short = run.header.rows == run.header.rows_available and attacked < settings.num_examples
     fewer = f", fewer than the {settings.num_examples} asked for: the split is used whole" if is_short else ""
     errors = f", {summary.errors} more ended in an error" if summary.errors else ""
-    left_out = f", {summary.rows_left_out} that cannot be used left out" if summary.rows_left_out else ""
+    left_out = f", {summary.rows_left_out} unusable left out" if summary.rows_left_out else ""
     columns = " and ".join(settings.attack_columns)
     return (
         f"{run.path}: {settings.recipe} on {settings.task} {settings.split}, changing {columns}; {counts} row(s), "

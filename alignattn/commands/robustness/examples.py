@@ -1,4 +1,4 @@
-"""Attacked examples in words: which words were changed, and what came of it."""
+"""Attacked examples in words: the changed words and the outcome."""
 
 import difflib
 from collections import Counter
@@ -10,17 +10,17 @@ from alignattn.robustness.records import AttackRecord
 
 Change = Literal["same", "deleted", "inserted"]
 Piece = tuple[Change, str]
-"""Neighbouring words of a text, and whether the other text has them."""
+"""Adjacent words of a text, and whether the other text has them."""
 
 
 def changed_words(original: str, perturbed: str) -> tuple[list[Piece], list[Piece]]:
-    """Return the pieces of both texts: of the first `same` or `deleted`, of the second `same` or `inserted`.
+    """Return the pieces of both texts: `same` or `deleted` of the first, `same` or `inserted` of the second.
 
-    A word is what stands between blanks; how many blanks is not compared. Characters that cannot be seen, such as a
-    zero-width space or the start of a terminal's escape sequence, come as their Python escapes.
+    Words are separated by any blanks. Invisible characters, such as a zero-width space or a terminal's escape sequence,
+    become Python escapes.
     """
     before, after = original.split(), perturbed.split()
-    # Without autojunk=False a word that fills more than 1 % of a long text is never matched.
+    # With autojunk, a word that makes up more than 1 % of a long text is never matched.
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     left: list[Piece] = []
     right: list[Piece] = []
@@ -34,13 +34,13 @@ def changed_words(original: str, perturbed: str) -> tuple[list[Piece], list[Piec
 
 
 def visible(text: str) -> str:
-    """Return a text in one line, with the Python escapes of the characters that cannot be seen."""
+    """Return a text in one line, with Python escapes for invisible characters."""
     shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(text.split()))
     return "".join(shown)
 
 
 def changed_columns(record: AttackRecord) -> Iterator[tuple[str, list[Piece], list[Piece] | None]]:
-    """Yield each column's name and the pieces of its text, before and after; nothing after where nothing was tried."""
+    """Yield each column's name and the pieces of its text before and after; None after for a skipped example."""
     for column, original in record.original.items():
         if record.perturbed is None:
             yield column, [("same", visible(original))], None
@@ -49,7 +49,7 @@ def changed_columns(record: AttackRecord) -> Iterator[tuple[str, list[Piece], li
 
 
 def heading(record: AttackRecord) -> str:
-    """Return a line with the row, the recipe, the outcome and what the attack took."""
+    """Return a line with the row, the recipe, the outcome and the effort of the attack."""
     return visible(
         f"row {record.index} · {record.recipe} · {record.outcome} · {record.queries} queries · "
         f"{record.words_changed} of {record.words} words changed"
@@ -57,7 +57,7 @@ def heading(record: AttackRecord) -> str:
 
 
 def prediction_lines(record: AttackRecord, labels: Sequence[str]) -> list[str]:
-    """Return lines with the label, the scores of the classes before and after the attack, and an error if there is one.
+    """Return lines with the label, the classes' scores before and after the attack, and the error, if any.
 
     Args:
         record: the example.
@@ -74,7 +74,7 @@ def prediction_lines(record: AttackRecord, labels: Sequence[str]) -> list[str]:
 
 
 def summary_line(records: Sequence[AttackRecord]) -> str:
-    """Return how many examples there are of each outcome, and the failed share of those that were attacked."""
+    """Return the number of examples of each outcome, and the share of failed attacks."""
     counts = Counter(record.outcome for record in records)
     attacked = counts["failed"] + counts["succeeded"]
     share = f"{counts['failed'] / attacked:.1%} of {attacked}" if attacked else "none was attacked"

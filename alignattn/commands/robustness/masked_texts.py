@@ -1,4 +1,4 @@
-"""Texts to train a masked-language head on: read, divided, as tokens, and with tokens masked to be guessed."""
+"""Texts to train a masked-language head on: read, split, encoded and masked."""
 
 import random
 from collections import Counter
@@ -22,26 +22,26 @@ MIN_TEXTS = 2
 
 
 def read_texts(paths: Sequence[Path], columns: Sequence[str] | None) -> list[str]:
-    """Return the different texts of files in their order, without blank ones.
+    """Return the distinct nonblank texts of files in their order.
 
     Args:
-        paths: tables, by their names' ends; any other file holds one text a line.
+        paths: tables, by their endings; any other file holds one text per line.
         columns: of the tables.
     """
     tables = [path for path in paths if plain_suffix(path) in TABLES]
     if columns and not tables:
         raise AlignAttnError(f"--text_columns is for tables ({', '.join(TABLES)}): drop it for lines of text")
     parts = [_table_texts(path, columns) if path in tables else _lines(path) for path in paths]
-    # A text that is held out and also trained on would be a guess from memory.
+    # Distinct, so that no held-out text is also trained on.
     texts = list(dict.fromkeys(text.strip() for text in chain.from_iterable(parts) if text.strip()))
     if len(texts) < MIN_TEXTS:
         names = ", ".join(str(path) for path in paths)
-        raise AlignAttnError(f"{names}: {len(texts)} different text(s): give at least {MIN_TEXTS}, one is held out")
+        raise AlignAttnError(f"{names}: {len(texts)} distinct text(s): give at least {MIN_TEXTS}, one is held out")
     return texts
 
 
 def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
-    """Return the texts to train on and a twentieth, at least one, to measure on, both in their order."""
+    """Return the texts to train on, and a held-out twentieth, at least one, both in their order."""
     num_held_out = max(1, int(HELD_OUT_SHARE * len(texts)))
     held_out = set(random.Random(seed).sample(range(len(texts)), num_held_out))  # noqa: S311 - no secret
     return (
@@ -51,7 +51,7 @@ def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
 
 
 def encode_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> datasets.Dataset:
-    """Return the texts as tokens: `input_ids`, `attention_mask`, `special_tokens_mask`, and whether each `is_cut`."""
+    """Return encoded texts: `input_ids`, `attention_mask`, `special_tokens_mask`, and whether each is truncated."""
 
     def encode(rows: dict[str, list[str]]) -> dict[str, Any]:
         whole = tokenizer(rows["text"], return_special_tokens_mask=True, verbose=False)
@@ -70,15 +70,13 @@ def masked_batches(
     batch_size: int,
     seed: int,
 ) -> list[BatchEncoding]:
-    """Return the batches that the accuracy is measured on: the same for the same arguments.
-
-    Every chosen token becomes the mask token: one that is left as it is would be no guess.
+    """Return fixed batches for the masked accuracy, in which every chosen token becomes the mask token.
 
     Args:
         encoded: of `encode_texts`.
         tokenizer: the model's.
-        mlm_probability: share of the tokens that are masked.
-        batch_size: texts a batch.
+        mlm_probability: share of the masked tokens.
+        batch_size: texts per batch.
         seed: of the choice.
     """
     collator = DataCollatorForLanguageModeling(
@@ -94,11 +92,7 @@ def masked_batches(
 
 
 def most_frequent_token(encoded: datasets.Dataset) -> int:
-    """Return the id of the most frequent token of texts, those that frame a text left out.
-
-    Args:
-        encoded: of `encode_texts`.
-    """
+    """Return the id of the most frequent token of encoded texts, special tokens excluded."""
     counts: Counter[int] = Counter()
     for tokens, is_special in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True):
         counts.update(compress(tokens, (not special for special in is_special)))
@@ -108,7 +102,7 @@ def most_frequent_token(encoded: datasets.Dataset) -> int:
 
 
 def _lines(path: Path) -> list[str]:
-    # Not splitlines(), which also breaks at characters that a text may hold.
+    # Not splitlines(), which also splits at characters that a text may hold.
     return read_text(path, "give --train_file FILE").split("\n")
 
 

@@ -12,8 +12,7 @@ from alignattn.commands.robustness.summary import SHARES_OF_ROWS, TABLE_NAME, At
 from alignattn.evaluation.statistics.example_scores import ExampleScores, ratio_scores
 from alignattn.finetuning.options import RunOptions
 from alignattn.reports.result_reader import ResultReader, RunReport, percent
-from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
-from alignattn.robustness.records import AttackRun
+from alignattn.robustness.records import RECORDS_SUFFIX, AttackRun, read_run
 from alignattn.training.methods import prediction_method
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_record

@@ -19,8 +19,7 @@ from alignattn.commands.robustness.examples import (
 from alignattn.commands.robustness.options import DEFAULT_LIMIT, ShowOptions
 from alignattn.reports.html import render_page
 from alignattn.robustness.recipe_names import OUTCOMES
-from alignattn.robustness.record_files import read_header, read_shown
-from alignattn.robustness.records import AttackRecord
+from alignattn.robustness.records import AttackRecord, read_examples, read_header
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_text
 
@@ -42,7 +41,7 @@ ARROW = "→"
 def show(arguments: ShowOptions) -> None:
     """Print the examples, or write a page of them."""
     path = Path(arguments.results)
-    records = _wanted(read_shown(path), arguments.outcome, path)
+    records = _wanted(read_examples(path), arguments.outcome, path)
     labels = arguments.labels or _label_names(path)
     if arguments.html is None:
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")

@@ -1,4 +1,4 @@
-"""What is attacked: the model of a run, or a model and a task, with the rows that it is evaluated on."""
+"""The targets of attacks: the model of a run, or a model and a task, with its evaluation rows."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -42,14 +42,14 @@ class Target:
     Attributes:
         name: of its folder in the results.
         run: its folder and digest, or its Hub id, in words.
-        digest: what tells it from other models.
+        digest: the model's identity.
         model: in evaluation mode.
         tokenizer: its own.
         task: that it was fine-tuned on.
         split: of the rows.
-        rows: those of the split that can be used.
-        left_out: numbers of the others, from 0.
-        usual_length: the most tokens of a row where nobody says how many, and the model takes as many.
+        rows: the usable ones.
+        left_out: numbers of the unusable ones, from 0.
+        usual_length: the default maximum of tokens per row.
     """
 
     name: str
@@ -65,18 +65,18 @@ class Target:
 
     @property
     def attention(self) -> str:
-        """The preset's name, or the slots that are not the default's; of a model without attention its own name."""
+        """The preset's name or the slots, or the name of a model without attention."""
         if is_patched(self.model):
             return patch_of(self.model).config.name
         model = self.model.config.model_type.removeprefix(MODEL_TYPE_PREFIX)
         return PLAIN_ATTENTION if capabilities_of(model).has_attention else model
 
     def max_length(self, arguments: AttackOptions) -> int:
-        """Return the most tokens of a row: those that are asked for, or as the run had it and the model takes."""
+        """Return the maximum of tokens per row: of the options, or of the run within the model's limit."""
         return row_length(arguments.max_length, self.usual_length, most_tokens(self.model, self.tokenizer))
 
     def wrapper(self, arguments: AttackOptions) -> TaskModelWrapper:
-        """Return what attacks query it through."""
+        """Return the wrapper that attacks query."""
         return wrap_model(
             self.model,
             self.tokenizer,
@@ -86,13 +86,7 @@ class Target:
         )
 
     def settings(self, recipe: str, arguments: AttackOptions, resources: Mapping[str, str]) -> AttackSettings:
-        """Return what the records of its attacks by a recipe are said to be of.
-
-        Args:
-            recipe: the attack's name.
-            arguments: the options of the call.
-            resources: what the attacks are made of, in words.
-        """
+        """Return the settings of the records of a recipe's attacks; `resources` are those of its parts, in words."""
         return AttackSettings(
             run=self.run,
             model=self.digest,
@@ -110,7 +104,7 @@ class Target:
 
 
 def target_loaders(arguments: AttackOptions) -> list[Callable[[], Target]]:
-    """Return what loads each model that the options name, once it is its turn."""
+    """Return one function per model of the options, which loads it."""
     if arguments.half_precision and not torch.cuda.is_available():
         raise AlignAttnError("--half_precision is for CUDA, and there is no such GPU here: leave it out")
     if arguments.run:
@@ -124,7 +118,7 @@ def target_loaders(arguments: AttackOptions) -> list[Callable[[], Target]]:
 
 
 def _check_distinct(runs: Sequence[Path]) -> None:
-    """Refuse copies of one run, whose attacks would be one."""
+    """Refuse copies of one run."""
     known: dict[str, Path] = {}
     for run in runs:
         other = known.setdefault(model_digest(run), run)
@@ -133,17 +127,17 @@ def _check_distinct(runs: Sequence[Path]) -> None:
 
 
 def _record_folders(runs: Sequence[Path]) -> Mapping[Path, str]:
-    """A name for the folder of each run's records, the same whichever runs share the call.
+    """The name of the folder of each run's records, which does not depend on the other runs of the call.
 
-    So attacks go on, and the shards of a run meet, although the next call names other runs beside it. Only runs that
-    would share a name get longer ones.
+    So attacks continue, and shards of a run meet, even if the next call names other runs. Only runs that would share a
+    name get longer ones.
     """
     names = {run: _record_folder(run) for run in runs}
     return names if len(set(names.values())) == len(runs) else short_names(runs, "--run")
 
 
 def _record_folder(model: Path) -> str:
-    # The first part of a path from the root would lead out of the folder of the results.
+    # The root would lead out of the folder of the results.
     parts = model.resolve().parts[1:]
     return "-".join(parts[-2 if is_seed_folder(model) else -1 :])
 
@@ -158,7 +152,7 @@ def _target_of_model(arguments: AttackOptions) -> Target:
         skip_bad_rows=arguments.skip_bad_rows,
     )
     path = Path(arguments.model)
-    # The name of a model on the Hub is no path from here.
+    # A Hub id is no path.
     name = _record_folder(path) if path.is_dir() else path.name
     return _target(name, arguments.model, _check_task(rows))
 
@@ -189,7 +183,7 @@ def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
     loaded, tokenizer = load_pretrained(
         model, AutoModelForSequenceClassification, lacking=lacking, choices=CHECKPOINT, use_safetensors=True
     )
-    # The wrapper reads which inputs a model takes, and peft's takes any.
+    # The wrapper reads the inputs from the signature, and a peft model takes any.
     loaded = merge_adapters(loaded)
     if loaded.config.num_labels != task.num_labels:
         raise AlignAttnError(

@@ -1,4 +1,4 @@
-"""A masked-language head on an encoder, for attacks that propose words in context where no published one is at hand.
+"""Training of a masked-language head on an encoder, for attacks that propose words in context.
 
 The loss is that of Devlin et al. 2019 (BERT), section 3.1, task 1: of the masked tokens 80 % become the mask token,
 10 % a random one, 10 % stay.
@@ -49,12 +49,12 @@ from alignattn.utils.progress import counted
 
 @dataclass(frozen=True)
 class MaskedAccuracy:
-    """How many of the held-out tokens, each hidden behind the mask token, are guessed; shares.
+    """The share of held-out masked tokens that are predicted right.
 
     Attributes:
-        before: by the untrained head (or the model's own, where it has one).
+        before: by the untrained head, or the model's own.
         after: by the trained model.
-        most_frequent_token: by always guessing the most frequent token of the training texts.
+        most_frequent_token: by the most frequent token of the training texts.
     """
 
     before: float
@@ -64,16 +64,16 @@ class MaskedAccuracy:
 
 @dataclass(frozen=True)
 class MaskedLanguageResult:
-    """What `results.json` holds.
+    """The content of `results.json`.
 
     Attributes:
         model: the encoder as the user named it.
         text: the files.
         text_columns: of the tables.
-        train_texts: different texts trained on.
-        held_out_texts: different texts that were kept from the training.
-        cut_texts: how many of all were longer than `max_length`.
-        masked_tokens: held-out ones behind each accuracy.
+        train_texts: number of distinct texts to train on.
+        held_out_texts: number of distinct held-out texts.
+        cut_texts: number of truncated texts.
+        masked_tokens: number of held-out masked tokens.
         masked_accuracy: shares.
         most_frequent_token: the token itself.
         max_length: most tokens of a text.
@@ -102,13 +102,13 @@ class MaskedLanguageResult:
 
 
 def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLanguageResult:
-    """Train a masked-language head and its encoder on texts; save them, and print and write what they guess.
+    """Train a masked-language head and its encoder on texts; save them, and print and write their accuracy.
 
-    The folder loads with `AutoModelForMaskedLM` and `AutoTokenizer`. A twentieth of the different texts is held out. An
-    encoder saved without a head gets one of random weights whose output matrix is the input embeddings.
+    The folder loads with `AutoModelForMaskedLM` and `AutoTokenizer`. A twentieth of the distinct texts is held out. An
+    encoder saved without a head gets a random one with tied embeddings.
 
     Returns:
-        What is written to `results.json`, last of all files.
+        The content of `results.json`, which is written last.
     """
     folder, args = Path(arguments.training.output_dir), training_arguments(arguments.training, TrainingArguments)
     check_free(folder, [RESULTS_FILE, CONFIG_NAME, SAFE_WEIGHTS_NAME])
@@ -164,12 +164,12 @@ def accuracy_lines(result: MaskedLanguageResult, folder: Path) -> str:
         f"  always guessing {result.most_frequent_token!r:<20} {accuracy.most_frequent_token:.1%}",
     ]
     if result.cut_texts:
-        lines.append(f"{result.cut_texts} texts were cut at --max_length {result.max_length} tokens")
+        lines.append(f"--max_length {result.max_length} truncated {result.cut_texts} texts")
     return "\n".join([*lines, f"written to {folder}; give it as --mlm {folder}"])
 
 
 def masked_accuracy(model: PreTrainedModel, batches: Sequence[BatchEncoding], description: str = "measure") -> float:
-    """Return the share of the masked tokens that the model guesses; it is left in the mode that it was in.
+    """Return the share of the masked tokens that the model predicts right; its mode does not change.
 
     Args:
         model: with a masked-language head.
@@ -195,7 +195,7 @@ def _share_of(token: int, batches: Sequence[BatchEncoding]) -> float:
 
 
 def _load(arguments: MaskedLanguageOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    # A checkpoint in half precision would be trained in half precision.
+    # Otherwise a checkpoint in half precision would be trained in half precision.
     model, tokenizer = load_pretrained(
         arguments.model, AutoModelForMaskedLM, choices=CHECKPOINT, dtype=torch.float32, use_safetensors=True
     )
@@ -218,11 +218,11 @@ def _build_trainer(
     refuse_data_parallel(args, "train-mlm")
     train, held_out = (part.remove_columns("is_cut") for part in parts)
     check_full_batch(args, len(train))
-    # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
+    # The Trainer would drop the mask of special tokens, which the collator needs.
     args.remove_unused_columns = False
     log_reports(args.report_to)
     try:
-        # transformers' own takes larger steps the more batches there are (issue 47688), or weighs tokens by batches.
+        # transformers' own multiplies gradients by the accumulation steps (issue 47688), or weighs tokens by batches.
         return AlignmentTrainer(
             model=model,
             args=args,
@@ -232,7 +232,7 @@ def _build_trainer(
             processing_class=tokenizer,
         )
     except (ValueError, TypeError, ImportError) as error:
-        # The Trainer judges some options by itself, such as --report_to; its messages name them.
+        # The Trainer checks some options itself, such as --report_to, and names them.
         raise AlignAttnError(one_line(error)) from error
 
 

@@ -24,8 +24,7 @@ from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.evaluation.calibration import apply_temperature, expected_calibration_error, summarise
 from alignattn.reports.writers import to_text
-from alignattn.robustness.record_files import write_header
-from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings, write_header
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.shard import WHOLE
 

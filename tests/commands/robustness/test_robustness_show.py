@@ -15,8 +15,7 @@ from robustness_helpers import run_robustness
 
 from alignattn.commands.robustness.examples import changed_words, summary_line
 from alignattn.commands.robustness.show import examples_page, render_terminal
-from alignattn.robustness.record_files import read_shown
-from alignattn.robustness.records import AttackRecord
+from alignattn.robustness.records import AttackRecord, read_examples
 from alignattn.utils.errors import AlignAttnError
 
 show = partial(run_robustness, "show")
@@ -59,7 +58,7 @@ def save(folder: Path, *lines: dict[str, Any], end: str = "") -> Path:
 
 
 def records_of(folder: Path, *lines: dict[str, Any]) -> list[Any]:
-    return read_shown(save(folder, *lines))
+    return read_examples(save(folder, *lines))
 
 
 class Page(HTMLParser):
@@ -288,7 +287,7 @@ def test_whole_lines_that_come_while_a_file_is_read_are_not_called_torn(tmp_path
         return from_line(text)
 
     monkeypatch.setattr(AttackRecord, "from_line", read_while_it_grows)
-    assert len(read_shown(path)) == 1
+    assert len(read_examples(path)) == 1
     assert capsys.readouterr().err == ""
 
 
