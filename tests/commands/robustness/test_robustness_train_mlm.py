@@ -298,7 +298,7 @@ def test_a_bad_table_is_named(tiny_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"", "0 different"), (b"one\none\n", "1 different"), (b"\xff\xfe\n\xff", "as text in UTF-8")]
+    ("content", "said"), [(b"", "0 distinct"), (b"one\none\n", "1 distinct"), (b"\xff\xfe\n\xff", "as text in UTF-8")]
 )
 def test_too_little_text_is_refused(content, said, tiny_checkpoint, tmp_path):
     path = tmp_path / "texts.txt"
