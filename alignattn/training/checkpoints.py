@@ -1,4 +1,4 @@
-"""Which checkpoint a killed run goes on from, and what other libraries leave out when they load one."""
+"""The checkpoint from which a killed run resumes, and the parameters that other libraries leave out when loading."""
 
 import shutil
 import zipfile
@@ -25,14 +25,14 @@ _WRITTEN = (
     *("*.model", "chat_template.jinja"),
     *("pytorch_model_fsdp*", "optimizer_*", "global_step*", "zero_to_fp32.py", "latest"),
 )
-"""What a Trainer, a model and a tokenizer write to a checkpoint."""
+"""The files that a Trainer, a model and a tokenizer write to a checkpoint."""
 
 
 def last_whole_checkpoint(output_dir: str | Path) -> Path | None:
-    """Return the newest checkpoint folder of a run that can be resumed, or None.
+    """Return the newest checkpoint folder from which a run can be resumed, or None.
 
-    A run killed while it saved leaves a torn folder behind, which `transformers` would pick up and crash on. The state
-    file is written last, safetensors and zip archives tell a cut file by their ends.
+    A run that is killed while it saves leaves an incomplete folder, which `transformers` would load and crash. The
+    state file is written last; a truncated safetensors file or zip archive is recognised by its end.
 
     Args:
         output_dir: the run's folder, with `checkpoint-<step>` folders in it.
@@ -42,13 +42,13 @@ def last_whole_checkpoint(output_dir: str | Path) -> Path | None:
 
 
 def step_of(checkpoint: Path) -> int | None:
-    """Return the step that the name of a checkpoint's folder says, or None if it says none."""
+    """Return the step in the name of a checkpoint's folder, or None if there is none."""
     step = checkpoint.name.removeprefix(_PREFIX)
     return int(step) if checkpoint.name.startswith(_PREFIX) and step.isdecimal() else None
 
 
 def remove_checkpoints(output_dir: str | Path) -> None:
-    """Remove the checkpoints of a finished run; what a user laid into their folders stays.
+    """Remove the checkpoints of a finished run, but not a user's own files in their folders.
 
     Args:
         output_dir: as for `last_whole_checkpoint`.
@@ -56,7 +56,7 @@ def remove_checkpoints(output_dir: str | Path) -> None:
     for checkpoint in Path(output_dir).glob(f"{_PREFIX}*"):
         if step_of(checkpoint) is None or checkpoint.is_symlink():
             continue
-        # Another process of the same run may be at it, too.
+        # Another process of the same run may remove them at the same time.
         with suppress(FileNotFoundError):
             for entry in list(checkpoint.iterdir()):
                 if not any(fnmatch(entry.name, pattern) for pattern in _WRITTEN):
@@ -70,7 +70,7 @@ def remove_checkpoints(output_dir: str | Path) -> None:
 
 
 def damaged_file(checkpoint: Path) -> Path | None:
-    """Return a file of weights or of the optimizer that was not written to its end, or None if all were.
+    """Return a truncated file of the weights or the optimizer, or None if there is none.
 
     Args:
         checkpoint: a folder.
@@ -98,13 +98,12 @@ def _is_whole(checkpoint: Path) -> bool:
 
 @contextmanager
 def own_parameters_from(checkpoint: str | Path, model: nn.Module) -> Iterator[None]:
-    """While the context lasts, complete each state dict that the model loads by what a checkpoint has of its patches.
+    """While the context lasts, add the patches' parameters from a checkpoint to each state dict that a model loads.
 
-    sentence-transformers loads a checkpoint into a model without them, and then that model's state dict into this one.
+    sentence-transformers loads a checkpoint into an unpatched model, and then that model's state dict into this one.
 
     Args:
-        checkpoint: a folder with `*.safetensors` in it or in its folders, which name parameters from the part that
-            was patched on.
+        checkpoint: a folder with `*.safetensors` in it or in its subfolders, whose names start at the patched part.
         model: with patched parts.
     """
 

@@ -16,27 +16,27 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def shard_slots(model: M, **options: Any) -> M:
-    """Shard the parameters of a patch by FSDP2, in place, before the layers and the model are sharded.
+    """Shard the parameters of a patch with FSDP2, in place, before the layers and the model are sharded.
 
         alignattn.shard_slots(model, mesh=mesh)
         for layer in model.bert.encoder.layer:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
 
-    FSDP2 refuses a group of parameters of several types. Those of a patch are in float32; in a model that was loaded in
-    half precision they need groups of their own, which this makes. In a model in float32 they may, and need not.
+    FSDP2 refuses a group with parameters of several types. Those of a patch are in float32, and need groups of their
+    own in a model that was loaded in half precision. In a model in float32 the call is optional.
 
     Args:
-        model: patched, or around a model that is; nothing of it that holds slots is sharded yet.
+        model: patched, or around a patched model; no module that holds slots is sharded yet.
         **options: of `fully_shard`, such as `mesh`.
 
     Returns:
         `model` itself.
 
     Raises:
-        AlignAttnError: if the slots are sharded already, with the layers that they are in.
+        AlignAttnError: if the slots are already sharded with their layers.
     """
-    # Here, for they take a second, and not every build of torch has them.
+    # Imported here: they take a second, and some builds of torch lack them.
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
     from torch.distributed.tensor import DTensor
 
@@ -54,7 +54,7 @@ def shard_slots(model: M, **options: Any) -> M:
 
 
 class _Reach(torch.autograd.Function):
-    """A tensor as it is, from which parameters are reached that it has no gradient for."""
+    """The identity, which also connects parameters to the graph without a gradient."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, *parameters: Tensor) -> Tensor:
@@ -67,10 +67,10 @@ class _Reach(torch.autograd.Function):
 
 
 def reach_alignment_from_output(model: nn.Module) -> RemovableHandle:
-    """Have the alignment's own networks found from a model's output, as its other parameters are.
+    """Connect the alignment's own networks to a model's output, so that DistributedDataParallel finds them.
 
-    DistributedDataParallel with `find_unused_parameters=True` takes for ready what it does not find from there, and
-    ends in "marked ready only once" when the alignment loss, which leaves beside the output, brings a gradient.
+    With `find_unused_parameters=True` it marks parameters as ready that the output does not reach, and raises "marked
+    ready only once" when the alignment loss, which is no part of the output, gives them a gradient.
     """
 
     def reach(module: nn.Module, _inputs: Any, output: Any) -> Any:

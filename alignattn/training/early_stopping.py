@@ -1,4 +1,4 @@
-"""Early stopping that a killed run goes on with."""
+"""Early stopping that survives a resumption."""
 
 import math
 from collections.abc import Mapping
@@ -9,21 +9,21 @@ from transformers import EarlyStoppingCallback, TrainerControl, TrainerState, Tr
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """transformers' early stopping, which forgets at a kill how long it has waited; this one takes it up.
+    """transformers' early stopping, whose patience counter survives a resumption.
 
     Args:
-        early_stopping_patience: evaluations without a better metric, after which training ends.
-        early_stopping_threshold: what a metric must be better by.
+        early_stopping_patience: number of evaluations without improvement after which training ends.
+        early_stopping_threshold: the minimum improvement.
     """
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take up what the checkpoint kept, or start at zero; a run that had stopped stays so."""
+        """Restore the state of the checkpoint, or start at zero; a run that had stopped stays stopped."""
         callbacks: Any = state.stateful_callbacks or {}
         saved = callbacks.get(type(self).__name__) if state.global_step else None
         self.early_stopping_patience_counter = 0
-        # A copy: the state of the training is written again, with what the checkpoint kept.
+        # A copy: the Trainer writes the state of the checkpoint again.
         for name, value in deepcopy((saved or self.state())["attributes"]).items():
             setattr(self, name, value)
         control.should_training_stop = self.has_stopped
@@ -35,14 +35,14 @@ class EarlyStopping(EarlyStoppingCallback):
 
 
 class JointBest(EarlyStopping):
-    """Early stopping by several metrics: it waits while any is as good as ever, and the best step has all so.
+    """Early stopping by several metrics: any metric at its best resets the patience; the best step has all at theirs.
 
-    So does the code of Veličković et al. 2018, with validation loss and accuracy. It chooses the best step for a
-    trainer that asks it, whether it also ends the training or not.
+    As in the code of Veličković et al. 2018, with validation loss and accuracy. A trainer may ask it for the best step
+    even if it does not end the training.
 
     Args:
-        early_stopping_patience: evaluations in which no metric is as good as its best, after which training ends.
-        metrics: by name, whether more is better.
+        early_stopping_patience: number of evaluations with no metric at its best after which training ends.
+        metrics: for each name, whether greater is better.
     """
 
     def __init__(self, early_stopping_patience: float = math.inf, metrics: Mapping[str, bool] | None = None) -> None:
@@ -61,9 +61,9 @@ class JointBest(EarlyStopping):
     ) -> None:
         """Count the evaluations since one of the metrics was at its best."""
         if not self.metrics.keys() <= metrics.keys():
-            # Of another split.
+            # The metrics of another split.
             return
-        # One that is undefined is as good as none, and nothing would be as good as it.
+        # An undefined metric is never the best: nothing would reach it.
         measured = {name: value for name in self.metrics if not math.isnan(value := metrics[name])}
         is_good = [
             name not in self.best or (value >= self.best[name] if self.metrics[name] else value <= self.best[name])
@@ -78,6 +78,6 @@ class JointBest(EarlyStopping):
             control.should_training_stop = True
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         counter = self.early_stopping_patience_counter
         return {"args": {}, "attributes": {"early_stopping_patience_counter": counter, "best": dict(self.best)}}

@@ -1,4 +1,4 @@
-"""Means of what a training logs."""
+"""Means of the values that a training logs."""
 
 import math
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from alignattn.utils.errors import AlignAttnError
 
 
 class LossMeter(TrainerCallback, ExportableState):
-    """Means of the losses and diagnostics over a logging interval and over the run, a checkpoint's past included.
+    """Means of the losses and diagnostics over a logging interval and over the run, also across a resumption.
 
-    It also stops a run whose loss is no longer finite before anything of it is logged, evaluated or saved.
+    It also stops a run whose loss is no longer finite, before it logs, evaluates or saves anything.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class LossMeter(TrainerCallback, ExportableState):
         self.run_steps: float = 0
 
     def add(self, loss: Tensor, parts: dict[str, Tensor | float]) -> None:
-        """Add what one batch contributes to the means of its step: the total loss and the parts to be logged.
+        """Add the contribution of one batch to the means of its step: the total loss and the logged parts.
 
         Args:
             loss: scalar.
@@ -38,7 +38,7 @@ class LossMeter(TrainerCallback, ExportableState):
             self.interval[name] = self.interval.get(name, 0.0) + value
 
     def take_interval(self) -> dict[str, float]:
-        """Return the means over the steps since the last call, and start anew."""
+        """Return the means over the steps since the last call, and reset them."""
         steps = max(self.interval_steps, 1)
         means = {name: float(value) / steps for name, value in self.interval.items()}
         self.interval, self.interval_steps = {}, 0
@@ -49,12 +49,12 @@ class LossMeter(TrainerCallback, ExportableState):
         return float(self.run_loss) / max(self.run_steps, 1)
 
     def share(self, mean_over_processes: Callable[[dict[str, float]], dict[str, float]]) -> None:
-        """Put the means over processes in the place of what this one summed: a checkpoint keeps the first one's."""
+        """Replace the sums of this process by means over processes: a checkpoint stores those of the first process."""
         self.interval = dict(mean_over_processes({name: float(value) for name, value in self.interval.items()}))
         self.run_loss = mean_over_processes({"run_loss": float(self.run_loss)})["run_loss"]
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         attributes = {
             "interval": {name: float(value) for name, value in self.interval.items()},
             "interval_steps": self.interval_steps,
@@ -66,16 +66,16 @@ class LossMeter(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take up what the checkpoint kept, or start at zero."""
+        """Restore the state of the checkpoint, or start at zero."""
         callbacks: Any = state.stateful_callbacks or {}
         saved = callbacks.get(type(self).__name__) if state.global_step else None
         attributes = (saved or LossMeter().state())["attributes"]
-        # A copy: the state of the training is written again, with what the checkpoint kept.
+        # A copy: the Trainer writes the state of the checkpoint again.
         for name, value in deepcopy(attributes).items():
             setattr(self, name, value)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Count the step, and stop at a loss that is not finite where it would be written anywhere."""
+        """Count the step, and stop at a loss that is not finite before it is written."""
         self.interval_steps += 1
         self.run_steps += 1
         if control.should_log or control.should_save or control.should_evaluate:

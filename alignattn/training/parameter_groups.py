@@ -1,4 +1,4 @@
-"""The optimizer's parameter groups: what a patch adds to a pretrained model learns at rates of its own."""
+"""The optimizer's parameter groups: the parameters that a patch adds have learning rates of their own."""
 
 from collections.abc import Collection
 from typing import Any
@@ -10,7 +10,7 @@ from transformers.trainer_pt_utils import get_parameter_names
 from alignattn.patching import alignment_parameters, function_parameters
 
 ALIGNMENT_LEARNING_RATE = 1e-3
-"""Adversaries and navigators are new networks: at a pretrained model's learning rate they stay at chance."""
+"""Adversaries and navigators are new networks: at the learning rate of a pretrained model they stay at chance."""
 
 WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 """Names of parameters that do not decay, as in `transformers.Trainer`."""
@@ -24,18 +24,16 @@ def parameter_groups(
     slot_learning_rate: float | None = None,
     weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Return the parameter groups that an optimizer takes for a patched model, as `AlignmentTrainer` forms them.
+    """Return the parameter groups of a patched model for an optimizer, as in `AlignmentTrainer`.
 
         optimizer = torch.optim.AdamW(alignattn.parameter_groups(model, learning_rate=2e-5))
 
     Args:
         model: patched, or around a model that is.
-        learning_rate: of the model.
-        alignment_learning_rate: of the alignment's own networks.
-        slot_learning_rate: of the parameters that scores, normalizers and values add to the model; that of the model
-            if None.
-        weight_decay: of the weights, as in `transformers.Trainer`: no biases, no normalisations, and nothing of the
-            alignment's own networks.
+        learning_rate: that of the model.
+        alignment_learning_rate: that of the alignment's own networks.
+        slot_learning_rate: that of the parameters that scores, normalizers and values add; the model's if None.
+        weight_decay: as in `transformers.Trainer`, not for biases and normalisations, nor for the alignment's networks.
     """
     decaying = set(get_parameter_names(model, [nn.LayerNorm], WITHOUT_DECAY))
     groups: list[dict[str, Any]] = [
@@ -57,9 +55,9 @@ def parameter_groups(
 def take_own_groups(
     groups: list[dict[str, Any]], model: nn.Module, alignment_learning_rate: float, slot_learning_rate: float | None
 ) -> list[dict[str, Any]]:
-    """Take what learns at rates of its own out of parameter groups, in place, and return it in groups of its own.
+    """Remove the parameters with learning rates of their own from groups, in place, and return their own groups.
 
-    The alignment's group, if there is one, is the last.
+    The group of the alignment, if there is one, is the last.
     """
     own_groups = []
     if slot_learning_rate is not None:
@@ -89,15 +87,15 @@ def _take(group: dict[str, Any], ids: dict[int, None]) -> list[nn.Parameter]:
 
 
 def add_l2(optimizer: torch.optim.Optimizer, penalty: float, decaying: Collection[str], model: nn.Module) -> None:
-    """Have an optimizer add to each step's gradient that of an L2 penalty, ½ · penalty · |w|², on a model's weights.
+    """Make an optimizer add the gradient of an L2 penalty, ½ · penalty · |w|², on a model's weights in each step.
 
-    It is what `torch.optim.Adam` calls weight decay (Kingma & Ba 2015), of which AdamW is another reading.
+    `torch.optim.Adam` calls it weight decay (Kingma & Ba 2015); AdamW decouples it.
 
     Args:
         optimizer: of the model.
         penalty: 0 for none.
-        decaying: names of the parameters that it is on, without those of the alignment's own networks.
-        model: that is trained.
+        decaying: names of the penalised parameters; those of the alignment's own networks are left out.
+        model: the trained model.
     """
     if penalty == 0:
         return
@@ -105,7 +103,7 @@ def add_l2(optimizer: torch.optim.Optimizer, penalty: float, decaying: Collectio
     held = [values for name, values in model.named_parameters() if name in decaying and id(values) not in own]
 
     def add(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        # A fused optimizer is given gradients that a GradScaler scaled, and divides by the scale itself.
+        # A fused optimizer receives gradients that a GradScaler scaled, and unscales them itself.
         scale = getattr(optimizer, "grad_scale", None)
         for weights in held:
             if weights.grad is not None:

@@ -1,4 +1,4 @@
-"""What a checkpoint's state file must hold for a training to go on from it: transformers unpacks whatever is there."""
+"""The schema of a checkpoint's state file: transformers would unpack anything."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -11,7 +11,7 @@ MAX_COUNT = 2**63 - 1
 
 
 def _in_range(value: Any) -> Any:
-    # Python reads an integer of hundreds of digits where a float is wanted, and cannot add it to one.
+    # Python accepts an integer of hundreds of digits as a float, and cannot add it to one.
     if isinstance(value, int) and abs(value) > MAX_COUNT:
         raise ValueError("it is too large")
     return value
@@ -25,12 +25,12 @@ PositiveCount = Annotated[int, Ge(1), Le(MAX_COUNT)]
 Nothing = Annotated[dict[str, Any], MaxLen(0)]
 
 _WHOLE: dict[str, Any] = {"extra": "forbid"}
-"""For pydantic: a name that a record lacks is refused."""
+"""For pydantic: unknown names are refused."""
 
 
 @dataclass
 class MeterAttributes:
-    """Of `LossMeter`."""
+    """The state of `LossMeter`."""
 
     __pydantic_config__: ClassVar = _WHOLE
 
@@ -52,7 +52,7 @@ class MeterState:
 
 @dataclass
 class PatienceArguments:
-    """What an `EarlyStopping` is made with."""
+    """The arguments of `EarlyStopping`."""
 
     __pydantic_config__: ClassVar = _WHOLE
 
@@ -62,7 +62,7 @@ class PatienceArguments:
 
 @dataclass
 class PatienceAttributes:
-    """Of `EarlyStopping`: for how many evaluations it has waited."""
+    """The state of `EarlyStopping`."""
 
     __pydantic_config__: ClassVar = _WHOLE
 
@@ -81,7 +81,7 @@ class PatienceState:
 
 @dataclass
 class JointBestAttributes(PatienceAttributes):
-    """Of `JointBest`: the best of each of its metrics, beside its patience."""
+    """The state of `JointBest`: also the best of each of its metrics."""
 
     best: dict[str, Number]
 
@@ -98,7 +98,7 @@ class JointBestState:
 
 @dataclass
 class ControlArguments(TrainerControl):
-    """What a `TrainerControl` is made with."""
+    """The arguments of `TrainerControl`."""
 
     __pydantic_config__: ClassVar = _WHOLE
 
@@ -115,7 +115,7 @@ class ControlState:
 
 @dataclass
 class PlainCallbacks:
-    """Those of the plain Trainer that have a state."""
+    """The callbacks of the plain Trainer that have a state."""
 
     __pydantic_config__: ClassVar = _WHOLE
 
@@ -124,7 +124,7 @@ class PlainCallbacks:
 
 @dataclass
 class AlignmentCallbacks(PlainCallbacks):
-    """Those of a Trainer of this package."""
+    """The callbacks of a Trainer of this package that have a state."""
 
     LossMeter: MeterState
     EarlyStopping: PatienceState | None = None
@@ -133,7 +133,7 @@ class AlignmentCallbacks(PlainCallbacks):
 
 @dataclass
 class SavedState(TrainerState):
-    """A state of transformers' Trainer: its own fields, of their types, and those that it goes on with."""
+    """The state of transformers' Trainer, with the fields that a resumption requires."""
 
     __pydantic_config__: ClassVar = _WHOLE
 
@@ -152,11 +152,11 @@ class SavedState(TrainerState):
     stateful_callbacks: PlainCallbacks = field(kw_only=True)  # type: ignore[assignment]  # as they are written
 
     def __post_init__(self) -> None:
-        """Leave what was read as it is, which transformers would make of callbacks."""
+        """Keep the values as read: transformers would fill them from its callbacks."""
 
 
 @dataclass
 class SavedAlignmentState(SavedState):
-    """The same of a Trainer of this package."""
+    """The state of a Trainer of this package."""
 
     stateful_callbacks: AlignmentCallbacks = field(kw_only=True)

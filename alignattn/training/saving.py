@@ -21,30 +21,30 @@ else:
     _Trainer = object
 
 TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
-"""In the words of `torch.save` where the disk takes no more: it says nothing of the disk."""
+"""Words of `torch.save`'s errors when the disk is full; they do not mention the disk."""
 
 TORN_WEIGHTS = re.compile(r".*/\.tmp[A-Za-z0-9]{6}")
-"""Under which safetensors writes a file before it gets its name."""
+"""The names under which safetensors writes a file before it is complete."""
 
 LOWER = (
     "lower --learning_rate, or with an alignment --alignment_learning_rate or its weight; earlier checkpoints are "
     "untouched"
 )
-"""What a user may do where a training left the finite numbers."""
+"""What a user can do when a training diverges."""
 
 ADAM_MOMENTS = 2
-"""Which Adam keeps of each parameter that it trains, each as large as the parameter."""
+"""Adam's states of each parameter, each of the parameter's size."""
 
 ADAMS = ("adamw_torch", "adamw_torch_fused")
 
 
 class SavingMixin(_Trainer):
-    """Makes a Trainer save no weights that are not finite, and say in one line what a disk could not take.
+    """Makes a Trainer refuse to save weights that are not finite, and report a full disk in one line.
 
-    It stands before `transformers.Trainer` or a subclass of it among the bases.
+    It must stand before `transformers.Trainer` or a subclass of it among the bases.
 
     Raises:
-        AlignAttnError: on weights that are not finite, and where the disk refuses a checkpoint, the model or the state.
+        AlignAttnError: if weights are not finite, or a checkpoint, the model or the state cannot be written.
     """
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ class SavingMixin(_Trainer):
             super().save_model(*args, **kwargs)
 
     def _save(self, *args: Any, **kwargs: Any) -> None:
-        """Save as the Trainer does, and the tokenizer without how its last call cut and padded, which it would keep."""
+        """Save as the Trainer does, and the tokenizer without the truncation and padding of its last call."""
         backend = getattr(self.processing_class, "backend_tokenizer", None)
         if backend is not None:
             backend.no_truncation()
@@ -74,7 +74,7 @@ class SavingMixin(_Trainer):
             with self._told_of_the_disk("a checkpoint"):
                 super()._save_checkpoint(*args, **kwargs)
         except AlignAttnError:
-            # It is of no use, and takes the room that a report of the failure needs.
+            # An incomplete checkpoint is useless, and takes the space that the report of the failure needs.
             if not was_there and self.args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -96,14 +96,14 @@ class SavingMixin(_Trainer):
             ) from error
 
     def model_bytes(self) -> int:
-        """Return how many bytes the saved weights take, about: of adapters, theirs alone."""
+        """Return about how many bytes the saved weights take; with adapters, those of the adapters alone."""
         assert self.model is not None
         if hasattr(self.model, "peft_config"):
             return _bytes_of(tensor for tensor in self.model.parameters() if tensor.requires_grad)
         return _bytes_of(self.model.state_dict().values())
 
     def checkpoint_bytes(self) -> int:
-        """Return how many bytes a checkpoint takes at least, about: weights, and what Adam keeps of them."""
+        """Return about how many bytes a checkpoint takes at least: the weights and Adam's state."""
         assert self.model is not None
         if self.args.save_only_model or self.args.optim not in ADAMS:
             return self.model_bytes()
@@ -116,7 +116,7 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def remove_torn_weights(folder: Path) -> None:
-    """Remove what safetensors was writing in a run's folder and its checkpoints when it was killed: it knows no lock.
+    """Remove the incomplete files that a killed run left in its folder and checkpoints; safetensors uses no lock.
 
     Args:
         folder: that no other process writes.

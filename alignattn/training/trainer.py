@@ -43,28 +43,29 @@ class AlignmentMixin(SavingMixin):
 
         class AlignedTrainer(AlignmentMixin, SentenceTransformerTrainer): ...
 
-    It is the first base, before `transformers.Trainer` or a subclass of it. The alignment is added within
-    `training_step`, to what `compute_loss` returns there: the Trainer's, an override's or a `compute_loss_func`'s.
+    It must be the first base, before `transformers.Trainer` or a subclass of it. `training_step` adds the alignment to
+    the task's loss, whether that comes from the Trainer, from an override of `compute_loss` or from a
+    `compute_loss_func`.
 
-    `args` choose training methods, `alignattn.training.methods`. Where one makes several forwards of a batch, the
+    `args` choose training methods (`alignattn.training.methods`). If a method makes several forwards of a batch, the
     alignment is the mean over them.
 
-    The loss of a step is that of its batches put together: each counts by its labels (those that are not -100; by its
-    rows where there are none), and its alignment by its rows, whatever the accumulation steps and processes. For that a
-    `compute_loss` or `compute_loss_func` gets the number of the batch's own labels as `num_items_in_batch`. One that
-    normalises over the whole step by itself says so as for `Trainer`, by `loss_is_scaled_for_ga = True`, and gets the
-    step's.
+    The loss of a step does not depend on how its rows are split into batches and processes: the task's loss of a batch
+    is weighted by its number of labels other than -100 (of rows, if there are no labels), and its alignment by its
+    number of rows. For that, `compute_loss` or `compute_loss_func` receives the number of the batch's own labels as
+    `num_items_in_batch`. A loss that normalises over the whole step declares it as for `Trainer`, by
+    `loss_is_scaled_for_ga = True`, and receives the number of the step's labels.
 
-    Logs `loss` (what is minimised), `task_loss`, `align_loss`, `alignment_weight` (λ at this step) and the alignment's
-    diagnostics (`discriminator_accuracy`, `marginal_error` or `critic_gap`), each a mean over processes. The own
-    networks of the alignment form a parameter group with the learning rate `args.alignment_learning_rate` (default
-    1e-3) and no weight decay, whose gradient is clipped by itself: the `grad_norm` is the model's without them. The
-    parameters that scores, normalizers and values add learn at `args.slot_learning_rate`, if that is given. With a
-    model that is not patched, or patched without an alignment, the loss is the task's.
+    It logs `loss` (the total), `task_loss`, `align_loss`, `alignment_weight` (λ at this step) and the alignment's
+    diagnostic (`discriminator_accuracy`, `marginal_error` or `critic_gap`), each a mean over processes. The alignment's
+    own networks form a parameter group with the learning rate `args.alignment_learning_rate` (default 1e-3) and without
+    weight decay. Their gradient is clipped separately, and `grad_norm` is that of the model without them. The
+    parameters that scores, normalizers and values add have the learning rate `args.slot_learning_rate`, if it is given.
+    For a model that is not patched, or patched without an alignment, the loss is the task's.
 
     Args:
         *args: as for the Trainer.
-        **kwargs: as for the Trainer; `args` need not be `AlignmentArguments`. `model_init` patches what it returns.
+        **kwargs: as for the Trainer. `args` need not be `AlignmentArguments`; `model_init` returns a patched model.
 
     Raises:
         AlignAttnError: on DataParallel (several GPUs in one process), on reentrant gradient checkpointing (at the first
@@ -74,8 +75,8 @@ class AlignmentMixin(SavingMixin):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if not loss_is_scaled(self):
-            # A model's loss is then the mean over a batch's own labels, as for those that ignore what they are given
-            # (transformers issue 47688), and the weight of a batch is right for both.
+            # The loss of every model is then the mean over the batch's own labels, as with models that ignore the
+            # number of items (transformers issue 47688), and the weight of a batch is right for both.
             self.model_accepts_loss_kwargs = False
         self._step_size: StepSize | None = None
         self._batch_sizes: list[tuple[Any, BatchSize]] = []
@@ -98,7 +99,7 @@ class AlignmentMixin(SavingMixin):
             self._step_alignments = torch.compile(step_alignments, backend=backend, mode=mode)
 
     def _refuse_to_load_best(self) -> None:
-        """Refuse what a trainer of another library could not do at the end, and would but log."""
+        """Refuse to load the best model where a trainer of another library would fail at the end and only log it."""
         loads_by_itself = super()._load_from_checkpoint.__func__ is not Trainer._load_from_checkpoint  # type: ignore[attr-defined]
         if self.args.load_best_model_at_end and loads_by_itself and _changes_function(self._model):
             raise AlignAttnError(
@@ -118,7 +119,7 @@ class AlignmentMixin(SavingMixin):
         return [method(self.args, self._model) for method in chosen]
 
     def _check_foldable(self) -> None:
-        """Refuse what could not be folded at the end: adapters that were added, weights that are kept elsewhere."""
+        """Refuse a basis that could not be folded at the end, because of adapters or of sharded weights."""
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
             raise AlignAttnError(
                 "gradient_scope 'basis' is folded into the projections, which DeepSpeed and FSDP keep in parts: take "
@@ -127,7 +128,7 @@ class AlignmentMixin(SavingMixin):
         check_foldable(self._model)
 
     def _leave_out_the_search_for_unused_parameters(self) -> None:
-        """Save DistributedDataParallel a search that a model of transformers with a head of its task needs not."""
+        """Spare DistributedDataParallel its search: a model of transformers with a task head uses all parameters."""
         if self.args.ddp_find_unused_parameters is None and isinstance(self.model, PreTrainedModel):
             self.args.ddp_find_unused_parameters = False
             if self.accelerator.ddp_handler is not None:
@@ -141,21 +142,21 @@ class AlignmentMixin(SavingMixin):
 
     @property
     def meter(self) -> LossMeter:
-        """The means of what is logged."""
+        """The meter of the logged means."""
         callbacks: list[Any] = self.callback_handler.callbacks
         return next(callback for callback in callbacks if isinstance(callback, LossMeter))
 
     @property
     def _warmup(self) -> float:
-        """The share of λ at the present step: linear from 0 during the warm-up."""
+        """The share of λ at the current step: linear from 0 during the warm-up."""
         warmup_steps = getattr(self.args, "alignment_warmup_ratio", 0.0) * self.state.max_steps
         return 1.0 if warmup_steps < 1 else min(1.0, self.state.global_step / warmup_steps)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as the Trainer does; `training_loss` is the mean over the whole run, resumed or not.
 
-        A basis that was learned (`gradient_scope="basis"`) is folded into the projections when all is trained, and the
-        largest condition of A is logged as `basis_condition`.
+        A learned basis (`gradient_scope="basis"`) is folded into the projections at the end, and the largest condition
+        number of A is logged as `basis_condition`.
         """
         for method in self.methods:
             method.before_training()
@@ -171,7 +172,7 @@ class AlignmentMixin(SavingMixin):
         return TrainOutput(output.global_step, mean["train_loss"], output.metrics | mean)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | int | None]:
-        """Return the batches of a step as the Trainer does, and note their size."""
+        """Return the batches of a step as the Trainer does, and record their sizes."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
         self._batch_sizes = [(batch, self._size_of(batch)) for batch in batches]
@@ -184,7 +185,7 @@ class AlignmentMixin(SavingMixin):
         return BatchSize.of(batch, is_shifted=is_shifted, is_of_rows=loss_is_of_rows(self._model))
 
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Take a batch's gradient as the Trainer does, of the task loss and the alignment."""
+        """Compute a batch's gradient as the Trainer does, of the task loss and the alignment."""
         if self.args.n_gpu > 1:  # which no alignment gets here with
             loss: Tensor = super().training_step(model, inputs, *args, **kwargs)
             self.meter.add(loss, {})
@@ -204,16 +205,16 @@ class AlignmentMixin(SavingMixin):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return what a batch adds to the loss of its step.
+        """Return the contribution of a batch to the loss of its step.
 
         Args:
-            compute_loss: of the task, in effect for this Trainer.
-            size: of the batch.
-            is_scaled: whether that is normalised over the step already.
+            compute_loss: the task's loss of this Trainer.
+            size: the size of the batch.
+            is_scaled: whether `compute_loss` normalises over the step.
             model: as for `compute_loss`.
-            inputs: likewise.
-            return_outputs: likewise.
-            num_items_in_batch: likewise.
+            inputs: as for `compute_loss`.
+            return_outputs: as for `compute_loss`.
+            num_items_in_batch: as for `compute_loss`.
         """
         divided = division_after_loss(self, num_items_in_batch)
         task_weight, weight = (1.0, 1.0) if self._step_size is None else self._step_size.weights_of(size)
@@ -222,7 +223,7 @@ class AlignmentMixin(SavingMixin):
             patch.collector.take()  # what a forward before this step left
         if not is_scaled:
             num_items_in_batch = None if size.labels is None else size.labels.clamp(min=1)
-        # What it calls is the task's alone, and processes are averaged over here.
+        # The task's loss alone is computed inside; the mean over processes is taken here.
         averages = is_scaled and self.args.average_tokens_across_devices
         reads_outputs = return_outputs or any(method.reads_outputs for method in self.methods)
 
@@ -259,7 +260,7 @@ class AlignmentMixin(SavingMixin):
     def _alignment(
         self, parts: list[tuple[Patch, Tensor, dict[str, Tensor]]]
     ) -> tuple[float, Tensor, dict[str, Tensor]]:
-        """Return λ, the distance that it is a factor of, and diagnostics; of several patched parts λ is the mean."""
+        """Return λ, the distance that it weights, and the diagnostics; λ is the mean over several patched parts."""
         weights = [patch.config.alignment_weight for patch, _, _ in parts]
         mean = sum(weights) / len(weights)
         factors = [weight / mean if mean > 0 else 1.0 for weight in weights]
@@ -270,7 +271,7 @@ class AlignmentMixin(SavingMixin):
         return self._warmup * mean, distance, diagnostics
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log as the Trainer does, with the parts of the loss beside it."""
+        """Log as the Trainer does, and the parts of the loss."""
         if "loss" in logs:
             logs |= self._mean_over_processes(self.meter.take_interval())
         if "train_loss" in logs:
@@ -284,13 +285,13 @@ class AlignmentMixin(SavingMixin):
         return {name: value / self.accelerator.num_processes for name, value in zip(means, sums, strict=True)}
 
     def _sum_over_processes(self, values: Sequence[Tensor | float]) -> Tensor:
-        # A number is filled in where it is wanted: a copy to a device would be waited for.
+        # A number is filled in on the device: copying it there would synchronise.
         device = self.args.device
         here = [value if isinstance(value, Tensor) else torch.full((), value, device=device) for value in values]
         return self.accelerator.reduce(torch.stack([value.to(device) for value in here]), "sum")
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimizer, with parameter groups for what a patch added to the model."""
+        """Create the optimizer, with parameter groups for the parameters that a patch added."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
         model = self._model if model is None else model
@@ -308,31 +309,31 @@ class AlignmentMixin(SavingMixin):
         return optimizer
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
-        """Load as the Trainer does, with the parameters of the patches where it leaves them out."""
+        """Load as the Trainer does, and the parameters of the patches if it leaves them out."""
         with own_parameters_from(resume_from_checkpoint, self._model):
             super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Save as the Trainer does, what was logged as a mean over processes."""
+        """Save as the Trainer does; the logged values are means over processes."""
         self.meter.share(self._mean_over_processes)
         super()._save_checkpoint(*args, **kwargs)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save as the Trainer does, and what the training methods keep."""
+        """Save as the Trainer does, and the state of the training methods."""
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save:
             for method in self.methods:
                 method.save(Path(output_dir))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load as the Trainer does, and what the training methods keep."""
+        """Load as the Trainer does, and the state of the training methods."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             for method in self.methods:
                 method.load(Path(checkpoint), self._model)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip the model's gradient, and by itself that of the alignment's networks: an adversary's is often huge."""
+        """Clip the gradients of the model and of the alignment's networks separately: an adversary's is often huge."""
         norm = super()._clip_grad_norm(_WithoutAlignment(model))  # type: ignore[no-untyped-call]
         own = alignment_parameters(model)
         if own:
@@ -346,7 +347,7 @@ class AlignmentMixin(SavingMixin):
 class AlignmentTrainer(AlignmentMixin, Trainer):
     """`transformers.Trainer` for a patched model: minimises task loss + λ · mean over layers of A(Q, K).
 
-    Everything else is said of `AlignmentMixin`.
+    `AlignmentMixin` describes the rest.
     """
 
 
@@ -359,10 +360,10 @@ def step_losses(
     """Make the forwards of a batch that training methods ask for.
 
     Args:
-        methods: of which one at most makes several forwards.
+        methods: at most one of them makes several forwards.
         forward: maps a batch to the task's loss, a scalar, and the model's outputs.
         model: that `forward` calls.
-        inputs: the batch; with several forwards it stays as it is.
+        inputs: the batch; with several forwards it is not changed.
 
     Returns:
         The mean task loss of the forwards, a scalar; the outputs of the first one; and the extra loss of each method
@@ -377,7 +378,7 @@ def step_losses(
         with ExitStack() as contexts:
             for method in methods:
                 contexts.enter_context(method.around_forward())
-            # A loss that reads the labels may take them out of what it is given.
+            # A loss that reads the labels may remove them from its inputs.
             loss, found = forward(dict(inputs) if last else inputs)
         losses.append(loss)
         outputs.append(found)
@@ -404,7 +405,7 @@ def _changes_function(model: nn.Module) -> bool:
 
 
 class _WithoutAlignment:
-    """What transformers asks of a model whose gradient it clips: its parameters, here without the alignment's own."""
+    """A model for transformers' clipping of gradients: its parameters without those of the alignment."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -416,7 +417,7 @@ class _WithoutAlignment:
 
 @contextmanager
 def _attributes(target: Any, **values: Any) -> Iterator[None]:
-    """Give an object attributes of its own while the context lasts."""
+    """Set attributes of an object while the context lasts."""
     before = {name: vars(target)[name] for name in values if name in vars(target)}
     vars(target).update(values)
     try:

@@ -1,4 +1,4 @@
-"""How much a batch counts in its step: by what its losses are means over, not by the number of batches."""
+"""The weight of a batch in its step: by the rows or labels that its losses are means over."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 IGNORED_LABEL = -100
-"""Of tokens that a loss leaves out, in PyTorch and transformers."""
+"""The label of tokens that a loss ignores, in PyTorch and transformers."""
 
 PACKED_BOUNDS = "cu_seq_lens_q"
-"""Where a packed batch says where its samples end, `[samples + 1]`, as transformers' `DataCollatorWithFlattening`."""
+"""The key of the bounds of a packed batch's samples, `[samples + 1]`, as in `DataCollatorWithFlattening`."""
 
 
 @dataclass(frozen=True)
 class BatchSize:
-    """What the losses of a batch are means over.
+    """The counts that the losses of a batch are means over.
 
     Attributes:
-        samples: rows; of the alignment loss.
-        labels: that are not ignored, as of tokens; of the task's loss. None where a batch names none, or the loss is a
-            mean over rows.
+        samples: the number of rows, for the alignment loss.
+        labels: the number of labels that are not ignored, for the task's loss; None if the batch has no labels, or the
+            loss is a mean over rows.
     """
 
     samples: int
@@ -29,7 +29,7 @@ class BatchSize:
 
     @property
     def items(self) -> Tensor | int:
-        """What the task's loss is a mean over."""
+        """The count that the task's loss is a mean over."""
         return self.samples if self.labels is None else self.labels
 
     @classmethod
@@ -37,9 +37,9 @@ class BatchSize:
         """Measure a batch.
 
         Args:
-            batch: as a data loader gives it. One whose rows cannot be counted counts as one.
-            is_shifted: whether the loss predicts each token's successor, and the first token's label is never used.
-            is_of_rows: whether the loss is a mean over rows, however many labels each has: `loss_is_of_rows`.
+            batch: from a data loader. If its rows cannot be counted, it counts as one row.
+            is_shifted: whether the loss predicts the next token, so that the first token's label is never used.
+            is_of_rows: whether the loss is a mean over rows, whatever their number of labels (`loss_is_of_rows`).
         """
         if not isinstance(batch, Mapping):
             return cls(1, None)
@@ -56,7 +56,7 @@ class BatchSize:
 
 
 def loss_is_of_rows(model: Any) -> bool:
-    """Return whether a model says, by an attribute of this name, that its loss is a mean over rows, not over labels."""
+    """Return whether the loss of a model is a mean over rows, not over labels: its attribute of this name."""
     return bool(getattr(model, "loss_is_of_rows", False))
 
 
@@ -66,12 +66,12 @@ def _is_column(value: Any) -> TypeGuard[Tensor]:
 
 @dataclass(frozen=True)
 class StepSize:
-    """What the losses of a whole optimizer step are means over.
+    """The counts that the losses of a whole optimizer step are means over.
 
     Attributes:
-        samples: of all its batches, and of all processes that are averaged over.
-        items: likewise.
-        processes: averaged over: gradients are their mean.
+        samples: the number of rows of all its batches and processes.
+        items: the number of rows or labels for the task's loss, likewise.
+        processes: the number of processes; gradients are a mean over them.
     """
 
     samples: Tensor | int
@@ -82,7 +82,7 @@ class StepSize:
     def of(
         cls, batches: Iterable[BatchSize], processes: int, sum_over_processes: Callable[[list[Tensor | int]], Tensor]
     ) -> "StepSize | None":
-        """Return the size of a step of these batches on each of so many processes; None where one batch is the step."""
+        """Return the size of a step with these batches on each process; None if the step is a single batch."""
         sizes = list(batches)
         samples, items = sum(size.samples for size in sizes), sum(size.items for size in sizes)
         if processes > 1:
@@ -100,7 +100,7 @@ class StepSize:
 
 
 def weighted(loss: Tensor, weight: Tensor | float) -> Tensor:
-    """Return the loss times its weight; 0 for a mean over nothing, which is not a number."""
+    """Return the loss times its weight; 0 where the weight is 0, because a mean over nothing is NaN."""
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, loss * weight.to(loss.device), 0.0)
     return loss if weight == 1.0 else loss * weight
