@@ -1,10 +1,10 @@
 """The basis of a head in which queries and keys have equal means and covariances, from their moments in closed form.
 
-A normalizer that ignores a constant added to a row sees q · k up to a constant a query. So for any invertible A and any
-vector c of a head, q' = Aᵀ q and k' = A⁻¹ k + c attend as q and k do (van Nierop 2024, arXiv 2412.14543). With
+A shift-invariant normalizer sees q · k up to a constant for each query. So for any invertible A and any vector c of a
+head, q' = Aᵀ q and k' = A⁻¹ k + c give the same attention as q and k (van Nierop 2024, arXiv 2412.14543). Let
 S = Σ_q^(-1/2) (Σ_q^(1/2) Σ_k Σ_q^(1/2))^(1/2) Σ_q^(-1/2), the Monge map between two Gaussians, A = S^(1/2), which is
-symmetric, and c = A μ_q - A⁻¹ μ_k, the means of q' and k' are equal, and so are their covariances:
-A Σ_q A = A⁻¹ Σ_k A⁻¹, because S Σ_q S = Σ_k.
+symmetric, and c = A μ_q - A⁻¹ μ_k. Then q' and k' have equal means and equal covariances, A Σ_q A = A⁻¹ Σ_k A⁻¹,
+because S Σ_q S = Σ_k.
 """
 
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 Form = Literal["full", "centre", "uncentred"]
-"""What is made equal: means and covariances; means alone, A = I; or the uncentred second moments alone, c = 0."""
+"""The moments that become equal: means and covariances; means alone, A = I; or uncentred second moments, c = 0."""
 
 CONDITION_BOUND = 100.0
-"""Largest ratio of A's eigenvalues: float32 then keeps four digits of what the products cancel."""
+"""Largest ratio of A's eigenvalues, with which float32 keeps four digits of the products."""
 MIN_VARIANCE = 1e-4
-"""Of a direction, over the mean of all: a covariance that has less is shrunk towards a multiple of the identity."""
+"""Smallest variance of a direction, relative to the mean: a covariance with less is shrunk towards the identity."""
 CONSTANT = 1e-12
-"""Variance of points that are one but for rounding, over their mean square length."""
+"""Variance of points that differ by rounding only, relative to their mean square length."""
 
 
 def cloud(features: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -41,7 +41,7 @@ def cloud(features: Tensor, mask: Tensor | None = None) -> Tensor:
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over the points of one cloud a head, from which means and covariances follow, in float64.
+    """The sums over the points of each head that give means and covariances, in float64.
 
     Attributes:
         count: number N of points, a scalar.
@@ -55,7 +55,7 @@ class Moments:
 
     @classmethod
     def of(cls, points: Tensor) -> "Moments":
-        """Return those of points `[H, N, d]`."""
+        """Return the moments of points `[H, N, d]`."""
         # Not every device has float64.
         points = points.detach().to("cpu" if points.device.type == "mps" else points.device, torch.float64)
         count = torch.tensor(float(points.shape[1]), dtype=torch.float64, device=points.device)
@@ -63,7 +63,7 @@ class Moments:
 
     @classmethod
     def none(cls, num_heads: int, size: int) -> "Moments":
-        """Return those of no points of H heads of size d."""
+        """Return the moments of no points, for H heads of size d."""
         return cls.of(torch.zeros(num_heads, 0, size))
 
     def cpu(self) -> "Moments":
@@ -71,11 +71,11 @@ class Moments:
         return Moments(self.count.cpu(), self.total.cpu(), self.outer.cpu())
 
     def packed(self) -> Tensor:
-        """Return all sums as one vector, which may be added to others'."""
+        """Return all sums as one vector; vectors can be added."""
         return torch.cat([self.count[None], self.total.flatten(), self.outer.flatten()])
 
     def unpacked(self, vector: Tensor) -> "Moments":
-        """Return the sums of a vector as `packed` gives it, in the shapes of these."""
+        """Return the moments of a vector from `packed`, in the shapes of these."""
         total, outer = vector[1:].split([self.total.numel(), self.outer.numel()])
         return Moments(vector[0], total.view_as(self.total), outer.view_as(self.outer))
 
@@ -94,7 +94,7 @@ class Moments:
 
     @property
     def covariance(self) -> Tensor:
-        """Σ, `[H, d, d]`; zero where the points are one but for rounding."""
+        """Σ, `[H, d, d]`; zero if the points differ by rounding only."""
         covariance = self.second - self.mean[:, :, None] * self.mean[:, None, :]
         is_constant = _trace(covariance) <= CONSTANT * _trace(self.second)
         return covariance.masked_fill(is_constant[:, None, None], 0)
@@ -102,16 +102,16 @@ class Moments:
 
 @dataclass(frozen=True)
 class Basis:
-    """A change of basis of each head that its attention does not see: q' = A q, k' = A⁻¹ k + c; on the CPU, in float64.
+    """A change of basis of each head, q' = A q and k' = A⁻¹ k + c, that keeps its attention; on the CPU, in float64.
 
     Attributes:
         matrix: A, symmetric, `[H, d, d]`.
         inverse: A⁻¹, `[H, d, d]`.
         shift: c, `[H, d]`.
-        condition: of A, `[H]`.
+        condition: condition number of A, `[H]`.
         shrinkage: share of the identity in the covariances, the larger of both, `[H]`.
-        is_bounded: whether A is not what the moments ask for: its condition would exceed the bound, or one of both
-            clouds is a point, `[H]` bool.
+        is_bounded: whether A was limited: its condition number would exceed the bound, or one of the clouds is a point,
+            `[H]` bool.
     """
 
     matrix: Tensor
@@ -123,7 +123,7 @@ class Basis:
 
     @classmethod
     def of_logarithm(cls, log_matrix: Tensor, query_mean: Tensor, key_mean: Tensor) -> "Basis":
-        """Return that of A = exp(B) in which these means agree.
+        """Return the basis with A = exp(B) in which these means are equal.
 
         Args:
             log_matrix: B, symmetric, `[H, d, d]` float64 on the CPU.
@@ -147,7 +147,7 @@ class Basis:
 
 
 def shrunk(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (1 - ρ) Σ + ρ m I, m the mean variance, with the least ρ that leaves no direction almost without variance.
+    """Return (1 - ρ) Σ + ρ m I, m the mean variance, with the smallest ρ that gives every direction `MIN_VARIANCE`.
 
     Args:
         covariance: Σ, `[H, d, d]`.
@@ -178,12 +178,12 @@ def monge_map(source: Tensor, target: Tensor) -> Tensor:
 
 
 def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
-    """Return the basis in which queries and keys with these moments agree.
+    """Return the basis in which queries and keys have equal moments.
 
     Args:
-        query: of `[H, d]`.
-        key: of the same heads.
-        form: what is made equal.
+        query: the moments of the queries.
+        key: those of the keys of the same heads.
+        form: the moments that become equal.
     """
     query, key = query.cpu(), key.cpu()
     num_heads, size = query.total.shape
@@ -208,16 +208,16 @@ def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
 
 
 def random_basis(balancing: Basis, query: Moments, key: Moments, form: Form, generator: torch.Generator) -> Basis:
-    """Return the control of a balancing basis: A with the same eigenvalues and random eigenvectors, the same means.
+    """Return the control of a balancing basis: A with the same eigenvalues and random eigenvectors, and equal means.
 
-    Attention sees neither, and a step of Adam or of weight decay sees both: what the moments add shows against it.
+    Attention is invariant to both bases, Adam and weight decay are not: a comparison shows the effect of the moments.
 
     Args:
-        balancing: of the same moments, as `balancing_basis` gives it.
-        query: as there.
-        key: likewise.
+        balancing: the result of `balancing_basis` for the same moments.
+        query: as for `balancing_basis`.
+        key: as for `balancing_basis`.
         form: `full`, or `uncentred`, whose c is 0.
-        generator: that the eigenvectors are drawn by, uniform over the rotations (Mezzadri 2007, section 5).
+        generator: draws the eigenvectors, uniform over the rotations (Mezzadri 2007, section 5).
     """
     values = torch.linalg.eigvalsh(balancing.matrix)
     orthogonal, triangular = torch.linalg.qr(torch.randn(balancing.matrix.shape, generator=generator).double())
@@ -229,7 +229,7 @@ def random_basis(balancing: Basis, query: Moments, key: Moments, form: Form, gen
 
 
 def _shift(matrix: Tensor, inverse: Tensor, query_mean: Tensor, key_mean: Tensor) -> Tensor:
-    """c, by which the means of A q and A⁻¹ k + c agree."""
+    """Return c, for which the means of A q and A⁻¹ k + c are equal."""
     return _times(matrix, query_mean) - _times(inverse, key_mean)
 
 
@@ -242,7 +242,7 @@ def _bounded(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _power(matrix: Tensor, exponent: float) -> Tensor:
-    """A power of symmetric matrices `[H, d, d]`; rounding may leave an eigenvalue of a singular one just below 0."""
+    """Return a power of symmetric matrices `[H, d, d]`; rounding may leave an eigenvalue just below 0."""
     values, vectors = torch.linalg.eigh(matrix)
     return vectors * values.clamp_min(0).pow(exponent)[:, None] @ vectors.mT
 

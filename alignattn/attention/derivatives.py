@@ -1,4 +1,4 @@
-"""Derivatives that were not written: asking for one is an error, where autograd alone would return zero or NaN."""
+"""Errors for derivatives that are not implemented, where autograd alone would return zero or NaN."""
 
 import functools
 from collections.abc import Callable
@@ -14,9 +14,8 @@ from alignattn.utils.errors import AlignAttnError
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate the backward of a `torch.autograd.Function` so that a second derivative is an error.
 
-    `torch.autograd.function.once_differentiable` makes it one only where the incoming gradient requires a gradient
-    itself and all of the graph is walked: `torch.autograd.grad` towards the inputs would miss the derivative's share
-    without a word.
+    `torch.autograd.function.once_differentiable` raises only if the incoming gradient requires a gradient and the whole
+    graph is traversed: `torch.autograd.grad` with respect to the inputs would silently miss a part of the derivative.
 
     Args:
         backward: takes the context and the incoming gradients, and returns a gradient or a tuple of them.
@@ -24,7 +23,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(backward)
     def wrapper(ctx: Any, *gradients: Tensor) -> Any:
-        # A compiler refuses second derivatives by itself.
+        # A compiler refuses second derivatives itself.
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             with torch.no_grad():
                 return backward(ctx, *gradients)
@@ -33,7 +32,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             found = backward(unpacked, *gradients)
         sources = [*unpacked.saved_tensors, *gradients]
         if not any(source is not None and source.requires_grad for source in sources):
-            # The gradient was made in the forward pass: what it depends on is not at hand.
+            # The gradient was computed in the forward pass, and its sources are not available.
             sources = [torch.empty((), requires_grad=True)]
         parts = found if isinstance(found, tuple) else (found,)
         refused = tuple(part if part is None else _NotTwice.apply(part, *sources) for part in parts)  # type: ignore[no-untyped-call]
@@ -43,7 +42,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Unpacked:
-    """A context whose saved tensors are read once: checkpointing unpacks them no second time."""
+    """A context whose saved tensors are read once: checkpointing cannot unpack them twice."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx
@@ -54,7 +53,7 @@ class _Unpacked:
 
 
 class _NotTwice(torch.autograd.Function):
-    """Passes a gradient on, which depends on `sources` in a way that is not written down."""
+    """The identity on a gradient that depends on `sources` by a derivative that is not implemented."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, *sources: Tensor | None) -> Tensor:
@@ -69,11 +68,11 @@ class _NotTwice(torch.autograd.Function):
 
 
 def check_reverse_mode(name: str, *inputs: Any) -> None:
-    """Refuse forward-mode differentiation (`torch.func.jvp`), of which a custom operation says nothing.
+    """Refuse forward-mode differentiation (`torch.func.jvp`), which a custom operation does not support.
 
     Args:
-        name: of what is differentiated, for the message.
-        *inputs: tensors and others, which are passed over.
+        name: the name of the normalizer, for the message.
+        *inputs: tensors; other values are ignored.
     """
     if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return

@@ -1,4 +1,4 @@
-"""How far apart the queries and the keys of a head lie, as distributions over tokens."""
+"""Distances between the queries and the keys of a head, as distributions over tokens."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,15 @@ from alignattn.attention.basis import Moments, balancing_basis, cloud
 NUM_DIRECTIONS = 64
 DIRECTIONS_SEED = 0
 FRAME_DIRECTIONS = 128
-"""Of `spread_distance`, or a few more: whole orthonormal frames."""
+"""Minimum number of directions of `spread_distance`: whole orthonormal frames."""
 HALVES_SEED = 0
 HIDDEN = 32
 DISCRIMINATOR_STEPS = 150
 DISCRIMINATOR_RATE = 1e-2
 DISCRIMINATOR_SEED = 0
-"""Of `c2st_accuracy`: more steps fit the tokens that are learned from, and tell no more of the others."""
+"""The training of `c2st_accuracy`: more steps overfit."""
 NO_SPREAD = 1e-12
-"""A feature that does not vary is left as it is, but for its mean."""
+"""The smallest standard deviation of a feature that is divided by; a constant feature is only centred."""
 
 
 def sliced_wasserstein(
@@ -29,17 +29,17 @@ def sliced_wasserstein(
     """Return the sliced 2-Wasserstein distance between queries and keys, in units of their size.
 
     Queries and keys of all samples form one cloud each. The distance (Bonneel et al. 2015, eq. 8; the root of the mean
-    over random directions of the squared one-dimensional distance) is divided by the root mean square length of
-    both clouds: a model that only shrinks its queries and keys does not come out as better aligned.
+    over random directions of the squared one-dimensional distance) is divided by the root mean square length of both
+    clouds, so that smaller queries and keys are not better aligned.
 
     Args:
         query: `[B, H, n, d]`.
         key: `[B, H, n, d]`.
         mask: `[B, n]` bool, True = a real token; None = all are real.
-        num_directions: how many directions; they are drawn with a fixed seed.
+        num_directions: number of directions, drawn with a fixed seed.
 
     Returns:
-        `[H]`, one distance a head: 0 for equal clouds, about sqrt(2 / d) for two far-off points of equal length.
+        `[H]`, a distance for each head: 0 for equal clouds, about sqrt(2 / d) for two distant points of equal length.
     """
     query, key = (_cloud(features, mask) for features in (query, key))
     generator = torch.Generator().manual_seed(DIRECTIONS_SEED)
@@ -53,8 +53,8 @@ def energy_distance(query: Tensor, key: Tensor, mask: Tensor | None = None) -> T
     """Return the energy distance 2 E|q - k| - E|q - q'| - E|k - k'| of queries and keys, in units of their size.
 
     Queries and keys of all samples form one cloud each (Székely & Rizzo 2013, "Energy statistics"). The expectations
-    are means over all pairs, those of a point with itself included: the V-statistic. It is never negative; N points
-    each of equal distributions give about 2 E|q - q'| / N, not 0. As in `sliced_wasserstein`, the result is divided by
+    are means over all pairs, including a point with itself: the V-statistic, which is never negative. N points of each
+    of two equal distributions give about 2 E|q - q'| / N, not 0. As in `sliced_wasserstein`, the result is divided by
     the root mean square length of both clouds. Memory grows with the square of the number of points.
 
     Args:
@@ -63,7 +63,7 @@ def energy_distance(query: Tensor, key: Tensor, mask: Tensor | None = None) -> T
         mask: `[B, n]` bool, True = a real token; None = all are real.
 
     Returns:
-        `[H]`, one distance a head: 0 for equal clouds.
+        `[H]`, a distance for each head: 0 for equal clouds.
     """
     query, key = (_cloud(features, mask) for features in (query, key))
     distance = 2 * _mean_distance(query, key) - _mean_distance(query, query) - _mean_distance(key, key)
@@ -73,14 +73,14 @@ def energy_distance(query: Tensor, key: Tensor, mask: Tensor | None = None) -> T
 
 @dataclass(frozen=True)
 class Distances:
-    """`spread_distance` of queries and keys, and what is left of it once the two are balanced; each `[H]` float64.
+    """`spread_distance` of queries and keys, as they are and balanced, and its floor; each `[H]` float64.
 
-    All three are between clouds of as many points, which A and c of the balanced basis have not seen.
+    All three compare equally many points, which were not used for A and c of the balanced basis.
 
     Attributes:
         as_is: as attention receives them.
-        balanced: in the basis in which their means and covariances agree, which attention does not see.
-        floor: between two halves of one cloud, mean of that of queries and that of keys: what 0 looks like.
+        balanced: in the basis in which their means and covariances are equal.
+        floor: between two halves of one cloud, mean of queries and keys: the estimate for equal distributions.
     """
 
     as_is: Tensor
@@ -89,11 +89,10 @@ class Distances:
 
 
 def spread_distance(query: Tensor, key: Tensor) -> Tensor:
-    """Return the sliced 2-Wasserstein distance of two clouds of as many points, in units of their spread.
+    """Return the sliced 2-Wasserstein distance of two clouds with equally many points, in units of their spread.
 
-    As `sliced_wasserstein`, but divided by the root mean square distance of the points from their own cloud's mean,
-    which no shift common to a cloud changes, and over whole orthonormal frames of directions: over each the part that
-    comes of the means is exact, however the clouds are rotated.
+    As `sliced_wasserstein`, but divided by the root mean square distance of the points from their cloud's mean, which
+    is invariant to shifts, and over whole orthonormal frames of directions, which make the part of the means exact.
 
     Args:
         query: `[H, N, d]`.
@@ -105,7 +104,7 @@ def spread_distance(query: Tensor, key: Tensor) -> Tensor:
     query, key = (points.to("cpu", torch.float64) for points in (query, key))
     middle = (query.mean(dim=1, keepdim=True) + key.mean(dim=1, keepdim=True)) / 2
     directions = _frames(query.shape[-1])
-    # Where both have their origin, float32 has digits to spare. NumPy sorts it 30 times as fast as torch.
+    # Around the common mean float32 is precise enough. NumPy sorts it 30 times as fast as torch.
     along_query, along_key = (
         np.sort((directions.mT @ (points - middle).mT).float().numpy(), axis=-1) for points in (query, key)
     )
@@ -117,8 +116,8 @@ def spread_distance(query: Tensor, key: Tensor) -> Tensor:
 def measure_distances(query: Tensor, key: Tensor) -> Distances:
     """Return the distance of queries and keys as they are and balanced, and its floor.
 
-    The tokens are halved at random, with a fixed seed, and pooled whatever sample they are of: one half gives the
-    moments, the other is measured.
+    The tokens of all samples are pooled and halved at random, with a fixed seed: one half gives the moments, the other
+    is measured.
 
     Args:
         query: `[H, N, d]`.
@@ -205,14 +204,14 @@ def _drawn(points: Tensor, count: int) -> Tensor:
 
 
 def halves(points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two halves of points `[H, N, d]`, the same of every cloud with N points; one point is both its halves."""
+    """Return two halves of points `[H, N, d]`, the same for every cloud of N points; a single point is both halves."""
     order = torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(HALVES_SEED))
     half = max(len(order) // 2, 1)
     return points[:, order[:half].to(points.device)], points[:, order[-half:].to(points.device)]
 
 
 def _frames(size: int) -> Tensor:
-    """Directions as the columns of random orthogonal matrices, `[d, K]`."""
+    """Return directions as the columns of random orthogonal matrices, `[d, K]`."""
     generator = torch.Generator().manual_seed(DIRECTIONS_SEED)
     count = -(-FRAME_DIRECTIONS // size)
     frames = torch.linalg.qr(torch.randn(count, size, size, generator=generator, dtype=torch.float64)).Q
@@ -220,7 +219,7 @@ def _frames(size: int) -> Tensor:
 
 
 def _mean_distance(first: Tensor, second: Tensor) -> Tensor:
-    # Products of matrices would lose the digits of close points.
+    # Matrix products would lose the digits of close points.
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist").mean(dim=(1, 2))
 
 

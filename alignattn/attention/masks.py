@@ -1,4 +1,4 @@
-"""Which query may attend which key, beside a mask of pairs: the edges of a graph, other tokens, packed batches."""
+"""Masks other than a tensor of pairs: the edges of a graph, keys of other tokens, packed batches."""
 
 import weakref
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from alignattn.utils.errors import AlignAttnError
 
 @dataclass(frozen=True)
 class Segments:
-    """Which rows of a tensor `[E, …]` belong together.
+    """A partition of the rows of a tensor `[E, …]` into segments.
 
     Attributes:
         index: `[E]` int64, the segment of each row, from 0; in any order.
-        count: segments there are; some may have no row.
+        count: number of segments; some may have no row.
     """
 
     index: Tensor
@@ -33,11 +33,11 @@ class Segments:
         return empty.scatter_reduce(0, self._expanded(rows), rows, "amax", include_self=False)
 
     def spread(self, values: Tensor) -> Tensor:
-        """Return the value of its segment for each row, `[E, …]`, of `[count, …]`."""
+        """Return for each row the value of its segment, `[E, …]`, given `[count, …]`."""
         return values.index_select(0, self.index)
 
     def total(self, rows: Tensor) -> Tensor:
-        """Return the sum of its segment for each row, `[E, …]`."""
+        """Return for each row the sum of its segment, `[E, …]`."""
         return self.spread(self.sum(rows))
 
     def _expanded(self, rows: Tensor) -> Tensor:
@@ -46,12 +46,12 @@ class Segments:
 
 @dataclass(frozen=True)
 class Edges:
-    """Which query may attend which key, in place of a mask: one pair an edge.
+    """The pairs of a query and a key that it may attend, in place of a mask.
 
     Attributes:
         query: `[E]` int64, the node that attends.
         key: `[E]` int64, the node that it attends.
-        nodes: n, of them; a node without an edge attends nothing, and what it attends to is 0.
+        nodes: number n of nodes; a node without an edge attends nothing, and its output is 0.
     """
 
     query: Tensor
@@ -65,18 +65,18 @@ class Edges:
 
     @property
     def transposed(self) -> "Edges":
-        """The edges the other way round."""
+        """The reversed edges."""
         return Edges(self.key, self.query, self.nodes)
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """What came before the queries of a call, where a decoder attends a query at a time.
+    """The earlier queries of a decoder that attends by one query at a time.
 
     Attributes:
-        queries: how many there were; the call's own stand at the positions that follow.
-        spent: `[B, H, 1, m]`, the sum of the weights that they gave each key, -inf for one without a budget;
-            None where it was not kept.
+        queries: their number; the queries of the call have the positions that follow.
+        spent: `[B, H, 1, m]`, the sum of the weights that they gave each key, -inf for a key without a budget; None if
+            it was not recorded.
     """
 
     queries: int = 0
@@ -88,12 +88,12 @@ NOTHING_EARLIER = Earlier()
 
 @dataclass(frozen=True)
 class CrossMask:
-    """The masks of both sides of attention across, as of an image's regions to a question's words.
+    """The masks of queries and keys of different tokens, such as an image's regions and a question's words.
 
     Attributes:
         query: `[B, n]` bool, True = a real token; None = all are.
-        key: `[B, m]`, likewise, of the tokens that are attended.
-        earlier: what came before these queries.
+        key: `[B, m]` bool, likewise.
+        earlier: the queries before these.
     """
 
     query: Tensor | None
@@ -102,21 +102,21 @@ class CrossMask:
 
     @property
     def pairs(self) -> Tensor | None:
-        """`[B, 1, 1, m]` bool, True where a query may attend: at real keys; queries at padding do, too."""
+        """`[B, 1, 1, m]` bool, True at real keys, which all queries may attend, also those at padding."""
         return None if self.key is None else self.key[:, None, None, :]
 
     @property
     def transposed(self) -> "CrossMask":
-        """The same of keys that attend queries."""
+        """The mask of keys that attend queries."""
         return CrossMask(self.key, self.query)
 
 
 Mask = Tensor | Edges | CrossMask
-"""What tells which query may attend which key: of pairs, the edges of a graph, or of other tokens."""
+"""A mask of pairs, the edges of a graph, or the masks of both sides."""
 
 
 def pairs_of(mask: Tensor | CrossMask | None) -> Tensor | None:
-    """Return what of a mask is one of pairs, `[B, 1, n or 1, m]`, or None."""
+    """Return the mask of pairs, `[B, 1, n or 1, m]`, or None."""
     return mask.pairs if isinstance(mask, CrossMask) else mask
 
 
@@ -124,7 +124,7 @@ EdgeScore = Callable[[Tensor, Tensor, Edges], Tensor]
 """Maps queries and keys `[n, H, d]` to the scores of the edges, `[E, H]`."""
 
 EdgeNormalizer = Callable[[Tensor, Segments], Tensor]
-"""Maps scores `[E, H]` to weights `[E, H]`, which of each segment sum to 1."""
+"""Maps scores `[E, H]` to weights `[E, H]` that sum to 1 over each segment."""
 
 
 def attend_edges(
@@ -139,7 +139,7 @@ def attend_edges(
     """Attend along edges: O_i = Σ_j N(S(q_i, k_j)) v_j over the edges (i, j) of each query i.
 
     Args:
-        query: `[1, H, n, d]`; a graph is one sample, and several are one that does not hang together.
+        query: `[1, H, n, d]`; several graphs are one sample with separate components.
         key: `[1, H, n, d]`.
         value: `[1, H, n, d]`.
         edges: of n nodes.
@@ -154,13 +154,13 @@ def attend_edges(
     weights = normalizer(score(by_node[0], by_node[1], edges), edges.by_query).to(value.dtype)
     weights = F.dropout(weights, p=dropout, training=dropout > 0)
     moved = weights[..., None] * by_node[2].index_select(0, edges.key)
-    # Heads and features as one: of rows that lie in one piece the sum is several times faster.
+    # Heads and features are joined: the sum is several times faster for contiguous rows.
     attended = edges.by_query.sum(moved.flatten(1)).view(edges.nodes, *moved.shape[1:])
     return attended.transpose(0, 1)[None], weights.transpose(0, 1)[None]
 
 
 def pairwise(score: Callable[[Tensor, Tensor], Tensor], query: Tensor, key: Tensor, edges: Edges) -> Tensor:
-    """Return the scores of edges, `[E, H]`, by a score of all pairs, to which each edge is a sample of one pair.
+    """Return the scores of edges, `[E, H]`, by a score of all pairs: each edge is passed as a sample of one pair.
 
     Args:
         score: maps queries `[B, H, n, d]` and keys `[B, H, m, d]` to `[B, H, n, m]`.
@@ -174,15 +174,14 @@ def pairwise(score: Callable[[Tensor, Tensor], Tensor], query: Tensor, key: Tens
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the tokens of a packed row, T in all, stand in a padded batch of its B samples, and the reverse.
+    """The places of the T tokens of a packed row in a padded batch of its B samples, and the reverse.
 
-    Outside attention a row costs what its tokens cost; in attention, and in an alignment, its samples are what they are
-    in a padded batch: none meets another.
+    In attention and in an alignment the samples of a packed row are treated as in a padded batch: none meets another.
 
     Attributes:
-        tokens: `[B, n]` int64 with n the longest sample, the place in the row; at padding that of some token.
+        tokens: `[B, n]` int64, with n the longest sample: the place in the row, at padding that of any token.
         is_real: `[B, n]` bool.
-        places: `[T]` int64, the place in the flattened batch, of each token of the row.
+        places: `[T]` int64, the place of each token of the row in the flattened batch.
     """
 
     tokens: Tensor
@@ -191,7 +190,7 @@ class Packing:
 
     @classmethod
     def of(cls, bounds: Tensor) -> "Packing":
-        """Build it of the sums of the lengths so far, `[B + 1]`, from 0 to T; each sample has a token."""
+        """Build it from the cumulative lengths `[B + 1]`, from 0 to T; each sample has a token."""
         bounds = bounds.long()
         lengths = bounds.diff()
         offsets = torch.arange(int(lengths.max()), device=bounds.device)
@@ -200,18 +199,18 @@ class Packing:
         return cls(tokens, is_real, is_real.flatten().nonzero()[:, 0])
 
     def padded(self, row: Tensor) -> Tensor:
-        """Return what belongs to the tokens of a row, `[1, T, …]`, as a batch, `[B, n, …]`."""
+        """Return a row `[1, T, …]` as a padded batch `[B, n, …]`."""
         return row[0].index_select(0, self.tokens.flatten()).unflatten(0, self.tokens.shape)
 
     def packed(self, batch: Tensor) -> Tensor:
-        """Return what belongs to the tokens of a batch, `[B, n, …]`, as a row, `[1, T, …]`."""
+        """Return a padded batch `[B, n, …]` as a row `[1, T, …]`."""
         return batch.flatten(0, 1).index_select(0, self.places)[None]
 
     def pairs(self, mask: Tensor | None) -> Tensor:
-        """Return which query may attend which key, `[B, 1, n, n]` bool, as a padded batch has it.
+        """Return the mask of pairs of the padded batch, `[B, 1, n, n]` bool.
 
         Args:
-            mask: of the row, `[1, 1, T, T]` bool, such as that of a sliding window; None = within a sample all may.
+            mask: of the row, `[1, 1, T, T]` bool, such as that of a sliding window; None = all pairs within a sample.
         """
         may = self.is_real[:, None, None, :].expand(-1, 1, self.is_real.shape[1], -1)
         if mask is None:
@@ -221,7 +220,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class _Known:
-    """What a row was given by, and how it is packed."""
+    """The bounds of a row, and its packing."""
 
     bounds: weakref.ref[Tensor]
     of_keys: weakref.ref[Tensor]
@@ -230,27 +229,27 @@ class _Known:
     packing: Packing
 
     def is_of(self, bounds: Tensor, of_keys: Tensor, length: int) -> bool:
-        """Whether it was given by these very tensors, and they have not been written to since."""
+        """Return whether the bounds are these very tensors, and unchanged."""
         is_same = self.bounds() is bounds and self.of_keys() is of_keys and self.length == length
         return is_same and self.versions == (bounds._version, of_keys._version)
 
 
 _newest: _Known | None = None
-"""Of the last row: the layers of a model share it, and its numbers are read once."""
+"""The packing of the last row: the layers of a model share it, and its bounds are read once."""
 
 
-# What a row looks like is read from its numbers, which a compiler does not know.
+# The packing depends on the values of the bounds, which a compiler does not know.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
-    """Return how a row is packed.
+    """Return the packing of a row.
 
     Args:
-        bounds: the sums of its samples' lengths so far, `[B + 1]`.
-        of_keys: likewise, as the keys' are given; None = the same.
-        length: tokens T of the row.
+        bounds: the cumulative lengths of its samples, `[B + 1]`.
+        of_keys: those of the keys; None = the same.
+        length: number T of tokens of the row.
 
     Raises:
-        AlignAttnError: if they do not rise from 0 to T, or those of the keys are others.
+        AlignAttnError: if they do not rise from 0 to T, or those of the keys differ.
     """
     global _newest
     of_keys, known = bounds if of_keys is None else of_keys, _newest
@@ -267,7 +266,7 @@ def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
             f"{bounds.tolist()}"
         )
     packing = Packing.of(bounds)
-    # Whether they are written to is not told of tensors of inference mode, which nothing is kept for.
+    # Tensors of inference mode do not count writes, so nothing is cached for them.
     if not (bounds.is_inference() or of_keys.is_inference()):
         versions = bounds._version, of_keys._version
         _newest = _Known(weakref.ref(bounds), weakref.ref(of_keys), versions, length, packing)

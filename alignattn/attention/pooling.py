@@ -8,13 +8,13 @@ from alignattn.attention.masks import CrossMask
 
 
 class QueryPooling(nn.Module):
-    """Pools by a learned query for each head, over keys that a subclass makes of what it pools.
+    """Pools by a learned query for each head; a subclass computes the keys.
 
-    A `PooledAttentionLayer`: `alignattn.attach` gives it a score, a normalizer and a value. The one query that a value
-    meets is q.
+    It is a `PooledAttentionLayer`: `alignattn.attach` gives it a score, a normalizer and a value. The one query that a
+    value meets is q.
 
     Args:
-        query: as it begins, `[H · d]`.
+        query: the initial query, `[H · d]`.
         key_projection: to the keys of all heads side by side.
         num_heads: heads H.
     """
@@ -26,11 +26,11 @@ class QueryPooling(nn.Module):
         self.key_projection = key_projection
 
     def pool(self, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Pool by given keys.
+        """Pool with given keys.
 
         Args:
             keys: `[B, n, H · d]`.
-            values: likewise, what is averaged.
+            values: `[B, n, H · d]`, which are averaged.
             mask: `[B, n]` bool, True = a real token; None = all are real. Each row needs a real one.
 
         Returns:
@@ -44,7 +44,7 @@ class QueryPooling(nn.Module):
 class AttentionPooling(QueryPooling):
     """Pools tokens into one vector: r = Σ α_i x_i, α = softmax_i(q · tanh(W x_i + b)) (Yang et al. 2016, eqs. 5 to 7).
 
-    With the value slot `qvi` it is eqs. 1 to 6 of Wu et al. 2020.
+    With the value `qvi` it is eqs. 1 to 6 of Wu et al. 2020.
 
     Args:
         dim: size of a token's vector and of the result.
@@ -61,11 +61,11 @@ class AttentionPooling(QueryPooling):
 
 
 class FeaturePooling(QueryPooling):
-    """Pools each feature by weights of its own: s_k = Σ_i p_ki x_ki, p_k = softmax_i(f(x_i)_k).
+    """Pools each feature with its own weights: s_k = Σ_i p_ki x_ki, p_k = softmax_i(f(x_i)_k).
 
-    f(x) = q ∗ Wᵀ ELU(W₁ x + b₁), the multi-dimensional attention of source to token of Shen et al. 2018, §3.1 and 3.2.
-    The features are as many heads of size 1; q, 1 at first, is what values and other scores meet. The bias after W,
-    which moves all scores of a feature alike, is left out.
+    f(x) = q ∗ Wᵀ ELU(W₁ x + b₁), the multi-dimensional source2token attention of Shen et al. 2018, §3.1 and 3.2. Each
+    feature is a head of size 1; q, initially 1, is the query for values and other scores. The bias after W has no
+    effect on the weights, and is left out.
 
     Args:
         dim: size of a token's vector and of the result.

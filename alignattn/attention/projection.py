@@ -1,9 +1,9 @@
 """The output of a linear projection, returned twice: to the attention, and to the alignment loss.
 
 The paper lets the alignment loss optimise "the query and key projection matrices" (Zhang et al. 2021, section 2.3.1).
-That needs a gradient which reaches a projection's weight and bias but stops before its input, while the task's
-gradient passes as ever. Two outputs of one autograd function do it: backward sees the two gradients apart, forms
-the weight's from their sum and the input's from the task's alone, and so costs one addition.
+Its gradient must reach a projection's weight and bias but not its input, while the task's gradient passes as usual. An
+autograd function with two outputs does that: backward receives both gradients, computes the weight's gradient from
+their sum and the input's from the task's alone, and costs one addition.
 """
 
 from typing import Any
@@ -53,19 +53,19 @@ def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:
 def forked(
     output: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, *, reaches_input: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the output of a linear projection twice, each with the gradient that its reader wants.
+    """Return the output of a linear projection twice: with the gradient of the attention, and of the alignment loss.
 
     Args:
         output: `[..., out_features]`, of the projection.
         input: `[..., in_features]`.
         weight: `[out_features, in_features]`.
         bias: `[out_features]` or None.
-        reaches_input: whether the gradient of the second result flows on into `input`. It always flows into the weight
-            and the bias.
+        reaches_input: whether the gradient of the second result reaches `input`. It always reaches the weight and the
+            bias.
 
     Returns:
-        Two tensors of equal values, `[..., out_features]`: for the attention and for the alignment loss. The second has
-        no gradient where no parameter can follow it.
+        Two equal tensors, `[..., out_features]`, for the attention and for the alignment loss. The second has no
+        gradient if no parameter is trained.
     """
     is_trained = weight.requires_grad or (bias is not None and bias.requires_grad)
     if not (torch.is_grad_enabled() and (reaches_input or is_trained)):

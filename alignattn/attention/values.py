@@ -1,9 +1,8 @@
 """The value slot g(Q, V): what is averaged.
 
-Wu et al. 2020, "Improving Attention Mechanism with Query-Value Interaction". Every value first meets the
-queries, Q̂ = softmax(V Qᵀ / √d) Q, in one more attention call, so no tensor of n × n is formed where the kernel forms
-none. Where there is one query q, as in pooling, Q̂ is q for every value. Each choice is a module that holds its
-parameters. Equations are those of the paper.
+Wu et al. 2020, "Improving Attention Mechanism with Query-Value Interaction", whose equations are cited. Every value
+first attends to the queries, Q̂ = softmax(V Qᵀ / √d) Q. With one query q, as in pooling, Q̂ is q for every value. Each
+choice is a module that holds its parameters.
 """
 
 from abc import ABC, abstractmethod
@@ -23,12 +22,12 @@ from alignattn.utils.errors import AlignAttnError
 Init = Literal["pretrained", "paper"]
 
 GATE_STD = 1e-5
-"""Initial standard deviation of the gate's weights on a pretrained model: β is ½ to about this, and yet all learn."""
+"""Initial standard deviation of the gate's weights on a pretrained model: β is almost ½, and all parameters learn."""
 INITIAL_GATE = 0.5
 
 
 def attended_query(query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
-    """Return Q̂ = softmax(V Qᵀ / √d) Q: for each value the mean of the queries that it is near (eq. 7).
+    """Return Q̂ = softmax(V Qᵀ / √d) Q, the queries attended by each value (eq. 7).
 
     Args:
         query: `[B, H, n, d]`.
@@ -67,7 +66,7 @@ class Identity(Value):
 
 
 class _Interacting(Value):
-    """A value with Q̂ ∗ W V in it."""
+    """A value with the interaction Q̂ ∗ W V."""
 
     def __init__(self, head_dim: int, num_heads: int, init: Init) -> None:
         super().__init__(head_dim, num_heads)
@@ -88,7 +87,7 @@ class _Interacting(Value):
 
 
 class Interaction(_Interacting):
-    """Q̂ ∗ W V alone. No W makes it the pretrained function, so W starts at random."""
+    """Q̂ ∗ W V alone. W starts at random: no W gives the pretrained function."""
 
     def __init__(self, head_dim: int, num_heads: int) -> None:
         super().__init__(head_dim, num_heads, "paper")
@@ -102,9 +101,9 @@ class Sum(_Interacting):
     """Q̂ ∗ W V + V.
 
     Args:
-        head_dim: size d of a head's query and value.
-        num_heads: heads H.
-        init: `pretrained`, W = 0: the pretrained function, with a gradient for W of usual size; `paper`, W at random.
+        head_dim: as for `Slot`.
+        num_heads: as for `Slot`.
+        init: `pretrained`, W = 0, which is the pretrained function; or `paper`, W at random.
 
     Raises:
         AlignAttnError: if `init` is neither.
@@ -138,7 +137,7 @@ class _Gated(_Interacting):
         """Return the values, as `Value.forward`."""
         interacted = self._interaction(query, value, mask)
         logit = torch.cat((interacted, value), dim=-1) @ self._gate_weights(value.dtype)[:, :, None]
-        # Under autocast a product is of a narrower type than values that no product has made.
+        # Under autocast the product has a narrower type than the values.
         dtype = torch.promote_types(interacted.dtype, value.dtype)
         gated = torch.lerp(interacted.to(dtype), value.to(dtype), torch.sigmoid(logit).to(dtype))
         return gated / self.divisor
@@ -147,15 +146,14 @@ class _Gated(_Interacting):
 class QVI(_Gated):
     """Query-value interaction: β V + (1 - β) Q̂ ∗ W V with a gate β for each token (eqs. 7 to 10).
 
-    Eq. 9 is read so that its shapes close: β = sigmoid(h · (u₁ Q̂ ∗ W V + u₂ V)). Attention by one
-    query has the gate of `OneQueryQVI`.
+    Eq. 9 is read as β = sigmoid(h · (u₁ Q̂ ∗ W V + u₂ V)), so that its shapes agree. Attention by one query has the gate
+    of `OneQueryQVI`.
 
     Args:
-        head_dim: size d of a head's query and value.
+        head_dim: as for `Slot`.
         num_heads: heads H; each has its own W, u and h.
-        init: `pretrained` starts at the pretrained function without being dead: W = 0, h almost 0, and the result is
-            divided by the initial β, ½; `paper` has W and h at random, and divides by nothing. u starts at ones in
-            both.
+        init: `pretrained` starts at the pretrained function, and all parameters learn: W = 0, h almost 0, and the
+            result is divided by the initial β, ½; `paper` has W and h at random, without a division. u starts at ones.
 
     Raises:
         AlignAttnError: if `init` is neither.
@@ -180,7 +178,7 @@ class OneQueryQVI(_Gated):
     """Query-value interaction by one query q: β V + (1 - β) q ∗ W V, β = sigmoid(u · [q ∗ W V; V]) (eqs. 4 to 6).
 
     Args:
-        head_dim: size d of a head's query and value.
+        head_dim: as for `Slot`.
         num_heads: heads H; each has its own W and u.
         init: as for `QVI`, with u in place of h.
 

@@ -1,4 +1,4 @@
-"""The module that holds one choice a slot of one attention layer, and attends with them."""
+"""The module with the slots of one attention layer, and attention by them."""
 
 from functools import partial
 
@@ -21,8 +21,8 @@ class AttentionVariant(nn.Module):
         config: the choices.
         head_dim: size d of a head's query, key and value.
         num_heads: heads H.
-        keeps_score: whether the layer brings a score of its own, which serves where the config chooses no other.
-        has_one_query: whether the layer attends by one query a call, as in pooling.
+        keeps_score: whether the layer has a score of its own, which is used unless the config chooses another.
+        has_one_query: whether the layer attends by one query in each call, as in pooling.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class AttentionVariant(nn.Module):
         has_one_query: bool = False,
     ) -> None:
         super().__init__()
-        # No name of a child is one that adapters target (`value`) or save (`score`).
+        # The names of the children must not be ones that adapters target (`value`) or save (`score`).
         self.score_slot: Score | None = None
         if not (keeps_score and config.score == PLAIN.score):
             self.score_slot = SCORES.load(config.score)(head_dim, num_heads, **config.score_options)
@@ -60,27 +60,26 @@ class AttentionVariant(nn.Module):
         wants_weights: bool = False,
         own_score: Score | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend by the slots' choices.
+        """Attend with the choices of the slots.
 
         Args:
             query: `[B, H, n, d]`.
             key: `[B, H, n, d]`; of other tokens `[B, H, m, d]`.
             value: as the keys.
             mask: `[B, 1, n, n]` bool, True where a query may attend; None = everywhere; or the edges of a graph, which
-                is one sample; or the masks of keys that are of other tokens.
-            bias: what the model adds to scores of any kind, its part of relative positions, `[B, H, n, n]` in the
-                queries' type.
-            softcap: the bound c of a model that caps its scores smoothly, c · tanh(score / c); None if it does not.
+                is one sample; or a `CrossMask`, if the keys are of other tokens.
+            bias: added to the scores, such as relative positions, `[B, H, n, n]` in the queries' type.
+            softcap: the bound c of scores c · tanh(score / c); None = no bound.
             scale: the model's factor of a dot product; 1/sqrt(d) if None.
             dropout: probability with which a weight is dropped.
-            wants_weights: whether the weights are wanted; without them a fused kernel may serve.
-            own_score: of the layer, where it keeps one.
+            wants_weights: whether to return the weights; otherwise a fused kernel may be used.
+            own_score: the score of the layer, if it keeps one.
 
         Returns:
             The attended values `[B, H, n, d]`, and the weights `[B, H, n, m]`, along edges `[1, H, E]`, or None.
         """
         values_may_meet = None
-        # Plain values meet no query: for them the mask would be made for nothing.
+        # Plain values meet no query, and need no mask.
         if mask is not None and not isinstance(self.value_slot, Identity):
             values_may_meet = values_mask(mask)
         values = self.value_slot(query, value, values_may_meet)
@@ -108,7 +107,7 @@ class AttentionVariant(nn.Module):
 
 
 def masked_bias(bias: Tensor, mask: Tensor | None) -> Tensor:
-    """Return what is added to scores for a bias `[B, H, n, n]` and a bool mask, or None, that broadcasts to it."""
+    """Return a bias `[B, H, n, n]` with a bool mask, or None, that broadcasts to it applied."""
     return bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
 
 
@@ -139,16 +138,16 @@ def attend_by(
 
 
 def values_mask(mask: Mask) -> Tensor | Edges | None:
-    """Return which queries a value may meet, from which keys a query may attend.
+    """Return the mask of the queries that each value may meet.
 
-    The transpose, without the queries at padding, which attend real keys like any other. Values at padding weigh
-    nothing afterwards: they meet everything, because not every kernel is finite on an empty row.
+    It is the transpose of the mask, without the queries at padding. Values at padding have weight 0 afterwards; they
+    may meet every query, because not every kernel is finite on an empty row.
 
     Args:
-        mask: `[B, 1, n, n]` bool; a token may attend itself if and only if it is real. Or edges, or of other tokens.
+        mask: `[B, 1, n, n]` bool, where a token may attend itself if and only if it is real; or as for `attend`.
 
     Returns:
-        `[B, 1, n, n]` bool, or edges; of other tokens `[B, 1, 1, n]`, or None where all queries are real.
+        `[B, 1, n, n]` bool, or edges; for a `CrossMask` `[B, 1, 1, n]`, or None if all queries are real.
     """
     if isinstance(mask, CrossMask):
         return mask.transposed.pairs
@@ -169,7 +168,7 @@ def attention_with_weights(
 ) -> tuple[Tensor, Tensor]:
     """Attend and return the weights as well (Vaswani et al. 2017, eq. 1).
 
-    The operations and their order are those of transformers' eager attention, so that the results are bitwise its.
+    The operations and their order are those of transformers' eager attention: the results are bitwise equal.
 
     Args:
         query: `[B, H, n, d]`.
@@ -180,7 +179,7 @@ def attention_with_weights(
         dropout: probability with which a weight is dropped.
 
     Returns:
-        The attended values `[B, H, n, d]` and the weights `[B, H, n, n]` that they were averaged with.
+        The attended values `[B, H, n, d]` and the weights `[B, H, n, n]`.
     """
     scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if mask is not None:
