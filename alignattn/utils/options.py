@@ -222,16 +222,22 @@ def resolve(options: type[S], values: Mapping[str, Any]) -> S:
     resolved = _build(options, given, others)
     check_together(known, values_of(resolved))
     asked = {name: value for name, value in values.items() if name not in known}
-    return _build(options, given, others | _checked_others(options, asked)) if asked else resolved
+    if not asked:
+        return resolved
+    theirs = other_options_of(options)
+    for name, value in _checked_others(options, asked).items():
+        # Its default counts as not given, except where another value is implied.
+        if name in others or value != theirs[name].default:
+            others[name] = value
+    return _build(options, given, others)
 
 
 def _checked_others(options: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of options that other libraries declare, except their defaults."""
+    """Values of options that other libraries declare."""
     theirs = other_options_of(options)
     if unknown := [name for name in values if name not in theirs]:
         raise unknown_options(unknown, all_options_of(options))
-    checked = {name: theirs[name].checked(value) for name, value in values.items()}
-    return {name: value for name, value in checked.items() if value != theirs[name].default}
+    return {name: theirs[name].checked(value) for name, value in values.items()}
 
 
 def unknown_options(names: Sequence[str], known: Mapping[str, Option]) -> UnknownOptionError:

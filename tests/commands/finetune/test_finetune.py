@@ -20,6 +20,7 @@ from transformers import AutoModelForSequenceClassification
 import alignattn
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
+from alignattn.finetuning.training_arguments import RunArguments, training_arguments
 from alignattn.models import MODELS
 from alignattn.models.build import build_model, checked_fields
 
@@ -235,6 +236,17 @@ def test_shipped_configs_of_models_from_nothing_have_the_published_sizes(config,
     others = {"optim": "adamw_torch", "max_grad_norm": 5.0, "lr_scheduler_type": "constant"}
     assert training.transformers == others
     assert (training.weight_decay, training.learning_rate, training.per_device_train_batch_size) == (0.0, 1e-3, 64)
+
+
+def test_a_given_default_is_taken_over_what_the_model_implies(tmp_path):
+    words = ["--model", "cnn", "--task", "agnews", "--output_dir", "x"]
+    given = COMMAND.parse([*words, "--max_grad_norm", "1", "--lr_scheduler_type", "linear"])
+    (tmp_path / "config.yaml").write_text(given.to_yaml())
+    for options in (given, COMMAND.parse(["--config", str(tmp_path / "config.yaml")])):
+        args = training_arguments(options.training, RunArguments)
+        assert (args.max_grad_norm, args.lr_scheduler_type, args.optim) == (1.0, "linear", "adamw_torch")
+    assert given.differences(yaml.safe_load(given.to_yaml())) == []
+    assert given.differences(yaml.safe_load(COMMAND.parse(words).to_yaml())) == ["lr_scheduler_type", "max_grad_norm"]
 
 
 def test_a_finished_run_is_read_and_not_run_again(options, capsys):
