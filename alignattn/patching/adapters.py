@@ -189,20 +189,12 @@ def _claim(model: Any, configs: Mapping[str, PeftConfig], active: list[str]) -> 
             module.is_copied = ADAPTERS_COPIES in path.split(".")
 
 
-def _injected_model(_tuner: BaseTuner, model: nn.Module, *_: Any, **__: Any) -> nn.Module:
-    return model
-
-
-def _prompted_model(peft_model: PeftModel, *_: Any, **__: Any) -> nn.Module:
-    base: nn.Module = peft_model.base_model
-    return base
-
-
-for _owner, _name, _model_of in (
-    (BaseTuner, "inject_adapter", _injected_model),
-    (PeftModel, "_setup_prompt_encoder", _prompted_model),
-):
-    setattr(_owner, _name, _keeping_patches(getattr(_owner, _name), _model_of))
+BaseTuner.inject_adapter = _keeping_patches(  # type: ignore[method-assign]
+    BaseTuner.inject_adapter, lambda _tuner, model, *_, **__: model
+)
+PeftModel._setup_prompt_encoder = _keeping_patches(  # type: ignore[method-assign]
+    PeftModel._setup_prompt_encoder, lambda peft_model, *_, **__: peft_model.base_model
+)
 
 _save_peft_model = PeftModel.save_pretrained
 

@@ -26,7 +26,7 @@ from alignattn.patching.projections import (
     features_of,
     names_of,
 )
-from alignattn.patching.routing import forget_own_functions, leave_route
+from alignattn.patching.routing import leave_route
 from alignattn.patching.saving import PatchedSaving
 from alignattn.patching.slots import ConfigPairs, LayerSlots, Patch, is_patched, patch_of
 from alignattn.patching.state_dicts import prepare_state
@@ -122,7 +122,6 @@ def unpatch(model: M) -> M:
         return model
     state = patch_of(model)
     leave_route(model)
-    forget_own_functions(model)
     for module in model.modules():
         remove_tap(module)
         # A wrapper of an adapter (modules_to_save) shows the attributes of the module that it is around.

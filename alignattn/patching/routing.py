@@ -83,20 +83,6 @@ def check_implementation(module: Any) -> None:
         )
 
 
-def _note_own_functions(model: nn.Module) -> None:
-    """Note at each attention module of a model what it attends with."""
-    for module in model.modules():
-        functions = own_functions(module)
-        if functions:
-            object.__setattr__(module, OWN_FUNCTIONS, functions)
-
-
-def forget_own_functions(model: nn.Module) -> None:
-    """Forget what each attention module of a model attends with."""
-    for module in model.modules():
-        vars(module).pop(OWN_FUNCTIONS, None)
-
-
 def own_functions(module: nn.Module) -> dict[str, AttentionFunction]:
     """Return the attention functions of the modelling file of a module, by implementation; empty if it has none."""
     for home in _homes(module):
@@ -194,7 +180,9 @@ def enter_route(model: nn.Module) -> None:
     Raises:
         AlignAttnError: if they cannot stand on its attention implementation.
     """
-    _note_own_functions(model)
+    for module in model.modules():
+        if functions := own_functions(module):
+            object.__setattr__(module, OWN_FUNCTIONS, functions)
     for config in configs_of(model):
         name = IMPLEMENTATIONS.get(str(config._attn_implementation))
         if name is not None:
@@ -224,6 +212,7 @@ def leave_route(model: nn.Module) -> None:
             config._attn_implementation_internal = base_of(config._attn_implementation)
     for module in model.modules():
         take_slotted_forward(module)
+        vars(module).pop(OWN_FUNCTIONS, None)
 
 
 @contextmanager
@@ -243,7 +232,6 @@ def routed(model: nn.Module) -> Iterator[None]:
     finally:
         for owner in entered:
             leave_route(owner)
-            forget_own_functions(owner)
 
 
 @contextmanager

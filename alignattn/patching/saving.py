@@ -66,8 +66,10 @@ class PatchedSaving:
             check_loadable(model)
             state_dict = given.arguments.get("state_dict") or model.state_dict()
             given.arguments["state_dict"] = _with_remaining_layers(model, state_dict)
-        own = model.config
-        model.config = _config_to_save(model, attention)
+        own, written = model.config, copy.copy(model.config)
+        # Set in the dict: the class would validate it, and writes its fields alone.
+        vars(written)["save_pretrained"] = functools.partial(_save_config, written, model, attention)
+        model.config = written
         try:
             save(*given.args, **given.kwargs)
         finally:
@@ -142,14 +144,6 @@ def _with_remaining_layers(model: nn.Module, state_dict: Mapping[str, Tensor]) -
         cut[REMAINING] = torch.ones(1, dtype=torch.uint8)
     gone = [f"{CHILD_NAME}.alignments.{size}." for size in patch_of(model).paths.keys() - rows_of(model).keys()]
     return {name: tensor for name, tensor in cut.items() if not name.startswith(tuple(gone))}
-
-
-def _config_to_save(model: Any, attention: AttentionConfig) -> PreTrainedConfig:
-    """Return a copy of a model's config that writes what the folder is to say; the model's own stays as it is."""
-    config: PreTrainedConfig = copy.copy(model.config)
-    # Set in the dict: the class would validate it, and writes its fields alone.
-    vars(config)["save_pretrained"] = functools.partial(_save_config, config, model, attention)
-    return config
 
 
 def _save_config(

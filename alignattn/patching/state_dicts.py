@@ -49,7 +49,13 @@ def prepare_state(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, 
         AlignAttnError: if it is of an adapter that was trained with another attention function.
     """
     if prefix + DESCRIPTION in state_dict:
-        _check_same(model, read_description(state_dict[prefix + DESCRIPTION]))
+        theirs = AttentionConfig.from_dict(read_description(state_dict[prefix + DESCRIPTION])["attention"])
+        mine = patch_of(model).config
+        if theirs.function_fields() != mine.function_fields():
+            raise AlignAttnError(
+                f"the adapter was trained with the attention {theirs.name!r}, and the model has {mine.name!r}: patch "
+                "it as the adapter's was, or load both with alignattn.from_pretrained"
+            )
     _spread_over_layers(model, state_dict, prefix)
 
 
@@ -95,15 +101,6 @@ def read_description(tensor: Tensor) -> dict[str, Any]:
 def written_description(fields: dict[str, Any]) -> Tensor:
     """Return JSON as a tensor of bytes, `[N]` uint8."""
     return torch.tensor(list(json.dumps(fields).encode()), dtype=torch.uint8)
-
-
-def _check_same(model: nn.Module, description: dict[str, Any]) -> None:
-    theirs, mine = AttentionConfig.from_dict(description["attention"]), patch_of(model).config
-    if theirs.function_fields() != mine.function_fields():
-        raise AlignAttnError(
-            f"the adapter was trained with the attention {theirs.name!r}, and the model has {mine.name!r}: patch it as "
-            "the adapter's was, or load both with alignattn.from_pretrained"
-        )
 
 
 def load_slots(
