@@ -1,4 +1,4 @@
-"""The registry of the slots' choices: an entry each, whose class is imported when a layer is built with it."""
+"""The registry of the choices of each slot; a class is imported when a layer is built with it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ from alignattn.utils.option import Option
 from alignattn.utils.registry import Entry, Registry
 
 HeadReduction = Literal["sum", "mean"]
-"""What an alignment loss does over the heads of a layer."""
+"""The reduction of an alignment loss over the heads of a layer."""
 
 PREDICTIVE = "predictive"
 """The kind of local attention that predicts the centre of its window."""
@@ -22,17 +22,17 @@ class Choice(Entry):
     """What the registry says of a choice of a slot.
 
     Attributes:
-        is_learned: whether it has parameters of its own.
+        is_learned: whether it has parameters.
         has_edge_form: whether a normalizer works along the edges of a graph.
-        reads_raw_queries: whether it reads queries as the projection gives them, and does not scale them by 1/sqrt(d).
-        counts_positions: whether a query's own position says which keys it reads.
-        has_budget: whether a key has a budget of weight over queries that attend one after the other.
-        reads_beyond_products: how attention reads more of queries and keys than their products, in words that follow
-            the choice's name; empty if it does not. Balancing queries and keys would then change the function.
-        points_on_graph: how many nodes of a graph an alignment of all pairs matches at most, drawn anew at each step,
-            where the user does not say; None = all.
-        options_from_scratch: its options in a model that is trained from scratch, where the user does not say.
-        with_option: an option of it, a value (None = any), and the attributes that it has with them.
+        reads_raw_queries: whether it does not scale the queries by 1/sqrt(d).
+        counts_positions: whether the keys that a query reads depend on its position.
+        has_budget: whether a key has a budget of weight over successive queries.
+        reads_beyond_products: why attention depends on more than the products of queries and keys, in words that follow
+            the choice's name; empty if it does not. Balancing queries and keys would change the function.
+        points_on_graph: the default maximum number of a graph's nodes that an alignment of all pairs matches, drawn
+            anew at each step; None = all.
+        options_from_scratch: default options in a model that is trained from scratch.
+        with_option: an option, a value of it (None = any), and the attributes that change with it.
     """
 
     is_learned: bool = False
@@ -46,7 +46,7 @@ class Choice(Entry):
     with_option: tuple[str, Any, Mapping[str, Any]] | None = None
 
     def given(self, options: Mapping[str, Any]) -> "Choice":
-        """Return the choice as it is with values of its options."""
+        """Return the choice with its options applied."""
         if self.with_option is None:
             return self
         name, value, attributes = self.with_option
@@ -85,7 +85,7 @@ def _slot(name: str, choices: Mapping[str, Choice]) -> Registry[Choice]:
 NO_PRODUCT = "is no dot product of queries and keys"
 READS_QUERIES = "reads the queries"
 FROM_RANDOM = {"init": "paper"}
-"""Without a pretrained function, a value starts as its paper has it."""
+"""Without a pretrained function, a value starts as in its paper."""
 
 SCORES = _slot(
     "score",
@@ -223,7 +223,7 @@ VALUES = _slot(
 )
 """g: what is averaged."""
 
-# An epoch with ct of 256 of Cora's 2,708 nodes takes 1.5 times as long as one without, of 512 twice, of all 20 times.
+# With ct of 256 of Cora's 2,708 nodes an epoch takes 1.5 times as long as without, of 512 twice, of all 20 times.
 ALIGNMENTS = _slot(
     "alignment",
     {
@@ -277,5 +277,5 @@ SLOTS: Mapping[str, Registry[Choice]] = {slots.kind: slots for slots in (SCORES,
 
 
 def choices_with(slot: str, capability: str) -> Sequence[str]:
-    """Return the names of a slot's choices that have a capability, an attribute of `Choice`."""
+    """Return the names of a slot's choices with a capability, an attribute of `Choice`."""
     return [name for name, choice in SLOTS[slot].items() if getattr(choice, capability)]

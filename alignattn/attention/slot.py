@@ -1,4 +1,4 @@
-"""What the choices of the score, normalizer and value slots share."""
+"""The base of the choices of the score, normalizer and value slots."""
 
 from torch import nn
 

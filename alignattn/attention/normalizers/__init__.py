@@ -1,7 +1,4 @@
-"""The normalizer slot N(S): maps from attention scores to weights.
-
-Each choice is a class, and a function of its own on scores and a mask.
-"""
+"""The normalizer slot N(S): maps from attention scores to weights, each as a class and as a function."""
 
 from alignattn.attention.normalizers.base import Normalizer
 from alignattn.attention.normalizers.csoftmax import CSoftmax, csoftmax

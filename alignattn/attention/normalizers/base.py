@@ -1,4 +1,4 @@
-"""What every normalizer shares: the signature, the mask, the precision, and the errors."""
+"""The base of the normalizers: signature, mask, precision and errors."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from alignattn.attention.slot import Slot
 from alignattn.utils.errors import AlignAttnError
 
 MASKED_SCORE = -1e9
-"""What a masked position scores: below any real score by far, and its square is finite."""
+"""The score of a masked position: far below any real score, with a finite square."""
 
 Rule = Callable[[Tensor, Tensor | None], Tensor]
 """Maps scores `[..., m]`, the largest of each row 0, and a bool mask of their shape, or None, to weights `[..., m]`."""
@@ -23,10 +23,10 @@ Rule = Callable[[Tensor, Tensor | None], Tensor]
 def normalize(rule: Rule, scores: Tensor, mask: Tensor | None) -> Tensor:
     """Apply a rule to the attendable positions of each row, in float32 or better.
 
-    The largest attendable score of a row is subtracted first: no rule may depend on a constant added to a row.
+    The largest attendable score of a row is subtracted first: every rule is shift-invariant.
 
     Args:
-        rule: what is applied. What it gives at masked positions and in wholly masked rows is ignored.
+        rule: the rule; its result at masked positions and in wholly masked rows is ignored.
         scores: `[..., m]`, finite where they may be attended.
         mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
 
@@ -79,9 +79,8 @@ class Normalizer(Slot, ABC):
         Args:
             scores: `[B, H, n, m]`, finite where they may be attended.
             mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
-            query: `[B, H, n, d]`, needed only where the weights depend on it beyond the scores (local-p).
-            earlier: what came before the queries, where they are of other tokens than the keys; None where both are the
-                same tokens.
+            query: `[B, H, n, d]`, needed only by local-p, whose weights also depend on it.
+            earlier: the queries before these, if they are of other tokens than the keys; None for the same tokens.
 
         Returns:
             `[B, H, n, m]`, float64 for float64 scores and else float32.
@@ -93,7 +92,7 @@ class Normalizer(Slot, ABC):
         return normalize(lambda shifted, attendable: self._weights(shifted, attendable, query, earlier), scores, mask)
 
     def of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
-        """Return the weights of edges: those of `forward` on each query's own edges, nothing masked.
+        """Return the weights of edges, normalised over the edges of each query.
 
         Args:
             scores: `[E, H]`, finite.
@@ -103,7 +102,7 @@ class Normalizer(Slot, ABC):
             `[E, H]`, float64 for float64 scores and else float32.
 
         Raises:
-            AlignAttnError: if this normalizer has no such form.
+            AlignAttnError: if this normalizer has no form for edges.
         """
         with torch.autocast(scores.device.type, enabled=False):
             scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -118,7 +117,7 @@ class Normalizer(Slot, ABC):
 
     @abstractmethod
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
-        """Return the weights of scores `[B, H, n, m]` as a `Rule` does; the rest is as for `forward`."""
+        """Return the weights of scores `[B, H, n, m]`, as a `Rule`; the other arguments are those of `forward`."""
 
     def _check_shapes(self, scores: Tensor, query: Tensor | None) -> None:
         if scores.dim() != 4 or scores.shape[1] != self.num_heads:
@@ -132,7 +131,7 @@ class Normalizer(Slot, ABC):
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tell whether an option is a finite number."""
+    """Return whether an option is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

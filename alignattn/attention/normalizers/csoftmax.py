@@ -10,18 +10,18 @@ from alignattn.utils.errors import AlignAttnError
 
 DEFAULT_BOUND = 0.5
 BOUNDS_TOLERANCE = 1e-5
-"""How far below 1 rounding may put the sum of bounds that were meant to sum to 1."""
+"""Tolerance of rounding for bounds that sum to 1."""
 
 
 def csoftmax(scores: Tensor, bound: float | Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the distribution nearest to the softmax, in Kullback-Leibler divergence, under upper bounds.
+    """Return the distribution under upper bounds that is nearest to the softmax in Kullback-Leibler divergence.
 
     argmin over the simplex of Σ p_i log p_i - p·s subject to p ≤ u (Martins & Kreutzer 2017, "Learning What's Easy";
     Malaviya, Ferreira & Martins 2018, "Sparse and Constrained Attention for Neural Machine Translation"):
-    p_i = u_i where the bound is active, and the other positions share what is left as the softmax does.
-    Differentiable in the scores and in the bounds.
+    p_i = u_i where the bound is active, and the other positions share the remaining mass by their softmax. It is
+    differentiable in the scores and in the bounds.
 
-    In a row whose attendable bounds sum below 1, the bounds are raised to the uniform weight where below it.
+    In a row whose attendable bounds sum to less than 1, bounds below the uniform weight are raised to it.
 
     Args:
         scores: `[..., m]`.
@@ -32,8 +32,8 @@ def csoftmax(scores: Tensor, bound: float | Tensor, mask: Tensor | None = None) 
         `[..., m]`, see `normalize`.
 
     Raises:
-        AlignAttnError: if a bound is out of its range, the bounds of a row, all its positions counted, sum below
-            1, or the shapes do not fit.
+        AlignAttnError: if a bound is out of its range, the bounds of a row over all positions sum to less than 1, or
+            the shapes do not fit.
     """
     if isinstance(bound, Tensor):
         _check_bounds(bound, scores)
@@ -71,7 +71,7 @@ def _csoftmax(scores: Tensor, mask: Tensor | None, bound: float | Tensor) -> Ten
     limit = _feasible(limit, mask)
     with torch.no_grad():
         at_limit = _at_limit(scores, limit, mask)
-    # The active set is constant around almost every point: the gradient of this expression is the exact one.
+    # The active set is constant almost everywhere, so the gradient of this expression is exact.
     rest = 1 - torch.where(at_limit, limit, 0).sum(dim=-1, keepdim=True)
     share = F.softmax(scores.masked_fill(at_limit, MASKED_SCORE), dim=-1)
     return torch.where(at_limit, limit, rest * share)
@@ -90,9 +90,9 @@ def _feasible(limit: Tensor, mask: Tensor | None) -> Tensor:
 def _at_limit(scores: Tensor, limit: Tensor, mask: Tensor | None) -> Tensor:
     """Return where the bound is active.
 
-    Positions are taken in descending order of exp(s_i) / u_i. One is clipped if the softmax of what is left, times
-    the mass that those before it leave, exceeds its bound there; once one is not, none after it is. In logarithms:
-    a position that gets mass only because all above it are clipped may lie any distance below them.
+    In descending order of exp(s_i) / u_i, a position is clipped if its softmax over the remaining positions, times the
+    remaining mass, exceeds its bound; after the first that is not clipped, none is. Computed in logarithms, because a
+    position that gets mass only since all above it are clipped may lie far below them.
     """
     key = scores - limit.log()
     if mask is not None:
@@ -106,17 +106,17 @@ def _at_limit(scores: Tensor, limit: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class CSoftmax(Normalizer):
-    """`csoftmax` as a module, with one bound for all weights, or with a budget that a key has for all queries.
+    """`csoftmax` as a module, with one bound for all weights, or with a budget of each key for all queries.
 
-    With a fertility f, a decoder that attends a query at a time bounds each key by what is left of it, u_t = f - β_t
-    with β_t the weights that it was given before (Malaviya et al. 2018); where the keys have less than 1 left
-    together, `csoftmax` raises the bounds.
+    With a fertility f, a decoder that attends by one query at a time bounds each key by the rest of its budget,
+    u_t = f - β_t, where β_t is the sum of its earlier weights (Malaviya et al. 2018). If the keys have less than 1 left
+    in total, `csoftmax` raises the bounds.
 
     Args:
-        head_dim: size d of a head's query.
-        num_heads: H.
+        head_dim: as for `Slot`.
+        num_heads: as for `Slot`.
         bound: u, above 0 and at most 1.
-        fertility: f, above 0; None = the bound serves.
+        fertility: f, above 0; None = use the bound.
 
     Raises:
         AlignAttnError: if one of them is out of its range.

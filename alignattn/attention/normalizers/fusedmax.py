@@ -12,18 +12,18 @@ from alignattn.attention.normalizers.sparse import sparsemax_rule
 
 DEFAULT_WEIGHT = 0.1
 SPARSEMAX_REACH = 1.0
-"""Sparsemax gives zero to what lies this far, or farther, below the largest value of its row."""
+"""Sparsemax gives weight 0 to values this far or farther below the largest of their row."""
 BLOCK_COLUMNS = 8192
-"""Chains of 128 positions treated together on a CPU: what the operations on one position read and write then fits a
-cache. Elsewhere all are: a GPU has room, and its launches cost more than its arithmetic."""
+"""Chains of 128 positions that are solved together on a CPU: the data of one position then fits a cache. On a GPU all are
+solved together, because launches cost more than arithmetic."""
 
 
 def fusedmax(scores: Tensor, weight: float = DEFAULT_WEIGHT, mask: Tensor | None = None) -> Tensor:
     """Return argmin over the simplex of ½‖p - s‖² + λ Σ|p_i - p_(i-1)|.
 
-    Niculae & Blondel 2017, "A Regularized Framework for Sparse and Structured Neural Attention": the
-    proximal operator of total variation, then sparsemax. Masked positions are taken out before it is judged which
-    positions are neighbours. The result and its Jacobian are exact.
+    Niculae & Blondel 2017, "A Regularized Framework for Sparse and Structured Neural Attention": the proximal operator
+    of total variation, then sparsemax. Masked positions are removed first, so that the positions around them are
+    neighbours. The result and its Jacobian are exact.
 
     Args:
         scores: `[..., m]`.
@@ -53,9 +53,9 @@ def _check_weight(weight: object) -> None:
 
 @torch.library.custom_op("alignattn::fusedmax", mutates_args=())
 def _fused(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
-    """Fusedmax of scores `[..., m]`, and for each position the first of those in its row it is fused with, int32.
+    """Return fusedmax of scores `[..., m]`, and for each position the first position of its fused group, int32.
 
-    Which operations it takes depends on the data: to the compiler it is one.
+    The operations depend on the data; a compiler sees a single one.
     """
     if mask is None:
         return _of_first(scores, None, weight)
@@ -68,14 +68,14 @@ def _fused(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, 
 
 
 def _of_first(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
-    # Of rows whose first `counts[...]` positions are real (all of them, where None).
+    # The first `counts[...]` positions of each row are real; None = all.
     rows = scores.reshape(-1, scores.shape[-1])
     order = None
     if counts is not None:
         counts, order = counts.flatten().sort()
         rows = rows[order]
-    # Total variation moves a score by 2λ at most, so what lies 1 + 2λ below the largest gets no weight, and of
-    # what lies 2λ further below, its neighbours see only that it is low: to lift it changes no weight.
+    # Total variation moves a score by 2λ at most, so a score 1 + 2λ below the largest gets no weight. Of a score 2λ
+    # further below its neighbours see only that it is low: raising it changes no weight.
     floor = -(SPARSEMAX_REACH + 4 * weight)
     denoised, is_fused = denoise(rows.T.clamp(min=floor), counts, weight)
     weights = sparsemax_rule(denoised.T.contiguous(), None)
@@ -105,7 +105,7 @@ def _gradient(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor, None, None]:
     on_support = torch.where(in_support, gradient, 0)
     mean = on_support.sum(dim=-1, keepdim=True) / in_support.sum(dim=-1, keepdim=True)
     to_denoised = torch.where(in_support, gradient - mean, 0)
-    # The support is a union of fused groups, and a group's value is the mean of its scores plus a constant.
+    # The support is a union of fused groups, and the value of a group is the mean of its scores plus a constant.
     group = group.long()
     sizes = torch.zeros_like(weights).scatter_add(-1, group, torch.ones_like(weights))
     sums = torch.zeros_like(weights).scatter_add(-1, group, to_denoised)
@@ -119,8 +119,8 @@ class Fusedmax(Normalizer):
     """`fusedmax` as a module.
 
     Args:
-        head_dim: size d of a head's query.
-        num_heads: H.
+        head_dim: as for `Slot`.
+        num_heads: as for `Slot`.
         weight: λ, above 0.
 
     Raises:
@@ -141,13 +141,13 @@ def denoise(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Tenso
 
     Args:
         scores: `[m, R]`.
-        counts: `[R]`, how many positions of a column are real: the first ones, the others keep their value and
-            are nobody's neighbours; None = all. Columns of about one count should stand together: blocks of columns
-            are cut to the longest.
+        counts: `[R]`, the number of real positions of a column, which come first; the others keep their value and have
+            no neighbours; None = all. Neighbouring columns should have similar counts: blocks of columns are truncated
+            to the longest.
         weight: λ, above 0.
 
     Returns:
-        x, `[m, R]`, and a bool `[m, R]`: whether a position is fused with the one before it.
+        x, `[m, R]`, and a bool `[m, R]`: whether a position is fused with the previous one.
     """
     values, is_fused = torch.empty_like(scores), torch.empty_like(scores, dtype=torch.bool)
     at_once = BLOCK_COLUMNS if scores.device.type == "cpu" else max(1, scores.shape[1])
@@ -163,7 +163,7 @@ def denoise(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Tenso
 
 
 def _solve(chains: "_Chains", values: Tensor, is_fused: Tensor) -> None:
-    """Split the chains' groups until all are done, and write what they are to `values` and `is_fused`, `[m, R]`."""
+    """Split the groups of the chains until all are done, and write the result to `values` and `is_fused`, `[m, R]`."""
     remaining = torch.arange(values.shape[1], device=values.device)
     while len(remaining):
         level = chains.group_levels()
@@ -171,7 +171,7 @@ def _solve(chains: "_Chains", values: Tensor, is_fused: Tensor) -> None:
         splits = chains.splits(is_high)
         is_unfinished = splits.any(dim=0)
         unfinished = is_unfinished.nonzero().squeeze(1)
-        # Chains that are done stay unless they are many: to sort them out costs about as much as a round.
+        # Finished chains stay until they are the majority: removing them costs about as much as a round.
         if 2 * len(unfinished) <= len(remaining):
             finished = (~is_unfinished).nonzero().squeeze(1)
             values[:, remaining[finished]] = level[:, finished]
@@ -183,21 +183,20 @@ def _solve(chains: "_Chains", values: Tensor, is_fused: Tensor) -> None:
 
 
 class _Chains:
-    """Chains `[m, R]`, parted into groups, that are solved by divide and conquer over levels.
+    """Chains `[m, R]`, partitioned into groups, which are solved by divide and conquer over levels.
 
-    Kolmogorov, Pock & Rolinek 2016, "Total Variation on a Tree". A group is a run of positions whose
-    neighbours are known to lie above or below all of it. Were it constant, it would have the value θ, which in any
-    case is the mean of its solution. The positions with x_i ≥ θ minimise a binary problem on the chain, which the
-    Viterbi algorithm solves: they split the group, or it is done. All groups of all chains are split at once.
+    Kolmogorov, Pock & Rolinek 2016, "Total Variation on a Tree". A group is a run of positions whose neighbours are
+    known to lie above or below all of it. The mean of its solution is θ. The positions with x_i ≥ θ solve a binary
+    problem on the chain, by the Viterbi algorithm: they split the group, or the group is done. All groups of all chains
+    are split at once.
 
-    Edge i, of 0 to m, stands between the positions i - 1 and i. The left one pulls the right one up by at least
-    `least[i]` and at most `most[i]`, and the right one pulls the left one as much the other way: -λ and λ in a
-    group; twice λ at an edge between groups whose left one is the higher, twice -λ if it is the lower; twice 0 at
-    the ends.
+    Edge i, from 0 to m, joins the positions i - 1 and i. The left one pulls the right one up by at least `least[i]` and
+    at most `most[i]`, and is pulled by the opposite amount: the bounds are -λ and λ in a group, both λ between groups
+    of which the left one is higher, both -λ if it is lower, and both 0 at the ends.
 
     Args:
         scores: `[m, R]`.
-        counts: `[R]`, how many positions of a chain are real, or None.
+        counts: `[R]`, the number of real positions of a chain, or None.
         weight: λ, above 0.
     """
 
@@ -216,7 +215,7 @@ class _Chains:
         return self.least != self.most
 
     def group_levels(self) -> Tensor:
-        """Return θ, `[m, R]`: the sum of the group's scores and of the pulls at its two ends, over its size."""
+        """Return θ, `[m, R]`: the sum of a group's scores and of the pulls at its ends, divided by its size."""
         joined = self.is_joined().to(self.scores.dtype).unbind()
         pull = (self.least + self.most).div_(2)
         total, size = self.scores + pull[:-1], torch.ones_like(self.scores)
@@ -231,11 +230,10 @@ class _Chains:
         return level
 
     def high_positions(self, level: Tensor) -> Tensor:
-        """Return argmax over b in {0, 1} of Σ (s_i - θ_i) b_i - λ Σ|b_i - b_(i-1)|, `[m, R]`, other groups' b given.
+        """Return argmax over b in {0, 1} of Σ (s_i - θ_i) b_i - λ Σ|b_i - b_(i-1)|, `[m, R]`, given other groups' b.
 
-        Forward, `cost[i]` is how much less the best choice of the positions up to i is worth with b_i = 1 than
-        with b_i = 0: what position i adds, and what an edge passes on. Backward, the choice at i + 1, known by the
-        sign of its cost, passes on ±λ.
+        Forward, `cost[i]` is the difference in value between the best choices up to i with b_i = 0 and with b_i = 1.
+        Backward, the choice at i + 1, the sign of its cost, contributes ±λ.
         """
         gain = self.scores - level
         gains, least, most = gain.unbind(), self.least.unbind(), self.most.unbind()
@@ -250,16 +248,16 @@ class _Chains:
         return cost.signbit()
 
     def splits(self, is_high: Tensor) -> Tensor:
-        """Return at which edges, but for the ends, a group has a high and a low position, `[m - 1, R]`."""
+        """Return the inner edges at which a group has a high and a low position, `[m - 1, R]` bool."""
         return (is_high[1:] != is_high[:-1]) & self.is_joined()[1:-1]
 
     def split(self, splits: Tensor, is_high: Tensor) -> None:
-        """Part groups at some edges between high and low positions."""
+        """Split groups at edges between high and low positions."""
         self.least[1:-1].masked_fill_(splits & is_high[:-1], self.weight)
         self.most[1:-1].masked_fill_(splits & is_high[1:], -self.weight)
 
     def keep(self, columns: Tensor) -> None:
-        """Drop all chains but those at some indices `[r]`."""
+        """Keep the chains at some indices `[r]` only."""
         self.scores, self.least, self.most = (
             tensor.index_select(1, columns) for tensor in (self.scores, self.least, self.most)
         )

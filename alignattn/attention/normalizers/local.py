@@ -20,8 +20,8 @@ def local_monotonic(scores: Tensor, window: int = DEFAULT_WINDOW, mask: Tensor |
     """Return the softmax over the keys at most D positions from the query's own.
 
     Luong, Pham & Manning 2015, "Effective Approaches to Attention-based Neural Machine Translation", local-m.
-    Positions count attendable keys only, so that padding moves nothing: where queries and keys are as many, query
-    t stands where key t stands; else it stands at position t.
+    Positions count attendable keys only, so that padding has no effect. With equally many queries and keys, query t has
+    the position of key t; otherwise position t.
 
     Args:
         scores: `[..., n, m]`.
@@ -43,8 +43,8 @@ def local_predictive(
 ) -> Tensor:
     """Return the softmax over the keys at most D from a centre, times exp(-(s - p)² / (2σ²)) with σ = D / 2.
 
-    Luong, Pham & Manning 2015, local-p, eq. 10. The Gaussian is not renormalised: rows sum to less than 1. The
-    gradient in the centre is that of the Gaussian; which keys are in the window is constant almost everywhere.
+    Luong, Pham & Manning 2015, local-p, eq. 10. The Gaussian is not renormalised: rows sum to less than 1. The gradient
+    in the centre is that of the Gaussian; the set of keys in the window is constant almost everywhere.
 
     Args:
         scores: `[..., m]`.
@@ -68,7 +68,7 @@ def _check_window(window: object) -> None:
 
 
 def _positions(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Return how many attendable keys stand before each key, broadcastable to the scores."""
+    """Return the number of attendable keys before each key, broadcastable to the scores."""
     if mask is None:
         return torch.arange(scores.shape[-1], device=scores.device, dtype=scores.dtype)
     return (mask.cumsum(dim=-1) - mask.long()).to(scores.dtype)
@@ -100,12 +100,12 @@ def _windowed_softmax(scores: Tensor, mask: Tensor | None, in_window: Tensor) ->
 class Local(Normalizer):
     """`local_monotonic`, or `local_predictive` around a centre predicted from the query, as a module.
 
-    The centre is p_t = S · sigmoid(v_pᵀ tanh(W_p h_t)) (Luong et al. 2015, eq. 9), with S the number of keys the
+    The centre is p_t = S · sigmoid(v_pᵀ tanh(W_p h_t)) (Luong et al. 2015, eq. 9), with S the number of keys that the
     query may attend and h_t the query; each head has its own W_p and v_p.
 
     Args:
-        head_dim: size d of a head's query.
-        num_heads: H.
+        head_dim: as for `Slot`.
+        num_heads: as for `Slot`.
         kind: `monotonic` (local-m) or `predictive` (local-p).
         window: D, 1 or more.
 

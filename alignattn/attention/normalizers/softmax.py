@@ -27,8 +27,8 @@ def softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 def hard(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return weight 1 at one largest score of each row, with the gradient of the softmax.
 
-    Xu et al. 2015, "Show, Attend and Tell", section 4.1, name the two ends, sampled hard and soft attention; this
-    is the deterministic one with the straight-through estimator of Bengio, Léonard and Courville 2013.
+    A deterministic version of the hard attention of Xu et al. 2015, "Show, Attend and Tell", section 4.1, with the
+    straight-through estimator of Bengio, Léonard and Courville 2013.
 
     Arguments, shape of the result and errors as of `softmax`.
     """
@@ -41,7 +41,7 @@ def _hard(scores: Tensor, _mask: Tensor | None) -> Tensor:
 
 
 class _StraightThrough(torch.autograd.Function):
-    # `hard + soft - soft.detach()` would do but for rounding, which leaves weights that are not exactly 0 and 1.
+    # `hard + soft - soft.detach()` would leave weights that rounding keeps from being exactly 0 and 1.
     @staticmethod
     def forward(ctx: Any, soft: Tensor, chosen: Tensor) -> Tensor:
         return torch.zeros_like(soft).scatter_(-1, chosen, 1)

@@ -1,4 +1,4 @@
-"""The sparse normalizers of the entmax family, on the package `entmax`."""
+"""The sparse normalizers of the entmax family, with the package `entmax`."""
 
 import math
 from collections.abc import Callable
@@ -15,25 +15,25 @@ from alignattn.attention.normalizers.base import Normalizer, invalid, is_number,
 SPARSEMAX_ALPHA = 2.0
 ENTMAX15_ALPHA = 1.5
 MIN_SCALED = -2.0
-"""Of scores times α - 1, the largest 0: below -1 one weighs nothing, and is not let come near it by rounding."""
+"""Lower bound of scores times α - 1, the largest 0: below -1 a score has weight 0, with a margin for rounding."""
 MIN_ALPHA = 1.01
-"""Nearer to 1 the weights, powers of 1 / (α - 1), lose float32's digits; the limit at 1 is the softmax."""
+"""Nearer to 1 the weights, powers of 1 / (α - 1), lose precision in float32; the limit at 1 is the softmax."""
 PARTIAL_SORT = 16
-"""Largest scores of a row that are sorted at first; the package sorts more where the support is larger."""
+"""Number of largest scores of a row that are sorted first; the package sorts more if the support is larger."""
 BISECTIONS = {torch.float32: 30, torch.float64: 55}
-"""Halvings of an interval shorter than 1 that reach the type's precision."""
+"""Bisections of an interval shorter than 1 that reach the precision of the type."""
 
 
 @torch.library.custom_op("alignattn::entmax_by_sorting", mutates_args=())
 def _by_sorting(scores: Tensor, alpha: float) -> Tensor:
-    """The package's sparsemax (α = 2) or entmax15: one operation to the compiler, which cannot trace it."""
+    """Return the package's sparsemax (α = 2) or entmax15, as one operation: a compiler cannot trace it."""
     function = entmax_package.sparsemax if alpha == SPARSEMAX_ALPHA else entmax_package.entmax15
     return function(scores.contiguous(), dim=-1, k=PARTIAL_SORT)
 
 
 @torch.library.custom_op("alignattn::entmax_by_bisection", mutates_args=())
 def _by_bisection(scores: Tensor, alpha: Tensor) -> Tensor:
-    """The package's entmax for α `[..., 1]`, likewise."""
+    """Return the package's entmax for α `[..., 1]`, likewise."""
     return entmax_package.entmax_bisect(scores.contiguous(), alpha, dim=-1, n_iter=BISECTIONS[scores.dtype])
 
 
@@ -52,10 +52,10 @@ def _to_scores(
     """Return the gradient in the scores, and 1 / g'' at the weights (Peters, Niculae & Martins 2019, eq. 14).
 
     Args:
-        weights: of rows that sum to 1 each.
-        alpha: of the entmax.
-        gradient: in the weights.
-        total: gives the sum of a row at its place.
+        weights: the entmax of each row.
+        alpha: α.
+        gradient: the gradient in the weights.
+        total: returns the sum of each row, broadcastable to the weights.
     """
     slope = torch.where(weights > 0, weights ** (2 - alpha), 0)
     passed = gradient * slope
@@ -70,17 +70,17 @@ def _weights_of_segments(scores: Tensor, segments: Segments, alpha: float) -> Te
 
     Args:
         scores: `[E, H]`, the largest of each segment 0.
-        segments: of its rows.
+        segments: the segments of its rows.
         alpha: `SPARSEMAX_ALPHA` or `ENTMAX15_ALPHA`.
 
     Returns:
         `[E, H]`.
     """
     scaled = (scores * (alpha - 1)).clamp_min(MIN_SCALED)
-    # By two stable sorts: all scores, and then their segments.
+    # Two stable sorts: by score, then by segment.
     falling = scaled.argsort(dim=0, descending=True, stable=True)
     order = falling.gather(0, segments.index[falling].argsort(dim=0, stable=True))
-    # Sums run over all segments: in float64 what one leaves is exact enough to be taken off again.
+    # The cumulative sums run over all segments: in float64 the earlier segments can be subtracted exactly enough.
     ordered = scaled.gather(0, order).double()
     owner = segments.index[order]
     sizes = torch.bincount(segments.index, minlength=segments.count)
@@ -90,7 +90,7 @@ def _weights_of_segments(scores: Tensor, segments: Segments, alpha: float) -> Te
     threshold = _thresholds(ordered, rank, first, alpha)
     in_support = ordered >= threshold if alpha == ENTMAX15_ALPHA else ordered > threshold
     support = segments.sum(torch.empty_like(scores).scatter_(0, order, in_support.to(scores.dtype))).long()
-    # A segment without rows asks for no threshold.
+    # A segment without rows needs no threshold.
     last = (starts[:, None] + support - 1).clamp(0, max(len(scores) - 1, 0))
     tau = threshold.gather(0, last) if len(scores) else threshold.new_zeros(last.shape)
     excess = (scaled.double() - segments.spread(tau)).clamp_min(0)
@@ -98,12 +98,12 @@ def _weights_of_segments(scores: Tensor, segments: Segments, alpha: float) -> Te
 
 
 def _thresholds(ordered: Tensor, rank: Tensor, first: Tensor, alpha: float) -> Tensor:
-    """Return the τ of a support that ends at each place, `[E, H]`.
+    """Return for each place the τ of a support that ends there, `[E, H]`.
 
     Args:
         ordered: scores times α - 1, segment after segment, falling in each.
-        rank: of each in its segment, from 1.
-        first: place of the first of its segment.
+        rank: the rank of each place in its segment, from 1.
+        first: the first place of its segment.
         alpha: as for `_weights_of_segments`.
     """
 
@@ -139,7 +139,7 @@ def _of_segments(scores: Tensor, segments: Segments, alpha: float) -> Tensor:
 
 
 def _gradient_of_sorting(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-    # Sparsemax is linear wherever it is smooth: autograd's second derivative of this is right, and no power of 0.
+    # Sparsemax is piecewise linear: autograd's second derivative of this is right, and takes no power of 0.
     to_scores = _linear_to_scores if ctx.alpha == SPARSEMAX_ALPHA else _curved_to_scores
     return to_scores(ctx, gradient), None
 
@@ -154,7 +154,7 @@ _curved_to_scores = once_differentiable(_linear_to_scores)
 
 @once_differentiable
 def _gradient_of_bisection(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-    """With that in α (Correia, Niculae & Martins 2019, proposition 1)."""
+    """Return the gradients in the scores and in α (Correia, Niculae & Martins 2019, proposition 1)."""
     (weights,) = ctx.saved_tensors
     alpha: Tensor = ctx.alpha
     to_scores, slope = _to_scores(weights, alpha, gradient)
@@ -270,10 +270,10 @@ class Entmax(Normalizer):
     """`entmax` as a module; with learned α, adaptively sparse attention (Correia et al. 2019).
 
     Args:
-        head_dim: size d of a head's query.
-        num_heads: H.
-        alpha: α, at least `MIN_ALPHA`; the value it starts at, also below 2, if learned.
-        learned: whether each head learns its own α = 1 + sigmoid(`alpha_logit`), held at `MIN_ALPHA` or more.
+        head_dim: as for `Slot`.
+        num_heads: as for `Slot`.
+        alpha: α, at least `MIN_ALPHA`; the initial value, below 2, if it is learned.
+        learned: whether each head learns its own α = 1 + sigmoid(`alpha_logit`), clamped at `MIN_ALPHA`.
 
     Raises:
         AlignAttnError: if α is out of its range or `learned` is not a bool.
@@ -293,7 +293,7 @@ class Entmax(Normalizer):
 
     @property
     def alpha(self) -> float | Tensor:
-        """α: the number given, or, where it is learned, `[H]`."""
+        """α: the given number, or `[H]` if it is learned."""
         if self.alpha_logit is None:
             return self._fixed_alpha
         logit = self.alpha_logit.to(torch.promote_types(self.alpha_logit.dtype, torch.float32))
