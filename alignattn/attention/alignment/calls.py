@@ -1,4 +1,4 @@
-"""The attention calls that an alignment is given, and how they are taken together."""
+"""Attention calls, the input of an alignment, and how they are grouped."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,19 +10,19 @@ from torch.nn import functional as F
 from alignattn.attention.alignment.draws import token_ranks
 
 Side = tuple[Tensor, Tensor | None]
-"""The features of queries or of keys, and their mask."""
+"""The features of the queries or the keys of a call, and their mask."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """The queries and keys of one attention call, as its projections gave them.
+    """The queries and keys of one attention call, from its projections.
 
     Attributes:
         query: `[B, n, H * d]`.
         key: `[B, m, H * d]`.
         heads: H.
-        query_mask: `[B, n]` bool, True = a real token; None where all are.
-        key_mask: `[B, m]`, likewise; the same tensor where queries and keys are of the same tokens.
+        query_mask: `[B, n]` bool, True = a real token; None = all are real.
+        key_mask: `[B, m]` bool; the same tensor if queries and keys are of the same tokens.
         layer: the index of the layer that called.
     """
 
@@ -40,12 +40,12 @@ class Call:
 
     @property
     def is_of_same_tokens(self) -> bool:
-        """Whether as many queries as keys are real, at the same places."""
+        """Whether queries and keys are of the same tokens."""
         return self.query.shape == self.key.shape and self.query_mask is self.key_mask
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What calls that are taken together have in common."""
+        """The properties that the calls of a group share."""
         masked = (self.is_of_same_tokens, self.query_mask is None)
         return (self.query.shape, self.key.shape, self.query.dtype, self.query.device, self.heads, *masked)
 
@@ -56,25 +56,25 @@ class Call:
 
 
 def drawn(call: Call, points: int, step: Tensor) -> Call:
-    """Return a call with at most so many real tokens of each sample, drawn anew at every step.
+    """Return a call with a limited number of real tokens of each sample, drawn anew at every step.
 
     Args:
-        call: that is drawn from.
-        points: of a sample, at most; with no more it is returned as it is.
-        step: an int64 scalar, which the draw is a function of.
+        call: the call to draw from.
+        points: the maximum number of tokens of a sample.
+        step: an int64 scalar that determines the draw.
     """
     if call.length <= points:
         return call
     query, query_mask = _drawn_side(call.query, call.query_mask, points, step)
     key, key_mask = _drawn_side(call.key, call.key_mask, points, step)
-    # Of the same tokens they stay: the same places are drawn, and one mask says so.
+    # The same places are drawn on both sides, so the same tokens keep one mask.
     return replace(
         call, query=query, key=key, query_mask=query_mask, key_mask=query_mask if call.is_of_same_tokens else key_mask
     )
 
 
 def _drawn_side(rows: Tensor, mask: Tensor | None, points: int, step: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return at most so many rows of each sample, of `[B, n, f]`, and their mask."""
+    """Return `points` rows of each sample of `[B, n, f]`, and their mask."""
     if rows.shape[1] <= points:
         return rows, mask
     step = step.to(rows.device)
@@ -87,14 +87,14 @@ def _drawn_side(rows: Tensor, mask: Tensor | None, points: int, step: Tensor) ->
 def groups_of(
     calls: Sequence[Call], elements_of: Callable[[Call], int], budget: int
 ) -> Iterator[tuple[slice, list[Call]]]:
-    """Yield neighbouring layers and their calls in order: of one kind, as many a layer, and within a budget.
+    """Yield groups of calls of one kind: consecutive layers with equally many calls each, within a budget.
 
     Args:
         calls: in any order.
-        elements_of: the size of the largest tensor that a call needs.
-        budget: of the elements of a group; a single call may exceed it.
+        elements_of: returns the size of the largest tensor that a call needs.
+        budget: maximum number of elements of a group; a single call may exceed it.
     """
-    # Kinds are compared, not hashed, and sizes never divided: a compiler may then leave them open.
+    # Kinds are compared, not hashed, and sizes are not divided, so that a compiler can keep them symbolic.
     kinds: list[list[Call]] = []
     for call in calls:
         alike = next((known for known in kinds if known[0].kind == call.kind), None)
@@ -118,7 +118,7 @@ def groups_of(
 
 
 def _parts(calls: list[Call], elements: int, budget: int) -> Iterator[list[Call]]:
-    """Yield the calls of a layer, as many at once as the budget allows."""
+    """Yield the calls of a layer in parts within the budget."""
     part: list[Call] = []
     for call in calls:
         if part and (len(part) + 1) * elements > budget:
@@ -129,7 +129,7 @@ def _parts(calls: list[Call], elements: int, budget: int) -> Iterator[list[Call]
 
 
 def masks_of(calls: list[Call]) -> Tensor | None:
-    """Return the masks of calls of one kind, `[1 or C, 1 or 2, B, n]`; None where all tokens are real."""
+    """Return the masks of calls of one kind, `[1 or C, 1 or 2, B, n]`; None if all tokens are real."""
     if not calls[0].is_of_same_tokens:
         both = [_mask_of_side(*side, calls[0].length) for call in calls for side in call.sides]
         return torch.stack(both).unflatten(0, (-1, 2))

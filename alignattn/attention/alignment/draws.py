@@ -1,6 +1,6 @@
-"""Random numbers that are a function of a step: the same on every device, compiled or not, and after resuming.
+"""Random numbers as a function of a step: the same on every device, compiled or not, and after a resumption.
 
-They are drawn from no generator, so a loss that uses them leaves the model's dropout as it is without it.
+They use no generator, so a loss that uses them does not change the model's dropout.
 """
 
 import math
@@ -12,7 +12,7 @@ WORD = 0xFFFFFFFF
 """The low 32 bits."""
 
 STRIDES = (0x9E3779B1, 0x85EBCA77)
-"""Odd multipliers that keep the places of one step, and the steps, apart."""
+"""Odd multipliers for places and steps."""
 
 ROUNDS = ((16, 0x21F0AAAD), (15, 0x735A2D97))
 """Shift and multiplier of each round of the hash, from Ettinger 2022, "hash-prospector"; both factors fit int64."""
@@ -32,13 +32,13 @@ def hashed(step: Tensor, places: Tensor) -> Tensor:
 
 
 def token_ranks(step: Tensor, size: int, real: Tensor | None) -> Tensor:
-    """Return numbers by whose order tokens are drawn, `[size]` or the mask's shape; -1 at padding.
+    """Return random ranks of tokens, of which the largest are drawn, `[size]` or the mask's shape; -1 at padding.
 
-    That of a real token hangs on its place among the real ones: padding changes no draw.
+    The rank of a real token depends on its place among the real tokens, so padding does not change a draw.
 
     Args:
         step: an int64 scalar.
-        size: how many tokens.
+        size: number of tokens.
         real: `[..., size]` bool; None = all are real.
     """
     if real is None:

@@ -1,4 +1,4 @@
-"""An alignment that acts on a basis of each head, which attention does not see, and on nothing of the model."""
+"""An alignment that moves only a basis of each head, to which attention is invariant."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,33 +12,33 @@ from alignattn.attention.alignment.calls import Call, Side
 from alignattn.attention.basis import Basis
 
 MAX_CONDITION = 10.0
-"""Of A: with none a loss of angles would stretch the clouds without end."""
+"""Bound of the condition number of A: without one a loss of angles would stretch the clouds indefinitely."""
 REACH = math.log(MAX_CONDITION) / 2
-"""Of the eigenvalues of B, on either side of 0."""
+"""Bound of the absolute eigenvalues of B."""
 MEAN_RATE = 1 / 32
-"""Of the running means: the projections move under them."""
+"""Rate of the running means, because the projections change."""
 
 
 class AlignmentInBasis(nn.Module):
     """A(Q', K') of queries and keys in a learned basis of each head, q' = A q and k' = A⁻¹ k + c.
 
-    A = exp(B) is symmetric, and B = (I + P² / 4r²)⁻¹ P, so that the condition of A is at most e^(2r) =
-    `MAX_CONDITION`, which is reached where P has eigenvalues of ±2r.
-    c = A μ_q - A⁻¹ μ_k is not free: the alignment sees A (q - μ_q) and A⁻¹ (k - μ_k), each cloud centred by its own
-    mean over the real tokens of all calls of a layer in a step. With a free c a cosine cost is brought to 0 by
-    stretching A along the means, and the clouds come no nearer. Attention reads the raw queries and keys; `basis` gives
-    what may be folded into their projections.
+    A = exp(B) is symmetric, and B = (I + P² / 4r²)⁻¹ P, so that the condition number of A is at most e^(2r) =
+    `MAX_CONDITION`, reached where P has eigenvalues of ±2r.
+    c = A μ_q - A⁻¹ μ_k is not free: the alignment receives A (q - μ_q) and A⁻¹ (k - μ_k), each cloud centred by its own
+    mean over the real tokens of all calls of a layer in a step. With a free c, stretching A along the means would bring
+    a cosine cost to 0 without moving the clouds together. Attention reads the raw queries and keys; `basis` returns the
+    change that can be folded into their projections.
 
     Queries and keys get no gradient. P starts at 0, A at the identity.
 
     Args:
-        alignment: A(·, ·), with a layer for each here.
+        alignment: A(·, ·), with the same layers.
         num_heads: heads H of each layer.
 
     Attributes:
-        generator: P, `[L, H, d, d]`, of which the symmetric part counts.
+        generator: P, `[L, H, d, d]`, whose symmetric part is used.
         means: running means of queries and of keys, `[2, L, H, d]`.
-        steps: of training that a layer's means are of, `[L]`.
+        steps: number of training steps in a layer's means, `[L]`.
     """
 
     means: Tensor
@@ -90,15 +90,15 @@ class AlignmentInBasis(nn.Module):
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Begin anew, from the identity: the basis has become the projections'."""
+        """Reset the basis to the identity, after it was folded into the projections."""
         for part in (self.generator, self.means, self.steps):
             part.zero_()
 
 
 def bounded(generator: Tensor) -> Tensor:
-    """Return B of the symmetric part of matrices P `[..., d, d]`: P where that is small, eigenvalues in [-r, r].
+    """Return B of the symmetric part of matrices P `[..., d, d]`: about P if that is small, eigenvalues in [-r, r].
 
-    Without eigenvectors: they have no gradient where two eigenvalues are one, as all are at the start.
+    Computed without eigenvectors, which have no gradient at equal eigenvalues, as at the start.
     """
     scaled = (generator + generator.mT) / (4 * REACH)
     identity = torch.eye(generator.shape[-1], dtype=generator.dtype, device=generator.device)
@@ -120,7 +120,7 @@ def _count(side: Side) -> Tensor:
 
 
 def _by_head(side: Side, heads: int, mean: Tensor | None = None) -> Tensor:
-    """Return the features `[B, n, H * d]` of a side as `[B, H, n, d]`, less a mean `[H, 1, d]`, 0 at padding."""
+    """Return the features `[B, n, H * d]` of a side as `[B, H, n, d]`, minus a mean `[H, 1, d]`, 0 at padding."""
     features, mask = side
     by_head = features.to(torch.promote_types(features.dtype, torch.float32)).unflatten(-1, (heads, -1))
     by_head = by_head.transpose(1, 2)

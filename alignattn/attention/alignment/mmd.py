@@ -20,13 +20,13 @@ class MMDAlignment(PooledAlignment):
 
     Twice the squared maximum mean discrepancy of the kernel -|x - y| (Sejdinovic et al. 2013, "Equivalence of
     distance-based and RKHS-based statistics in hypothesis testing", theorem 22), which has no bandwidth to choose; 0
-    if and only if the clouds are equal. The expectations are means over all pairs, a point with itself included: with
-    weights w of 1/P at queries and -1/P at keys, -wᵀ D w, D the distances within the union of both.
+    if and only if the clouds are equal. The expectations are means over all pairs, including a point with itself: -wᵀ D
+    w with weights w of 1/P at queries and -1/P at keys, and D the distances within the union of both.
 
     The other arguments are those of `Alignment`.
 
     Args:
-        points: of a cloud, at most; time and memory grow with its square.
+        points: maximum number of points of a cloud; time and memory grow with its square.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class MMDAlignment(PooledAlignment):
 class SmoothEnergy(torch.autograd.Function):
     """-Σ_ij w_i w_j D_ij with D_ij = (|z_i - z_j|² + δ²)^(1/2), of points z `[..., P, d]` and weights w `[..., P, 1]`.
 
-    With R = 1 / D both the value and its gradient, -2 w_i Σ_j w_j (z_i - z_j) / D_ij, are of one product of R with w,
-    w |z|² and w z: nothing of P × P is kept for backward.
+    With R = 1 / D one product of R with w, w |z|² and w z gives the value and its gradient,
+    -2 w_i Σ_j w_j (z_i - z_j) / D_ij: no P × P tensor is kept for backward.
     """
 
     @staticmethod

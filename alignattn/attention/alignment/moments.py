@@ -6,25 +6,25 @@ from torch import Tensor
 from alignattn.attention.alignment.pooled import PooledAlignment, rounding
 
 SHRINKAGE = 1e-3
-"""Of the spread, added in equal parts to the variances of queries and keys along every direction."""
+"""Share of the spread that is added to the variances of queries and keys, equally in every direction."""
 
 
 class MomentsAlignment(PooledAlignment):
-    """The squared 2-Wasserstein distance of the two Gaussians that have the clouds' means and covariances.
+    """The squared 2-Wasserstein distance of the Gaussians with the clouds' means and covariances.
 
         |μ_q - μ_k|² + tr(Σ_q + Σ_k - 2 (Σ_q^(1/2) Σ_k Σ_q^(1/2))^(1/2)),
 
     in units of the squared spread of both clouds (`StandardizedClouds`). Dowson & Landau 1982, "The Fréchet distance
     between multivariate normal distributions", eq. 16. The same multiple of the identity is added to both covariances,
-    so that fewer tokens than dimensions leave them regular, and equal clouds at distance 0.
+    so that they are regular even with fewer tokens than dimensions, and equal clouds have distance 0.
 
-    With Σ_q = L Lᵀ the trace of the root is the sum of the roots of the eigenvalues of Lᵀ Σ_k L, taken in float64: in
+    With Σ_q = L Lᵀ the trace of the root is the sum of the square roots of the eigenvalues of Lᵀ Σ_k L, in float64: in
     float32 the smallest would be noise. On a GPU the host checks the eigenvalues, once for each group of layers.
     """
 
     def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         root = weight.sqrt()[..., None, None]
-        # Moved near to the origin, where products keep their digits: covariances are the same from any point.
+        # Covariances are shift-invariant, and near the origin products keep their precision.
         means = weight[:, :, None] @ points.detach().flatten(3)
         start = means.mean(dim=1, keepdim=True).unflatten(-1, points.shape[3:])
         moved = ((points - start) * root).transpose(2, 3).contiguous()
@@ -34,7 +34,7 @@ class MomentsAlignment(PooledAlignment):
         from_middle = (means - middle).square().sum(dim=(3, 4))
         traces = covariances.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
         spread = (traces + from_middle).mean(dim=1) + rounding(start.squeeze(2) + means.squeeze(3))
-        # The means are as far from their middle, both.
+        # Both means have the same distance from their middle.
         gap = 4 * from_middle.mean(dim=1) / spread
         units = (covariances / spread[:, None, :, None, None]).double()
         return gap + self._bures(units).to(gap.dtype), gap.detach().sqrt()

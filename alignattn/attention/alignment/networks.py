@@ -1,7 +1,7 @@
 """The small networks of the alignment losses: highway layer, discriminator or critic, navigator; gradient reversal.
 
-A network holds its parameters for all L layers of a model, stacked, and maps rows of features `[l, rows, size]` by
-those of l neighbouring layers at once: on a GPU the cost is in the number of calls.
+A network stacks its parameters for all L layers of a model, and maps rows of features `[l, rows, size]` of l
+consecutive layers in one call: on a GPU the number of calls determines the cost.
 """
 
 from typing import Any
@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 HIDDEN_DIM = 16
-"""Units of the hidden layer of a network, unless a config names others."""
+"""Default size of the hidden layer of a network."""
 LEAKY_SLOPE = 0.2
 GATE_BIAS = -1.0
 """The highway starts near the identity (Srivastava et al. 2015, section 2.2)."""
 
 FIRST = slice(0, 1)
-"""The layers of a network that stands for one."""
+"""The layers of a network with one layer."""
 
 
 class Linear(nn.Module):
-    """Linear layers of one shape, one for each layer of a model; they compute in the type of their input.
+    """Linear layers of one shape, one for each layer of a model, which compute in the type of their input.
 
     Args:
         in_features: size of the rows `[l, rows, in_features]`.
@@ -37,7 +37,7 @@ class Linear(nn.Module):
     def parameters_for(self, rows: Tensor, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the weights `[l, out, in]` and biases `[l, out]` of some layers, in the type of their rows."""
         weight, bias = self.weight.to(rows), self.bias.to(rows)
-        # A slice of everything would cost its backward.
+        # A slice of all layers would cost a backward.
         return (weight, bias) if layers.stop - layers.start == len(weight) else (weight[layers], bias[layers])
 
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
@@ -65,7 +65,7 @@ class _Network(nn.Sequential):
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
         """Map features `[l, rows, head_dim]` to `[l, rows, output_dim]` by the networks of `layers`."""
         for layer in self:
-            # The result of a linear layer is no view and not kept: the leaky ReLU overwrites it at no cost.
+            # The leaky ReLU may overwrite the result of a linear layer, which is neither a view nor saved.
             rows = layer(rows) if isinstance(layer, nn.LeakyReLU) else layer(rows, layers)
         return rows
 
@@ -115,8 +115,8 @@ class _GradientReversal(torch.autograd.Function):
 def reverse_gradient(features: Tensor) -> Tensor:
     """Return `features` unchanged; the gradient that flows back changes its sign (Ganin & Lempitsky 2015, eq. 8).
 
-    One reversal between two players makes a single backward pass a minimax game: what lies behind it ascends
-    the loss that what lies before it descends.
+    With a reversal between two players a single backward pass is a step of a minimax game: the player before it ascends
+    the loss that the player after it descends.
     """
     reversed_features: Tensor = _GradientReversal.apply(features)  # type: ignore[no-untyped-call]
     return reversed_features

@@ -77,7 +77,7 @@ class OTAlignment(Alignment):
         calls, _, batch, length, _, _ = features.shape
         if tokens.mask is not None:
             features = features.masked_fill(~tokens.mask[..., None, None], 0)
-        # The samples of all calls side by side, a matrix a head: [2, C * B, H, n, d].
+        # The samples of all calls, a matrix for each head: [2, C * B, H, n, d].
         both = features.permute(1, 0, 2, 4, 3, 5).contiguous().flatten(1, 2)
         shares = [share.expand(calls, batch, length).flatten(0, 1) for share in tokens.probability.unbind(1)]
         marginals = (shares[0], shares[-1])
@@ -99,7 +99,7 @@ class OTAlignment(Alignment):
     def _transported(
         self, query: Tensor, key: Tensor, left: Tensor, marginals: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return Σ_ij π_ij q_i · k_j `[B, H]`, whose gradient is π k and πᵀ q, and the row and column sums of π.
+        """Return Σ_ij π_ij q_i · k_j `[B, H]`, with the gradients π k and πᵀ q, and the row and column sums of π.
 
         π is the plan of the cost -left_i · k_j, from which C differs by terms of one token.
         """
@@ -107,16 +107,16 @@ class OTAlignment(Alignment):
             left, key, *marginals, epsilon=self.epsilon, anneal_from=self.anneal_from, iterations=self.iterations
         )
         with torch.no_grad():
-            # A further feature of ones makes the marginals fall out of the same product.
+            # A feature of ones gives the marginals in the same product.
             moved_key = plan.apply(F.pad(key, (0, 1), value=1.0))
             moved_query = plan.apply_transposed(F.pad(query, (0, 1), value=1.0))
         by_query = (query * moved_key[..., :-1]).sum(dim=(-2, -1))
         by_key = (key * moved_query[..., :-1]).sum(dim=(-2, -1))
-        # Both are the same number; the second counts in the gradient alone.
+        # Both are the same number; the second contributes to the gradient only.
         return by_query + (by_key - by_key.detach()), moved_key[..., -1], moved_query[..., -1]
 
     def extra_repr(self) -> str:
-        """Name the options, for the module's `repr`."""
+        """Return what the module's printed form shows."""
         return (
             f"{super().extra_repr()}, cost={self.cost!r}, epsilon={self.epsilon}, "
             f"iterations={self.iterations}, anneal_from={self.anneal_from}"
@@ -124,7 +124,7 @@ class OTAlignment(Alignment):
 
 
 def _centred(both: Tensor, probability: tuple[Tensor, Tensor]) -> Tensor:
-    """Move the origin to the mean of both, which changes no distance and spares digits of the products."""
+    """Move the origin to the mean of both, which changes no distance and keeps the precision of products."""
     with torch.no_grad():
         of_query, of_key = (share[:, None, :, None] for share in probability)
         centre = (both[0] * of_query + both[1] * of_key).sum(dim=2, keepdim=True) / 2

@@ -1,4 +1,4 @@
-"""Alignments of the clouds that all tokens of a batch form, without an adversary."""
+"""Alignments of the clouds of all tokens of a batch, without an adversary."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from alignattn.attention.alignment.draws import token_ranks
 class StandardizedClouds:
     """The queries and keys of each head of C calls, centred at their joint mean and in units of their spread.
 
-    The unit is the root mean square distance of both clouds' points from their joint mean: a head that only shrinks
-    its queries and keys, or moves both, leaves every distance as it is.
+    The unit is the root mean square distance of both clouds' points from their joint mean: distances are invariant to a
+    common scale and shift.
 
     Attributes:
         points: `[C, 2, H, P, d]`; 0 at padding.
-        weight: `[1 or C, 1 or 2, P]`, 1 over the number of real points, 0 at padding; of both clouds or of each.
-        gap: `[C, H]`, the distance of the clouds' means, from 0 to 2; without a gradient.
+        weight: `[1 or C, 1 or 2, P]`, 1 over the number of real points, 0 at padding; one for both clouds, or two.
+        gap: `[C, H]`, the distance of the clouds' means, from 0 to 2; without gradient.
     """
 
     points: Tensor
@@ -31,7 +31,7 @@ class StandardizedClouds:
 
     @classmethod
     def of(cls, points: Tensor, weight: Tensor) -> "StandardizedClouds":
-        """Build them from points `[C, 2, P, H, d]` of weight `[1 or C, 1 or 2, P]`."""
+        """Build them from points `[C, 2, P, H, d]` with weights `[1 or C, 1 or 2, P]`."""
         by_head = points.transpose(2, 3)
         column = weight[:, :, None, :, None]
         by_head = by_head.masked_fill(column == 0, 0)
@@ -43,20 +43,19 @@ class StandardizedClouds:
 
 
 def rounding(means: Tensor) -> Tensor:
-    """Return what rounding may leave of the squared spread of equal points, `[C, H]`, for means `[C, 2, H, d]`."""
+    """Return the squared spread that rounding may leave of equal points, `[C, H]`, for means `[C, 2, H, d]`."""
     return (means.detach().square().sum(dim=-1).mean(dim=1) + 1) * NORM_EPSILON**2
 
 
 class PooledAlignment(Alignment):
-    """A distance of the two clouds that the queries and the keys of all real tokens of a batch form, for each head.
+    """A distance of the clouds of the queries and of the keys of all real tokens of a batch, for each head.
 
-    It has no networks, and no adversary whose learning would show in the loss. Since a cloud is that of a whole batch,
-    a batch cut in two gives the mean of two distances, which is not that of the whole: gradients under accumulation
-    and over several processes are those of the batches as they are cut. All heads and layers of a step see the same
-    tokens where `points` limits them.
+    It has no networks. A cloud is that of a whole batch, so the mean of the distances of two half batches is not the
+    distance of the whole: under accumulation and with several processes, gradients depend on the split. All heads and
+    layers of a step use the same tokens if `points` limits them.
 
-    Diagnostics: `mean_gap`, the distance of the clouds' means in units of their spread (`StandardizedClouds`), mean
-    over heads: 0 where they agree, 2 for two far-off points.
+    Diagnostic: `mean_gap`, the distance of the clouds' means in units of their spread (`StandardizedClouds`), mean over
+    heads: 0 for equal means, 2 for two distant points.
     """
 
     by_sample: ClassVar[bool] = False
@@ -64,22 +63,22 @@ class PooledAlignment(Alignment):
     diagnostic = "mean_gap"
 
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
-        """Return the distances of the clouds, and those of their means."""
+        """Return the distances of the clouds and of their means."""
         points, weight = self._drawn(features.flatten(2, 3), None if tokens.mask is None else tokens.mask.flatten(2))
         distances, gaps = self._distances(points, weight)
         # Without a real token there is no cloud.
         return (distances * weight.any(dim=-1).all(dim=-1, keepdim=True)).sum(dim=1), gaps.mean(dim=1)
 
     def _points_of(self, call: Call) -> int:
-        """How many points of a call are worked on, at most."""
+        """Return the maximum number of points of a call that are used."""
         size = call.query.shape[0] * call.length
         return size if self.points is None else min(self.points, size)
 
     def _drawn(self, points: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the points `[C, 2, P, H, d]` to work on, of all `[C, 2, N, H, d]`, and their weights.
+        """Return the points to use, `[C, 2, P, H, d]`, and their weights.
 
         Args:
-            points: of all tokens.
+            points: those of all tokens, `[C, 2, N, H, d]`.
             real: `[1 or C, 1 or 2, N]` bool; None = all are real.
         """
         size = points.shape[2]

@@ -1,8 +1,8 @@
 """Entropic optimal transport between the tokens of two sets, in a fixed number of matrix products.
 
-A log-domain Sinkhorn iteration takes two exponentials of an n × n matrix, by far its largest cost. Here the
-matrix exp((g_j - C_ij) / ε) is built once for each of a few decreasing ε, and every iteration between is two
-products of it with a vector.
+A log-domain Sinkhorn iteration computes two exponentials of an n × n matrix, which dominate its cost. Here the matrix
+exp((g_j - C_ij) / ε) is computed once for each of a few decreasing ε, and every iteration is two products of it with a
+vector.
 """
 
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ import torch
 from torch import Tensor
 
 ANNEAL_FROM = 0.16
-"""First ε as a share of the largest cost: from here each of the default's three steps divides ε by 2.5."""
+"""First ε as a share of the largest cost: each of the three default steps then divides ε by 2.5."""
 ITERATIONS = 14
-"""Leaves an L1 marginal error of 0.014 (0.019 in the worst layer) on MiniLM's queries and keys at ε = 0.01."""
+"""With an L1 marginal error of 0.014 (0.019 in the worst layer) on MiniLM's queries and keys at ε = 0.01."""
 
 _ITERATIONS_A_STEP = 2
-"""At an ε above the last; more of them buy less than more iterations at the last."""
+"""Iterations at each ε but the last, where further iterations gain more."""
 _MAX_STEPS = 10
-"""A step costs a new kernel, as much as three iterations; past ten they stop paying."""
+"""A step costs a new kernel, as much as three iterations; more than ten do not pay."""
 _ITERATIONS_A_KERNEL = 25
-"""At the last ε. Entries that underflowed come back only in a new kernel around the new potential."""
+"""Iterations with each kernel at the last ε: a new kernel around the new potential restores underflowed entries."""
 RELAXATION = 1.6
-"""Over-relaxation (Thibault et al. 2021): of 1.3 to 1.8, the lowest marginal error on MiniLM."""
+"""Over-relaxation (Thibault et al. 2021), with the lowest marginal error on MiniLM among 1.3 to 1.8."""
 PLAIN = 1.0
 MIN_RATIO = 1e-12
 MAX_SCALING = 1e18
-"""Where the kernel underflows, a scaling stops here: finite, and so is the product of two."""
+"""Bound of a scaling where the kernel underflows: the product of two is finite."""
 
 
 @dataclass(frozen=True)
@@ -65,21 +65,21 @@ def sinkhorn(
 ) -> TransportPlan:
     """Approximate argmin <C, π> + ε Σ π log π for C_ij = -left_i · right_j with uniform marginals.
 
-    Terms of C that depend on i or j alone do not change the plan, so this serves every cost that is a dot
-    product up to such terms. Cuturi 2013 (the iteration), Schmitzer 2019 (annealing ε, absorbing the potential
-    into the kernel), Thibault et al. 2021 (over-relaxation). The plan's column marginal is exact unless the
-    kernel underflows. No step depends on a value of the data: it compiles and needs no synchronisation.
+    Terms of C that depend on i or j alone do not change the plan, so any cost that is a dot product up to such terms is
+    possible. Cuturi 2013 (the iteration), Schmitzer 2019 (annealing ε, absorbing the potential into the kernel),
+    Thibault et al. 2021 (over-relaxation). The plan's column marginal is exact unless the kernel underflows. No step
+    depends on a value of the data: it compiles and needs no synchronisation.
 
     Args:
         left: `[B, H, n, d]`, finite at padding too.
         right: `[B, H, n, d]`, finite at padding too.
         row_share: `[B, n]`, the rows' marginal, uniform over the real tokens of a sample and 0 at padding. A wholly
             padded sample gets a plan over its padding.
-        column_share: likewise the columns'; the same tensor where both are of the same tokens.
+        column_share: the columns' marginal, likewise; the same tensor if both are of the same tokens.
         epsilon: strength ε of the entropy, in units of the cost.
         anneal_from: ε starts at this share of the largest |left_i| · |right_j| of a head and falls
             geometrically to `epsilon`.
-        iterations: number of updates of both scalings, over all ε; at least half of them at the last.
+        iterations: number of updates of both scalings over all ε, at least half of them at the last.
 
     Returns:
         The plan, without gradient.
@@ -93,7 +93,7 @@ def sinkhorn(
         rows_a_column = real_rows.sum(dim=-1, keepdim=True) / is_column.sum(dim=-1, keepdim=True)
     largest_cost = flat_left.norm(dim=-1).amax(dim=-1) * flat_right.norm(dim=-1).amax(dim=-1)
     first = first_epsilon(largest_cost, epsilon, anneal_from)[:, None, None]
-    # Columns of padding vanish from every kernel.
+    # Columns of padding are 0 in every kernel.
     potential = torch.where(is_column, 0.0, -torch.inf).to(left.dtype)
     kernel = left.new_empty(batch * heads, length, length)
     steps = schedule(iterations)
@@ -112,7 +112,7 @@ def sinkhorn(
 
 
 def schedule(iterations: int) -> list[tuple[float, int]]:
-    """Return for each kernel how far ε has fallen, from 0 to 1 on a log scale, and the iterations with it."""
+    """Return for each kernel the progress of log ε, from 0 to 1, and the number of iterations."""
     steps = min(iterations // (2 * _ITERATIONS_A_STEP), _MAX_STEPS)
     annealed = [(step / steps, _ITERATIONS_A_STEP) for step in range(steps)]
     left_over = range(iterations - steps * _ITERATIONS_A_STEP)
@@ -121,7 +121,7 @@ def schedule(iterations: int) -> list[tuple[float, int]]:
 
 
 def is_real(probability: Tensor) -> Tensor:
-    """Return which columns of a plan have a share, bool `[B, n]`: of a wholly padded sample all."""
+    """Return the columns of a plan with a share, bool `[B, n]`; all in a wholly padded sample."""
     has_tokens = probability.sum(dim=1, keepdim=True) > 0
     return torch.where(has_tokens, probability, 1.0) > 0
 
@@ -132,12 +132,12 @@ def first_epsilon(largest_cost: Tensor, epsilon: float, anneal_from: float) -> T
 
 
 def _scale(kernel: Tensor, real: Tensor, rows_a_column: Tensor | None, rounds: int) -> tuple[Tensor, Tensor]:
-    """Return scalings `[B * H, 1, n]` such that row · kernel · column has rows of about 1 and columns of their share.
+    """Return scalings `[B * H, 1, n]` for which row · kernel · column has row sums of about 1 and exact column sums.
 
-    Those of the plan, times the number of real rows; rows of padding, where `real` is 0 and not 1, are scaled to 0. A
-    column's share is the number of real rows to one of real columns, None where there are as many: 1. The first and
-    the last update are plain: the one because there is nothing yet to relax, the other so that the column marginal is
-    met. The vectors are rows, for which the product is twice as fast as for columns.
+    They are those of the plan times the number of real rows; rows of padding, where `real` is 0, are scaled to 0. The
+    column sums are the number of real rows over that of real columns, or 1 if `rows_a_column` is None. The first and
+    the last update are plain: the first has nothing to relax, and the last makes the column sums exact. The vectors are
+    rows, for which the product is twice as fast as for columns.
     """
     row = real / kernel.sum(dim=-1)[:, None]
     column = _divided(torch.bmm(row, kernel), rows_a_column).clamp_(min=MIN_RATIO).reciprocal_()

@@ -13,7 +13,7 @@ from alignattn.utils.errors import AlignAttnError
 POINTS = 512
 DIRECTIONS = 32
 PROJECTIONS_KEPT = 4
-"""Tensors of the projections' size at once: they, sorted, and the order in 64 bits."""
+"""Memory in units of the projections' size: the projections, their sorted copy, and the order in 64 bits."""
 
 
 class SlicedAlignment(PooledAlignment):
@@ -27,8 +27,8 @@ class SlicedAlignment(PooledAlignment):
     The other arguments are those of `Alignment`.
 
     Args:
-        points: of a cloud, at most.
-        directions: how many.
+        points: maximum number of points of a cloud.
+        directions: number of directions.
 
     Raises:
         AlignAttnError: if `points` is below 2 or `directions` below 1.
@@ -56,7 +56,7 @@ class SlicedAlignment(PooledAlignment):
         clouds = StandardizedClouds.of(points, weight)
         slices = directions(self.step.to(points.device), self.head_dim, self.directions).to(points.dtype)
         projected = (clouds.points @ slices).mT
-        # Padding is sorted behind the rest of both clouds.
+        # Padding is sorted last.
         beyond = torch.finfo(projected.dtype).max
         ordered = projected.masked_fill((weight == 0)[:, :, None, None], beyond).sort(dim=-1).values
         counts = (weight > 0).sum(dim=-1).clamp(min=1)
@@ -67,23 +67,23 @@ class SlicedAlignment(PooledAlignment):
         return squares.mean(dim=-1) * self.head_dim, clouds.gap
 
     def extra_repr(self) -> str:
-        """Name the options, for the module's `repr`."""
+        """Return what the module's printed form shows."""
         return f"{super().extra_repr()}, directions={self.directions}"
 
 
 def _between_quantiles(ordered: Tensor, counts: Tensor) -> Tensor:
-    """Return ∫ (F⁻¹(u) - G⁻¹(u))² du of two samples that need not be as large, `[C, H, K]`.
+    """Return ∫ (F⁻¹(u) - G⁻¹(u))² du of two samples of different sizes, `[C, H, K]`.
 
-    Between two neighbouring steps of either quantile function, i / n or j / m, both are constant.
+    Both quantile functions are constant between neighbouring steps, i / n or j / m.
 
     Args:
-        ordered: `[C, 2, H, K, P]`, sorted, what is real first.
-        counts: how many of each are, `[C, 2]`.
+        ordered: `[C, 2, H, K, P]`, sorted, real values first.
+        counts: number of real values of each, `[C, 2]`.
     """
     steps = torch.arange(1, ordered.shape[-1] + 1, device=ordered.device) / counts.to(ordered.dtype)[..., None]
     ends = steps.clamp(max=1).flatten(1).sort(dim=-1).values
     starts = F.pad(ends, (1, 0))[:, :-1]
-    # The middle of an interval lies on no step, whatever the last bits of its ends.
+    # The middle of an interval lies on no step, whatever the rounding of its ends.
     places = ((starts + ends) / 2)[:, None] * counts[..., None]
     places = places.long().clamp(max=ordered.shape[-1] - 1)
     of_query, of_key = torch.take_along_dim(ordered, places[:, :, None, None], dim=-1).unbind(1)

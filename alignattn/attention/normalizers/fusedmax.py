@@ -14,8 +14,8 @@ DEFAULT_WEIGHT = 0.1
 SPARSEMAX_REACH = 1.0
 """Sparsemax gives weight 0 to values this far or farther below the largest of their row."""
 BLOCK_COLUMNS = 8192
-"""Chains of 128 positions that are solved together on a CPU: the data of one position then fits a cache. On a GPU all are
-solved together, because launches cost more than arithmetic."""
+"""Chains of 128 positions that are solved together on a CPU: the data of one position then fits a cache. On a GPU all
+are solved together, because launches cost more than arithmetic."""
 
 
 def fusedmax(scores: Tensor, weight: float = DEFAULT_WEIGHT, mask: Tensor | None = None) -> Tensor:

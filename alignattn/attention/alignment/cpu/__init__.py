@@ -1,1 +1,1 @@
-"""The alignment losses on a CPU: a few samples at a time, with their gradients written out, in memory that is kept."""
+"""The CPU backend of the alignment losses: blocks of samples, explicit gradients and reused memory."""

@@ -1,8 +1,8 @@
-"""An alignment loss computed a few samples at a time, with its gradient in the same pass, for the CPU.
+"""An alignment loss computed for blocks of samples, with its gradient in the same pass, for the CPU.
 
-The loss is a mean over samples, and a scalar: the gradient of each part is known, up to one factor, as soon as the part
-is. A part that fits the cache is much faster than the whole, nothing of it has to be kept for backward but the gradient
-itself, and tokens of padding are left out. On a GPU, and in a compiled graph, one large batch is the better choice.
+The loss is a scalar mean over samples: the gradient of each block is known, up to one factor, in the forward pass. A
+block that fits the cache is much faster than the whole, only the gradient is kept for backward, and tokens of padding
+are left out. On a GPU and in a compiled graph one large batch is faster.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,17 +18,17 @@ from alignattn.attention.alignment.cpu.passes import SCRATCH
 from alignattn.attention.derivatives import once_differentiable
 
 BLOCK_ELEMENTS = 2**18
-"""Features of a block's queries, and of its keys: 1 MiB each, what a core's second-level cache holds of them."""
+"""Features of a block's queries, and of its keys: 1 MiB each, which fits the second-level cache of a core."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """The real tokens of some samples of a batch, R in all, sample after sample.
+    """The R real tokens of b samples of a batch, sample after sample.
 
     Attributes:
-        rows: where they stand among all tokens of the batch, `[B * N]`; a tensor `[R]`, or a slice.
-        counts: real tokens of each of the b samples, descending.
-        sample_weight: of a sample in the mean over those of the batch that have a real token, and over the calls.
+        rows: their places among all `B * N` tokens of the batch; a tensor `[R]`, or a slice.
+        counts: the number of real tokens of each sample, descending.
+        sample_weight: the weight of a sample in the mean over the samples with a real token, and over the calls.
     """
 
     rows: Tensor | slice
@@ -37,40 +37,40 @@ class Block:
 
     @property
     def mask(self) -> Tensor | None:
-        """`[b, n]` bool with n the most tokens of a sample, True = a real token; None where every token is."""
+        """`[b, n]` bool, with n the longest sample, True = a real token; None if every token is real."""
         if self.counts[-1] == self.counts[0]:
             return None
         return torch.arange(self.counts[0]) < torch.tensor(self.counts)[:, None]
 
     def gather(self, rows: Tensor, out: Tensor) -> None:
-        """Write the block's rows of all rows, `[B * N, f]`, to `out`, `[R, f]`."""
+        """Write the block's rows of `[B * N, f]` to `out`, `[R, f]`."""
         if isinstance(self.rows, Tensor) and rows.dtype == out.dtype:
             torch.index_select(rows, 0, self.rows, out=out)
         else:
             out.copy_(rows[self.rows])
 
     def scatter(self, values: Tensor, rows: Tensor) -> None:
-        """Write `[R, f]` to the block's rows of all rows, `[B * N, f]`."""
+        """Write `[R, f]` to the block's rows of `[B * N, f]`."""
         if isinstance(self.rows, Tensor):
             rows.index_copy_(0, self.rows, values.to(rows.dtype))
         else:
             rows[self.rows] = values
 
     def token_weight(self, dtype: torch.dtype) -> Tensor:
-        """Return `[R]`, the weight of each token in the mean over samples of the mean over their tokens."""
+        """Return the weight of each token in the mean over samples of the mean over tokens, `[R]`."""
         counts = torch.tensor(self.counts)
         return (self.sample_weight / counts.to(dtype)).repeat_interleave(counts)
 
 
 @dataclass(frozen=True)
 class BlockLoss:
-    """What a block adds to the loss of its batch.
+    """The contribution of a block to the loss of its batch.
 
     Attributes:
         loss: a scalar.
         diagnostic: a scalar.
-        to_features: the loss's gradient in the features it was computed from; None if it is not wanted.
-        to_parameters: likewise in each of the loss's parameters, for the layer alone: `[1, …]`.
+        to_features: the gradient in the features; None if it is not needed.
+        to_parameters: the gradient in each of the loss's parameters of the layer, `[1, …]`.
     """
 
     loss: Tensor
@@ -80,16 +80,16 @@ class BlockLoss:
 
 
 LossOfBlock = Callable[[Tensor, Block, int, bool], BlockLoss]
-"""Computes it from the features `[2, R, H, d]` of a block's queries and keys by the networks of a layer, given by its
-index; the flag says whether with gradients."""
+"""Computes a `BlockLoss` from the features `[2, R, H, d]` of a block's queries and keys, the block, the index of the
+layer and whether gradients are needed."""
 
 
 def blocks_of(call: Call, share: float) -> Iterator[Block]:
-    """Yield the samples of a call that have a real token, those of about one length together.
+    """Yield blocks of the samples of a call that have a real token, with similar lengths.
 
     Args:
         call: on the CPU.
-        share: of the call in the mean over calls.
+        share: the weight of the call in the mean over calls.
     """
     batch, length, width = call.query.shape
     mask = call.query_mask
@@ -101,7 +101,7 @@ def blocks_of(call: Call, share: float) -> Iterator[Block]:
             stop = min(start + samples, batch)
             yield Block(slice(start * length, stop * length), [length] * (stop - start), share / batch)
         return
-    # Real tokens first, in their order: what a block takes of a sample is then a prefix.
+    # Real tokens first, in their order: the tokens of a sample are then a prefix.
     rows = (~mask).byte().argsort(dim=1, stable=True) + length * torch.arange(batch)[:, None]
     counts, order = mask.sum(dim=1).sort(descending=True, stable=True)
     remaining = counts[: int((counts > 0).sum())].tolist()
@@ -156,7 +156,7 @@ class _LossInBlocks(torch.autograd.Function):
         scale = grad_outputs[0]
         saved = ctx.saved_tensors
         to_features, to_parameters = saved[: len(ctx.shapes)], saved[len(ctx.shapes) :]
-        # A fresh tensor of this size costs more than the product; a graph that is kept may ask for the old one again.
+        # A new tensor of this size costs more than the product; a retained graph may need the old one again.
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
         scaled = [rows * scale if is_kept else rows.mul_(scale) for rows in to_features]
         of_features = [rows.view(shape) for rows, shape in zip(scaled, ctx.shapes, strict=True)]
@@ -165,7 +165,7 @@ class _LossInBlocks(torch.autograd.Function):
 
 
 def _zero_at_padding(features: list[Tensor], mask: Tensor | None) -> list[Tensor]:
-    """Return tensors like each of `features`, `[B * N, f]`, zero where no block will write, and empty elsewhere."""
+    """Return uninitialised tensors like `features`, `[B * N, f]`, with zeros at padding, where no block writes."""
     zeroed = [torch.empty_like(rows) for rows in features]
     if mask is not None:
         padding = (~mask.flatten()).nonzero().squeeze(-1)
@@ -175,9 +175,9 @@ def _zero_at_padding(features: list[Tensor], mask: Tensor | None) -> list[Tensor
 
 
 def _without_half(call: Call) -> Call:
-    """Return a call whose features are in float32 if they were in float16.
+    """Return a call with float32 features in place of float16.
 
-    Their gradient is stored until it is scaled: in float16 it would lose what a gradient's scaler is there to keep.
+    Their gradient is stored before it is scaled, and would underflow in float16.
     """
     if call.query.dtype != torch.float16:
         return call
@@ -190,10 +190,10 @@ def loss_in_blocks(
     """Return the mean of a loss over calls, each weighted by its number of samples, and of its diagnostic.
 
     Args:
-        loss_of: the loss of a block. It sees float32 features, float64 for float64 input.
-        calls: on the CPU, whose queries and keys are of the same tokens.
-        samples: of all calls in the mean.
-        parameters: what `loss_of` depends on besides its arguments, `[L, …]`.
+        loss_of: the loss of a block; its features are float32, or float64 for float64 input.
+        calls: on the CPU, with queries and keys of the same tokens.
+        samples: the number of samples in the mean.
+        parameters: those of the loss, `[L, …]`.
     """
     calls = [_without_half(call) for call in calls]
     features = [features for call in calls for features in (call.query, call.key)]
@@ -205,7 +205,7 @@ def loss_in_blocks(
 
 @contextmanager
 def grad_of_its_own(enabled: bool) -> Iterator[None]:
-    """Record, if enabled, a graph inside a forward pass. An outer scope's hooks, as checkpointing's, do not see it."""
+    """Record a graph inside a forward pass, if enabled, hidden from outer hooks such as those of checkpointing."""
     with torch.set_grad_enabled(enabled), torch.autograd.graph.saved_tensors_hooks(_same, _same):
         yield
 

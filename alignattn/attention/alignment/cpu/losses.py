@@ -1,4 +1,4 @@
-"""The losses of GAN and CT with their gradients written out, that of others by autograd, and which one serves."""
+"""The dispatch of the CPU backend: explicit gradients for GAN and CT, autograd for other losses."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,16 +17,16 @@ from alignattn.attention.alignment.ct import CTAlignment, expected_cosine
 from alignattn.attention.alignment.gan import GANAlignment
 
 MATRIX_ELEMENTS = 2**19
-"""Of the n × n matrices of the heads worked on at once, 2 MiB: one head of 724 tokens. A longer sample gets none,
-and is left to attention, whose memory is linear in n."""
+"""Elements of the n × n matrices of the heads that are computed together, 2 MiB: one head of 724 tokens. A longer
+sample uses attention instead, whose memory is linear in n."""
 
 
 def loss_on_cpu(alignment: Alignment, calls: Sequence[Call], samples: int) -> tuple[Tensor, Tensor]:
-    """Return the mean loss and the mean diagnostic of calls; equal to those of `alignment.losses`, with its gradients.
+    """Return the mean loss and the mean diagnostic of calls, with gradients equal to those of `alignment.losses`.
 
     Args:
-        alignment: whose loss of a batch is the mean of its samples'.
-        calls: on the CPU, whose queries and keys are of the same tokens.
+        alignment: one with `by_sample`.
+        calls: on the CPU, with queries and keys of the same tokens.
         samples: the number of samples in the mean.
     """
     loss_of_block = WRITTEN_OUT.get(type(alignment).compute)
@@ -38,7 +38,7 @@ def loss_on_cpu(alignment: Alignment, calls: Sequence[Call], samples: int) -> tu
 def loss_by_autograd(
     alignment: Alignment, features: Tensor, block: Block, layer: int, keeps_gradient: bool
 ) -> BlockLoss:
-    """Return a block's loss with the gradients that autograd finds; arguments as of `LossOfBlock`."""
+    """Return a block's loss with the gradients of autograd; arguments as for `LossOfBlock`."""
     share = len(block.counts) * block.sample_weight
     layers = slice(layer, layer + 1)
     parameters = list(alignment.parameters())
@@ -67,14 +67,9 @@ def _padded(features: Tensor, mask: Tensor | None, samples: int) -> Tensor:
 
 
 def gan_loss(alignment: GANAlignment, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
-    """Return a block's loss: with z = -logit of a query, logit of a key, it is softplus(z), whose slope is sigmoid(z).
+    """Return a block's loss, softplus(z) with z = -logit of a query or logit of a key, and the slope sigmoid(z).
 
-    Args:
-        alignment: whose loss it is.
-        features: as of `LossOfBlock`, with what follows.
-        block: whose features they are.
-        layer: the index of the layer.
-        keeps_gradient: whether the gradients are wanted.
+    Arguments as for `LossOfBlock`.
     """
     _, tokens, heads, head_dim = features.shape
     rows = features.view(1, -1, head_dim)
@@ -94,15 +89,7 @@ def gan_loss(alignment: GANAlignment, features: Tensor, block: Block, layer: int
 
 
 def ct_loss(alignment: CTAlignment, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
-    """Return a block's loss, samples of one length at a time.
-
-    Args:
-        alignment: whose loss it is.
-        features: as of `LossOfBlock`, with what follows.
-        block: whose features they are.
-        layer: the index of the layer.
-        keeps_gradient: whether the gradients are wanted.
-    """
+    """Return a block's loss, computed for samples of equal length; arguments as for `LossOfBlock`."""
     _, tokens, heads, head_dim = features.shape
     rows = features.view(1, -1, head_dim)
     navigator, critic = (NetworkPass(network, rows, layer) for network in (alignment.navigator, alignment.critic))
@@ -132,7 +119,7 @@ def ct_loss(alignment: CTAlignment, features: Tensor, block: Block, layer: int, 
 
 
 def _equal_lengths(counts: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the first token, the number and the length of neighbouring samples of equal length."""
+    """Yield the first token, the number and the length of consecutive samples of equal length."""
     start = 0
     for count, group in groupby(counts):
         samples = len(list(group))
@@ -146,9 +133,9 @@ def differentiate(navigated: Tensor, unit: Tensor, scale: float, to_navigated: T
     Args:
         navigated: s and t, `[2, B, H, n, f]`, without padding.
         unit: u and v, `[2, B, H, n, f]`.
-        scale: what the gradient is multiplied with.
-        to_navigated: where the gradient in s and t goes, of their shape.
-        to_unit: where the gradient in u and v goes.
+        scale: factor of the gradient.
+        to_navigated: receives the gradient in s and t.
+        to_unit: receives the gradient in u and v.
     """
     features = [tensor.flatten(1, 2) for tensor in (navigated, unit)]
     count, length = features[0].shape[1:3]
@@ -168,7 +155,7 @@ def differentiate(navigated: Tensor, unit: Tensor, scale: float, to_navigated: T
 
 
 class _Heads(NamedTuple):
-    """Some heads: their vectors, `[2, heads, n, f]`, and where the gradients go."""
+    """The vectors of some heads, `[2, heads, n, f]`, and the tensors that receive the gradients."""
 
     navigated: Tensor
     unit: Tensor
@@ -177,13 +164,13 @@ class _Heads(NamedTuple):
 
 
 def _by_plans(heads: _Heads) -> Tensor:
-    """Do what `differentiate` does, unscaled, with the plans and the products C = u vᵀ at hand.
+    """Do what `differentiate` does, unscaled, with the plans P and R and the products C = u vᵀ as matrices.
 
     The gradient of Σ a + Σ b in s tᵀ is
 
-        D_ij = P_ij (C_ij - a_i) + R_ij (C_ij - b_j),
+        D_ij = P_ij (C_ij - a_i) + R_ij (C_ij - b_j);
 
-    that in s is D t, in t Dᵀ s, in u (P + R) v, in v (P + R)ᵀ u.
+    in s it is D t, in t Dᵀ s, in u (P + R) v, and in v (P + R)ᵀ u.
     """
     (query, key), (unit_query, unit_key) = heads.navigated, heads.unit
     count, length, _ = query.shape
@@ -205,10 +192,10 @@ def _by_plans(heads: _Heads) -> Tensor:
 
 
 def _write_plans(scores: Tensor, plan: Tensor, reverse: Tensor) -> None:
-    """Write the softmax of scores `[heads, n, n]` over the last dimension and that over the one before.
+    """Write the softmax of scores `[heads, n, n]` over the last dimension and over the one before.
 
-    Both are conditionals of the softmax over all pairs at once, which saves an exponential, unless a whole row or
-    column underflows there.
+    Both are conditionals of the softmax over all pairs, which saves an exponential, unless a whole row or column
+    underflows.
     """
     joint = torch.softmax(scores.flatten(1), dim=1, out=reverse.flatten(1)).view_as(scores)
     row, column = joint.sum(dim=2, keepdim=True), joint.sum(dim=1, keepdim=True)
@@ -221,13 +208,13 @@ def _write_plans(scores: Tensor, plan: Tensor, reverse: Tensor) -> None:
 
 
 def _smallest_exact_sum(matrices: Tensor) -> float:
-    """Below it, what underflowed to zero or lost digits could count in a sum over rows or columns."""
+    """Return the smallest sum of a row or column in which underflow has no effect."""
     kind = torch.finfo(matrices.dtype)
     return matrices.shape[-1] * kind.tiny / kind.eps
 
 
 def _by_attention(heads: _Heads) -> Tensor:
-    """Do what `differentiate` does, unscaled, with no n × n tensor."""
+    """Do what `differentiate` does, unscaled, without an n × n tensor."""
     with grad_of_its_own(True):
         navigated, unit = (tensor.detach().requires_grad_() for tensor in (heads.navigated, heads.unit))
         total = expected_cosine(navigated[None, :, None], unit[None, :, None], None).sum()
@@ -240,4 +227,4 @@ WRITTEN_OUT: dict[Callable[..., Any], Callable[..., BlockLoss]] = {
     GANAlignment.compute: gan_loss,
     CTAlignment.compute: ct_loss,
 }
-"""Equations whose gradient is written out. A subclass with another equation is left to autograd."""
+"""The equations with an explicit gradient. A subclass with another equation uses autograd."""

@@ -1,7 +1,7 @@
-"""The alignment networks' forward and backward passes written out, in memory that is kept, for the CPU.
+"""Explicit forward and backward passes of the alignment networks, in reused memory, for the CPU.
 
-Autograd allocates every intermediate result afresh, and at the size of an attention head the first touch of that
-memory, not the arithmetic, takes most of the time. Here a layer overwrites what it no longer needs.
+Autograd allocates every intermediate result anew, and at the size of an attention head the first access to that memory
+takes longer than the arithmetic. Here a layer overwrites tensors that it no longer needs.
 """
 
 import math
@@ -17,9 +17,9 @@ from alignattn.attention.alignment.base import NORM_EPSILON
 from alignattn.attention.alignment.networks import Highway, Linear
 
 KEPT_BYTES = 2**25
-"""Kept at most; what a call needs beyond it is allocated for that call."""
+"""Maximum memory that is kept; a call that needs more allocates the rest for itself."""
 CACHE_LINE = 64
-"""Bytes of a cache line: every tensor starts on one."""
+"""Bytes of a cache line, the alignment of every tensor."""
 
 
 class Scratch(threading.local):
@@ -32,7 +32,7 @@ class Scratch(threading.local):
 
     @contextmanager
     def frame(self) -> Iterator[None]:
-        """Give back at the end what was taken inside."""
+        """Release at the end the tensors that were taken inside."""
         start = self._used
         try:
             yield
@@ -42,7 +42,7 @@ class Scratch(threading.local):
                 self._grow()
 
     def take(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Return a tensor of any content, valid until the frame around the call ends."""
+        """Return an uninitialised tensor, valid until the surrounding frame ends."""
         size = math.prod(shape) * dtype.itemsize
         start = self._used
         self._used += -(-size // CACHE_LINE) * CACHE_LINE
@@ -54,7 +54,7 @@ class Scratch(threading.local):
     def _grow(self) -> None:
         wanted = min(self._peak, KEPT_BYTES)
         if wanted > len(self._memory):
-            # Memory of an inference-mode block could not be written to outside of one.
+            # Memory that is allocated in inference mode cannot be written outside of it.
             with torch.inference_mode(False):
                 self._memory = torch.empty(wanted, dtype=torch.uint8)
 
@@ -80,7 +80,7 @@ class NetworkPass:
 
     @staticmethod
     def knows(*networks: nn.Module) -> bool:
-        """Whether every layer is one whose passes are written here, and not, say, a parametrized or wrapped one."""
+        """Return whether every layer has passes here; a parametrized or wrapped one has none."""
         inner = (layer for network in networks for layer in network.modules() if layer is not network)
         return all(type(layer) in _PASSES for layer in inner)
 
@@ -91,14 +91,14 @@ class NetworkPass:
         return rows
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """Return the loss's gradient in the features, given that in the result; it overwrites its argument."""
+        """Return the gradient in the features, given that in the result, which is overwritten."""
         for each in reversed(self._passes):
             gradient = each.backward(gradient)
         return gradient
 
     @property
     def gradients(self) -> list[Tensor]:
-        """After `backward`, those of the network's parameters, in their order."""
+        """After `backward`, the gradients of the network's parameters, in their order."""
         return [gradient for each in self._passes for gradient in each.gradients]
 
 
@@ -158,7 +158,7 @@ class _HighwayPass:
         to_transform = torch.mul(gradient, self.gate, out=self.gate)
         to_features = torch.sub(gradient, to_transform, out=gradient)
         to_gate = torch.sub(self.output, rows, out=self.output).mul_(to_features)
-        # The relu's backward in place; a product with the mask `transform > 0` takes five times as long.
+        # The backward of the relu in place; a product with the mask `transform > 0` takes five times as long.
         torch.ops.aten.threshold_backward.grad_input(to_transform, self.transform, 0, grad_input=to_transform)
         both = (to_gate, to_transform)
         self.gradients = [
@@ -176,13 +176,13 @@ _PASSES: dict[type[nn.Module], Callable[..., _Pass]] = {
 
 
 def normalize_(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale rows `[..., f]` to length 1 in place, as `unit_vectors`; return them and their reciprocal length."""
+    """Scale rows `[..., f]` to length 1 in place, as `unit_vectors`; return them and the reciprocal lengths."""
     squares = torch.mul(rows, rows, out=SCRATCH.take(*rows.shape, dtype=rows.dtype))
     reciprocal = squares.sum(dim=-1, keepdim=True).add_(NORM_EPSILON**2).rsqrt_()
     return rows.mul_(reciprocal), reciprocal
 
 
 def normalize_gradient_(gradient: Tensor, unit: Tensor, reciprocal: Tensor) -> Tensor:
-    """Turn the gradient g in unit vectors u of length-|x| rows into that in x, (g - (g · u) u) / |x|, in place."""
+    """Turn the gradient g in unit vectors u = x / |x| into that in x, (g - (g · u) u) / |x|, in place."""
     along = torch.mul(gradient, unit, out=SCRATCH.take(*unit.shape, dtype=unit.dtype)).sum(dim=-1, keepdim=True)
     return gradient.addcmul_(unit, along, value=-1).mul_(reciprocal)
