@@ -1,7 +1,6 @@
 """The model card of a run, and the run on the Hub: without a network, what uploads is replaced, as tests' names say."""
 
 import json
-import os
 import re
 import shutil
 from concurrent.futures import Future
@@ -21,7 +20,6 @@ from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.hub import stage
 from alignattn.finetuning.results import BestModel, RunResult
 from alignattn.tasks import TASKS
-from alignattn.tasks.task_types import processor_for
 from alignattn.utils.network import log_push
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
@@ -238,16 +236,8 @@ def test_each_kind_of_task_has_the_names_of_the_hub(task, scores, tag, metrics, 
     assert card.data.metrics == metrics
     assert {result.metric_name: result.metric_value for result in card.data.eval_results} == scores
     assert f"AutoModelFor{head}" in code_of(card)[0]
+    assert card.data.datasets == ([TASKS[task].sources.hub] if TASKS[task].sources.hub else None)
     assert ("| doc_stride | 128 |" in card.text) == (tag == "question-answering")
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_the_card_of_every_task_says_its_kind_and_its_data(name):
-    task = TASKS[name]
-    card = card_from(f"--model albert-base-v2 --task {name} --attention soft", task=name)
-    assert card.data.pipeline_tag == task.kind
-    assert card.data.datasets == ([task.sources.hub] if task.sources.hub else None)
-    assert f"{processor_for(task).auto_class.__name__}.from_pretrained" in code_of(card)[0]
 
 
 def test_a_run_that_was_not_evaluated_has_a_card_without_results():
@@ -280,17 +270,6 @@ def test_a_baseline_is_loaded_by_this_package(words_of_run, tmp_path, monkeypatc
     assert loaded["model"].config.architectures == ["DecomposableAttentionForSequenceClassification"]
 
 
-def test_each_seed_has_its_card(words_of_run, tmp_path):
-    assert main([*words_of_run, "--seeds", "1", "2", "--output_dir", str(tmp_path / "runs")]) == 0
-    for seed in (1, 2):
-        folder = tmp_path / "runs" / f"seed-{seed}"
-        assert f"| seed | {seed} |" in card_of(folder).text
-        assert (
-            card_of(folder).data.eval_results[0].metric_value == result_of(folder)["metrics"]["validation"]["accuracy"]
-        )
-    assert not (tmp_path / "runs" / "README.md").exists()
-
-
 def test_a_card_that_the_user_changed_stays_and_one_of_a_torn_run_is_renewed(words_of_run, tmp_path, capsys):
     words = [*words_of_run, "--output_dir", str(tmp_path / "run")]
     folder = tmp_path / "run"
@@ -310,14 +289,6 @@ def test_a_card_that_the_user_changed_stays_and_one_of_a_torn_run_is_renewed(wor
     assert main(words) == 0
     assert f"{folder / 'README.md'} is not as alignattn writes it: it stays as it is" in capsys.readouterr().err
     assert "# My own " in (folder / "README.md").read_text()
-
-
-def test_a_folder_with_a_readme_of_the_users_is_no_run(words_of_run, tmp_path, capsys):
-    (tmp_path / "README.md").write_text("my notes")
-    assert main([*words_of_run, "--output_dir", str(tmp_path)]) == 2
-    assert "is no run of alignattn" in capsys.readouterr().err
-    assert (tmp_path / "README.md").read_text() == "my notes"
-    assert os.listdir(tmp_path) == ["README.md"]
 
 
 @pytest.fixture

@@ -1,18 +1,26 @@
-"""A run keeps the task that a user's own file defined: the file may change or go, and the run be moved."""
+"""Which task, rows and files a run is of: they are known again, and may move or go."""
 
 import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from documentation import ROOT
 from task_rows import make_rows, write_rows
 
 from alignattn.cli import main
+from alignattn.commands import get_command
 from alignattn.commands.robustness.options import RobustnessOptions
 from alignattn.commands.robustness.targets import target_loaders
-from alignattn.finetuning.rows import load_run_evaluation
-from alignattn.finetuning.run_folder import read_run_options
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.rows import load_run_evaluation, load_run_rows
+from alignattn.finetuning.run_files import DATA_FILE
+from alignattn.finetuning.run_folder import check_same_data, data_digests, read_run_options
 from alignattn.tasks import get_task
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import write_json
+from alignattn.utils.options import resolve
 
 OWN = """
 kind: text-classification
@@ -88,3 +96,66 @@ def test_a_task_that_has_changed_since_is_another_runs(words: list[str], definit
     assert f"holds a run of {definition} as it was before: give another --output_dir" in capsys.readouterr().err
     definition.write_text(OWN)
     assert main(words) == 0
+
+
+ROWS = 40
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for split in ("train", "validation", "test"):
+        path = folder / "glue/mrpc" / f"{split}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts = [f"{split} {number}" for number in range(ROWS)]
+        labels = [number % 2 for number in range(ROWS)]
+        pd.DataFrame({"sentence1": texts, "sentence2": texts, "label": labels}).to_parquet(path)
+    return folder
+
+
+def rows_of(data_dir, *words):
+    given = ["--model", "any", "--task", "mrpc", "--data_dir", str(data_dir), "--output_dir", "x"]
+    return load_run_rows(get_command("finetune").parse([*given, *words]))
+
+
+def test_each_seed_draws_its_own_rows_to_train_on_and_none_its_own_to_be_judged_by(data_dir):
+    limits = ("--max_train_samples", "10", "--max_eval_samples", "10")
+    first, again, second = (rows_of(data_dir, *limits, "--take", "seed", "--seed", seed) for seed in ("1", "1", "2"))
+    assert first.train["sentence1"][:] == again.train["sentence1"][:] != second.train["sentence1"][:]
+    assert sorted(first.train["label"][:]) == [0] * 5 + [1] * 5
+    drawn = rows_of(data_dir, *limits, "--seed", "2")
+    for rows in (first, second):
+        assert rows.evaluation["validation"][:] == drawn.evaluation["validation"][:]
+
+
+def test_another_split_is_evaluated_on(data_dir):
+    rows = rows_of(data_dir, "--evaluation_splits", "test")
+    assert list(rows.evaluation) == ["test"]
+    assert rows.evaluation["test"]["sentence1"][0] == "test 0"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--evaluation_splits train", "trained on"),
+        ("--take seed --max_eval_samples 3", "--take"),
+    ],
+)
+def test_mistakes(words, reason, data_dir):
+    with pytest.raises(AlignAttnError, match=reason):
+        rows_of(data_dir, *words.split())
+
+
+def test_files_of_a_task_of_ones_own_are_told_apart_by_their_content(tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "docs" / "examples", tmp_path / "examples")
+    given = {"model": "x", "task": str(examples / "messages.yaml"), "output_dir": str(tmp_path / "run")}
+    options = resolve(RunOptions, given)
+    digests = data_digests(options)
+    assert digests.keys() == {"task train", "task validation"}
+    assert str(tmp_path) not in str(digests)
+    write_json(tmp_path / "run" / DATA_FILE, digests)
+    check_same_data(options, tmp_path / "run")
+    with (examples / "more-messages.tsv").open("a") as file:
+        file.write("one more\tpraise\n")
+    with pytest.raises(AlignAttnError, match=r"\(of --task: .*more-messages.tsv holds other content than then\)"):
+        check_same_data(options, tmp_path / "run")
