@@ -49,7 +49,7 @@ from alignattn.robustness.wrapper import TaskModelWrapper
 from alignattn.utils.command_line import build_parser, read_words
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, write_csv
-from alignattn.utils.option import option
+from alignattn.utils.option import Count, OutputDir, option
 from alignattn.utils.options import resolve
 
 PROG = "attack_throughput"
@@ -59,11 +59,11 @@ PROG = "attack_throughput"
 class ThroughputOptions(AttackOptions):
     """The options of the comparison."""
 
-    num_examples: int = option(
-        20, "Examples that each recipe attacks twice; rows the model gets wrong are passed by.", low=1
+    num_examples: Count = option(
+        20, "Examples that each recipe attacks twice; rows the model gets wrong are passed by."
     )
     min_words: int = option(0, "Attack rows of at least so many words alone.", low=0)
-    output_dir: str = option("throughput", f"Folder for {THROUGHPUT_FILE}.", metavar="DIR")
+    output_dir: OutputDir = option("throughput", f"Folder for {THROUGHPUT_FILE}.")
 
 
 class MeteredWrapper:

@@ -12,11 +12,11 @@ from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TaskOptions
 from alignattn.training.methods.base import EVALUATION_ROWS
 from alignattn.utils.compression import check_encoding, plain_suffix
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import MAX_PROCESSES, option
+from alignattn.utils.option import Count, InputDir, Processes, option
 from alignattn.utils.options import Options, options_of
-from alignattn.utils.places import input_folder, input_path
+from alignattn.utils.places import input_path
 
-DATA_GROUP, ANSWER_GROUP, WRITING_GROUP = "data", "question answering", "writing"
+ANSWER_GROUP, GENERATION_GROUP = "question answering", "generation"
 """In the help."""
 
 TAKE_HELP = "first: the first N rows; seed: each run draws its own to train on (default: drawn, the same for all)."
@@ -48,71 +48,50 @@ def is_folder(path: str | None) -> bool:
 class DataOptions(Options):
     """The task and its rows."""
 
-    task: str | None = option(None, "One of `alignattn list tasks`, or a YAML file.", group=DATA_GROUP, metavar="TASK")
-    data_dir: str | None = option(
-        None, "Reads Parquet files there, not the Hub.", group=DATA_GROUP, metavar="DIR", excludes=IN_THE_FILE
-    )
-    train_file: str | None = option(
-        None, "CSV, TSV, JSON, Parquet, CoNLL or folder.", group=DATA_GROUP, metavar="FILE", place=input_path
-    )
+    heading = "data"
+
+    task: str | None = option(None, "One of `alignattn list tasks`, or a YAML file.", metavar="TASK")
+    data_dir: InputDir | None = option(None, "Reads Parquet files there, not the Hub.", excludes=IN_THE_FILE)
+    train_file: str | None = option(None, "CSV, TSV, JSON, Parquet, CoNLL or folder.", metavar="FILE", place=input_path)
     validation_file: str | None = option(
-        None, "Your own evaluation rows.", group=DATA_GROUP, metavar="FILE", place=input_path, requires=OF_FILES
+        None, "Your own evaluation rows.", metavar="FILE", place=input_path, requires=OF_FILES
     )
     validation_share: float | None = option(
         None,
         "Evaluates on this share of the training rows.",
-        group=DATA_GROUP,
         above=0,
         below=1,
         requires=OF_FILES,
         excludes={"validation_file": "that holds the evaluation rows"},
     )
     text_columns: tuple[str, ...] | None = option(
-        None, "The one or two text columns of your files.", group=DATA_GROUP, requires=OF_FILES, excludes=OF_THE_TASK
+        None, "The one or two text columns of your files.", requires=OF_FILES, excludes=OF_THE_TASK
     )
     label_column: tuple[str, ...] = option(
-        LABEL_COLUMN,
-        "Of labels; several of 0 and 1: a label each.",
-        group=DATA_GROUP,
-        requires=OF_FILES,
-        excludes=OF_THE_TASK,
+        LABEL_COLUMN, "Of labels; several of 0 and 1: a label each.", requires=OF_FILES, excludes=OF_THE_TASK
     )
     tokens_column: str | None = option(
         None,
         "Their lists of words, whose tags are the label.",
-        group=DATA_GROUP,
         requires=OF_FILES,
         excludes={**OF_THE_TASK, "text_columns": "a row is a list of words or texts"},
     )
-    skip_bad_rows: bool = option(False, "Leave bad rows out; results.json lists them.", group=DATA_GROUP)
-    max_length: int | None = option(None, "Most tokens of a row (default: the task's).", group=DATA_GROUP, low=1)
-    max_train_samples: int | None = option(None, "Draw N training rows, class by class.", group=DATA_GROUP, low=1)
-    max_eval_samples: int | None = option(
-        None, "Draw N rows of each evaluation split.", group=DATA_GROUP, low=1, requires=EVALUATION_ROWS
-    )
+    skip_bad_rows: bool = option(False, "Leave bad rows out; results.json lists them.")
+    max_length: Count | None = option(None, "Most tokens of a row (default: the task's).")
+    max_train_samples: Count | None = option(None, "Draw N training rows, class by class.")
+    max_eval_samples: Count | None = option(None, "Draw N rows of each evaluation split.", requires=EVALUATION_ROWS)
     evaluation_splits: tuple[str, ...] | None = option(
-        None,
-        "Splits evaluated on, as test (default: the task's).",
-        group=DATA_GROUP,
-        rare=True,
-        metavar="SPLIT",
-        excludes=IN_THE_FILE,
+        None, "Splits evaluated on, as test (default: the task's).", rare=True, metavar="SPLIT", excludes=IN_THE_FILE
     )
-    take: str | None = option(None, TAKE_HELP, group=DATA_GROUP, choices=(DRAWN, FIRST, BY_SEED), rare=True)
-    encoding: str | None = option(
-        None, "Of your files (default: utf-8).", group=DATA_GROUP, metavar="NAME", requires=OF_FILES, rare=True
-    )
-    preprocessing_num_workers: int | None = option(
-        None, "Processes that tokenize (default: this).", group=DATA_GROUP, low=1, high=MAX_PROCESSES, rare=True
-    )
-    fan_out: tuple[int, ...] | None = option(None, FAN_OUT_HELP, group=DATA_GROUP, low=-1, rare=True)
-    features: str | None = option(
-        None, FEATURES_HELP, group=DATA_GROUP, metavar="DIR", place=input_folder, excludes=IN_THE_FILE, rare=True
-    )
+    take: str | None = option(None, TAKE_HELP, choices=(DRAWN, FIRST, BY_SEED), rare=True)
+    encoding: str | None = option(None, "Of your files (default: utf-8).", metavar="NAME", requires=OF_FILES, rare=True)
+    preprocessing_num_workers: Processes | None = option(None, "Processes that tokenize (default: this).", rare=True)
+    fan_out: tuple[int, ...] | None = option(None, FAN_OUT_HELP, low=-1, rare=True)
+    features: InputDir | None = option(None, FEATURES_HELP, excludes=IN_THE_FILE, rare=True)
     doc_stride: int = option(128, "Tokens that windows of a context share.", group=ANSWER_GROUP, low=0, rare=True)
-    n_best_size: int = option(20, "Answers kept for each.", group=ANSWER_GROUP, low=1, rare=True)
-    max_answer_length: int = option(30, "Most tokens of an answer.", group=ANSWER_GROUP, low=1, rare=True)
-    num_beams: int = option(1, BEAMS_HELP, group=WRITING_GROUP, low=1, high=MAX_BEAMS, rare=True)
+    n_best_size: Count = option(20, "Answers kept for each.", group=ANSWER_GROUP, rare=True)
+    max_answer_length: Count = option(30, "Most tokens of an answer.", group=ANSWER_GROUP, rare=True)
+    num_beams: Count = option(1, BEAMS_HELP, group=GENERATION_GROUP, high=MAX_BEAMS, rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

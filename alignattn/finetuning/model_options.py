@@ -26,9 +26,8 @@ from alignattn.models.names import model_to_train
 from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.task import MAX_TEXTS
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, InputFile, NamedValue, OutputDir, option
 from alignattn.utils.options import Options
-from alignattn.utils.places import output_folder
 
 DEFAULT_ATTENTION = "aa-ct"
 NO_ALIGNMENT = "none"
@@ -41,10 +40,7 @@ OF_ATTENTION = frozenset(field.name for field in dataclasses.fields(AttentionCon
 NAMES_OF_ATTENTION = OF_ATTENTION | {"attention"}
 """Options that name the attention, which more than one choice of them may do: aa-ct is what is taken without any."""
 
-NAMED_VALUES = "NAME=X"
-"""Stands for a value by name in the help."""
-
-MODEL_GROUP, ATTENTION_GROUP, LORA_GROUP = "model", "attention", "LoRA"
+ATTENTION_GROUP, LORA_GROUP = "attention", "LoRA"
 """In the help."""
 
 AS_STORED = "auto"
@@ -61,30 +57,21 @@ ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots as aa-ct+sparsemax (default: {
 class ModelOptions(Options):
     """The model and its attention."""
 
-    model: str = option(
-        REQUIRED, "Folder, id, or one of `alignattn list models`.", group=MODEL_GROUP, place=model_to_train
-    )
-    model_config: tuple[str, ...] | None = option(
-        None, "Config fields, as hidden_dropout_prob=0.1.", group=MODEL_GROUP, metavar=NAMED_VALUES
-    )
-    model_sha256: str | None = option(
-        None, "Of the folder of a run, if it must hold this.", group=MODEL_GROUP, metavar="HEX", rare=True
-    )
-    embeddings: str | None = option(
-        None, "GloVe vectors (text or .npz), of a model that reads words.", group=MODEL_GROUP, metavar="FILE", rare=True
-    )
-    model_revision: str = option("main", "Branch, tag or commit on the Hub.", group=MODEL_GROUP, rare=True)
-    cache_dir: str | None = option(
-        None, "Where downloads are kept.", group=MODEL_GROUP, metavar="DIR", place=output_folder, rare=True
-    )
-    dtype: str | None = option(None, DTYPE_HELP, group=MODEL_GROUP, choices=DTYPES, rare=True)
-    crf: bool = option(False, "Tag words by a CRF over an encoder's scores.", group=MODEL_GROUP, rare=True)
-    lora_r: int | None = option(
+    heading = "model"
+
+    model: str = option(REQUIRED, "Folder, id, or one of `alignattn list models`.", place=model_to_train)
+    model_config: tuple[NamedValue, ...] | None = option(None, "Config fields, as hidden_dropout_prob=0.1.")
+    model_sha256: str | None = option(None, "Of the folder of a run, if it must hold this.", metavar="HEX", rare=True)
+    embeddings: InputFile | None = option(None, "GloVe vectors (text or .npz), of a model that reads words.", rare=True)
+    model_revision: str = option("main", "Branch, tag or commit on the Hub.", rare=True)
+    cache_dir: OutputDir | None = option(None, "Where downloads are kept.", rare=True)
+    dtype: str | None = option(None, DTYPE_HELP, choices=DTYPES, rare=True)
+    crf: bool = option(False, "Tag words by a CRF over an encoder's scores.", rare=True)
+    lora_r: Count | None = option(
         None,
         "Train LoRA adapters of this rank, not the model.",
         group=LORA_GROUP,
         rare=True,
-        low=1,
         excludes={"crf": "a CRF is not kept as an adapter"},
     )
     lora_alpha: float | None = option(
@@ -108,17 +95,17 @@ class ModelOptions(Options):
     normalizer: str | None = option(None, f"{', '.join(NORMALIZERS)}.", group=ATTENTION_GROUP)
     value: str | None = option(None, f"{', '.join(VALUES)}.", group=ATTENTION_GROUP)
     alignment: str | None = option(None, f"{NO_ALIGNMENT}, {', '.join(ALIGNMENTS)}.", group=ATTENTION_GROUP)
-    normalizer_options: tuple[str, ...] | None = option(
-        None, "Such as alpha=1.3 learned=true for entmax.", group=ATTENTION_GROUP, metavar=NAMED_VALUES, rare=True
+    normalizer_options: tuple[NamedValue, ...] | None = option(
+        None, "Such as alpha=1.3 learned=true for entmax.", group=ATTENTION_GROUP, rare=True
     )
-    value_options: tuple[str, ...] | None = option(
-        None, "Such as init=paper for qvi.", group=ATTENTION_GROUP, metavar=NAMED_VALUES, rare=True
+    value_options: tuple[NamedValue, ...] | None = option(
+        None, "Such as init=paper for qvi.", group=ATTENTION_GROUP, rare=True
     )
     layers: tuple[int, ...] | None = option(
         None, "Layers to patch, from 0 (default: all).", group=ATTENTION_GROUP, low=0
     )
-    alignment_options: tuple[str, ...] | None = option(
-        None, "Such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, metavar=NAMED_VALUES, rare=True
+    alignment_options: tuple[NamedValue, ...] | None = option(
+        None, "Such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, rare=True
     )
     alignment_weight: float | None = option(
         None, "Its weight λ (default: the preset's, 0.01).", group=ALIGNMENT_GROUP, low=0

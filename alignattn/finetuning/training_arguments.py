@@ -13,7 +13,8 @@ from transformers.training_args import ParallelMode
 
 from alignattn.finetuning.training_options import OTHERS, PRIVATE_OPTION, TransformersOptions
 from alignattn.tasks import NodeClassification, Task
-from alignattn.training.arguments import AlignmentTrainingArguments, method_arguments
+from alignattn.training.arguments import AlignmentTrainingArguments, arguments_of
+from alignattn.training.methods import METHODS
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.option import BOOLEANS, MAX_PROCESSES, MAX_SEED, PLACEHOLDERS, Option
 from alignattn.utils.options import values_of
@@ -40,13 +41,16 @@ RANGES: Mapping[str, Mapping[str, float]] = {
 
 T = TypeVar("T", bound=TrainingArguments)
 
+PREDICTING = [method.options for method in METHODS if method.predicts]
+"""The options of the methods that change predictions."""
+
 YES = ("True", "true", "1")
 WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """Values of a variable of accelerate's, and the variables by which launchers tell a process how many there are."""
 
 
 @dataclass
-class RunArguments(AlignmentTrainingArguments, method_arguments(predicts=True)):  # type: ignore[misc]
+class RunArguments(AlignmentTrainingArguments, arguments_of(PREDICTING)):  # type: ignore[misc]
     """The training arguments of a run, with those of methods that change its predictions; they keep its secret."""
 
     def __getstate__(self) -> dict[str, Any]:

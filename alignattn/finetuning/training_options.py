@@ -8,16 +8,15 @@ from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import MethodOptions, chosen_methods
+from alignattn.training.options import AlignmentTrainingOptions
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, InputDir, OutputDir, Seed, option
 from alignattn.utils.options import Options, other_options
-from alignattn.utils.places import input_folder, output_folder
 
 RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transformers' other options"
 """Groups in the help."""
 
 TWIN_HELP = "Finished plain run of the same seed: the card says how far the function moved."
-SLOT_RATE = "Of parameters that slots add (default: the model's)."
 PATIENCE_HELP = "Evaluations without a better one that end it."
 LOGGING_STEPS = 0.05
 """Of all steps, between two logs."""
@@ -31,7 +30,6 @@ BASIS_HELP = "Control: random, as far from the model's own."
 BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
 SAMPLING_HELP = "Which rows make a batch (default: group_by_length of an encoder, random as published)."
-L2_HELP = "Half of it times the squared weights joins the loss, as Adam's own weight decay (Kingma & Ba)."
 
 SAVE_STRATEGIES = ("no", "epoch", "steps", "best")
 BY_LENGTHS = (BY_LENGTH, REBALANCED)
@@ -58,27 +56,27 @@ class TransformersOptions(Options):
         transformers: the other fields of `TrainingArguments` that are given, by name.
     """
 
+    heading = TRAINING
+
     transformers: Mapping[str, Any] = other_options("alignattn.finetuning.training_arguments:transformers_options")
-    output_dir: str = option(REQUIRED, "Folder of the run.", group=RUN, metavar="DIR", place=output_folder)
-    seed: int = option(42, "Seed of the run.", group=RUN, low=0, high=MAX_SEED)
+    output_dir: OutputDir = option(REQUIRED, "Folder of the run.", group=RUN)
+    seed: Seed = option(42, "Seed of the run.", group=RUN)
     save_strategy: str = option("epoch", "When checkpoints are saved.", group=RUN, choices=SAVE_STRATEGIES)
     save_steps: float = option(500, "Steps between checkpoints; below 1 a share.", group=RUN, above=0, rare=True)
     resume_from_checkpoint: str | None = option(None, "Folder of a checkpoint to go on from.", group=RUN, rare=True)
     push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
-    learning_rate: float = option(2e-5, "Of the pretrained model.", group=TRAINING, low=0)
-    num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING, above=0)
-    max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING, low=1)
-    per_device_train_batch_size: int = option(8, "Rows of a step on a device.", group=TRAINING, low=1)
-    per_device_eval_batch_size: int = option(8, "Rows of a batch in evaluation.", group=TRAINING, low=1, rare=True)
-    gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING, low=1)
-    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share.", group=TRAINING, low=0)
-    weight_decay: float = option(0.0, "Weight decay.", group=TRAINING, low=0)
-    logging_steps: float = option(
-        LOGGING_STEPS, "Steps between logs; below 1 a share.", group=TRAINING, above=0, rare=True
-    )
-    logging_nan_inf_filter: bool = option(False, LOSS_FILTER, group=TRAINING, rare=True)
-    bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
-    use_cpu: bool = option(False, "Train on the CPU, even where there is a GPU.", group=TRAINING, rare=True)
+    learning_rate: float = option(2e-5, "Of the pretrained model.", low=0)
+    num_train_epochs: float = option(3.0, "Passes over the training rows.", above=0)
+    max_steps: Count = option(-1, "Steps, in place of epochs.")
+    per_device_train_batch_size: Count = option(8, "Rows of a step on a device.")
+    per_device_eval_batch_size: Count = option(8, "Rows of a batch in evaluation.", rare=True)
+    gradient_accumulation_steps: Count = option(1, "Batches of a step.")
+    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share.", low=0)
+    weight_decay: float = option(0.0, "Weight decay.", low=0)
+    logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1 a share.", above=0, rare=True)
+    logging_nan_inf_filter: bool = option(False, LOSS_FILTER, rare=True)
+    bf16: bool = option(False, "Train in bfloat16.")
+    use_cpu: bool = option(False, "Train on the CPU, even where there is a GPU.", rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,19 +87,19 @@ class TransformersOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOptions(MethodOptions, TransformersOptions):
+class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptions):
     """The training options of a fine-tuning run, those of the training methods among them."""
 
-    seeds: tuple[int, ...] | None = option(
+    heading, all_rare = TRAINING, False
+
+    seeds: tuple[Seed, ...] | None = option(
         None,
         "Several: a run each in DIR/seed-N.",
         group=RUN,
-        low=0,
-        high=MAX_SEED,
         distinct="seed",
         excludes={"seed": "each run has its own"},
     )
-    save_total_limit: int | None = option(1, "How many of them are kept.", group=RUN, low=1, rare=True)
+    save_total_limit: Count | None = option(1, "How many of them are kept.", group=RUN, rare=True)
     save_only_model: bool = option(False, "Checkpoints of the model alone.", group=RUN, rare=True)
     keep_checkpoints: bool = option(False, "Keep them in the finished run.", group=RUN, rare=True)
     hub_model_id: str | None = option(None, "Repository that it is pushed to.", group=RUN, requires=PUSHED)
@@ -111,26 +109,17 @@ class TrainingOptions(MethodOptions, TransformersOptions):
     )
     hub_revision: str | None = option(None, "Branch that it is pushed to.", group=RUN, requires=PUSHED, rare=True)
     eval_strategy: str = option(
-        "no", "When rows are evaluated on the way.", group=TRAINING, choices=("no", "epoch", "steps"), rare=True
+        "no", "When rows are evaluated on the way.", choices=("no", "epoch", "steps"), rare=True
     )
-    eval_steps: float | None = option(
-        None, "Steps between evaluations; below 1 a share.", group=TRAINING, above=0, rare=True
-    )
-    early_stopping_patience: int | None = option(None, PATIENCE_HELP, group=TRAINING, low=1)
-    load_best_model_at_end: bool = option(False, "Take the best checkpoint, not the last.", group=TRAINING, rare=True)
-    metric_for_best_model: str | None = option(None, "Metric that chooses it.", group=TRAINING, rare=True)
-    greater_is_better: bool | None = option(None, "Of that metric.", group=TRAINING, rare=True)
+    eval_steps: float | None = option(None, "Steps between evaluations; below 1 a share.", above=0, rare=True)
+    early_stopping_patience: Count | None = option(None, PATIENCE_HELP)
+    load_best_model_at_end: bool = option(False, "Take the best checkpoint, not the last.", rare=True)
+    metric_for_best_model: str | None = option(None, "Metric that chooses it.", rare=True)
+    greater_is_better: bool | None = option(None, "Of that metric.", rare=True)
     train_sampling_strategy: str = option(
-        AT_RANDOM,
-        SAMPLING_HELP,
-        group=TRAINING,
-        choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED),
-        rare=True,
+        AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
     )
-    l2_penalty: float = option(0.0, L2_HELP, group=TRAINING, low=0, rare=True)
-    plain_twin: str | None = option(
-        None, TWIN_HELP, group=ALIGNMENT_GROUP, metavar="DIR", place=input_folder, rare=True
-    )
+    plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
     log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
     balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
     balance_centre: bool = option(
@@ -144,11 +133,6 @@ class TrainingOptions(MethodOptions, TransformersOptions):
         requires=(f"balance={START}",),
         excludes={"balance_centre": "that changes no basis"},
         rare=True,
-    )
-    alignment_learning_rate: float = option(1e-3, "Rate of its own networks.", group=ALIGNMENT_GROUP, above=0)
-    slot_learning_rate: float | None = option(None, SLOT_RATE, group=ALIGNMENT_GROUP, above=0)
-    alignment_warmup_ratio: float = option(
-        0.0, "Share of steps in which λ rises.", group=ALIGNMENT_GROUP, low=0, high=1
     )
 
     def __post_init__(self) -> None:

@@ -8,9 +8,7 @@ from torch import nn
 from transformers.trainer_pt_utils import get_parameter_names
 
 from alignattn.patching import alignment_parameters, function_parameters
-
-ALIGNMENT_LEARNING_RATE = 1e-3
-"""Adversaries and navigators are new networks: at the learning rate of a pretrained model they stay at chance."""
+from alignattn.training.options import ALIGNMENT_LEARNING_RATE
 
 WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 """Names of parameters that do not decay, as in `transformers.Trainer`."""

@@ -27,8 +27,8 @@ from alignattn.training.distributed import reach_alignment_from_output
 from alignattn.training.meter import LossMeter
 from alignattn.training.methods import Inputs, TrainingMethod, chosen_methods
 from alignattn.training.methods.freelb import embeddings_of
+from alignattn.training.options import ALIGNMENT_LEARNING_RATE
 from alignattn.training.parameter_groups import (
-    ALIGNMENT_LEARNING_RATE,
     add_l2,
     take_own_groups,
 )

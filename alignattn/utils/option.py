@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from alignattn.utils.errors import AlignAttnError, shown
 from alignattn.utils.places import Place, input_file, input_folder, output_file, output_folder
@@ -32,8 +32,21 @@ PLACEHOLDERS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool
 EXPECTED: Mapping[type[Any], str] = {int: "a whole number", float: "a number", bool: "true or false", dict: "JSON"}
 """What a value of each type is, for messages."""
 
-PATHS: Mapping[str, Place] = {"FILE": input_file, "DIR": input_folder}
-"""Placeholders of paths, and how such a path is checked where the option names no other `place`."""
+
+def _like(**details: Any) -> tuple[tuple[str, Any], ...]:
+    """Attributes of `Option` for the `Annotated` type of a value; a dict could not be part of a union."""
+    return tuple(details.items())
+
+
+Count = Annotated[int, _like(low=1)]
+Processes = Annotated[int, _like(low=1, high=MAX_PROCESSES)]
+Seed = Annotated[int, _like(low=0, high=MAX_SEED)]
+InputFile = Annotated[str, _like(metavar="FILE", place=input_file)]
+InputDir = Annotated[str, _like(metavar="DIR", place=input_folder)]
+OutputFile = Annotated[str, _like(metavar="FILE", place=output_file)]
+OutputDir = Annotated[str, _like(metavar="DIR", place=output_folder)]
+NamedValue = Annotated[str, _like(metavar="NAME=X")]
+"""Types of values, with the range of a number, or what a text names: an option says more, or otherwise."""
 
 OPTION = "option"
 """Key of an option's own description in the metadata of its field."""
@@ -61,7 +74,7 @@ class Option:
         positional: whether it is given without its name.
         rest: whether it takes the words that belong to no option.
         rare: whether only `--help-all` shows it.
-        place: checks a value that names something on this machine; by default `PATHS` says how.
+        place: checks a value that names something on this machine.
         requires: other options, one of which must be given with it: `freelb_steps`, or `weight_averaging=ema` for a
             value.
         excludes: other options, written likewise, that cannot be given with it, each with the reason.
@@ -111,7 +124,7 @@ class Option:
     @property
     def is_path(self) -> bool:
         """Whether it names a file or folder."""
-        return self.metavar in PATHS
+        return self.metavar in ("FILE", "DIR")
 
     @property
     def is_written(self) -> bool:
@@ -142,11 +155,10 @@ class Option:
 
     def check_place(self, value: Any) -> None:
         """Check that the file or folder that a value names can be there; a default is checked where it is read."""
-        place = self.place or PATHS.get(self.metavar)
-        if place is None or value is None or (value == self.default and not self.is_written):
+        if self.place is None or value is None or (value == self.default and not self.is_written):
             return
         for one in value if isinstance(value, tuple | list) else (value,):
-            place(self.label, str(one))
+            self.place(self.label, str(one))
 
     def _checked_one(self, value: Any) -> Any:
         if value == "" and not self.rest:

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from alignattn.utils.errors import AlignAttnError, did_you_mean
 from alignattn.utils.files import read_yaml
@@ -67,6 +68,12 @@ def other_options(source: str) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Base of dataclasses of options: each object's values are of their types and in their ranges."""
+
+    heading: ClassVar[str] = "options"
+    """Of its own options in the help, not of those of its bases and groups."""
+
+    all_rare: ClassVar[bool] = False
+    """Whether its own options are shown by `--help-all` alone."""
 
     hidden: ClassVar[Collection[str]] = ()
     """Options of its groups or bases that it does not take."""
@@ -127,9 +134,19 @@ def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> No
 @_once
 def _own_options(options: Any) -> list[Option]:
     """The options among a dataclass's own fields."""
-    hints = get_type_hints(options)
+    hints = get_type_hints(options, include_extras=True)
+    homes = {name: base for base in reversed(options.__mro__) for name in vars(base).get("__annotations__", ())}
     return [
-        Option(name=field.name, default=field.default, **_of_type(hints[field.name]), **field.metadata[OPTION])
+        Option(
+            name=field.name,
+            default=field.default,
+            **{
+                "group": homes[field.name].heading,
+                "rare": homes[field.name].all_rare,
+                **_of_type(hints[field.name]),
+                **field.metadata[OPTION],
+            },
+        )
         for field in dataclasses.fields(options)
         if OPTION in field.metadata
     ]
@@ -137,11 +154,13 @@ def _own_options(options: Any) -> list[Option]:
 
 def _of_type(hint: Any) -> dict[str, Any]:
     """What the type of a field says of its option."""
-    alternatives = get_args(hint) if get_origin(hint) not in (None, tuple, dict) else (hint,)
+    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     members = [one for one in alternatives if one is not type(None)]
     is_list = any(get_origin(one) is tuple for one in members)
-    types = [get_args(one)[0] if get_origin(one) is tuple else get_origin(one) or one for one in members]
-    return {"types": tuple(types), "is_list": is_list, "takes_none": type(None) in alternatives}
+    values = [get_args(one)[0] if get_origin(one) is tuple else one for one in members]
+    details = dict(detail for one in values if get_origin(one) is Annotated for detail in one.__metadata__[0])
+    plain = [get_args(one)[0] if get_origin(one) is Annotated else get_origin(one) or one for one in values]
+    return {"types": tuple(plain), "is_list": is_list, "takes_none": type(None) in alternatives, **details}
 
 
 @_once

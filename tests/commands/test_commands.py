@@ -21,7 +21,7 @@ from alignattn.commands import COMMANDS, get_command
 from alignattn.utils.command import Command
 from alignattn.utils.command_line import read_words
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import PATHS, Option
+from alignattn.utils.option import Option
 from alignattn.utils.options import options_of
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "datasets", "pyarrow", "sklearn", "matplotlib")
@@ -394,7 +394,7 @@ def test_every_file_or_folder_that_is_there_is_none_that_cannot_be_written(comma
     """What an option names is judged by one function: to be read, it must be there; to be written, it may."""
     (tmp_path / "file").write_text("")
     for entry in options_of(command.options).values():
-        if entry.metavar in PATHS:
+        if entry.is_path:
             assert entry.is_written or not entry.name.startswith("output")
             with pytest.raises(AlignAttnError, match=entry.label):
                 entry.check_place(str(tmp_path / "file" / "below"))

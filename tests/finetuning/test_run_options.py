@@ -39,6 +39,20 @@ def test_every_training_argument_of_transformers_is_an_option_or_set_by_us():
     assert (theirs["adam_beta1"].default, theirs["adam_beta1"].below) == (TrainingArguments.adam_beta1, 1)
 
 
+DAILY = """
+model model_config attention score normalizer value alignment layers alignment_weight gradient_scope
+log_query_key_distance balance alignment_learning_rate slot_learning_rate alignment_warmup_ratio task data_dir
+train_file validation_file validation_share text_columns label_column tokens_column skip_bad_rows max_length max_train_samples
+max_eval_samples output_dir save_strategy push_to_hub hub_model_id seed seeds per_device_train_batch_size
+num_train_epochs max_steps learning_rate warmup_steps weight_decay gradient_accumulation_steps bf16
+early_stopping_patience
+"""
+
+
+def test_the_help_shows_the_options_in_daily_use():
+    assert {name for name, known in options_of(RunOptions).items() if not known.rare} == set(DAILY.split())
+
+
 def test_own_options_need_no_torch():
     words = [
         *GIVEN,

@@ -6,9 +6,8 @@ from alignattn.models.names import model_name
 from alignattn.tasks.task import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source
 from alignattn.utils.command import Command
-from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, InputDir, InputFile, OutputDir, Seed, option
 from alignattn.utils.options import Options
-from alignattn.utils.places import output_folder
 
 TASK_HELP = "One of `alignattn list tasks`: its training rows give the moments."
 
@@ -19,22 +18,18 @@ class BalanceOptions(Options):
 
     model: str = option(REQUIRED, "Folder, Hub id or minilm; patched by alignattn or not.", place=model_name)
     task: str | None = option(None, TASK_HELP, metavar="TASK")
-    train_file: str | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.", metavar="FILE")
+    train_file: InputFile | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.")
     text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
-    data_dir: str | None = option(None, "Folder of the task's Parquet files (default: the Hub).", metavar="DIR")
-    output_dir: str = option(
-        REQUIRED, "Folder for the balanced model and its report.", metavar="DIR", place=output_folder
-    )
-    max_train_samples: int = option(256, "Rows that give the moments, the first.", low=1)
-    held_back_samples: int = option(64, "The rows after them, on which the change is measured.", low=1)
-    max_length: int | None = option(None, "Most tokens of a row (default: the run's own, or 128).", low=1)
-    batch_size: int = option(16, "Rows of a forward pass.", low=1)
+    data_dir: InputDir | None = option(None, "Folder of the task's Parquet files (default: the Hub).")
+    output_dir: OutputDir = option(REQUIRED, "Folder for the balanced model and its report.")
+    max_train_samples: Count = option(256, "Rows that give the moments, the first.")
+    held_back_samples: Count = option(64, "The rows after them, on which the change is measured.")
+    max_length: Count | None = option(None, "Most tokens of a row (default: the run's own, or 128).")
+    batch_size: Count = option(16, "Rows of a forward pass.")
     centre: bool = option(False, "Make the means equal alone: one bias changes.")
-    random_seed: int | None = option(
+    random_seed: Seed | None = option(
         None,
         "Instead, as a control: a random A of the same condition.",
-        low=0,
-        high=MAX_SEED,
         excludes={"centre": "it draws A, and equal means need none"},
     )
 

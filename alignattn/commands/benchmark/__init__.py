@@ -9,9 +9,8 @@ from alignattn.models.names import model_name
 from alignattn.models.packaged import PACKAGED
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import MAX_PROCESSES, MAX_SEED, REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, OutputDir, Processes, Seed, option
 from alignattn.utils.options import Options
-from alignattn.utils.places import output_folder
 
 
 class BareSize(NamedTuple):
@@ -69,27 +68,26 @@ def _model_name(label: str, value: str) -> None:
 class BenchmarkOptions(Options):
     """The options of `alignattn benchmark`."""
 
-    output_dir: str = option(REQUIRED, "Folder for the CSV files and pictures.", metavar="DIR", place=output_folder)
+    output_dir: OutputDir = option(REQUIRED, "Folder for the CSV files and pictures.")
     model: str = option("bare-minilm", MODEL_HELP, place=_model_name)
     attentions: tuple[str, ...] = option(tuple(PRESETS), f"Presets or slots, beside {PLAIN_ATTENTION} (no patch).")
     shapes: tuple[str, ...] | None = option(None, SHAPES_HELP, metavar="ROWSxTOKENS")
-    lengths: tuple[int, ...] | None = option(None, "Lengths to draw the growth over, of --rows or --tokens.", low=1)
-    rows: int | None = option(None, "Rows of a batch at each of --lengths (default: 1).", low=1, requires=("lengths",))
-    tokens: int | None = option(
+    lengths: tuple[Count, ...] | None = option(None, "Lengths to draw the growth over, of --rows or --tokens.")
+    rows: Count | None = option(None, "Rows of a batch at each of --lengths (default: 1).", requires=("lengths",))
+    tokens: Count | None = option(
         None,
         "Instead of --rows: tokens of a batch at each of --lengths.",
-        low=1,
         requires=("lengths",),
         excludes={"rows": "each says how large a batch is"},
     )
-    repeats: int = option(20, "Timed steps of each attention.", low=1)
+    repeats: Count = option(20, "Timed steps of each attention.")
     warmup: int = option(3, "Steps before them that do not count; one at least.", low=0)
     device: str = option("cpu", "Where to run: cpu or cuda.", choices=("cpu", "cuda"))
     dtype: str = option("float32", "float32, or bfloat16 under autocast.", choices=("float32", "bfloat16"))
     compile: bool = option(False, "Run the model through torch.compile.")
     dropout: float | None = option(None, DROPOUT_HELP, low=0, below=1)
-    threads: int | None = option(None, "CPU threads (default: PyTorch's choice).", low=1, high=MAX_PROCESSES)
-    seed: int = option(42, "Seed of random weights, token ids and dropout.", low=0, high=MAX_SEED)
+    threads: Processes | None = option(None, "CPU threads (default: PyTorch's choice).")
+    seed: Seed = option(42, "Seed of random weights, token ids and dropout.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

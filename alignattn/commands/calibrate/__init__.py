@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from alignattn.utils.command import Command
-from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, OutputDir, Seed, option
 from alignattn.utils.options import Options
-from alignattn.utils.places import input_file_like, output_folder
+from alignattn.utils.places import input_file_like
 
 CALIBRATION_FILE = "calibration.json"
 
@@ -28,18 +28,16 @@ class CalibrateOptions(Options):
         metavar="PREDICTIONS",
         place=input_file_like("predictions*.parquet"),
     )
-    output_dir: str = option(
-        "calibration", f"For {CALIBRATION_FILE} and a diagram a split.", metavar="DIR", place=output_folder
-    )
-    num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1, high=MAX_BINS)
+    output_dir: OutputDir = option("calibration", f"For {CALIBRATION_FILE} and a diagram a split.")
+    num_bins: Count = option(10, "Bins of the calibration errors and of the diagrams.", high=MAX_BINS)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
     fit_on: str | None = option(None, "Fit a temperature on half of it; report the other half.", metavar="SPLIT")
     also_fit: tuple[str, ...] = option((), ALSO_HELP, choices=SCALING_NAMES, distinct="method", requires=("fit_on",))
     in_domain: str | None = option(
         None, "Tell how well confidence tells its rows from each other split's (AUROC).", metavar="SPLIT"
     )
-    resamples: int = option(1000, "Bootstrap resamples behind each interval.", low=1, high=MAX_RESAMPLES)
-    seed: int = option(42, "Seed of the halves and of the resamples.", low=0, high=MAX_SEED)
+    resamples: Count = option(1000, "Bootstrap resamples behind each interval.", high=MAX_RESAMPLES)
+    seed: Seed = option(42, "Seed of the halves and of the resamples.")
     label_column: str = option("label", "Column of class numbers.")
     probabilities_column: str = option("probabilities", "Column of a list of probabilities a row.")
     skip_bad_rows: bool = option(False, "Leave bad rows out, and list them.")

@@ -6,9 +6,8 @@ from pathlib import Path
 from alignattn.finetuning.run_folder import runs_folder
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import REQUIRED, option
+from alignattn.utils.option import REQUIRED, OutputDir, option
 from alignattn.utils.options import Options
-from alignattn.utils.places import output_folder
 
 MIN_RUNS = 2
 
@@ -28,9 +27,7 @@ class CompareOptions(Options):
         None, "The one that the others are compared with (default: the first).", metavar="RUNS", place=runs_folder
     )
     names: tuple[str, ...] | None = option(None, "Their names (default: ends of their folders' paths).")
-    output_dir: str = option(
-        "comparison", "For the table in all its forms, and a picture.", metavar="DIR", place=output_folder
-    )
+    output_dir: OutputDir = option("comparison", "For the table in all its forms, and a picture.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

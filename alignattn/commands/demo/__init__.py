@@ -4,31 +4,27 @@ from dataclasses import dataclass
 
 from alignattn.models.names import model_name
 from alignattn.utils.command import Command
-from alignattn.utils.option import MAX_SEED, option
+from alignattn.utils.option import Count, InputDir, OutputDir, Seed, option
 from alignattn.utils.options import Options
-from alignattn.utils.places import output_folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions(Options):
     """The options of `alignattn demo`."""
 
-    output_dir: str = option(
-        "demo", "Folder of the data, the three runs and the picture.", metavar="DIR", place=output_folder
-    )
+    output_dir: OutputDir = option("demo", "Folder of the data, the three runs and the picture.")
     model: str = option("minilm", "Model folder, Hub id, or MiniLM of the extra 'demo'.", place=model_name)
-    data_dir: str | None = option(
+    data_dir: InputDir | None = option(
         None,
         "Folder with glue/qqp and twitter_ppdb (Parquet files): questions of Quora and tweets instead of sentences of "
         "installed packages' documentation.",
-        metavar="DIR",
     )
-    train_rows: int = option(600, "Rows to train on.", low=1)
-    validation_rows: int = option(200, "Rows of each domain to evaluate on.", low=1)
+    train_rows: Count = option(600, "Rows to train on.")
+    validation_rows: Count = option(200, "Rows of each domain to evaluate on.")
     num_train_epochs: float = option(2.0, "Passes over the training rows.", above=0)
     learning_rate: float = option(2e-4, "Learning rate of the pretrained model.", low=0)
     alignment_weight: float = option(0.01, "λ of the aligned run.", low=0)
-    seed: int = option(1, "Seed of the sentences and of the runs.", low=0, high=MAX_SEED)
+    seed: Seed = option(1, "Seed of the sentences and of the runs.")
 
 
 COMMAND = Command(

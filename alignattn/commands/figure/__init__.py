@@ -7,11 +7,10 @@ from pathlib import Path
 from alignattn.finetuning.run_folder import run_folder
 from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
 from alignattn.tasks.task import MAX_TEXTS
-from alignattn.utils import places
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, listing
 from alignattn.utils.json_records import read_json
-from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, InputDir, OutputFile, Seed, option
 from alignattn.utils.options import Options, options_of
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -54,12 +53,7 @@ class FigureOptions(Options):
 
     kind: str = option(REQUIRED, KINDS_HELP, choices=tuple(PICTURES), positional=True, metavar="KIND")
     run: tuple[str, ...] = option(REQUIRED, "Run folders, a panel or line each.", metavar="DIR", place=run_folder)
-    output_file: str = option(
-        REQUIRED,
-        f"The picture, a file whose name ends in {', '.join(ENDINGS)}.",
-        metavar="FILE",
-        place=places.output_file,
-    )
+    output_file: OutputFile = option(REQUIRED, f"The picture, a file whose name ends in {', '.join(ENDINGS)}.")
     names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
     layer: int | None = option(
         None, "Layer, from 0; of mcan attention call (default: the last; of nodes the last but one).", low=0
@@ -68,11 +62,11 @@ class FigureOptions(Options):
     text: tuple[str, ...] | None = option(
         None, "A text or a pair (default: first rows); PICTURE QUESTION.", metavar="TEXT"
     )
-    max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1)
+    max_eval_samples: Count = option(32, "Evaluation rows whose tokens are shown.")
     max_tokens: int = option(500, "Most tokens or nodes; of more, this many are drawn.", low=MIN_TOKENS)
-    seed: int = option(42, "Seed of that draw and of t-SNE.", low=0, high=MAX_SEED)
+    seed: Seed = option(42, "Seed of that draw and of t-SNE.")
     balanced: bool = option(False, "In the basis in which queries and keys have equal moments.")
-    data_dir: str | None = option(None, "Folder of Parquet files of rows (default: the runs').", metavar="DIR")
+    data_dir: InputDir | None = option(None, "Folder of Parquet files of rows (default: the runs').")
     split: str | None = option(None, "Split of the predictions (default: the first of each run).")
 
     def __post_init__(self) -> None:

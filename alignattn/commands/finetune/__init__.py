@@ -12,7 +12,7 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import option
+from alignattn.utils.option import Count, option
 from alignattn.utils.options import options_of, resolve
 
 SEARCH = "search"
@@ -31,11 +31,10 @@ SPACE_HELP = (
 class FinetuneOptions(RunOptions):
     """The options of `alignattn finetune`: those of a run, and of a search among runs."""
 
-    hyperparameter_search: int | None = option(
+    hyperparameter_search: Count | None = option(
         None,
         "Trials: runs with other values each, in DIR/trial-N.",
         group=SEARCH,
-        low=1,
         high=MAX_TRIALS,
         excludes={
             "seeds": "a trial has one seed",

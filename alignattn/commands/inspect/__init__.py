@@ -8,9 +8,8 @@ from alignattn.tasks.task import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, InputDir, InputFile, OutputDir, Seed, option
 from alignattn.utils.options import Options
-from alignattn.utils.places import output_folder
 
 TASK_HELP = "One of `alignattn list tasks`: its first development split is read."
 DATA: Mapping[str, str] = {"data": "called --task (a task) or --validation_file (a file of texts) now"}
@@ -23,17 +22,15 @@ class InspectOptions(Options):
 
     model: str = option(REQUIRED, "Model folder or Hub id; patched by alignattn or not.", place=model_name)
     task: str | None = option(None, TASK_HELP, metavar="TASK")
-    validation_file: str | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.", metavar="FILE")
+    validation_file: InputFile | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.")
     compare: str | None = option(None, "Another model, shown beside the first.", place=model_name)
     text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
-    data_dir: str | None = option(None, "Folder of the task's Parquet files (default: the Hub).", metavar="DIR")
-    output_dir: str = option(
-        "inspection", "Folder for the table and the heat maps.", metavar="DIR", place=output_folder
-    )
-    max_eval_samples: int = option(64, "Most rows; of more, this many are drawn.", low=1)
-    max_length: int | None = option(None, "Most tokens of a row (default: the task's).", low=1)
-    batch_size: int = option(8, "Rows of a forward pass.", low=1)
-    seed: int = option(42, "Seed that draws the rows.", low=0, high=MAX_SEED)
+    data_dir: InputDir | None = option(None, "Folder of the task's Parquet files (default: the Hub).")
+    output_dir: OutputDir = option("inspection", "Folder for the table and the heat maps.")
+    max_eval_samples: Count = option(64, "Most rows; of more, this many are drawn.")
+    max_length: Count | None = option(None, "Most tokens of a row (default: the task's).")
+    batch_size: Count = option(8, "Rows of a forward pass.")
+    seed: Seed = option(42, "Seed that draws the rows.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from alignattn.utils import places
 from alignattn.utils.command import Command
 from alignattn.utils.compression import check_encoding
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import MAX_PROCESSES, REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, InputDir, OutputDir, OutputFile, Processes, option
 from alignattn.utils.options import Options, options_of
 from alignattn.utils.shard import WHOLE, Shard
 
@@ -36,7 +36,7 @@ def _rows(label: str, value: str) -> None:
 class PredictOptions(Options):
     """The options of `alignattn predict`."""
 
-    run: str = option(REQUIRED, "Folder of a finished run.", metavar="DIR")
+    run: InputDir = option(REQUIRED, "Folder of a finished run.")
     file: str | None = option(
         None,
         "New rows as finetune reads them; - is standard input; or a folder of Parquet files.",
@@ -46,39 +46,28 @@ class PredictOptions(Options):
     text: tuple[str, ...] | None = option(
         None, "Texts instead: of a pair both.", metavar="TEXT", excludes={"file": "each names what to predict"}
     )
-    output_file: str | None = option(
-        None,
-        f"{', '.join(FORMATS)} (default: beside the file; standard output for --text and -).",
-        metavar="FILE",
-        place=places.output_file,
+    output_file: OutputFile | None = option(
+        None, f"{', '.join(FORMATS)} (default: beside the file; standard output for --text and -)."
     )
     encoding: str | None = option(None, "Of a file of text (default: utf-8).", metavar="NAME")
-    top_k: int | None = option(None, "Classes or answers told of a row (default: all; one).", low=1)
+    top_k: Count | None = option(None, "Classes or answers told of a row (default: all; one).")
     temperature: str | None = option(None, "A number, or the calibration.json of `calibrate`.", metavar="T")
-    num_beams: int | None = option(
-        None, f"{BEAMS_HELP.removesuffix('.')} (default: as the run).", low=1, high=MAX_BEAMS, metavar="N"
+    num_beams: Count | None = option(
+        None, f"{BEAMS_HELP.removesuffix('.')} (default: as the run).", high=MAX_BEAMS, metavar="N"
     )
     skip_bad_rows: bool = option(False, "Predict nothing for bad rows, which keep their place.")
-    batch_size: int | None = option(None, "Rows of a batch (default: by the device).", low=1)
+    batch_size: Count | None = option(None, "Rows of a batch (default: by the device).")
     in_order: bool = option(False, "Batches as the run's evaluation had: its numbers bit for bit.")
-    output_dir: str | None = option(
-        None, "For a folder's files (default: beside it).", group=MANY_GROUP, metavar="DIR", place=places.output_folder
-    )
+    output_dir: OutputDir | None = option(None, "For a folder's files (default: beside it).", group=MANY_GROUP)
     shard: str = option(str(WHOLE), "A part of its files alone, such as 3/8.", group=MANY_GROUP, metavar="N/COUNT")
     launcher: str = option(LOCAL, f"{LOCAL}, or {RAY}: files on a cluster.", group=MANY_GROUP, choices=(LOCAL, RAY))
-    processes: int | None = option(
-        None, "Files at once (default: as it has room).", group=MANY_GROUP, low=1, high=MAX_PROCESSES, requires=ON_RAY
+    processes: Processes | None = option(
+        None, "Files at once (default: as it has room).", group=MANY_GROUP, requires=ON_RAY
     )
     ray_address: str | None = option(
         None, "Of a cluster (default: one started here).", group=MANY_GROUP, requires=ON_RAY
     )
-    explain: str | None = option(
-        None,
-        "Picture of a head's attention in the first row.",
-        group=PICTURE_GROUP,
-        metavar="FILE",
-        place=places.output_file,
-    )
+    explain: OutputFile | None = option(None, "Picture of a head's attention in the first row.", group=PICTURE_GROUP)
     layer: int | None = option(
         None, "Of that head, from 0 (default: the last).", group=PICTURE_GROUP, low=0, requires=("explain",)
     )

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from alignattn.finetuning.tables import TABLES
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import MAX_PROCESSES, MAX_SEED, REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, OutputDir, Processes, Seed, option
 from alignattn.utils.options import Options
-from alignattn.utils.places import output_folder
 from alignattn.utils.ray_cluster import GPU_PARTS
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ class ReproduceOptions(Options):
     """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
 
     table: str = option(REQUIRED, f"{', '.join(TABLES)}, or a YAML file of yours.", positional=True, metavar="TABLE")
-    seeds: tuple[int, ...] | None = option(None, "Seeds of a cell's runs.", low=0, high=MAX_SEED, distinct="seed")
-    num_seeds: int | None = option(None, SEEDS_HELP, low=1, high=MAX_SEEDS)
+    seeds: tuple[Seed, ...] | None = option(None, "Seeds of a cell's runs.", distinct="seed")
+    num_seeds: Count | None = option(None, SEEDS_HELP, high=MAX_SEEDS)
     tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
@@ -40,14 +39,14 @@ class ReproduceOptions(Options):
         False, "Run nothing: write the table of what is finished.", excludes={"dry_run": "that writes no table"}
     )
     launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
-    processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MAX_PROCESSES)
+    processes: Processes | None = option(None, "Runs at once (default: what fits, or 1).")
     gpu_share: float | None = option(
         None, "Of a GPU, for each run on Ray (default: 1).", low=1 / GPU_PARTS, high=1, requires=ON_RAY
     )
     ray_address: str | None = option(
         None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS", requires=ON_RAY
     )
-    output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR", place=output_folder)
+    output_dir: OutputDir = option("results", "Folder for the runs and the tables.")
     others: tuple[str, ...] = option((), OTHERS_HELP, rest=True, metavar="[options of its runs]")
 
     def __post_init__(self) -> None:

@@ -18,9 +18,9 @@ from alignattn.robustness.recipe_names import (
 )
 from alignattn.tasks import get_task
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, InputDir, InputFile, OutputDir, OutputFile, Seed, option
 from alignattn.utils.options import Options, options_of
-from alignattn.utils.places import input_file_like, output_file, output_folder
+from alignattn.utils.places import input_file_like
 from alignattn.utils.shard import WHOLE, Shard
 
 if TYPE_CHECKING:
@@ -50,27 +50,25 @@ class AttackOptions(Options):
     model: str | None = option(None, "A fine-tuned classifier to attack, with --task.", place=model_name)
     task: str | None = option(None, "The task of --model.", metavar="TASK")
     recipes: tuple[str, ...] = option(tuple(RECIPES), "Attacks.", choices=tuple(RECIPES), distinct="recipe")
-    num_examples: int = option(1000, EXAMPLES, low=1)
+    num_examples: Count = option(1000, EXAMPLES)
     attack_columns: tuple[str, ...] | None = option(None, "Columns to change (default: the recipe's own rule).")
-    data_dir: str | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).", metavar="DIR")
+    data_dir: InputDir | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).")
     skip_bad_rows: bool = option(False, "Leave out rows that cannot be used (those of a run anyway).")
-    max_length: int | None = option(
-        None, f"Most tokens of a row (default: the run's, or the model's, {LONGEST}).", low=1
-    )
-    batch_size: int | None = option(None, "Texts scored at once (default: by the device).", low=1)
+    max_length: Count | None = option(None, f"Most tokens of a row (default: the run's, or the model's, {LONGEST}).")
+    batch_size: Count | None = option(None, "Texts scored at once (default: by the device).")
     half_precision: bool = option(False, "float16, on CUDA.")
-    seed: int = option(42, "Seed of the attacks.", low=0, high=MAX_SEED)
-    word_vectors: str | None = option(None, "In place of counter-fitted vectors.", group=RESOURCES, metavar="FILE")
-    neighbors: str | None = option(None, "Parquet (word, neighbors) in their place.", group=RESOURCES, metavar="FILE")
+    seed: Seed = option(42, "Seed of the attacks.")
+    word_vectors: InputFile | None = option(None, "In place of counter-fitted vectors.", group=RESOURCES)
+    neighbors: InputFile | None = option(None, "Parquet (word, neighbors) in their place.", group=RESOURCES)
     synonyms: str | None = option(
         None, "Its synonyms in their place.", group=RESOURCES, choices=(WORDNET,), metavar=WORDNET
     )
     sentence_encoder: str = option(
         UNIVERSAL_SENTENCE_ENCODER, ENCODERS, group=RESOURCES, metavar="DIR", place=model_folder
     )
-    mlm: str | None = option(None, "Masked-language model, not bert-base-uncased.", group=RESOURCES, metavar="DIR")
-    nltk_data: str | None = option(None, "Folder of NLTK data.", group=RESOURCES, metavar="DIR")
-    output_dir: str = option("robustness", "Folder for records and tables.", metavar="DIR", place=output_folder)
+    mlm: InputDir | None = option(None, "Masked-language model, not bert-base-uncased.", group=RESOURCES)
+    nltk_data: InputDir | None = option(None, "Folder of NLTK data.", group=RESOURCES)
+    output_dir: OutputDir = option("robustness", "Folder for records and tables.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,10 +136,8 @@ class ShowOptions(Options):
         metavar="RESULTS",
         place=input_file_like("*.jsonl"),
     )
-    html: str | None = option(
-        None, "Write one page of the examples to this new file.", metavar="FILE", place=output_file
-    )
-    limit: int | None = option(None, f"Most examples (default: {DEFAULT_LIMIT}; all in a page).", low=1)
+    html: OutputFile | None = option(None, "Write one page of the examples to this new file.")
+    limit: Count | None = option(None, f"Most examples (default: {DEFAULT_LIMIT}; all in a page).")
     outcome: str | None = option(None, f"Only those that {', '.join(OUTCOMES)}.", choices=OUTCOMES)
     labels: tuple[str, ...] | None = option(None, "Names of the classes (default: those of the task).")
 
@@ -151,11 +147,11 @@ class MaskedLanguageTrainingOptions(TransformersOptions):
     """transformers' training options, with the defaults for a new head on a pretrained encoder."""
 
     hidden = frozenset({"push_to_hub"})
-    output_dir: str = option(REQUIRED, "Folder of the model.", group=RUN, metavar="DIR", place=output_folder)
+    output_dir: OutputDir = option(REQUIRED, "Folder of the model.", group=RUN)
     learning_rate: float = option(1e-4, "Learning rate of encoder and head.", group=TRAINING, low=0)
     num_train_epochs: float = option(3.0, "Passes over the texts.", group=TRAINING, above=0)
-    per_device_train_batch_size: int = option(32, "Texts of a step.", group=TRAINING, low=1)
-    per_device_eval_batch_size: int = option(64, "Held-out texts a batch.", group=TRAINING, low=1)
+    per_device_train_batch_size: Count = option(32, "Texts of a step.", group=TRAINING)
+    per_device_eval_batch_size: Count = option(64, "Held-out texts a batch.", group=TRAINING)
     save_strategy: str = option("no", "When checkpoints are saved.", group=RUN, choices=SAVE_STRATEGIES)
 
 
@@ -169,7 +165,7 @@ class MaskedLanguageOptions(Options):
 
     training: MaskedLanguageTrainingOptions
     model: str = option(REQUIRED, "Folder or Hub id of the encoder, such as a MiniLM.", place=model_name)
-    train_file: tuple[str, ...] = option(REQUIRED, "A text a line; or tables, with --text_columns.", metavar="FILE")
+    train_file: tuple[InputFile, ...] = option(REQUIRED, "A text a line; or tables, with --text_columns.")
     text_columns: tuple[str, ...] | None = option(None, "Columns of the tables; each holds texts of its own.")
-    max_length: int = option(64, "Most tokens of a text; longer ones are cut.", low=1)
+    max_length: Count = option(64, "Most tokens of a text; longer ones are cut.")
     mlm_probability: float = option(0.15, "Share of the tokens that are masked.", above=0, below=1)

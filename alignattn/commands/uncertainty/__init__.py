@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from alignattn.finetuning.run_folder import run_folder
 from alignattn.utils.command import Command, TableResults
-from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.option import REQUIRED, Count, InputDir, OutputDir, Seed, option
 from alignattn.utils.options import Options
-from alignattn.utils.places import output_folder
 
 UNCERTAINTY_FILE, PREDICTIONS_FILE = "uncertainty.json", "predictions.parquet"
 
@@ -22,24 +21,19 @@ class UncertaintyOptions(Options):
     """The options of `alignattn uncertainty`."""
 
     run: str = option(REQUIRED, "A run folder, of a task of classes.", metavar="DIR", place=run_folder)
-    output_dir: str = option(
-        "uncertainty",
-        f"For {UNCERTAINTY_FILE}, {PREDICTIONS_FILE} and a diagram a split.",
-        metavar="DIR",
-        place=output_folder,
-    )
+    output_dir: OutputDir = option("uncertainty", f"For {UNCERTAINTY_FILE}, {PREDICTIONS_FILE} and a diagram a split.")
     passes: int = option(PASSES, "Forward passes with dropout.", low=2, high=MAX_PASSES)
     level: float = option(
         LEVEL, "A row is certain if the test of its two likeliest classes has p below.", above=0, high=1
     )
     noise: float = option(1.0, "Deviation of the noise on inputs, in that of each feature; 0: none.", low=0)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all that the run evaluates).")
-    max_eval_samples: int | None = option(None, "The first N rows of each split (default: all).", low=1)
-    data_dir: str | None = option(None, "Folder of Parquet files of rows (default: the run's).", metavar="DIR")
-    batch_size: int | None = option(None, "Rows of a batch (default: the run's own).", low=1)
-    num_bins: int = option(10, "Bins of the calibration error and of the diagrams.", low=1, high=MAX_BINS)
-    resamples: int = option(1000, "Bootstrap resamples behind each interval.", low=1, high=MAX_RESAMPLES)
-    seed: int = option(42, "Seed of dropout, noise and resamples.", low=0, high=MAX_SEED)
+    max_eval_samples: Count | None = option(None, "The first N rows of each split (default: all).")
+    data_dir: InputDir | None = option(None, "Folder of Parquet files of rows (default: the run's).")
+    batch_size: Count | None = option(None, "Rows of a batch (default: the run's own).")
+    num_bins: Count = option(10, "Bins of the calibration error and of the diagrams.", high=MAX_BINS)
+    resamples: Count = option(1000, "Bootstrap resamples behind each interval.", high=MAX_RESAMPLES)
+    seed: Seed = option(42, "Seed of dropout, noise and resamples.")
 
 
 COMMAND = Command(

@@ -7,10 +7,9 @@ the model card and the tables are made. Nothing here imports torch.
 import dataclasses
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from alignattn.training.methods.base import Inputs, TrainingMethod
-from alignattn.utils.option import OPTION
 from alignattn.utils.options import Options
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "MethodOptions",
     "TrainingMethod",
     "chosen_methods",
-    "fields_of_methods",
     "prediction_method",
     "settings_of",
 ]
@@ -45,25 +43,6 @@ METHODS = tuple(
 """In the order of the help, the model card and the titles of runs."""
 
 
-def fields_of_methods(*, predicts: bool | None = None) -> list[tuple[str, Any, Any]]:
-    """Return the options of the methods as `dataclasses.make_dataclass` takes fields.
-
-    Args:
-        predicts: True = of the methods that change predictions, False = of those that change the training; None = all.
-    """
-    declared = (method.options for method in METHODS if predicts in (None, method.predicts))
-    shown = {"group": "training methods", "rare": True}
-    return [
-        (
-            field.name,
-            get_type_hints(options)[field.name],
-            dataclasses.field(default=field.default, metadata={OPTION: shown | field.metadata[OPTION]}),
-        )
-        for options in declared
-        for field in dataclasses.fields(options)
-    ]
-
-
 if TYPE_CHECKING:
 
     class MethodOptions(Options):
@@ -72,7 +51,7 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any: ...
 else:
     MethodOptions = dataclasses.make_dataclass(
-        "MethodOptions", fields_of_methods(), bases=(Options,), frozen=True, kw_only=True
+        "MethodOptions", [], bases=tuple(method.options for method in METHODS), frozen=True, kw_only=True
     )
     """The options of all methods."""
 

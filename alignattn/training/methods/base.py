@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +19,14 @@ Inputs = Mapping[str, Any]
 
 EVALUATION_ROWS = ("task", "validation_file", "validation_share")
 """The options of which one gives a run evaluation rows, which a method that changes predictions requires."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionsOfMethod(Options):
+    """Base of the options of a method."""
+
+    heading = "training methods"
+    all_rare = True
 
 
 class TrainingMethod:
@@ -44,7 +53,7 @@ class TrainingMethod:
     label: ClassVar[str]
     summary: ClassVar[str]
     switch: ClassVar[str]
-    options: ClassVar[type[Options]]
+    options: ClassVar[type[OptionsOfMethod]]
     predicts: ClassVar[bool] = False
     runs_in_data_parallel: ClassVar[bool] = True
     needs_whole_weights: ClassVar[bool] = False

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from alignattn.training.methods.base import Inputs, TrainingMethod
+from alignattn.training.methods.base import Inputs, OptionsOfMethod, TrainingMethod
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import option
-from alignattn.utils.options import Options
+from alignattn.utils.option import Count, option
 
 if TYPE_CHECKING:
     import torch
@@ -21,10 +20,10 @@ MIN_NORM = 1e-20
 
 
 @dataclass(frozen=True, kw_only=True)
-class FreeLBOptions(Options):
+class FreeLBOptions(OptionsOfMethod):
     """The options of `FreeLB`."""
 
-    freelb_steps: int | None = option(None, "Forwards of FreeLB, of adversarial embeddings.", low=1)
+    freelb_steps: Count | None = option(None, "Forwards of FreeLB, of adversarial embeddings.")
     freelb_step_size: float = option(0.1, "Of its ascent.", above=0, requires=("freelb_steps",))
     freelb_max_norm: float = option(0.3, "Of its perturbations, a sequence.", above=0, requires=("freelb_steps",))
 

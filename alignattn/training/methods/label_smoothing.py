@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
-from alignattn.training.methods.base import TrainingMethod
+from alignattn.training.methods.base import OptionsOfMethod, TrainingMethod
 from alignattn.utils.option import option
-from alignattn.utils.options import Options
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelSmoothingOptions(Options):
+class LabelSmoothingOptions(OptionsOfMethod):
     """The option of `LabelSmoothing`, which is one of transformers."""
 
     label_smoothing_factor: float = option(0.0, "Share of the target that all classes have.", low=0, high=1)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
-from alignattn.training.methods.base import EVALUATION_ROWS, TrainingMethod
+from alignattn.training.methods.base import EVALUATION_ROWS, OptionsOfMethod, TrainingMethod
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
-from alignattn.utils.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +26,7 @@ PRIOR_PRECISIONS = (1e-4, 1e4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceOptions(Options):
+class LaplaceOptions(OptionsOfMethod):
     """The options of `Laplace`."""
 
     laplace: bool = option(

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
-from alignattn.training.methods.base import EVALUATION_ROWS, TrainingMethod
-from alignattn.utils.option import option
-from alignattn.utils.options import Options
+from alignattn.training.methods.base import EVALUATION_ROWS, OptionsOfMethod, TrainingMethod
+from alignattn.utils.option import Count, option
 
 if TYPE_CHECKING:
     import torch
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MCDropoutOptions(Options):
+class MCDropoutOptions(OptionsOfMethod):
     """The options of `MCDropout`."""
 
-    mc_dropout_passes: int | None = option(
-        None, "MC dropout: mean predictions of so many passes.", low=1, requires=EVALUATION_ROWS
+    mc_dropout_passes: Count | None = option(
+        None, "MC dropout: mean predictions of so many passes.", requires=EVALUATION_ROWS
     )
 
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
-from alignattn.training.methods.base import Inputs, TrainingMethod
+from alignattn.training.methods.base import Inputs, OptionsOfMethod, TrainingMethod
 from alignattn.training.methods.mc_dropout import can_drop
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
-from alignattn.utils.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,7 +24,7 @@ REGRESSION = "regression"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RDropOptions(Options):
+class RDropOptions(OptionsOfMethod):
     """The options of `RDrop`."""
 
     r_drop_weight: float = option(

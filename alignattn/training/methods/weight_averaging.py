@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.training.methods.base import TrainingMethod
+from alignattn.training.methods.base import OptionsOfMethod, TrainingMethod
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
-from alignattn.utils.options import Options
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,7 +30,7 @@ EMA_WARMUP = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightAveragingOptions(Options):
+class WeightAveragingOptions(OptionsOfMethod):
     """The options of `WeightAveraging`."""
 
     weight_averaging: str | None = option(

@@ -1,0 +1,23 @@
+"""What an alignment loss adds to the options of a training. Imports no torch: `--help` reads it."""
+
+from dataclasses import dataclass
+
+from alignattn.utils.option import option
+from alignattn.utils.options import Options
+
+ALIGNMENT_LEARNING_RATE = 1e-3
+"""Adversaries and navigators are new networks: at the learning rate of a pretrained model they stay at chance."""
+
+L2_HELP = "Adds half of it times the squared weights to the loss, as Adam's weight decay (Kingma & Ba 2015)."
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentTrainingOptions(Options):
+    """The options that `AlignmentArguments` adds to those of a trainer, beside those of the training methods."""
+
+    heading = "alignment"
+
+    alignment_learning_rate: float = option(ALIGNMENT_LEARNING_RATE, "Learning rate of its own networks.", above=0)
+    slot_learning_rate: float | None = option(None, "Of parameters that slots add (default: the model's).", above=0)
+    alignment_warmup_ratio: float = option(0.0, "Share of the steps in which λ rises from 0.", low=0, high=1)
+    l2_penalty: float = option(0.0, L2_HELP, low=0, group="training", rare=True)
