@@ -195,7 +195,7 @@ class Option:
             return
         limits = {"at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
         words = [f"{word} {limit}" for word, limit in limits.items() if math.isfinite(limit)]
-        finite = [] if is_finite else ["finite"]
+        finite = [] if is_finite else ["finite" if isinstance(value, float) else "a number of 64 bits"]
         raise AlignAttnError(f"{self.label} {shown(value)} must be {' and '.join([*finite, *words])}")
 
 
