@@ -84,7 +84,7 @@ def check_memory(options: RunOptions, model: nn.Module, weights: torch.dtype) ->
         sum(parameter.numel() for parameter in model.parameters()),
         _free_memory(options.training.use_cpu),
     )
-    needed = parameters * weights.itemsize * (1 if arguments.lora_r is not None else _copies(values.get("optim")))
+    needed = parameters * weights.itemsize * (1 if arguments.lora_r is not None else _copies(options.training.optim))
     if needed > free:
         what = "the weights" if arguments.lora_r is not None else "weights, gradients and the optimizer's moments"
         raise AlignAttnError(
@@ -98,9 +98,9 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _copies(optimizer: str | None) -> int:
+def _copies(optimizer: str) -> int:
     """How many numbers a training holds at least of each parameter: itself, its gradient, and Adam's moments."""
-    return 2 + (ADAM_MOMENTS if optimizer is None or optimizer in ADAMS else 0)
+    return 2 + (ADAM_MOMENTS if optimizer in ADAMS else 0)
 
 
 def _free_memory(use_cpu: bool) -> int:
@@ -122,7 +122,7 @@ def describe_precision(options: RunOptions, model: nn.Module) -> str:
     # Beside a head that is trained peft keeps the untrained one.
     weights = [one for name, one in model.named_parameters() if ORIGINAL not in name]
     frozen, trained = ([one for one in weights if one.requires_grad == trains] for trains in (False, True))
-    size = _bytes_of(frozen) + _copies(options.values.get("optim")) * _bytes_of(trained)
+    size = _bytes_of(frozen) + _copies(options.training.optim) * _bytes_of(trained)
     parts = {"stored": _stored(options.model), "frozen": _types(frozen), "trained": _types(trained)}
     said = ", ".join(f"{what} in {listing(types)}" for what, types in parts.items() if types)
     lossy = any(one.dtype == torch.bfloat16 for one in trained)

@@ -30,7 +30,7 @@ SET_BY_ALIGNATTN = frozenset(
 """Fields of `TrainingArguments` that are no options: every run trains and evaluates, and is scored."""
 
 RANGES: Mapping[str, Mapping[str, float]] = {
-    **{name: {"low": 0} for name in ("adam_epsilon", "eval_delay", "max_grad_norm", "neftune_noise_alpha")},
+    **{name: {"low": 0} for name in ("adam_epsilon", "eval_delay", "neftune_noise_alpha")},
     **{name: {"low": 1} for name in ("dataloader_prefetch_factor", "ddp_bucket_cap_mb", "ddp_timeout")},
     **{name: {"low": 1} for name in ("eval_accumulation_steps", "torch_empty_cache_steps")},
     **{name: {"low": 0, "below": 1} for name in ("adam_beta1", "adam_beta2")},

@@ -75,7 +75,11 @@ class TransformersOptions(Options):
     weight_decay: float = option(0.0, "Weight decay.", low=0)
     logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1 a share.", above=0, rare=True)
     logging_nan_inf_filter: bool = option(False, LOSS_FILTER, rare=True)
+    lr_scheduler_type: str = option("linear", "Schedule of the learning rate.", rare=True)
+    optim: str = option("adamw_torch_fused", "Optimizer.", rare=True)
+    max_grad_norm: float = option(1.0, "Norm to which gradients are clipped; 0: not at all.", low=0, rare=True)
     bf16: bool = option(False, "Train in bfloat16.")
+    fp16: bool = option(False, "Train in float16.", rare=True)
     use_cpu: bool = option(False, "Train on the CPU, even where there is a GPU.", rare=True)
 
     def __post_init__(self) -> None:

@@ -84,7 +84,7 @@ class Options:
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the defaults that depend on what is given."""
+        """Return the defaults that depend on what is given, of options that the dataclass declares."""
         return {}
 
     def check_places(self, *, reads: bool = True) -> None:
@@ -207,7 +207,7 @@ def find_option(options: type[Options], name: str) -> Option | None:
 
 
 def values_of(options: Options) -> dict[str, Any]:
-    """Return every option's value by name; of those of other libraries the values that are not their defaults."""
+    """Return every option's value by name, and of those of other libraries the values that are given."""
     values: dict[str, Any] = {}
     for group in _groups_of(type(options)):
         values |= values_of(getattr(options, group))

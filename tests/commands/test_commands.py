@@ -362,7 +362,7 @@ def test_values_of_a_program_go_the_same_way_as_words():
         (f"{RUN} --train_file nope.csv --text_columns a", "there is no file nope.csv: give another to --train_file"),
         (f"{RUN} --task mrpc --data_dir nowhere", "there is no folder nowhere: give another to --data_dir"),
         ("inspect --model minilmm --task mrpc", "no model of that name: did you mean 'minilm'?"),
-        ("balance --model transformer --task mrpc --output_dir o", "--model transformer starts from"),
+        ("balance --model transformer --task mrpc --output_dir o", "--model transformer"),
         ("predict --task mrpc", "--task is an option of finetune, robustness,"),
         ("domain-shift --task mrpc", "--task is an option of finetune, robustness,"),
         ("inspect --model minilm --validation_file .", ". is a folder and no file: give another to --validation_file"),

@@ -19,7 +19,7 @@ from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.training_arguments import SET_BY_ALIGNATTN, RunArguments, training_arguments
 from alignattn.finetuning.training_options import TransformersOptions
-from alignattn.models import SAMPLING_OPTION
+from alignattn.models import MODELS, SAMPLING_OPTION, capabilities_of
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.options import all_options_of, options_of, other_options_of, resolve
@@ -34,8 +34,9 @@ def test_every_training_argument_of_transformers_is_an_option_or_set_by_us():
     assert {field.name for field in fields(TrainingArguments) if field.init} - known - SET_BY_ALIGNATTN <= {
         "accelerator_config", "parallelism_config", "fsdp_transformer_layer_cls_to_wrap",
     }  # fmt: skip
-    theirs = other_options_of(TransformersOptions)
-    assert theirs["optim"].default in theirs["optim"].choices
+    theirs, ours = other_options_of(TransformersOptions), options_of(RunOptions)
+    assert (ours["optim"].default, ours["max_grad_norm"].default) == (TrainingArguments.optim, 1.0)
+    assert "tf32" in theirs
     assert (theirs["adam_beta1"].default, theirs["adam_beta1"].below) == (TrainingArguments.adam_beta1, 1)
 
 
@@ -51,6 +52,11 @@ gradient_accumulation_steps bf16 early_stopping_patience
 
 def test_the_help_shows_the_options_in_daily_use():
     assert {name for name, known in options_of(RunOptions).items() if not known.rare} == set(DAILY.split())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_a_model_trains_with_by_default_is_declared(model: str):
+    assert capabilities_of(model).training_defaults.keys() <= options_of(RunOptions).keys()
 
 
 def test_own_options_need_no_torch():
@@ -121,7 +127,6 @@ def test_what_cannot_be_trained_with_is_one_line(words: str, culprit: str):
         "--laplace --mc_dropout_passes 5",
         "--validation_share 0.1",
         "--adam_beta1 1",
-        "--optim adam",
         "--lr_scheduler_kwargs nonsense",
         "--remove_unused_columns false",
         "--logging_steps 1.5",

@@ -203,7 +203,7 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
         ("--recipes bae bae", "--recipes bae bae names a recipe twice"),
         (
             "--seed 99999999999999999999",
-            "--seed 99999999999999999999 must be finite and at least 0 and at most 4294967295",
+            "--seed 99999999999999999999 must be a number of 64 bits and at least 0 and at most 4294967295",
         ),
         ("--half_precision", "--half_precision is for CUDA"),
     ],
