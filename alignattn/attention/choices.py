@@ -82,23 +82,29 @@ def _slot(name: str, choices: Mapping[str, Choice]) -> Registry[Choice]:
     return Registry(name, choices, package=__package__)
 
 
-NO_PRODUCT = "is no dot product of queries and keys"
-READS_QUERIES = "reads the queries"
-FROM_RANDOM = {"init": "paper"}
+_NO_PRODUCT: Mapping[str, Any] = {"reads_beyond_products": "is no dot product of queries and keys"}
+_INTERACTS: Mapping[str, Any] = {
+    "is_learned": True,
+    "reads_raw_queries": True,
+    "reads_beyond_products": "reads the queries",
+}
+_FROM_RANDOM: Mapping[str, Any] = {**_INTERACTS, "options_from_scratch": {"init": "paper"}}
 """Without a pretrained function, a value starts as in its paper."""
+_PREDICTS: Mapping[str, Any] = {
+    "counts_positions": False,
+    "is_learned": True,
+    "reads_beyond_products": "predicts its window from the query",
+}
+
+_VASWANI, _LUONG, _WU, _ZHANG = "vaswani2017attention", "luong2015effective", "wu2020improving", "zhang2021alignment"
 
 SCORES = _slot(
     "score",
     {
-        "scaled_dot": Choice(".scores:ScaledDot", "q · k / √d", "vaswani2017attention", "eq. 1"),
-        "dot": Choice(".scores:Dot", "q · k", "luong2015effective", "eq. 8", reads_raw_queries=True),
+        "scaled_dot": Choice(".scores:ScaledDot", "q · k / √d", _VASWANI, "eq. 1"),
+        "dot": Choice(".scores:Dot", "q · k", _LUONG, "eq. 8", reads_raw_queries=True),
         "bilinear": Choice(
-            ".scores:Bilinear",
-            "q W k / √d, a W for each head",
-            "luong2015effective",
-            "eq. 8",
-            is_learned=True,
-            reads_beyond_products=NO_PRODUCT,
+            ".scores:Bilinear", "q W k / √d, a W for each head", _LUONG, "eq. 8", is_learned=True, **_NO_PRODUCT
         ),
         "additive": Choice(
             ".scores:Additive",
@@ -106,7 +112,7 @@ SCORES = _slot(
             "bahdanau2015neural",
             "appendix A.1.2",
             is_learned=True,
-            reads_beyond_products=NO_PRODUCT,
+            **_NO_PRODUCT,
         ),
         "gat": Choice(
             ".scores:GAT",
@@ -114,7 +120,7 @@ SCORES = _slot(
             "velickovic2018graph",
             "eq. 3",
             _SLOPE,
-            reads_beyond_products=NO_PRODUCT,
+            **_NO_PRODUCT,
         ),
         "gatv2": Choice(
             ".scores:GATv2",
@@ -123,7 +129,7 @@ SCORES = _slot(
             "eq. 7",
             _SLOPE,
             is_learned=True,
-            reads_beyond_products=NO_PRODUCT,
+            **_NO_PRODUCT,
         ),
     },
 )
@@ -132,9 +138,7 @@ SCORES = _slot(
 NORMALIZERS = _slot(
     "normalizer",
     {
-        "softmax": Choice(
-            ".normalizers.softmax:Softmax", "exp(s) over its sum", "vaswani2017attention", "eq. 1", has_edge_form=True
-        ),
+        "softmax": Choice(".normalizers.softmax:Softmax", "exp(s) over its sum", _VASWANI, "eq. 1", has_edge_form=True),
         "sparsemax": Choice(
             ".normalizers.sparse:Sparsemax",
             "projection to the simplex",
@@ -165,19 +169,11 @@ NORMALIZERS = _slot(
         "local": Choice(
             ".normalizers.local:Local",
             "softmax in a window",
-            "luong2015effective",
+            _LUONG,
             "section 4.1",
             _LOCAL,
             counts_positions=True,
-            with_option=(
-                "kind",
-                PREDICTIVE,
-                {
-                    "counts_positions": False,
-                    "is_learned": True,
-                    "reads_beyond_products": "predicts its window from the query",
-                },
-            ),
+            with_option=("kind", PREDICTIVE, _PREDICTS),
         ),
         "hard": Choice(".normalizers.softmax:Hard", "weight 1 at one largest score", "xu2015show", "section 4.1"),
     },
@@ -187,38 +183,10 @@ NORMALIZERS = _slot(
 VALUES = _slot(
     "value",
     {
-        "identity": Choice(".values:Identity", "V", "vaswani2017attention", "eq. 1"),
-        "interaction": Choice(
-            ".values:Interaction",
-            "(attended Q) ∗ W V",
-            "wu2020improving",
-            "eq. 8",
-            is_learned=True,
-            reads_raw_queries=True,
-            reads_beyond_products=READS_QUERIES,
-        ),
-        "sum": Choice(
-            ".values:Sum",
-            "(attended Q) ∗ W V + V",
-            "wu2020improving",
-            "eq. 8",
-            _INIT,
-            is_learned=True,
-            reads_raw_queries=True,
-            reads_beyond_products=READS_QUERIES,
-            options_from_scratch=FROM_RANDOM,
-        ),
-        "qvi": Choice(
-            ".values:QVI",
-            "β V + (1 - β) (attended Q) ∗ W V",
-            "wu2020improving",
-            "eqs. 4 to 10",
-            _INIT,
-            is_learned=True,
-            reads_raw_queries=True,
-            reads_beyond_products=READS_QUERIES,
-            options_from_scratch=FROM_RANDOM,
-        ),
+        "identity": Choice(".values:Identity", "V", _VASWANI, "eq. 1"),
+        "interaction": Choice(".values:Interaction", "(attended Q) ∗ W V", _WU, "eq. 8", **_INTERACTS),
+        "sum": Choice(".values:Sum", "(attended Q) ∗ W V + V", _WU, "eq. 8", _INIT, **_FROM_RANDOM),
+        "qvi": Choice(".values:QVI", "β V + (1 - β) (attended Q) ∗ W V", _WU, "eqs. 4 to 10", _INIT, **_FROM_RANDOM),
     },
 )
 """g: what is averaged."""
@@ -228,25 +196,15 @@ ALIGNMENTS = _slot(
     "alignment",
     {
         "gan": Choice(
-            ".alignment.gan:GANAlignment",
-            "an adversary tells q from k",
-            "zhang2021alignment",
-            "eq. 2",
-            _GAN,
-            is_learned=True,
+            ".alignment.gan:GANAlignment", "an adversary tells q from k", _ZHANG, "eq. 2", _GAN, is_learned=True
         ),
         "ot": Choice(
-            ".alignment.ot:OTAlignment",
-            "optimal transport of q to k",
-            "zhang2021alignment",
-            "eq. 3",
-            _OT,
-            points_on_graph=1024,
+            ".alignment.ot:OTAlignment", "optimal transport of q to k", _ZHANG, "eq. 3", _OT, points_on_graph=1024
         ),
         "ct": Choice(
             ".alignment.ct:CTAlignment",
             "conditional transport, both ways",
-            "zhang2021alignment",
+            _ZHANG,
             "eq. 4",
             _CT,
             is_learned=True,

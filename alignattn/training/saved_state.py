@@ -1,7 +1,7 @@
 """The schema of a checkpoint's state file: transformers would unpack anything."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator
@@ -28,9 +28,23 @@ _WHOLE: dict[str, Any] = {"extra": "forbid"}
 """For pydantic: unknown names are refused."""
 
 
+A = TypeVar("A")
+B = TypeVar("B")
+
+
 @dataclass
-class MeterAttributes:
-    """The state of `LossMeter`."""
+class CallbackState(Generic[A, B]):
+    """What the method `state` of a callback returns: its arguments and its attributes."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    args: A
+    attributes: B
+
+
+@dataclass
+class Meter:
+    """The attributes of `LossMeter`."""
 
     __pydantic_config__: ClassVar = _WHOLE
 
@@ -38,16 +52,6 @@ class MeterAttributes:
     interval_steps: NotNegative
     run_loss: Number
     run_steps: NotNegative
-
-
-@dataclass
-class MeterState:
-    """What `LossMeter.state` returns."""
-
-    __pydantic_config__: ClassVar = _WHOLE
-
-    args: Nothing
-    attributes: MeterAttributes
 
 
 @dataclass
@@ -61,8 +65,8 @@ class PatienceArguments:
 
 
 @dataclass
-class PatienceAttributes:
-    """The state of `EarlyStopping`."""
+class Patience:
+    """The attributes of `EarlyStopping`."""
 
     __pydantic_config__: ClassVar = _WHOLE
 
@@ -70,47 +74,17 @@ class PatienceAttributes:
 
 
 @dataclass
-class PatienceState:
-    """What `EarlyStopping.state` returns."""
-
-    __pydantic_config__: ClassVar = _WHOLE
-
-    args: PatienceArguments
-    attributes: PatienceAttributes
-
-
-@dataclass
-class JointBestAttributes(PatienceAttributes):
-    """The state of `JointBest`: also the best of each of its metrics."""
+class JointPatience(Patience):
+    """The attributes of `JointBest`: also the best of each of its metrics."""
 
     best: dict[str, Number]
 
 
 @dataclass
-class JointBestState:
-    """What `JointBest.state` returns."""
-
-    __pydantic_config__: ClassVar = _WHOLE
-
-    args: Nothing
-    attributes: JointBestAttributes
-
-
-@dataclass
-class ControlArguments(TrainerControl):
+class Control(TrainerControl):
     """The arguments of `TrainerControl`."""
 
     __pydantic_config__: ClassVar = _WHOLE
-
-
-@dataclass
-class ControlState:
-    """What `TrainerControl.state` returns."""
-
-    __pydantic_config__: ClassVar = _WHOLE
-
-    args: ControlArguments
-    attributes: Nothing
 
 
 @dataclass
@@ -119,16 +93,16 @@ class PlainCallbacks:
 
     __pydantic_config__: ClassVar = _WHOLE
 
-    TrainerControl: ControlState
+    TrainerControl: CallbackState[Control, Nothing]
 
 
 @dataclass
 class AlignmentCallbacks(PlainCallbacks):
     """The callbacks of a Trainer of this package that have a state."""
 
-    LossMeter: MeterState
-    EarlyStopping: PatienceState | None = None
-    JointBest: JointBestState | None = None
+    LossMeter: CallbackState[Nothing, Meter]
+    EarlyStopping: CallbackState[PatienceArguments, Patience] | None = None
+    JointBest: CallbackState[Nothing, JointPatience] | None = None
 
 
 @dataclass
