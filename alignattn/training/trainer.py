@@ -101,7 +101,9 @@ class AlignmentMixin(SavingMixin):
     def _refuse_to_load_best(self) -> None:
         """Refuse to load the best model where a trainer of another library would fail at the end and only log it."""
         loads_by_itself = super()._load_from_checkpoint.__func__ is not Trainer._load_from_checkpoint  # type: ignore[attr-defined]
-        if self.args.load_best_model_at_end and loads_by_itself and _changes_function(self._model):
+        patches = (part for part in self._model.modules() if isinstance(part, Patch))
+        changes_function = any(patch.config.changes_function for patch in patches)
+        if self.args.load_best_model_at_end and loads_by_itself and changes_function:
             raise AlignAttnError(
                 f"load_best_model_at_end: {type(self).__name__} loads checkpoints as plain transformers does, which "
                 "cannot load one whose score, normalizer or value is ours: leave it out, or patch an alignment alone"
@@ -398,10 +400,6 @@ class _AfterStep(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         for method in self.methods:
             method.after_step(kwargs["model"], state.global_step, state.max_steps)
-
-
-def _changes_function(model: nn.Module) -> bool:
-    return any(part.config.changes_function for part in model.modules() if isinstance(part, Patch))
 
 
 class _WithoutAlignment:

@@ -131,15 +131,11 @@ def _parts(calls: list[Call], elements: int, budget: int) -> Iterator[list[Call]
 def masks_of(calls: list[Call]) -> Tensor | None:
     """Return the masks of calls of one kind, `[1 or C, 1 or 2, B, n]`; None if all tokens are real."""
     if not calls[0].is_of_same_tokens:
-        both = [_mask_of_side(*side, calls[0].length) for call in calls for side in call.sides]
-        return torch.stack(both).unflatten(0, (-1, 2))
-    masks = [call.query_mask for call in calls if call.query_mask is not None]
-    if not masks:
+        sides = [side for call in calls for side in call.sides]
+        masks = [rows.new_ones(rows.shape[:2], dtype=torch.bool) if mask is None else mask for rows, mask in sides]
+        padded = [F.pad(mask, (0, calls[0].length - mask.shape[1])) for mask in masks]
+        return torch.stack(padded).unflatten(0, (-1, 2))
+    shared = [call.query_mask for call in calls if call.query_mask is not None]
+    if not shared:
         return None
-    return masks[0][None, None] if all(mask is masks[0] for mask in masks) else torch.stack(masks)[:, None]
-
-
-def _mask_of_side(features: Tensor, mask: Tensor | None, length: int) -> Tensor:
-    if mask is None:
-        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-    return F.pad(mask, (0, length - features.shape[1]))
+    return shared[0][None, None] if all(mask is shared[0] for mask in shared) else torch.stack(shared)[:, None]

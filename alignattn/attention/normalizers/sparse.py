@@ -42,12 +42,8 @@ def _keep_for_gradient(ctx: Any, inputs: tuple[Tensor, float | Tensor], output: 
     ctx.save_for_backward(output)
 
 
-def _of_row(values: Tensor) -> Tensor:
-    return values.sum(dim=-1, keepdim=True)
-
-
 def _to_scores(
-    weights: Tensor, alpha: float | Tensor, gradient: Tensor, total: Callable[[Tensor], Tensor] = _of_row
+    weights: Tensor, alpha: float | Tensor, gradient: Tensor, total: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient in the scores, and 1 / g'' at the weights (Peters, Niculae & Martins 2019, eq. 14).
 
@@ -55,11 +51,12 @@ def _to_scores(
         weights: the entmax of each row.
         alpha: α.
         gradient: the gradient in the weights.
-        total: returns the sum of each row, broadcastable to the weights.
+        total: returns the sum of each row, broadcastable to the weights; None = of the last dimension.
     """
     slope = torch.where(weights > 0, weights ** (2 - alpha), 0)
     passed = gradient * slope
-    mean = total(passed) / total(slope)
+    sums = [rows.sum(dim=-1, keepdim=True) if total is None else total(rows) for rows in (passed, slope)]
+    mean = sums[0] / sums[1]
     return passed.addcmul(mean, slope, value=-1), slope
 
 

@@ -174,16 +174,6 @@ def _zero_at_padding(features: list[Tensor], mask: Tensor | None) -> list[Tensor
     return zeroed
 
 
-def _without_half(call: Call) -> Call:
-    """Return a call with float32 features in place of float16.
-
-    Their gradient is stored before it is scaled, and would underflow in float16.
-    """
-    if call.query.dtype != torch.float16:
-        return call
-    return replace(call, query=call.query.float(), key=call.key.float())
-
-
 def loss_in_blocks(
     loss_of: LossOfBlock, calls: Sequence[Call], samples: int, parameters: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
@@ -195,7 +185,11 @@ def loss_in_blocks(
         samples: the number of samples in the mean.
         parameters: those of the loss, `[L, …]`.
     """
-    calls = [_without_half(call) for call in calls]
+    # The gradient is stored before it is scaled, and would underflow in float16.
+    calls = [
+        replace(call, query=call.query.float(), key=call.key.float()) if call.query.dtype == torch.float16 else call
+        for call in calls
+    ]
     features = [features for call in calls for features in (call.query, call.key)]
     result: tuple[Tensor, Tensor] = _LossInBlocks.apply(  # type: ignore[no-untyped-call]
         loss_of, torch.is_grad_enabled(), calls, samples, *features, *parameters

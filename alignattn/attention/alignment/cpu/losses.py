@@ -199,18 +199,14 @@ def _write_plans(scores: Tensor, plan: Tensor, reverse: Tensor) -> None:
     """
     joint = torch.softmax(scores.flatten(1), dim=1, out=reverse.flatten(1)).view_as(scores)
     row, column = joint.sum(dim=2, keepdim=True), joint.sum(dim=1, keepdim=True)
-    if min(row.min().item(), column.min().item()) >= _smallest_exact_sum(joint):
+    kind = torch.finfo(scores.dtype)
+    smallest_exact = scores.shape[-1] * kind.tiny / kind.eps  # below it, underflow could matter in a sum
+    if min(row.min().item(), column.min().item()) >= smallest_exact:
         torch.mul(joint, row.reciprocal_(), out=plan)
         reverse *= column.reciprocal_()
     else:
         torch.softmax(scores, dim=2, out=plan)
         torch.softmax(scores, dim=1, out=reverse)
-
-
-def _smallest_exact_sum(matrices: Tensor) -> float:
-    """Return the smallest sum of a row or column in which underflow has no effect."""
-    kind = torch.finfo(matrices.dtype)
-    return matrices.shape[-1] * kind.tiny / kind.eps
 
 
 def _by_attention(heads: _Heads) -> Tensor:
