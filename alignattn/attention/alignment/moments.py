@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.alignment.pooled import PooledAlignment, rounding
+from alignattn.attention.choices import HeadReduction
 
 SHRINKAGE = 1e-3
 """Share of the spread that is added to the variances of queries and keys, equally in every direction."""
@@ -21,6 +22,9 @@ class MomentsAlignment(PooledAlignment):
     With Σ_q = L Lᵀ the trace of the root is the sum of the square roots of the eigenvalues of Lᵀ Σ_k L, in float64: in
     float32 the smallest would be noise. On a GPU the host checks the eigenvalues, once for each group of layers.
     """
+
+    def __init__(self, head_dim: int, *, num_layers: int = 1, head_reduction: HeadReduction = "sum") -> None:
+        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
 
     def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         root = weight.sqrt()[..., None, None]

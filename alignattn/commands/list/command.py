@@ -50,8 +50,8 @@ def _slots() -> Iterator[Listing]:
 
 
 def _usage(option: Option) -> str:
-    """How an option of a choice is given."""
-    values = "|".join(map(str, option.choices)) or PLACEHOLDERS[option.types[0]].strip("[]")
+    """Return how an option of a choice is given, such as `window=N`."""
+    values = "|".join(map(str, option.choices)) or PLACEHOLDERS[option.types[0]] or "true|false"
     return f"{option.name}={values}"
 
 
