@@ -94,7 +94,7 @@ class ResultTable:
         survives = f"survives correction for all comparisons of {family} (p < {SIGNIFICANCE_LEVEL})"
         baseline = self.baseline
         if any(one.names_baseline for one in self.compared):
-            baseline += ", or than the row that its difference is to"
+            baseline += " (or the row that its difference is to)"
         if "better" in verdicts:
             lines.append(f"{better}: better than {baseline} by a paired difference that {survives}.")
         elif compared:

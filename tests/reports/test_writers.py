@@ -134,8 +134,8 @@ def test_a_row_that_is_compared_with_another_than_soft_says_so() -> None:
     cells = [replace(one, names_baseline=True, baseline="other") if one is own else one for one in CELLS]
     table = replace(measured_table(), cells=cells)
     text = to_text(table)
-    assert "better than soft, or than the row that its difference is to" in text
-    assert "worse than soft, or than the row that its difference is to" in text
+    assert "better than soft (or the row that its difference is to)" in text
+    assert "worse than soft (or the row that its difference is to)" in text
     assert "aa-gan, to other" in text
     assert "other" in set(to_frame(table)["compared_with"])
 

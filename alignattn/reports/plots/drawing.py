@@ -117,7 +117,7 @@ def _save(figure: Any, target: Any, **options: Any) -> None:
     for text in texts:
         # A name or a token with dollars in it is no formula.
         text.set_parse_math(False)
-        text.set_fontfamily(FONT)
+        text.set_fontfamily("sans-serif")
     is_svg = SVG in (options.get("format"), str(target).rpartition(".")[-1])
     characters = set() if is_svg else {ord(one) for text in texts for one in text.get_text() if one.isprintable()}
     if lacking := characters - _characters_of(_faces()[FONT]):
