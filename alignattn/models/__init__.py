@@ -53,7 +53,6 @@ class ModelCapabilities:
         has_positions: whether its queries have positions among what they attend to, from which a window is counted.
         attends_step_by_step: whether it attends by one query at a time, and sums the weights of earlier steps.
         reads_texts_alone: whether all that it attends to are tokens of texts.
-        calls_per_layer: attention calls for each of the layers that its config counts.
         reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
         has_crf: whether it tags words by a CRF of its own.
         training_defaults: fields of `TrainingArguments` that it is trained with where the user does not say.
@@ -70,7 +69,6 @@ class ModelCapabilities:
     has_positions: bool = True
     attends_step_by_step: bool = False
     reads_texts_alone: bool = True
-    calls_per_layer: int = 1
     reads_embeddings: bool = False
     has_crf: bool = False
     training_defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -186,7 +184,6 @@ _ENTRIES = {
         tasks=(VisualQuestionAnswering,),
         slots=ALL_SLOTS,
         reads_texts_alone=False,
-        calls_per_layer=3,
         reads_embeddings=True,
     ),
     "cnn": ModelEntry(

@@ -1,15 +1,13 @@
 """`alignattn figure`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from alignattn.finetuning.run_folder import run_folder
-from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
 from alignattn.tasks.task import MAX_TEXTS
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, listing
-from alignattn.utils.json_records import read_json
 from alignattn.utils.option import REQUIRED, Count, InputDir, OutputFile, Seed, option
 from alignattn.utils.options import Options, options_of
 
@@ -34,15 +32,6 @@ PICTURES: Mapping[str, tuple[str, frozenset[str]]] = {
     "curves": ("losses, diagnostics and scores over training", frozenset()),
 }
 """The kinds of pictures: what each shows, and the options that it reads beside those that all do."""
-
-MODEL_FILE = "config.json"
-"""transformers' name of the file that says how large a model is; its constant would import torch."""
-
-COUNTS: Mapping[str, Sequence[str]] = {
-    "layer": ("num_hidden_layers", "n_layers"),
-    "head": ("num_attention_heads", "n_heads"),
-}
-"""What its fields are called that count layers and heads."""
 
 KINDS_HELP = "; ".join(f"{name}: {shows}" for name, (shows, _) in PICTURES.items()) + "."
 
@@ -78,30 +67,6 @@ class FigureOptions(Options):
         if Path(self.output_file).exists():
             raise AlignAttnError(f"{self.output_file} is there already: give another name to --output_file")
         self._refuse_unread()
-
-    def check_places(self, *, reads: bool = True) -> None:
-        """Check that the runs are there, and that their models have the head that is to be drawn."""
-        super().check_places(reads=reads)
-        # Here, for it imports torch, which the help does without.
-        from alignattn.utils.saved_config import restored_fields
-
-        for run in self.run if "layer" in PICTURES[self.kind][1] else ():
-            # Of a folder without it the loading of the model says what is wrong.
-            path = Path(run) / MODEL_FILE
-            fields = restored_fields(read_json(path)) if path.is_file() else {}
-            calls_per_layer = capabilities_of(
-                str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)
-            ).calls_per_layer
-            for name, index in (
-                ("layer", self.layer),
-                ("head", self.head if "head" in PICTURES[self.kind][1] else None),
-            ):
-                number = next((fields[count] for count in COUNTS[name] if isinstance(fields.get(count), int)), None)
-                if name == "layer" and number is not None:
-                    number *= calls_per_layer
-                if index is not None and number is not None and index >= number:
-                    folder = path.resolve().parent.name
-                    raise AlignAttnError(f"--{name} {index}: {folder} has {name}s 0 to {number - 1}")
 
     def _refuse_unread(self) -> None:
         """Refuse options that would be passed over."""

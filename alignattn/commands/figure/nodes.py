@@ -81,7 +81,7 @@ def see_nodes(folder: Path, options: FigureOptions) -> SeenNodes:
     count = len(model.layers)
     layer = max(count - 2, 0) if options.layer is None else options.layer
     if layer >= count:
-        raise AlignAttnError(f"--layer {layer}: {folder} has layers 0 to {count - 1}")
+        raise AlignAttnError(f"--layer {layer}: {folder.name} has layers 0 to {count - 1}")
     is_labelled = graph.labels >= 0
     labels = graph.labels[is_labelled]
     if len(labels) < MIN_TOKENS or len(np.unique(labels)) in (1, len(labels)):
