@@ -100,7 +100,9 @@ def compared(entries: Sequence[ComparedRuns]) -> ResultTable:
     """Return the table of entries, each compared with the first, by seed where they have seeds in common."""
     reader, baseline = reader_of("finetune"), entries[0]
     undefined = [
-        (split, metric) for split, metric in baseline.first.measures if not _is_defined(entries, split, metric)
+        (split, metric)
+        for split, metric in baseline.first.measures
+        if any(run.result.metrics[split][metric] is None for run in _runs(entries))
     ]
     measures = [measure for measure in baseline.first.measures if measure not in undefined]
     if not measures:
@@ -157,10 +159,6 @@ def _measure(split: str, metric: str) -> Measure:
         unit="error" if metric in ERRORS else "percent",
         is_better="lower" if metric in LESS_IS_BETTER else "higher",
     )
-
-
-def _is_defined(entries: Sequence[ComparedRuns], split: str, metric: str) -> bool:
-    return all(run.result.metrics[split][metric] is not None for run in _runs(entries))
 
 
 def _settings(entries: Sequence[ComparedRuns]) -> list[str]:

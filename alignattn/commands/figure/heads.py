@@ -2,12 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
 
 from alignattn.commands.figure import FigureOptions
-from alignattn.finetuning.data_options import DataOptions
 from alignattn.finetuning.heads import Examples, row_examples
 from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_folder import read_finished_run, read_run_options
@@ -23,12 +19,16 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
     if options.text is not None:
         texts = options.text
         for folder in folders:
-            _check_texts(folder, len(texts))
+            # Joined, more texts than a row has would be no row that the model knows.
+            if len(texts) > len(read_finished_run(folder, "--run").task.input_columns):
+                raise AlignAttnError(f"--text takes one text here: {folder} is of a task whose rows are one; give one")
         return Examples(
-            "the given text", processor_class(TextClassification), lambda tokenizer: [_batch(tokenizer, texts)]
+            "the given text",
+            processor_class(TextClassification),
+            lambda tokenizer: [dict(tokenizer(*texts, return_tensors="pt"))],
         )
     runs = [read_run_options(folder) for folder in folders]
-    sources = [_source(run.data) for run in runs]
+    sources = [run.data.validation_file or run.data.task or "no evaluation rows" for run in runs]
     for folder, source in zip(folders, sources, strict=True):
         if source != sources[0]:
             raise AlignAttnError(
@@ -41,19 +41,3 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
         raise AlignAttnError(f"{folders[0]} has no evaluation rows: it was made without --validation_file; give --text")
     split, dataset = next(iter(rows.evaluation.items()))
     return row_examples(rows.task, split, max_samples(rows.task, dataset, num_rows, FIRST), runs[0].data)
-
-
-def _check_texts(folder: Path, count: int) -> None:
-    """Refuse more texts than the run of a folder reads as one row: joined, they would be none that it knows."""
-    task = read_finished_run(folder, "--run").task
-    if count > len(task.input_columns):
-        raise AlignAttnError(f"--text takes one text here: {folder} is of a task whose rows are one; give one")
-
-
-def _batch(tokenizer: Any, texts: Sequence[str]) -> dict[str, Tensor]:
-    return dict(tokenizer(*texts, return_tensors="pt"))
-
-
-def _source(data: DataOptions) -> str:
-    """Where the evaluation rows of a run come from."""
-    return data.validation_file or data.task or "no evaluation rows"

@@ -107,7 +107,9 @@ def study_model(
     rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
     balances = reason_unbalanced(loaded.model) is None
     numbers = patch_of(loaded.model).config.layers or range(loaded.num_layers_and_heads()[0])
-    groups = _by_sides(loaded.sides(numbers))
+    sides_of = loaded.sides(numbers)
+    # The places of the layers that attend the same.
+    groups = {own: [place for place, other in enumerate(sides_of) if other == own] for own in dict.fromkeys(sides_of)}
     studying = {sides: HeadStudying() for sides in groups}
     with progress(Path(loaded.name).name, len(ids), "text") as bar:
         for batch in input_batches(task, split, loaded.tokenizer, range(len(ids)), batch_size):
@@ -136,11 +138,6 @@ def _change(
     reference, model = models
     batches = input_batches(task, splits[0], reference.tokenizer, range(len(ids)), batch_size)
     return measure_change(model, reference, batches)
-
-
-def _by_sides(sides: Sequence[Sides]) -> dict[Sides, list[int]]:
-    """Return the places of the layers that attend the same."""
-    return {group: [place for place, other in enumerate(sides) if other == group] for group in dict.fromkeys(sides)}
 
 
 def _samples(

@@ -222,26 +222,17 @@ class HeadStudying:
         self._counts = [self._counts[0] + queries, self._counts[1] + keys]
 
     def study(self, *, balances: bool) -> HeadStudy:
-        """Return the measures; arguments as of `study_heads`."""
+        """Return the measures of every head: each text counts the same, whatever its length.
+
+        Args:
+            balances: whether the model's attention leaves the basis of queries and keys open.
+        """
         return HeadStudy(
             measures=_means(self._measured) | pooled_distances(self._clouds, balances=balances),
             uniform=_means(self._uniform),
             num_texts=len(self._measured),
             num_tokens=self._counts[0],
         )
-
-
-def study_heads(samples: Iterable[Sample], *, balances: bool = True) -> HeadStudy:
-    """Return the measures of every head: each text counts the same, whatever its length.
-
-    Args:
-        samples: one or more, of one model.
-        balances: whether its attention leaves the basis of queries and keys open.
-    """
-    studying = HeadStudying()
-    for sample in samples:
-        studying.add(sample)
-    return studying.study(balances=balances)
 
 
 def joined(studies: Sequence[HeadStudy]) -> HeadStudy:

@@ -54,7 +54,10 @@ def read_predictions(
         skip_bad_rows: leave out rows whose probabilities are no distribution or not as many as in most rows, whose
             label is no class, or that name no split, instead of refusing the file.
     """
-    table = _read_table(path)
+    check_file(path, "give a file of predictions")
+    table = read_parquet(path)
+    if table.num_rows == 0:
+        raise AlignAttnError(f"{path} holds no rows: give a file of predictions")
     lists = _column(table, probabilities_column, path, "--probabilities_column")
     labels = _labels(table, label_column, path)
     lengths = _lengths(lists, probabilities_column, path)
@@ -85,14 +88,6 @@ def read_predictions(
 def all_splits(files: Sequence[Predictions]) -> list[str]:
     """Return the splits of all files, each once."""
     return list(dict.fromkeys(name for file in files for name in file.split_names()))
-
-
-def _read_table(path: Path) -> pa.Table:
-    check_file(path, "give a file of predictions")
-    table = read_parquet(path)
-    if table.num_rows == 0:
-        raise AlignAttnError(f"{path} holds no rows: give a file of predictions")
-    return table
 
 
 def _column(table: pa.Table, name: str, path: Path, option: str) -> pa.Array:

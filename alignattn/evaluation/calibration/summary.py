@@ -73,11 +73,6 @@ FIGURES: Mapping[str, CalibrationFigure] = {
 """By the name in results; the functions of the same names document definitions and units."""
 
 
-def _arrays(scores: RowScores, figure: CalibrationFigure) -> list[NDArray[np.float64]]:
-    found = [getattr(scores, name) for name in figure.of]
-    return [array for one in found for array in (one if isinstance(one, tuple) else [one])]
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A figure and its 95 % confidence interval, which a single row does not have."""
@@ -117,7 +112,8 @@ def summarise(
     estimates = {}
     for name, figure in FIGURES.items():
         statistic = partial(figure.statistic, num_bins=num_bins) if figure.is_binned else figure.statistic
-        arrays = _arrays(scores, figure)
+        found = [getattr(scores, name) for name in figure.of]
+        arrays = [array for one in found for array in (one if isinstance(one, tuple) else [one])]
         interval = None
         if len(scores.confidence) >= MIN_ROWS:
             interval = bootstrap_interval(

@@ -203,34 +203,14 @@ def _ratio(numerators: NDArray[Any], denominators: NDArray[Any]) -> NDArray[np.f
     return np.asarray(np.where(is_nothing, 0, numerators / np.where(is_nothing, 1, denominators)))
 
 
-def _dense_ranks(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    return tuple(np.unique(array, return_inverse=True)[1] for array in arrays)
-
-
-def _as_they_are(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    return arrays
-
-
-def _is_right(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    return ((labels == predictions).astype(np.float64),)
-
-
-def _squared_error(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    return ((labels - predictions) ** 2,)
-
-
-def _absolute_error(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    return (np.abs(labels - predictions),)
-
-
-_OF_PREDICTIONS: Mapping[str, tuple[Statistic, Callable[..., tuple[NDArray[Any], ...]]]] = {
-    "accuracy": (mean, _is_right),
-    "f1": (binary_f1, _as_they_are),
-    "macro_f1": (macro_f1, _as_they_are),
-    "matthews_correlation": (matthews_correlation, _as_they_are),
-    "pearson": (pearson, _as_they_are),
-    "spearmanr": (spearman, _dense_ranks),
-    "mse": (mean, _squared_error),
-    "mae": (mean, _absolute_error),
+_OF_PREDICTIONS: Mapping[str, tuple[Statistic, Callable[[NDArray[Any], NDArray[Any]], tuple[NDArray[Any], ...]]]] = {
+    "accuracy": (mean, lambda labels, found: ((labels == found).astype(np.float64),)),
+    "f1": (binary_f1, lambda labels, found: (labels, found)),
+    "macro_f1": (macro_f1, lambda labels, found: (labels, found)),
+    "matthews_correlation": (matthews_correlation, lambda labels, found: (labels, found)),
+    "pearson": (pearson, lambda labels, found: (labels, found)),
+    "spearmanr": (spearman, lambda *sides: tuple(np.unique(side, return_inverse=True)[1] for side in sides)),
+    "mse": (mean, lambda labels, found: ((labels - found) ** 2,)),
+    "mae": (mean, lambda labels, found: (np.abs(labels - found),)),
 }
 """Of each metric, its statistic and what makes the statistic's arrays from labels and predictions."""

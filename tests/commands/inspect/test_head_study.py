@@ -13,11 +13,11 @@ from alignattn.commands.inspect.head_study import (
     POOLED_MEASURES,
     ROLE_FACTOR,
     TEXT_MEASURES,
+    HeadStudying,
     RareTokens,
     Sample,
     attention_measures,
     joined,
-    study_heads,
 )
 
 LENGTH = 8
@@ -37,6 +37,13 @@ HEADS = {
     "rare": one_hot_rows([3] * LENGTH),
     NO_ROLE: torch.full((LENGTH, LENGTH), 1 / LENGTH),
 }
+
+
+def study_heads(samples, *, balances=True):
+    studying = HeadStudying()
+    for sample in samples:
+        studying.add(sample)
+    return studying.study(balances=balances)
 
 
 def sample_of(weights: Tensor, separators: Tensor = SEPARATORS, rare: Tensor = RARE) -> Sample:
