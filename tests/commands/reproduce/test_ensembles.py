@@ -1,39 +1,15 @@
 """Deep ensembles of saved predictions: a row that costs no run, and a seed that draws its own rows."""
 
-import json
-
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
-from processes import run_python
-from sklearn.metrics import accuracy_score
-from test_reproduce import write_rte
 
 from alignattn.commands.finetune.result_reader import FinetuneReader
 from alignattn.finetuning.examples import mean_predictions
 from alignattn.utils.errors import AlignAttnError
 
 ROWS = 6
-TABLE = {
-    "title": "t",
-    "command": "finetune",
-    "options": {"max_train_samples": 12, "take": "seed", "evaluation_splits": ["test"]},
-    "rows": [
-        {"options": {"attention": "soft"}},
-        {"label": "soft + smoothing", "options": {"attention": "soft", "label_smoothing_factor": 0.2}},
-        {"label": "ensemble", "ensemble": True, "options": {"attention": "soft"}},
-    ],
-    "columns": [
-        {
-            "label": "RTE",
-            "options": {"task": "rte"},
-            "measures": [{"label": "accuracy", "path": "metrics.test.accuracy"}],
-        }
-    ],
-}
 
 
 def predictions(probabilities, labels=(0, 1, 0, 1, 0, 1)):
@@ -89,34 +65,3 @@ def test_an_ensemble_of_finished_runs_is_scored_by_its_mean(tmp_path, drawn):
         runs.append(run)
     values = [FinetuneReader().ensemble(some, ["metrics", "test", "accuracy"]).value for some in (runs, runs[:1])]
     assert values == [1.0, (ROWS - 1) / ROWS]
-
-
-def test_a_table_of_a_baseline_and_an_ensemble(tmp_path, tiny_checkpoint, monkeypatch):
-    for split, rows, seed in (("train", 24, 0), ("validation", 8, 5), ("test", 16, 9)):
-        write_rte(tmp_path / "data/glue/rte" / f"{split}.parquet", rows, seed)
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(TABLE))
-    given = f"--model {tiny_checkpoint} --data_dir {tmp_path}/data --num_train_epochs 1 --max_length 16 --use_cpu true"
-    words = ["reproduce", str(path), "--num_seeds", "2", *given.split(), "--save_strategy", "no"]
-    monkeypatch.chdir(tmp_path)
-    done = run_python("-m", "alignattn.cli", *words)
-    assert done.returncode == 0, done.stderr
-    assert "0 of 4 runs are done" in done.stdout
-    table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index("row")
-    assert table["seeds"].to_dict() == {"soft": 2, "soft + smoothing": 2, "ensemble": 1}
-    assert table["detectable_difference"].notna().to_dict() == {
-        "soft": False,
-        "soft + smoothing": True,
-        "ensemble": True,
-    }
-    assert "16 examples" in table.loc["ensemble", "test"]
-    assert "an ensemble is one model of all seeds" in table.loc["ensemble", "test"]
-    runs = [tmp_path / "results/runs" / digest / "run" for digest in table.loc["ensemble", "runs"].split()]
-    own = [pq.read_table(run / "predictions.parquet") for run in runs]
-    mean = np.mean([np.stack(one["probabilities"].to_numpy()) for one in own], axis=0)
-    expected = accuracy_score(own[0]["label"].to_numpy(), mean.argmax(axis=1))
-    assert table.loc["ensemble", "mean"] == pytest.approx(100 * expected)
-    # Each seed drew rows of its own; what it is evaluated on is the same.
-    drawn = [json.loads((run / "results.json").read_text())["train_rows"] for run in runs]
-    assert drawn == [12, 12]
-    assert own[0]["label"].equals(own[1]["label"])
