@@ -249,8 +249,18 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
     loaded.check_reads(examples.processor, examples.description)
     place, number = _find_layer(loaded, name, layer, head)
     encoded = examples.encode(loaded.tokenizer)
-    _check_lengths(loaded, name, max(example["input_ids"].shape[1] for example in encoded))
-    texts = [_see(loaded, example, place, head) for example in encoded]
+    longest, most = (
+        max(example["input_ids"].shape[1] for example in encoded),
+        most_tokens(loaded.model, loaded.tokenizer),
+    )
+    if longest > most:
+        raise AlignAttnError(f"the text has {longest} tokens, and {name} takes at most {most}: give a shorter one")
+    texts = []
+    for example in encoded:
+        tokens = loaded.tokenizer.convert_ids_to_tokens(example["input_ids"][0].tolist())
+        texts.append(
+            SeenText(tokens, **{role: of_role[0, head] for role, of_role in loaded.record(example)[place].items()})
+        )
     (sides,) = loaded.sides([number])
     return HeadView(name, number, head, sides, texts, reason_unbalanced(loaded.model))
 
@@ -268,18 +278,6 @@ def _find_layer(loaded: RecordedModel, name: str, layer: int | None, head: int) 
         there = f"0 to {num_layers - 1}" if is_whole else f"{', '.join(map(str, numbers))}, which alone are patched"
         raise AlignAttnError(f"--layer {layer}: {name} has layers {there}")
     return numbers.index(layer), layer
-
-
-def _check_lengths(loaded: RecordedModel, name: str, longest: int) -> None:
-    most = most_tokens(loaded.model, loaded.tokenizer)
-    if longest > most:
-        raise AlignAttnError(f"the text has {longest} tokens, and {name} takes at most {most}: give a shorter one")
-
-
-def _see(loaded: RecordedModel, example: Mapping[str, Tensor], place: int, head: int) -> SeenText:
-    layer = loaded.record(example)[place]
-    tokens = loaded.tokenizer.convert_ids_to_tokens(example["input_ids"][0].tolist())
-    return SeenText(tokens, layer["query"][0, head], layer["key"][0, head], layer["weights"][0, head])
 
 
 PERPLEXITY = 30.0
@@ -316,21 +314,17 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = F
         query, key = basis.of_queries(query[None])[0].float(), basis.of_keys(key[None])[0].float()
     distance = float(sliced_wasserstein(*(points[None] for points in equal_counts(query[None], key[None]))))
     # Of a text each token is both: those that are drawn are the same.
-    shown = [points[_drawn(len(points), max_tokens, seed)] for points in (query, key)]
-    placed = in_plane(torch.cat(shown).numpy(), seed)
-    count = len(shown[0])
+    shown, counts = [], []
     names = view.sides if REGIONS in view.sides else ("tokens", "tokens")
-    told = [_told(len(some), len(points), name) for some, points, name in zip(shown, (query, key), names, strict=True)]
+    for points, name in zip((query, key), names, strict=True):
+        count, drawn = len(points), np.random.default_rng(seed)
+        shown.append(points[np.sort(drawn.choice(count, min(count, max_tokens), replace=False))])
+        counts.append(f"{count} {name}" if count <= max_tokens else f"{max_tokens} of {count} {name}")
+    placed = in_plane(torch.cat(shown).numpy(), seed)
     # Of two kinds of tokens there are more words than one line holds.
     separator = "\n" if REGIONS in view.sides else ", "
-    title = f"{view.title}{separator}{', '.join(dict.fromkeys(told))}\nquery-key distance {distance:.3f}\nover spread: "
+    title = (
+        f"{view.title}{separator}{', '.join(dict.fromkeys(counts))}\nquery-key distance {distance:.3f}\nover spread: "
+    )
     title += ", ".join(f"{name} {float(value):.3f}" for name, value in over_spread.items())
-    return PointPanel(title, {"queries": placed[:count], "keys": placed[count:]})
-
-
-def _drawn(count: int, most: int, seed: int) -> NDArray[np.int64]:
-    return np.sort(np.random.default_rng(seed).choice(count, min(count, most), replace=False))
-
-
-def _told(shown: int, count: int, name: str) -> str:
-    return f"{count} {name}" if shown == count else f"{shown} of {count} {name}"
+    return PointPanel(title, {"queries": placed[: len(shown[0])], "keys": placed[len(shown[0]) :]})

@@ -96,7 +96,8 @@ def curves_of(history: LogHistory) -> Curves:
     curves: Curves = {}
     for entry in history:
         for name, value in entry.items():
-            if _is_shown(name) and isinstance(value, int | float) and math.isfinite(value):
+            is_score = name.startswith(EVALUATION) and not name.endswith(NOT_MEASURED)
+            if (name in Y_LABELS or is_score) and isinstance(value, int | float) and math.isfinite(value):
                 curves.setdefault(name, []).append((float(entry["step"]), float(value)))
     return curves
 
@@ -107,7 +108,3 @@ def training_curves_svg(log_history: LogHistory) -> str | None:
     if not panels:
         return None
     return svg_text(draw_curves(panels, names=["run"], x_label=X_LABEL, title=""))
-
-
-def _is_shown(name: str) -> bool:
-    return name in Y_LABELS or (name.startswith(EVALUATION) and not name.endswith(NOT_MEASURED))

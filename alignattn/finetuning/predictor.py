@@ -173,11 +173,6 @@ class Predictor:
             return 0
         return count_unknown_rows(split, self.tokenizer)
 
-    def with_temperature(self, temperature: float) -> Self:
-        """Return the same with another temperature."""
-        check_has_classes(self.task)
-        return replace(self, temperature=temperature)
-
     def with_beams(self, num_beams: int) -> Self:
         """Return the same that follows so many beginnings of what it writes; raises as `check_generates` does."""
         check_generates(self.task)

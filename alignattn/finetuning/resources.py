@@ -174,15 +174,9 @@ def _checkpoints_at_once(trainer: AlignmentTrainer) -> int:
     if args.save_strategy == SaveStrategy.EPOCH and args.max_steps <= 0:
         saves = math.ceil(args.num_train_epochs)
     if args.save_strategy == SaveStrategy.STEPS:
-        saves = math.floor(_steps(trainer) / args.save_steps) if args.save_steps >= 1 else 1
+        rows_a_step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
+        rows: Any = trainer.train_dataset
+        steps = args.max_steps if args.max_steps > 0 else math.floor(len(rows) / rows_a_step * args.num_train_epochs)
+        saves = math.floor(steps / args.save_steps) if args.save_steps >= 1 else 1
     limit = args.save_total_limit
     return min(saves, limit + 1) if limit else saves
-
-
-def _steps(trainer: AlignmentTrainer) -> int:
-    args = trainer.args
-    if args.max_steps > 0:
-        return args.max_steps
-    rows_a_step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
-    rows: Any = trainer.train_dataset
-    return math.floor(len(rows) / rows_a_step * args.num_train_epochs)

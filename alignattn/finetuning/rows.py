@@ -45,6 +45,16 @@ T = TypeVar("T", bound=Task)
 LABEL_COLUMNS = ("label", "labels")
 """Of encoded rows: what collators may want, and no forward without a loss does."""
 
+UNREAD_LABEL = "_label"
+"""Label column of texts without labels: a task has labels, and nothing here reads them."""
+
+ORDERS_IN_WORDS: Mapping[str, str] = {
+    AT_RANDOM: "drawn at random",
+    BY_LENGTH: "of like length",
+    REBALANCED: "drawn at random, shared out by length within a step",
+    IN_FILE_ORDER: "as they come",
+}
+
 
 @dataclass(frozen=True)
 class EncodedData:
@@ -185,10 +195,6 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
     return load_evaluation_rows(options.task, options.model, replace(data, data_dir=origin))
 
 
-UNREAD_LABEL = "_label"
-"""Label column of texts without labels: a task has labels, and nothing here reads them."""
-
-
 def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Dataset]:
     """Return the texts of a file as rows, and a task that names their columns.
 
@@ -198,47 +204,26 @@ def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Datas
     """
     rows: dict[str, list[Any]]
     if path.suffix.lower() == TEXT_FILE:
-        rows = {"text": _lines(path)}
+        rows = {"text": [line.strip() for line in read_text(path).split("\n") if line.strip()]}
+        if not rows["text"]:
+            raise AlignAttnError(f"{path} is empty: give a file that holds texts, one a line")
     else:
         dataset = read_file(path)
-        chosen = _checked_columns(columns, dataset.column_names, path)
-        rows = {column: _checked_texts(dataset[column][:], column, path) for column in chosen}
+        present = ", ".join(dataset.column_names)
+        if not 1 <= len(columns) <= MAX_TEXTS or len(set(columns)) < len(columns):
+            raise AlignAttnError(f"--text_columns: name one or two different columns of {path}: {present}")
+        if unknown := [column for column in columns if column not in dataset.column_names]:
+            raise AlignAttnError(f"{path} has no column {unknown[0]!r}: choose among {present}")
+        rows = {column: dataset[column][:] for column in columns}
+    for column, values in rows.items():
+        for row, value in enumerate(values, start=1):
+            if not isinstance(value, str) or not value.strip():
+                raise AlignAttnError(f"column {column!r} of {path} holds no text in row {row} ({value!r}): correct it")
     task = TextClassification(
         name=path.name, text_columns=tuple(rows), label_column=UNREAD_LABEL, labels=("",), metrics=("accuracy",)
     )
     num_rows = len(rows[task.text_columns[0]])
     return task, datasets.Dataset.from_dict({**rows, UNREAD_LABEL: [0] * num_rows})
-
-
-def _lines(path: Path) -> list[str]:
-    texts = [line.strip() for line in read_text(path).split("\n") if line.strip()]
-    if not texts:
-        raise AlignAttnError(f"{path} is empty: give a file that holds texts, one a line")
-    return texts
-
-
-def _checked_columns(columns: Sequence[str], present: Sequence[str], path: Path) -> Sequence[str]:
-    if not 1 <= len(columns) <= MAX_TEXTS or len(set(columns)) < len(columns):
-        raise AlignAttnError(f"--text_columns: name one or two different columns of {path}: {', '.join(present)}")
-    for column in columns:
-        if column not in present:
-            raise AlignAttnError(f"{path} has no column {column!r}: choose among {', '.join(present)}")
-    return columns
-
-
-def _checked_texts(values: Sequence[Any], column: str, path: Path) -> list[str]:
-    for row, value in enumerate(values, start=1):
-        if not isinstance(value, str) or not value.strip():
-            raise AlignAttnError(f"column {column!r} of {path} holds no text in row {row} ({value!r}): correct the row")
-    return list(values)
-
-
-ORDERS_IN_WORDS: Mapping[str, str] = {
-    AT_RANDOM: "drawn at random",
-    BY_LENGTH: "of like length",
-    REBALANCED: "drawn at random, shared out by length within a step",
-    IN_FILE_ORDER: "as they come",
-}
 
 
 class LengthGroupedSteps(Sampler[int]):

@@ -139,7 +139,8 @@ def read_run_options(folder: Path) -> RunOptions:
 def _task_of(folder: Path, options: RunOptions) -> Task:
     """The task of a run: where its rows said what the labels are, the saved model does."""
     config = read_json(folder / MODEL_CONFIG_FILE)
-    labels = () if config.get("problem_type") == REGRESSION else _labels(config)
+    names = {} if config.get("problem_type") == REGRESSION else config.get("id2label") or {}
+    labels = tuple(names[number] for number in sorted(names, key=int))
     if options.task is not None:
         if isinstance(options.task, TokenClassification) and not options.task.labels:
             return replace(options.task, labels=labels)
@@ -164,11 +165,6 @@ def own_task(data: DataOptions, labels: tuple[str, ...] = ()) -> Task:
     return TextClassification(
         name="user", text_columns=columns, label_column=data.label_column[0], labels=labels, metrics=metrics
     )
-
-
-def _labels(config: dict[str, Any]) -> tuple[str, ...]:
-    names = config.get("id2label") or {}
-    return tuple(names[number] for number in sorted(names, key=int))
 
 
 def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:

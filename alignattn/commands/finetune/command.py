@@ -48,7 +48,8 @@ def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
                 spread = "undefined"
             else:
                 summary[split][name] = over_seeds(defined)
-                spread = _in_words(name, summary[split][name])
+                form = ("{:.4g}", 1) if name in ERRORS else ("{:.2f}", 100)
+                spread = with_deviation(summary[split][name], *form)
             lines.append(f"  {results[0].task} {split}: {name} {spread} ({len(values)} seeds)")
     content = {
         "task": results[0].task,
@@ -59,7 +60,3 @@ def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
     }
     write_json(folder / RESULTS_FILE, content)
     return "\n".join([str(folder), *lines])
-
-
-def _in_words(name: str, spread: SeedSpread) -> str:
-    return with_deviation(spread, "{:.4g}", 1) if name in ERRORS else with_deviation(spread, "{:.2f}", 100)
