@@ -20,7 +20,7 @@ from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.parquet import read_parquet
 
 NO_ANSWER_COLUMN = "no_answer_score"
-"""A column of the predictions of question answering alone."""
+"""A column that only predictions of question answering have."""
 EDITS_COLUMN, LENGTH_COLUMN = "edits", "length"
 """Of what is written: how far it is from the nearest reference, and how long that is."""
 PROBABILITIES_COLUMN = "probabilities"
@@ -33,7 +33,7 @@ def read_split(folder: Path, split: str) -> Any:
         NotKeptError: if they are not there.
     """
     if not (folder / PREDICTIONS_FILE).is_file():
-        raise NotKeptError(f"what a run predicted is not there ({PREDICTIONS_FILE}): its results alone were kept")
+        raise NotKeptError(f"the predictions of a run are missing ({PREDICTIONS_FILE}): only its results were kept")
     return read_parquet(folder / PREDICTIONS_FILE, filters=[("split", "==", split)])
 
 

@@ -43,7 +43,7 @@ Y_LABELS: Mapping[str, str] = {
     TASK_LOSS: "task loss",
     "align_loss": "alignment loss, mean over layers",
     "eval_loss": "task loss, evaluation rows",
-    "discriminator_accuracy": "share told apart (0.5: chance)",
+    "discriminator_accuracy": "discriminator accuracy (0.5: chance)",
     "critic_gap": "critic gap (0 to 2)",
     "marginal_error": "marginal error (L1)",
     DISTANCE_NAME: "distance (in units of their size)",
@@ -68,7 +68,7 @@ Curves = dict[str, list[tuple[float, float]]]
 def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
     """Return a panel for each quantity that a run logged: losses, diagnostics, scores of the evaluation.
 
-    The loss of a run without alignment is its task loss, and stands beside the task loss of others.
+    The loss of a run without alignment is its task loss, and is drawn with the task losses of the others.
 
     Args:
         histories: by the run's name.

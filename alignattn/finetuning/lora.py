@@ -20,7 +20,7 @@ ADAPTER_FOLDER = "adapter"
 
 
 def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
-    """Return a patched model with the adapters that the options ask for, beside which its head trains.
+    """Return a patched model with the adapters that the options ask for; its head is trained, too.
 
     Args:
         model: with a head for the task.
@@ -111,7 +111,7 @@ def keep_merged(trainer: AlignmentTrainer, arguments: ModelOptions, folder: Path
 
 
 def _convert(model: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the weights of a patched model, but for the slots', which are in float32 over whatever base."""
+    """Convert the weights of a patched model, except those of the slots, which stay in float32."""
     own = {id(weights) for weights in (*alignment_parameters(model), *function_parameters(model))}
     for weights in model.parameters():
         if id(weights) not in own:

@@ -47,16 +47,16 @@ from alignattn.utils.publishing import publishable
 from alignattn.utils.saved_config import LOADING_HINT
 
 UNNAMED = "LABEL_"
-"""How the names of classes begin that transformers makes up."""
+"""Prefix of the class names that transformers makes up."""
 
 SLOT_NAMES = ("score", "normalizer", "value")
-"""Of what a model computes attention by."""
+"""The slots that define the attention function."""
 
 
 def check_model(options: RunOptions) -> Any:
-    """Refuse what a model cannot do by its config alone: neither rows nor weights are read for that.
+    """Check the options against the config of the model, before rows and weights are read.
 
-    A pretrained model of this config without weights is patched and adapted as the run's will be.
+    A pretrained model without weights is built from this config, and patched and adapted as the run's will be.
 
     Args:
         options: of the run.
@@ -83,7 +83,7 @@ def check_model(options: RunOptions) -> Any:
         with torch.device("meta"):
             model = auto_class.from_config(deepcopy(config))
     except Exception:
-        # What it says of a config is said of the checkpoint, which is loaded otherwise.
+        # Loading the checkpoint will give the reason.
         return config
     check_memory(options, model, weights)
     patch(model, arguments.attention_config)
@@ -118,7 +118,7 @@ def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel
 
 
 def patch_model(model: PreTrainedModel, arguments: ModelOptions) -> Any:
-    """Fill the slots of a model's attention, and return it with the adapters that are asked for around its layers."""
+    """Patch the attention of a model, and return the model with the LoRA adapters that the options ask for."""
     capabilities = capabilities_of(arguments.model)
     if capabilities.has_attention:
         patch(model, arguments.attention_config)
@@ -169,8 +169,8 @@ def _load_pretrained(arguments: ModelOptions, rows: Rows[Any], config: Any) -> B
         setattr(config, CRF_FIELD, crf_tags)
     kwargs = {"config": config, "dtype": loading_type(arguments), "ignore_mismatched_sizes": True} | hub
     model = load_checkpoint(name, processor.auto_class, with_slots=False, **kwargs)
-    if said := keep_classes(model, name, saved):
-        print(said, file=sys.stderr)
+    if remark := keep_classes(model, name, saved):
+        print(remark, file=sys.stderr)
     tokenizer = load_tokenizer(name, model, **hub, **processor.tokenizer_options)
     # Not every tokenizer says what the model takes, and longer rows would end the training.
     tokenizer.model_max_length = most_tokens(model, tokenizer)
@@ -203,30 +203,30 @@ def keep_classes(model: PreTrainedModel, name: str, saved: Sequence[str]) -> str
         saved: the classes that its head was trained for.
 
     Returns:
-        What became of the classes; None where they are the same, or the head is new because it has another size.
+        What happened to the classes; None if they are the same, or if the head is new because its size differs.
     """
     classes = named_classes(model.config)
     mine, theirs = list(map(spelling_key, classes)), list(map(spelling_key, saved))
     if not theirs or len(mine) != len(theirs) or mine == theirs:
         return None
     if len(set(mine)) < len(mine) or set(mine) != set(theirs):
-        return f"{name}: its head was trained for the classes {listing(saved)}, which now are {listing(classes)}"
+        return f"{name}: its head was trained for other classes ({listing(saved)}) than these ({listing(classes)})"
     _reorder(model, name, [theirs.index(key) for key in mine])
-    return f"{name}: the outputs of its head stood as {listing(saved)}, and now stand as {listing(classes)}"
+    return f"{name}: its head is reordered from the classes {listing(saved)} to {listing(classes)}"
 
 
 def _reorder(model: PreTrainedModel, name: str, order: Sequence[int]) -> None:
-    """Let output i be what output `order[i]` was."""
+    """Move output `order[i]` to place i."""
     within = set(model.base_model.modules())
-    beside = [module for module in model.modules() if module not in within]
-    heads = [module for module in beside if isinstance(module, nn.Linear) and module.out_features == len(order)]
+    outside = [module for module in model.modules() if module not in within]
+    heads = [module for module in outside if isinstance(module, nn.Linear) and module.out_features == len(order)]
     if not heads:
         raise AlignAttnError(
-            f"{name}: its classes stand in another order than the task's, and it has no linear head whose outputs "
-            "could be put in order: give a model without a head"
+            f"{name}: its classes are in another order than the task's, and it has no linear head to reorder: give a "
+            "model without a head"
         )
     index = torch.tensor(order, device=heads[-1].weight.device)
-    chains = [module.chain for module in beside if isinstance(module, LinearChainCrf)]
+    chains = [module.chain for module in outside if isinstance(module, LinearChainCrf)]
     with torch.no_grad():
         for scores in (scores for module in (heads[-1], *chains) for scores in module.parameters()):
             scores.copy_(scores[index])
@@ -235,14 +235,12 @@ def _reorder(model: PreTrainedModel, name: str, order: Sequence[int]) -> None:
 
 
 def check_start(arguments: ModelOptions) -> None:
-    """Refuse a run as a model that has not finished, that holds other weights than it is to, and several seeds."""
+    """Refuse to start from an unfinished run, from several seeds, or from other weights than `--model_sha256`."""
     folder, asked = Path(arguments.model), arguments.model_sha256
     if is_run_folder(folder) or any(folder.glob(f"seed-*/{CONFIG_FILE}")):
         check_finished(folder, "--model")
     if asked is not None and (not is_run_folder(folder) or model_digest(folder) != asked):
-        raise AlignAttnError(
-            f"--model {folder} is no run that --model_sha256 {asked} is of: give the one that is meant"
-        )
+        raise AlignAttnError(f"--model {folder} is not the run with --model_sha256 {asked}: give that run")
 
 
 def check_attention(arguments: ModelOptions, theirs: AttentionConfig) -> None:
@@ -264,12 +262,12 @@ def check_attention(arguments: ModelOptions, theirs: AttentionConfig) -> None:
         wanted.append(f"--layers {' '.join(map(str, theirs.layers))}")
     raise AlignAttnError(
         f"{arguments.model!r} was saved with an attention of its own ({theirs.describe_slots()}), and this run has "
-        f"another: give {' '.join(wanted)}, with whatever alignment"
+        f"another: give {' '.join(wanted)}, with any alignment"
     )
 
 
 def start_of(name: str) -> StartResult | None:
-    """Return what the run was that a run starts from; None where its model is no run.
+    """Return the run that a run starts from; None if its model is not a run folder.
 
     Args:
         name: of the model, as it was given.

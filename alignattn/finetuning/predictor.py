@@ -87,7 +87,7 @@ class Predictor:
 
         Args:
             rows: texts, pairs of texts, or rows by their columns, of which those of the task are read.
-            top_k: of what could be the answer so many are told, best first; all classes, and no other answer, if None.
+            top_k: how many classes or answers to return, best first; None = all classes, one answer.
             batch_size: rows of a batch; what suits the device if None.
             by_length: as in `Batching`.
 
@@ -134,7 +134,7 @@ class Predictor:
         top_k: int | None = None,
         advance: Callable[[int], object] | None = None,
     ) -> pa.Table:
-        """Return what is predicted of good rows as users read it, a line a row; arguments as of `answers`."""
+        """Return the predictions of good rows in readable form, a line a row; arguments as for `answers`."""
         return self._processor.readable_predictions(self.answers(split, batching, advance), top_k)
 
     def answers(
@@ -145,7 +145,7 @@ class Predictor:
         Args:
             split: what `encode` made of rows in which `problems` finds nothing.
             batching: how rows become batches.
-            advance: told how many rows more are done.
+            advance: called with the number of rows that were just predicted.
         """
         outputs, labels = self.outputs(split, batching, advance)
         if self.temperature != 1:
@@ -163,7 +163,7 @@ class Predictor:
             return EncodedSplit(rows, encoded, options, self.tokenizer)
 
     def count_lengths(self, split: EncodedSplit) -> Counter[int]:
-        """Return how many rows of what `encode` made have so many tokens before any is cut."""
+        """Return how many rows of what `encode` made have so many tokens before truncation."""
         with without_library_bars():
             return count_lengths(self.task, split, self.tokenizer)
 
@@ -287,7 +287,7 @@ def load_run(folder: str | Path, *, temperature: float = 1.0, device: str | torc
 def load_predictor(
     run: FinishedRun, *, temperature: float = 1.0, device: str | torch.device | None = None
 ) -> Predictor:
-    """Load the trained model of a run; arguments as of `load_run`."""
+    """Load the trained model of a run; arguments as for `load_run`."""
     if temperature != 1:
         check_has_classes(run.task)
     processor, name = processor_for(run.task), str(run.folder)

@@ -69,7 +69,7 @@ def check_precision(options: RunOptions, weights: torch.dtype) -> None:
 
 
 def check_memory(options: RunOptions, model: nn.Module, weights: torch.dtype) -> None:
-    """Refuse a training whose weights, gradients and moments alone take more memory than there is.
+    """Refuse a training whose weights, gradients and moments need more memory than there is.
 
     Args:
         options: of the run.
@@ -78,7 +78,7 @@ def check_memory(options: RunOptions, model: nn.Module, weights: torch.dtype) ->
     """
     arguments, values = options.model, options.values
     if values.get("fsdp") or values.get("deepspeed"):
-        # They share the weights out.
+        # They shard the weights.
         return
     parameters, free = (
         sum(parameter.numel() for parameter in model.parameters()),
@@ -124,10 +124,10 @@ def describe_precision(options: RunOptions, model: nn.Module) -> str:
     frozen, trained = ([one for one in weights if one.requires_grad == trains] for trains in (False, True))
     size = _bytes_of(frozen) + _copies(options.training.optim) * _bytes_of(trained)
     parts = {"stored": _stored(options.model), "frozen": _types(frozen), "trained": _types(trained)}
-    said = ", ".join(f"{what} in {listing(types)}" for what, types in parts.items() if types)
+    summary = ", ".join(f"{what} in {listing(types)}" for what, types in parts.items() if types)
     lossy = any(one.dtype == torch.bfloat16 for one in trained)
     advice = " (steps too small for that type are lost: --dtype float32 keeps them)" if lossy else ""
-    return f"weights: {said}{advice}; with gradients and the optimizer's moments {in_megabytes(size)}"
+    return f"weights: {summary}{advice}; with gradients and the optimizer's moments {in_megabytes(size)}"
 
 
 def _stored(arguments: ModelOptions) -> list[str]:

@@ -26,10 +26,10 @@ from alignattn.utils.saved_config import restored_fields
 OF_A_FILE = frozenset(
     {"architectures", "attn_implementation", "dtype", "problem_type", "transformers_version", "use_cache"}
 )
-"""Fields of a saved config that tell of how it was trained and saved, and not of the model."""
+"""Fields of a saved config that describe how the model was trained and saved, not what it is."""
 
 OF_AN_ADAPTER_FILE = frozenset({"auto_mapping", "inference_mode", "peft_version", "revision", "runtime_config"})
-"""The same of an adapter's."""
+"""Likewise for the config of an adapter."""
 
 OPTIONS_THAT_MAY_DIFFER = frozenset(
     {
@@ -43,10 +43,10 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
         *PUSH_OPTIONS,
     }
 )
-"""Options that do not make another run of the same folder."""
+"""Options that may change between two calls of the same run."""
 
 NEWEST_CHECKPOINT = (None, "True", "true", "last")
-"""Values of `--resume_from_checkpoint` that name none."""
+"""Values of `--resume_from_checkpoint` that mean the newest one."""
 
 
 def check_output_dir(options: RunOptions) -> None:
@@ -61,7 +61,7 @@ def check_output_dir(options: RunOptions) -> None:
     task = options.data.task
     if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
         raise AlignAttnError(f"{folder} holds a run of {task} as it was before: give another --output_dir")
-    # A run that failed before its first checkpoint leaves its config alone: nothing would be lost.
+    # A run that failed before its first checkpoint left nothing to lose.
     if folder.is_dir() and not is_begun(folder):
         return
     config = folder / CONFIG_FILE
@@ -76,7 +76,7 @@ def check_output_dir(options: RunOptions) -> None:
 def _check_differences(
     options: RunOptions, config: Path, problem: str, advice: str, may_differ: Set[str] = frozenset()
 ) -> None:
-    """Refuse options that make another run than those of a file, which need not be there."""
+    """Refuse options that make another run than those in a config file, if there is one."""
     written = read_yaml(config) if config.is_file() else {}
     differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER - may_differ) if written else []
     if differing:
@@ -84,11 +84,11 @@ def _check_differences(
 
 
 def checkpoint_to_resume(options: RunOptions, model: Any) -> Path | None:
-    """Return the checkpoint that a training goes on from, checked; None where it begins.
+    """Return the checkpoint to resume from, checked; None if the training begins.
 
     Args:
         options: of the run.
-        model: as of `check_checkpoint`.
+        model: the model of the run, with its adapters.
     """
     given = options.values["resume_from_checkpoint"]
     if given not in NEWEST_CHECKPOINT:
@@ -102,12 +102,12 @@ def checkpoint_to_resume(options: RunOptions, model: Any) -> Path | None:
 
 
 def check_checkpoint(folder: Path, model: Any = None, record: type[SavedState] = SavedAlignmentState) -> None:
-    """Refuse a checkpoint to resume from that is not there, that is damaged, or that is of another model.
+    """Refuse a checkpoint that is missing, damaged, or of another model.
 
     Args:
         folder: of the checkpoint.
-        model: that is to go on from it, with its adapters if it has some; None where nobody doubts that it is its own.
-        record: what the state of its Trainer must hold.
+        model: that resumes from it, with its adapters; None = do not compare the model.
+        record: the required fields of the Trainer's state.
     """
     if not folder.is_dir():
         raise AlignAttnError(f"there is no folder {folder}: give a checkpoint to --resume_from_checkpoint")
@@ -134,7 +134,7 @@ def check_checkpoint(folder: Path, model: Any = None, record: type[SavedState] =
 
 @contextmanager
 def resume_hint(folder: Path) -> Iterator[None]:
-    """Have Ctrl-C say what a run leaves in its folder, and what the same command will do with that."""
+    """On Ctrl-C, say what the folder holds and what the same command will do next."""
     try:
         yield
     except KeyboardInterrupt as stop:

@@ -43,7 +43,7 @@ from alignattn.utils.files import read_text
 T = TypeVar("T", bound=Task)
 
 LABEL_COLUMNS = ("label", "labels")
-"""Of encoded rows: what collators may want, and no forward without a loss does."""
+"""Columns of encoded rows that collators may read, and a forward without a loss does not."""
 
 UNREAD_LABEL = "_label"
 """Label column of texts without labels: a task has labels, and nothing here reads them."""
@@ -119,12 +119,12 @@ def _all_rows(options: RunOptions) -> Rows[Any]:
 
 
 def encode_splits(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
-    """Return the rows of all splits with what a model reads of them; arguments and errors as of `encode_split`."""
+    """Encode the rows of all splits; arguments and errors as for `encode_split`."""
     assert rows.train is not None
     length = arguments.task_options(rows.task, processor).max_length
     if arguments.max_length is None and length < rows.task.max_length:
-        said = f"rows have at most {length} tokens, which is all that the model takes (task {rows.task.name}:"
-        print(f"{said} {rows.task.max_length} where it takes as many)", file=sys.stderr)
+        limit = f"rows have at most {length} tokens, the limit of the model"
+        print(f"{limit} ({rows.task.max_length} would be the default of {rows.task.name})", file=sys.stderr)
     return EncodedData(
         encode_split(rows.task, rows.train, processor, arguments),
         {split: encode_split(rows.task, dataset, processor, arguments) for split, dataset in rows.evaluation.items()},
@@ -132,7 +132,7 @@ def encode_splits(rows: Rows[Any], processor: Any, arguments: DataOptions) -> En
 
 
 def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: DataOptions) -> EncodedSplit:
-    """Return rows with what a model reads of them.
+    """Encode rows for a model.
 
     Args:
         task: that they are of.
@@ -147,7 +147,7 @@ def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: 
 def input_batches(
     task: Task, split: EncodedSplit, processor: Any, rows: Sequence[int], size: int, *, with_labels: bool = False
 ) -> Iterator[dict[str, Tensor]]:
-    """Give rows of a split as padded batches of what a model reads.
+    """Yield rows of a split as padded batches of model inputs.
 
     Args:
         task: that they are of.
@@ -155,7 +155,7 @@ def input_batches(
         processor: of the model.
         rows: numbers of encoded rows, in order.
         size: rows of a batch.
-        with_labels: whether with their labels, which a model that writes reads in its forward; otherwise without.
+        with_labels: keep the labels, which a generative model reads in its forward.
     """
     columns = split.encoded.column_names
     of_texts = processor_class(task).reads_only_texts
@@ -174,7 +174,7 @@ def count_truncated_rows(task: Task, data: EncodedData, processor: Any) -> dict[
         split: truncated_rows(task, encoded, processor)
         for split, encoded in {TRAIN: data.train, **data.evaluation}.items()
     }
-    return {split: cut for split, cut in found.items() if cut is not None}
+    return {split: rows for split, rows in found.items() if rows is not None}
 
 
 def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Rows[Any]:

@@ -67,7 +67,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
 
     Args:
         options: of the run.
-        args: what the Trainer takes, where it is made of the options already.
+        args: the arguments of the Trainer; None = made from the options.
     """
     folder = options.output_dir
     with folder_lock(folder):
@@ -109,10 +109,10 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
 
 
 def _finish_again(finished: RunResult, options: RunOptions) -> None:
-    """Do what a run left undone that was killed when all was written: remove its checkpoints, push it."""
+    """Finish a run that was killed after its results were written: remove its checkpoints and push it."""
     config = options.output_dir / CONFIG_FILE
     written = read_yaml(config) if config.is_file() else {}
-    # Those of a run that never said so stay.
+    # Without that line in the config, keep the checkpoints.
     if written.get("keep_checkpoints") is False and not options.training.keep_checkpoints:
         remove_checkpoints(options.output_dir)
     if options.training.push_to_hub and PartialState().is_main_process:
@@ -120,7 +120,7 @@ def _finish_again(finished: RunResult, options: RunOptions) -> None:
 
 
 def _check_training(rows: Rows[Any], args: RunArguments, options: RunOptions) -> None:
-    """Refuse a training that the rows have no place for."""
+    """Refuse a training that does not fit the task of the rows."""
     if reason := options.training.reason_unsupported(rows.task):
         raise AlignAttnError(f"{reason}: leave it out")
     assert rows.train is not None
@@ -128,7 +128,7 @@ def _check_training(rows: Rows[Any], args: RunArguments, options: RunOptions) ->
 
 
 def _write_inputs(options: RunOptions) -> None:
-    """Write what the run is of, by which a folder is known again: its options, its data, its task."""
+    """Write the options, the digests of the data and the task, by which a later call recognises the run."""
     folder = options.output_dir
     write_json(folder / DATA_FILE, data_digests(options))
     write_text(folder / CONFIG_FILE, options.to_yaml())
@@ -174,7 +174,7 @@ def _print_remarks(
     built: BuiltModel,
     truncated: Mapping[str, TruncatedRows],
 ) -> None:
-    """Print what is to be known of the rows, the attention and the model before a training begins."""
+    """Print remarks on the rows, the attention and the model before training begins."""
     if not trainer.is_world_process_zero():
         return
     task, capabilities = trainer.task, capabilities_of(options.model.model)
@@ -207,7 +207,7 @@ def _print_remarks(
 
 
 def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokenizer: Any) -> Mapping[str, float]:
-    """Train from the newest checkpoint or from the start, save the trained model, and return how long it took."""
+    """Train from the newest checkpoint or from the start, save the model, and return the training metrics."""
     training = options.training
     if training.log_query_key_distance:
         DistanceLog(trainer, data.evaluation, tokenizer)
@@ -215,20 +215,20 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
     checkpoint = checkpoint_to_resume(options, trainer.model)
     if checkpoint is None and trainer.is_world_process_zero():
         check_disk_room(trainer)
-    # What an option has looked at before may have drawn random numbers: a seed trains as it does without it.
+    # Options may have drawn random numbers before: the seed makes training independent of them.
     set_seed(trainer.args.seed)
     output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if balancing is not None and training.balance == END:
         balancing.balance(trainer.model, trainer.state)
     keep_merged(trainer, options.model, options.output_dir)
-    # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
+    # An internal call does not push: the run is pushed last, when all of it is written.
     trainer.save_model(_internal_call=True)
     trainer.save_state()
     return output.metrics
 
 
 def _evaluate(trainer: TaskTrainer, data: EncodedData, folder: Path) -> dict[str, Evaluation]:
-    """Predict the evaluation splits by the trained model, write what is predicted, and score it."""
+    """Predict the evaluation splits with the trained model, write the predictions, and score them."""
     evaluations = {split: trainer.predict_split(encoded) for split, encoded in data.evaluation.items()}
     if evaluations and trainer.is_world_process_zero():
         write_predictions(
@@ -280,7 +280,7 @@ def _result(
 
 
 def _save(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:
-    """Write what a run came to, its results last of all that is whole, and push it."""
+    """Write the model card and the results, remove the checkpoints, and push the run."""
     write_model_card(options.output_dir, model_card(result, options))
     write_json(options.output_dir / RESULTS_FILE, result.to_dict())
     print(f"{options.output_dir}\n{render_metrics(result)}")
@@ -305,7 +305,7 @@ def with_split(table: pa.Table, split: str) -> pa.Table:
 
 
 def _last_logged(trainer: AlignmentTrainer) -> dict[str, float | None]:
-    """The last logged value of each quantity of the training, such as `align_loss`; None for one that is not finite."""
+    """Return the last logged value of each quantity, such as `align_loss`; None if it is not finite."""
     logged: dict[str, float] = {}
     for entry in trainer.state.log_history:
         if "loss" in entry or "train_loss" in entry:

@@ -80,7 +80,7 @@ def check_has_classes(task: Task) -> None:
 
 
 def check_finished(folder: Path, option: str) -> None:
-    """Refuse a folder that is no run's, and a run that has not finished; arguments as of `check_run_folder`."""
+    """Refuse a folder without a finished run; arguments as for `check_run_folder`."""
     check_run_folder(folder, option)
     if not (folder / RESULTS_FILE).is_file():
         raise AlignAttnError(
@@ -137,7 +137,7 @@ def read_run_options(folder: Path) -> RunOptions:
 
 
 def _task_of(folder: Path, options: RunOptions) -> Task:
-    """The task of a run: where its rows said what the labels are, the saved model does."""
+    """Return the task of a run; the saved model knows the labels of a user's own rows."""
     config = read_json(folder / MODEL_CONFIG_FILE)
     names = {} if config.get("problem_type") == REGRESSION else config.get("id2label") or {}
     labels = tuple(names[number] for number in sorted(names, key=int))

@@ -166,7 +166,7 @@ class TaskTrainer(AlignmentTrainer):
         clear_staged(Path(str(self.args.output_dir)))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push what `Trainer` does, but listed files alone and without local paths: its own call adds a pickle."""
+        """Push as `Trainer` does, but only listed files and without local paths: its own call adds a pickle."""
         earlier: Any = self.push_in_progress
         busy = earlier is not None and not earlier.is_done()
         strategy = self.args.hub_strategy

@@ -1,6 +1,6 @@
 """A search of hyperparameters: runs of the command whose values optuna chooses by what those before them measured.
 
-A trial is a run in a folder of its own. What was tried stands in optuna's storage, an SQLite file beside them: a search
+A trial is a run in a folder of its own. The trials are recorded in optuna's storage, an SQLite file: a search
 that was killed goes on with the run that it was at. A trial's values hang on the seed, its number and the results
 before it, so that a search which was killed tries what it would have tried.
 """

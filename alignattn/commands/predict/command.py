@@ -1,6 +1,6 @@
 """Predictions of a run's model for new rows: of a file, of standard input, of texts, of a folder of files.
 
-Of a folder's files those that are done are not done again, by whoever goes on with it.
+Files of a folder that are predicted already are skipped.
 """
 
 import sys
@@ -28,26 +28,26 @@ from alignattn.utils.progress import progress
 from alignattn.utils.shard import WHOLE, Shard
 
 MANY_CLASSES = 100
-"""Of more, the probabilities of a row fill a page."""
+"""With more, the probabilities of one row fill a page."""
 
 ENDING = "-predicted"
-"""Of the name of a file of predictions beside that of its rows."""
+"""Added to the name of the rows for the name of their predictions."""
 
 SETTINGS = ("top_k", "num_beams", "skip_bad_rows", "batch_size", "in_order")
 """Options that make other predictions of the same rows."""
 
 RECORD_FILE = "predictions.json"
-"""Of the folder of predictions: what they are of."""
+"""In a folder of predictions: which model and settings made them."""
 
 SHARD_PREFIX = f"{OWN_PREFIX}-shard-"
-"""How the names begin of the folders that are locked for shards."""
+"""Prefix of the folders that are locked for shards."""
 
 HIDDEN = (".", "_")
-"""How the names of files begin that are no rows, as those that other programs keep of a folder of Parquet files."""
+"""Prefixes of files that other programs keep in a folder of Parquet files, and which are no rows."""
 
 
 def predict(options: PredictOptions) -> None:
-    """Predict the rows that the options name, and write them with what is predicted beside their own columns."""
+    """Predict the rows that the options name, and write the predictions next to the columns of the rows."""
     run = read_finished_run(Path(options.run), "--run")
     temperature = _temperature(options, run)
     _check_run(options, run)
@@ -107,7 +107,7 @@ def _predict_folder(options: PredictOptions, run: FinishedRun, temperature: floa
 
 
 def _print_remarks(seen: Any) -> None:
-    """Say on standard error, as predictions may be on the other, what is odd of the rows."""
+    """Print remarks on the rows to standard error; standard output may hold predictions."""
     for remark in seen.remarks():
         print(remark, file=sys.stderr)
 
@@ -116,16 +116,16 @@ def _check_run(options: PredictOptions, run: FinishedRun) -> None:
     task = run.task
     if options.explain is not None and not run.has_heads:
         raise AlignAttnError(
-            f"--explain: {run.folder} is a run of {run.options.model.model}, whose words attend to none"
+            f"--explain: {run.folder} is a run of {run.options.model.model}, which has no attention heads"
         )
     if options.explain is not None and not processor_class(task).reads_only_texts:
         raise AlignAttnError(
-            f"--explain: {run.folder} reads no texts alone, whose tokens the picture shows: leave it out"
+            f"--explain: {run.folder} reads more than texts, and the picture shows only tokens: leave it out"
         )
     if options.num_beams is not None:
         check_generates(task)
     if isinstance(task, LabelledTask) and task.num_labels > MANY_CLASSES and options.top_k is None:
-        print(f"{task.num_labels} classes, all told of each row: --top_k 5 tells the best", file=sys.stderr)
+        print(f"each row lists all {task.num_labels} classes: --top_k 5 lists the best", file=sys.stderr)
 
 
 def _temperature(options: PredictOptions, run: FinishedRun) -> float:
@@ -214,7 +214,7 @@ def writing(output: Path, part: Shard) -> Iterator[None]:
 
 
 def _check_record(output: Path, run: FinishedRun, settings: dict[str, Any]) -> None:
-    """Refuse a folder of other predictions or other files; note in a new one what it holds.
+    """Refuse a folder of other predictions or other files; record the model and the settings in a new one.
 
     Args:
         output: the folder.

@@ -1,4 +1,4 @@
-"""Rows to predict, a part at a time: of a file, of standard input, of the command line; and files of predicted rows."""
+"""Read rows to predict, a part at a time, from a file, standard input or the command line; write predicted rows."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ NESTED = (".json", JSON_LINES, CONLL)
 """Endings of files whose rows hold lists, which JSON lines hold as well."""
 PARQUET_MAGIC = b"PAR1"
 STANDARD_INPUT = "standard input"
-"""What it is called in what is said of it."""
+"""Its name in messages."""
 
 Write = Callable[[pa.Table], object]
 """Takes the next rows."""

@@ -1,4 +1,4 @@
-"""Rows and what a run's model predicts of them, side by side; here, and on a cluster whose workers hold the model."""
+"""Predict rows with the model of a run: in this process, or on a Ray cluster whose workers hold the model."""
 
 import json
 import logging
@@ -38,12 +38,12 @@ MAX_PANELS = 4
 """Sequences of one row that are drawn: its choices, or windows of its context."""
 
 RAYS_OWN_PROGRESS = ("ray.data._internal.execution.streaming_executor", "ray.data._internal.progress")
-"""Loggers by which Ray Data tells how far it is, which is told here as of any work."""
+"""Loggers of Ray Data's own progress, which is shown here as for any other work."""
 
 
 @dataclass
 class SeenRows:
-    """What is to be known of the rows so far, when all are predicted.
+    """Counts over the predicted rows, for remarks at the end.
 
     Attributes:
         max_length: of the tokens that the model is given of a row.
@@ -65,7 +65,7 @@ class SeenRows:
         self.unspaced += unspaced
 
     def remarks(self) -> Iterator[str]:
-        """Yield what is odd of them, a line each."""
+        """Yield the remarks, a line each."""
         truncated = TruncatedRows.from_lengths(self.lengths, self.max_length)
         if truncated is not None:
             yield f"{truncated} (it is the run's)"
@@ -80,14 +80,14 @@ class SeenRows:
 
 @dataclass
 class Prediction:
-    """How rows are predicted.
+    """A loaded model and how it predicts rows.
 
     Attributes:
         predictor: the run's model.
         batching: how rows become batches.
-        top_k: of what could be the answer so many are told.
+        top_k: how many classes or answers each row lists.
         skip_bad_rows: whether bad rows get nothing, and do not end it.
-        seen: what is to be known of the rows so far.
+        seen: counts over the rows so far.
     """
 
     predictor: Predictor
@@ -102,7 +102,7 @@ class Prediction:
         Args:
             source: of the rows.
             target: a new file, which is written in one step; None for standard output.
-            advance: told how many rows more are done.
+            advance: called with the number of rows that were just predicted.
 
         Raises:
             AlignAttnError: if the rows have a column of the name of one of the predictions.
@@ -212,9 +212,9 @@ class FileWorker:
         self.prediction = load_prediction(self.run, temperature, options)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Predict a batch of one file, and return what is to be known of its rows.
+        """Predict a batch of one file, and return the counts over its rows.
 
-        What is wrong with it is returned as well, for an error would be tried again.
+        A problem is returned, too: Ray would retry after an error.
         """
         (source,), (target,) = batch["source"], batch["target"]
         self.prediction.seen, problem = SeenRows(), ""
@@ -227,14 +227,14 @@ class FileWorker:
 
 
 def predict_on_ray(options: PredictOptions, temperature: float, jobs: Mapping[Path, Path]) -> SeenRows:
-    """Predict files on a cluster, whose machines share the storage that they lie on, and return what is odd of rows.
+    """Predict files on a cluster whose machines share their storage, and return the counts over the rows.
 
     Args:
         options: of the call.
         temperature: as for `load_predictor`.
         jobs: the files of rows by those of their predictions.
     """
-    # Workers are elsewhere.
+    # Workers run in other folders.
     paths = {name: str(Path(str(getattr(options, name))).resolve()) for name in ("run", "file")}
     seen = SeenRows()
     with ray_cluster(options.ray_address) as ray:

@@ -82,12 +82,12 @@ def test_a_start_is_told_by_its_content(options, tmp_path, capsys):  # noqa: F81
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ({"attention": "qvi"}, {}, "give --value qvi, with whatever alignment"),
-        ({"attention": "qvi", "layers": ["0"]}, {"value": "qvi"}, "give --value qvi --layers 0, with"),
+        ({"attention": "qvi"}, {}, "--value qvi"),
+        ({"attention": "qvi", "layers": ["0"]}, {"value": "qvi"}, "--value qvi --layers 0"),
         (
             {"normalizer": "entmax", "normalizer_options": ["alpha=1.3"]},
             {"normalizer": "entmax"},
-            "give --normalizer entmax --normalizer_options alpha=1.3, with",
+            "--normalizer entmax --normalizer_options alpha=1.3",
         ),
     ],
 )

@@ -456,7 +456,7 @@ def test_of_ten_thousand_classes_the_best_are_told(tiny_checkpoint, tmp_path, ca
     capsys.readouterr()
     assert predict("--run", tmp_path / "run", "--text", "a dog") == 0
     out, err = capsys.readouterr()
-    assert "10000 classes, all told of each row: --top_k 5 tells the best" in err
+    assert "all 10000 classes" in err
     (row,) = map(json.loads, out.splitlines())
     assert len({entry["label"] for entry in row["probabilities"]}) == 10_000
     assert sum(entry["probability"] for entry in row["probabilities"]) == pytest.approx(1)
@@ -487,7 +487,7 @@ def test_a_model_that_is_no_encoder_predicts_and_has_no_head_to_show(tmp_path, c
     assert answers_of(predictor, unlabelled(tmp_path), size=4, by_length=False) == own
     words = ("--text", "the cat", "a dog", "--explain", tmp_path / "seen.png")
     assert predict("--run", tmp_path / "run", *words) == 2
-    assert "is a run of da, whose words attend to none" in said(capsys)
+    assert "is a run of da" in said(capsys)
 
 
 def test_the_page_of_servers_answers_rows_and_names_bad_ones(train, monkeypatch):

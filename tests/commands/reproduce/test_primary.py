@@ -110,12 +110,12 @@ def test_small_files_of_finished_runs_fill_the_table_and_families_are_corrected_
     assert main(["reproduce", str(mine), "--output_dir", str(tmp_path / "results")]) == 2
     captured = capsys.readouterr()
     assert f"{len(values)} of {len(values)} runs are done" in captured.out
-    assert "2 of 14 cells failed, the first: ensemble, MRPC accuracy (%): what a run predicted is not" in captured.err
+    assert "2 of 14 cells failed, the first: ensemble, MRPC accuracy (%)" in captured.err
     assert {path: path.read_bytes() for path in before} == before
     table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
     ensemble = table.loc[("ensemble", "accuracy")]
     assert (ensemble["state"], ensemble["seeds"]) == ("failed", 0)
-    assert "what a run predicted is not there" in ensemble["reason"]
+    assert "predictions.parquet" in ensemble["reason"]
 
     def p_value(row):
         seeds = range(1, (SEEDS if row in PRIMARY else FEW) + 1)

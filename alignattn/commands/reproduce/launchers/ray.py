@@ -21,7 +21,7 @@ class RayLauncher:
     """
 
     def __init__(self, processes: int | None, address: str | None, gpu_share: float | None = None) -> None:
-        # A missing extra is said before anything is prepared.
+        # Fail early if the extra is missing.
         import_ray()
         self.processes, self.address, self.gpu_share = processes, address, gpu_share
 
