@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from alignattn.reports.plots import Spread
+from alignattn.reports.plots.bars import Spread
 from alignattn.robustness.records import AttackRecord
 from alignattn.utils.text_tables import render_table
 

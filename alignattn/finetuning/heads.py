@@ -27,7 +27,8 @@ from alignattn.patching.adapter_files import merge_adapters
 from alignattn.patching.balance import reason_unbalanced
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
 from alignattn.patching.recording import LayerRecord
-from alignattn.reports.plots import PointPanel, TokenMapPanel
+from alignattn.reports.plots.bars import PointPanel
+from alignattn.reports.plots.maps import TokenMapPanel
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
 from alignattn.tasks.task_types import processor_for

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.reports.plots import CurvePanel, draw_curves, svg_text
+from alignattn.reports.plots.drawing import svg_text
+from alignattn.reports.plots.lines import CurvePanel, draw_curves
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_record
 

@@ -11,7 +11,9 @@ from alignattn.evaluation.calibration.measures import ECE_BINS, expected_calibra
 from alignattn.evaluation.calibration.scaling import apply_temperature
 from alignattn.evaluation.calibration.selective import risk_coverage, shift_auroc, shift_auroc_interval
 from alignattn.evaluation.calibration.summary import Estimate, EstimatesByState, summarise
-from alignattn.reports.plots import CoveragePanel, ReliabilityPanel, draw_reliability, svg_text
+from alignattn.reports.plots.comparisons import ReliabilityPanel, draw_reliability
+from alignattn.reports.plots.drawing import svg_text
+from alignattn.reports.plots.lines import CoveragePanel
 
 AREA = "area_under_risk_coverage"
 """In `alignattn.evaluation.calibration.FIGURES`."""

@@ -12,7 +12,8 @@ import pandas as pd
 from alignattn.evaluation.statistics.comparison import Comparison
 from alignattn.reports.cells import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, Cell, Run, plural
 from alignattn.reports.html import render_page
-from alignattn.reports.plots import DifferenceLine, DifferencePanel, draw_differences, write_figure
+from alignattn.reports.plots.comparisons import DifferenceLine, DifferencePanel, draw_differences
+from alignattn.reports.plots.drawing import write_figure
 from alignattn.reports.result_table import ResultTable
 from alignattn.utils.files import write_text
 from alignattn.utils.text_tables import markdown_escaped, markdown_table, render_table

@@ -15,7 +15,7 @@ from throughput_report import PairedAttack, TimedAttack, summarise_throughput, t
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from alignattn.cli import main
-from alignattn.reports.plots import Spread
+from alignattn.reports.plots.bars import Spread
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.records import AttackRecord
 from alignattn.utils.errors import AlignAttnError

@@ -2,29 +2,12 @@
 
 import pytest
 
-from alignattn.reports.plots import (
-    BarPanel,
-    CurvePanel,
-    DifferenceLine,
-    DifferencePanel,
-    ImagePanel,
-    LinePanel,
-    PointPanel,
-    Spread,
-    TokenMapPanel,
-    draw_bars,
-    draw_curves,
-    draw_differences,
-    draw_image_attention,
-    draw_lines,
-    draw_overview,
-    draw_points,
-    draw_token_maps,
-    drawing,
-    svg_text,
-    write_figure,
-)
-from alignattn.reports.plots.comparisons import MAX_ABREAST
+from alignattn.reports.plots import drawing
+from alignattn.reports.plots.bars import BarPanel, PointPanel, Spread, draw_bars, draw_overview, draw_points
+from alignattn.reports.plots.comparisons import MAX_ABREAST, DifferenceLine, DifferencePanel, draw_differences
+from alignattn.reports.plots.drawing import svg_text, write_figure
+from alignattn.reports.plots.lines import CurvePanel, LinePanel, draw_curves, draw_lines
+from alignattn.reports.plots.maps import ImagePanel, TokenMapPanel, draw_image_attention, draw_token_maps
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 

@@ -10,7 +10,9 @@ import numpy as np
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.benchmark import REPEATS_FILE, SUMMARY_FILE, Shape
 from alignattn.commands.benchmark.step_timing import PHASES, Measurement, Phase
-from alignattn.reports.plots import BarPanel, LinePanel, Spread, draw_bars, draw_lines, write_figure
+from alignattn.reports.plots.bars import BarPanel, Spread, draw_bars
+from alignattn.reports.plots.drawing import write_figure
+from alignattn.reports.plots.lines import LinePanel, draw_lines
 from alignattn.utils.files import write_csv
 from alignattn.utils.text_tables import render_table
 

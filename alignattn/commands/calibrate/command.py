@@ -15,7 +15,8 @@ from alignattn.evaluation.calibration.predictions import Predictions, all_splits
 from alignattn.evaluation.calibration.scaling import Temperature, fit_temperatures
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.reports.diagrams import ScaledPredictions, interval_text, percent_text
-from alignattn.reports.plots import draw_risk_coverage, write_figure
+from alignattn.reports.plots.drawing import write_figure
+from alignattn.reports.plots.lines import draw_risk_coverage
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, unfinished, write_json
 from alignattn.utils.progress import counted

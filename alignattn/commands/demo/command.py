@@ -28,7 +28,8 @@ from alignattn.finetuning.run import finetune_one
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
-from alignattn.reports.plots import BarPanel, Spread, draw_overview, write_figure
+from alignattn.reports.plots.bars import BarPanel, Spread, draw_overview
+from alignattn.reports.plots.drawing import write_figure
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json, write_text
 from alignattn.utils.json_records import read_json

@@ -43,7 +43,8 @@ from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, training_arguments
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.reports.diagrams import ScaledPredictions
-from alignattn.reports.plots import draw_risk_coverage, write_figure
+from alignattn.reports.plots.drawing import write_figure
+from alignattn.reports.plots.lines import draw_risk_coverage
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.rows import Rows, max_samples
 from alignattn.tasks.task_types import processor_for

@@ -15,7 +15,7 @@ from alignattn.commands.figure.pictures import (
 )
 from alignattn.commands.figure.rows import draw_hops, draw_question, draw_written
 from alignattn.finetuning.run_folder import check_run_folder, short_names
-from alignattn.reports.plots import write_figure
+from alignattn.reports.plots.drawing import write_figure
 from alignattn.utils.errors import AlignAttnError
 
 

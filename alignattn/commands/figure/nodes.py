@@ -15,7 +15,7 @@ from alignattn.finetuning.heads import in_plane
 from alignattn.finetuning.predictor import load_predictor
 from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_folder import read_finished_run
-from alignattn.reports.plots import PointPanel, draw_points
+from alignattn.reports.plots.bars import PointPanel, draw_points
 from alignattn.tasks import NodeClassification
 from alignattn.tasks.nodes.graph import Graph, graph_of
 from alignattn.utils.errors import AlignAttnError

@@ -25,13 +25,10 @@ from alignattn.finetuning.logs import (
 )
 from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.reports.diagrams import reliability_panel
-from alignattn.reports.plots import (
-    CurvePanel,
-    draw_curves,
-    draw_points,
-    draw_reliability,
-    draw_token_maps,
-)
+from alignattn.reports.plots.bars import draw_points
+from alignattn.reports.plots.comparisons import draw_reliability
+from alignattn.reports.plots.lines import CurvePanel, draw_curves
+from alignattn.reports.plots.maps import draw_token_maps
 from alignattn.utils.errors import AlignAttnError, one_line
 
 LABEL_COLUMN, PROBABILITIES_COLUMN = "label", "probabilities"

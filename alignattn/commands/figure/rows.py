@@ -17,7 +17,7 @@ from alignattn.models.memory import MemN2NForSequenceClassification
 from alignattn.models.vqa import REGIONS, WORDS, Sides
 from alignattn.models.word_model import Sentences
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
-from alignattn.reports.plots import (
+from alignattn.reports.plots.maps import (
     HeatMapPanel,
     ImagePanel,
     TokenMapPanel,

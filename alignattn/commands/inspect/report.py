@@ -10,7 +10,8 @@ import pandas as pd
 from alignattn.commands.inspect.head_study import MEASURES, POOLED_TOKENS, ROLE_FACTOR, HeadStudy, RareTokens
 from alignattn.finetuning.function_change import FunctionChange
 from alignattn.models.vqa import WORDS, Sides
-from alignattn.reports.plots import HeatMapPanel, draw_heat_maps, write_figure
+from alignattn.reports.plots.drawing import write_figure
+from alignattn.reports.plots.maps import HeatMapPanel, draw_heat_maps
 from alignattn.utils.files import write_text
 from alignattn.utils.text_tables import READABLE_WIDTH, folded_tables
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from alignattn.commands.predict import RAY, STANDARD_STREAM, PredictOptions
 from alignattn.commands.predict.files import PARQUET, Source, file_source, stdin_source, text_source
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
-from alignattn.reports.plots import write_figure
+from alignattn.reports.plots.drawing import write_figure
 from alignattn.robustness.resources import label_model
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.task_types import check_generates, processor_class

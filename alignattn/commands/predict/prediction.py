@@ -18,7 +18,7 @@ from alignattn.commands.predict.files import Part, Source, file_source, row_writ
 from alignattn.finetuning.heads import Examples, batch_of_one, view_head
 from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
-from alignattn.reports.plots import draw_token_maps
+from alignattn.reports.plots.maps import draw_token_maps
 from alignattn.tasks.tags.tagging import count_unspaced
 from alignattn.tasks.task_types import TokenClassification, processor_class, processor_for
 from alignattn.tasks.truncation import TruncatedRows, unknown_rows_warning

@@ -21,7 +21,8 @@ from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
 from alignattn.finetuning.rows import encode_split, load_run_evaluation
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
 from alignattn.reports.diagrams import interval_text, reliability_panel
-from alignattn.reports.plots import draw_reliability, write_figure
+from alignattn.reports.plots.comparisons import draw_reliability
+from alignattn.reports.plots.drawing import write_figure
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import max_samples

@@ -27,7 +27,8 @@ from alignattn.evaluation.calibration import (
     summarise,
 )
 from alignattn.reports.diagrams import ScaledPredictions
-from alignattn.reports.plots import ReliabilityPanel, draw_reliability, draw_risk_coverage
+from alignattn.reports.plots.comparisons import ReliabilityPanel, draw_reliability
+from alignattn.reports.plots.lines import draw_risk_coverage
 
 PNG_SIGNATURE = b"\x89PNG"
 FEW = ["--resamples", "20"]

@@ -19,7 +19,7 @@ from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.command import ModelStudy, inspect_heads, study_models
 from alignattn.commands.inspect.head_study import MEASURES, POOLED_MEASURES
 from alignattn.commands.inspect.report import heat_map_panels
-from alignattn.reports.plots import draw_heat_maps
+from alignattn.reports.plots.maps import draw_heat_maps
 
 NUM_LAYERS = NUM_HEADS = 3
 CONTINUOUS = [name for name in MEASURES if "c2st" not in name]
