@@ -19,10 +19,10 @@ from alignattn.utils.places import input_path
 ANSWER_GROUP, GENERATION_GROUP = "question answering", "generation"
 """In the help."""
 
-TAKE_HELP = "first: the first N rows; seed: each run draws its own to train on (default: drawn, the same for all)."
-FAN_OUT_HELP = "Neighbours drawn at each layer of a graph, -1: all (default: the whole graph)."
-FEATURES_HELP = "Features of images' regions, .npz or .npy, of a task that reads those."
-BEAMS_HELP = "Beginnings of a sequence followed at a time; 1: greedy."
+TAKE_HELP = "first: the first N rows; seed: a sample per run to train on (default: drawn, one sample for all runs)."
+FAN_OUT_HELP = "Neighbours sampled at each layer of a graph; -1: all (default: the whole graph)."
+FEATURES_HELP = "Folder of features of image regions, .npz or .npy."
+BEAMS_HELP = "Beams of the search; 1: greedy."
 MAX_BEAMS = 256
 LABEL_COLUMN = ("label",)
 LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
@@ -51,46 +51,54 @@ class DataOptions(Options):
     heading = "data"
 
     task: str | None = option(None, "One of `alignattn list tasks`, or a YAML file.", metavar="TASK")
-    data_dir: InputDir | None = option(None, "Reads Parquet files there, not the Hub.", excludes=IN_THE_FILE)
-    train_file: str | None = option(None, "CSV, TSV, JSON, Parquet, CoNLL or folder.", metavar="FILE", place=input_path)
+    data_dir: InputDir | None = option(None, "Folder of Parquet files (default: the Hub).", excludes=IN_THE_FILE)
+    train_file: str | None = option(
+        None, "CSV, TSV, JSON, Parquet, CoNLL or a folder.", metavar="FILE", place=input_path
+    )
     validation_file: str | None = option(
-        None, "Your own evaluation rows.", metavar="FILE", place=input_path, requires=OF_FILES
+        None, "Evaluation rows, likewise.", metavar="FILE", place=input_path, requires=OF_FILES
     )
     validation_share: float | None = option(
         None,
-        "Evaluates on this share of the training rows.",
+        "Share of the training rows to evaluate on.",
         above=0,
         below=1,
         requires=OF_FILES,
         excludes={"validation_file": "that holds the evaluation rows"},
     )
     text_columns: tuple[str, ...] | None = option(
-        None, "The one or two text columns of your files.", requires=OF_FILES, excludes=OF_THE_TASK
+        None, "One or two text columns of the files.", requires=OF_FILES, excludes=OF_THE_TASK
     )
     label_column: tuple[str, ...] = option(
-        LABEL_COLUMN, "Of labels; several of 0 and 1: a label each.", requires=OF_FILES, excludes=OF_THE_TASK
+        LABEL_COLUMN, "Label; several columns of 0 and 1: a label each.", requires=OF_FILES, excludes=OF_THE_TASK
     )
     tokens_column: str | None = option(
         None,
-        "Their lists of words, whose tags are the label.",
+        "Lists of words, whose tags are the label.",
         requires=OF_FILES,
         excludes={**OF_THE_TASK, "text_columns": "a row is a list of words or texts"},
     )
-    skip_bad_rows: bool = option(False, "Leave bad rows out; results.json lists them.")
-    max_length: Count | None = option(None, "Most tokens of a row (default: the task's).")
-    max_train_samples: Count | None = option(None, "Draw N training rows, class by class.")
-    max_eval_samples: Count | None = option(None, "Draw N rows of each evaluation split.", requires=EVALUATION_ROWS)
+    skip_bad_rows: bool = option(False, "Skip bad rows; results.json lists them.")
+    max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
+    max_train_samples: Count | None = option(None, "Sample N training rows, stratified by class.")
+    max_eval_samples: Count | None = option(None, "Sample N rows of each evaluation split.", requires=EVALUATION_ROWS)
     evaluation_splits: tuple[str, ...] | None = option(
-        None, "Splits evaluated on, as test (default: the task's).", rare=True, metavar="SPLIT", excludes=IN_THE_FILE
+        None,
+        "Splits to evaluate on, such as test (default: the task's).",
+        rare=True,
+        metavar="SPLIT",
+        excludes=IN_THE_FILE,
     )
     take: str | None = option(None, TAKE_HELP, choices=(DRAWN, FIRST, BY_SEED), rare=True)
-    encoding: str | None = option(None, "Of your files (default: utf-8).", metavar="NAME", requires=OF_FILES, rare=True)
-    preprocessing_num_workers: Processes | None = option(None, "Processes that tokenize (default: this).", rare=True)
+    encoding: str | None = option(
+        None, "Encoding of the files (default: utf-8).", metavar="NAME", requires=OF_FILES, rare=True
+    )
+    preprocessing_num_workers: Processes | None = option(None, "Processes that tokenize (default: 1).", rare=True)
     fan_out: tuple[int, ...] | None = option(None, FAN_OUT_HELP, low=-1, rare=True)
     features: InputDir | None = option(None, FEATURES_HELP, excludes=IN_THE_FILE, rare=True)
-    doc_stride: int = option(128, "Tokens that windows of a context share.", group=ANSWER_GROUP, low=0, rare=True)
-    n_best_size: Count = option(20, "Answers kept for each.", group=ANSWER_GROUP, rare=True)
-    max_answer_length: Count = option(30, "Most tokens of an answer.", group=ANSWER_GROUP, rare=True)
+    doc_stride: int = option(128, "Tokens shared by windows of a context.", group=ANSWER_GROUP, low=0, rare=True)
+    n_best_size: Count = option(20, "Candidate answers per question.", group=ANSWER_GROUP, rare=True)
+    max_answer_length: Count = option(30, "Maximum tokens of an answer.", group=ANSWER_GROUP, rare=True)
     num_beams: Count = option(1, BEAMS_HELP, group=GENERATION_GROUP, high=MAX_BEAMS, rare=True)
 
     def __post_init__(self) -> None:

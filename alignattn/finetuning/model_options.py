@@ -45,12 +45,12 @@ ATTENTION_GROUP, LORA_GROUP = "attention", "LoRA"
 
 AS_STORED = "auto"
 DTYPES = ("float32", "float16", "bfloat16", AS_STORED)
-DTYPE_HELP = f"Of the weights; {AS_STORED}: as stored (default: float32; of a base beneath adapters as stored)."
+DTYPE_HELP = f"Type of the weights; {AS_STORED}: as stored (default: float32, and as stored under adapters)."
 
 TYPE_FIELDS = frozenset({"dtype", "torch_dtype"})
 """Of a model's config."""
 
-ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots as aa-ct+sparsemax (default: {DEFAULT_ATTENTION})."
+ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots such as aa-ct+sparsemax (default: {DEFAULT_ATTENTION})."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +59,14 @@ class ModelOptions(Options):
 
     heading = "model"
 
-    model: str = option(REQUIRED, "Folder, id, or one of `alignattn list models`.", place=model_to_train)
-    model_config: tuple[NamedValue, ...] | None = option(None, "Config fields, as hidden_dropout_prob=0.1.")
-    model_sha256: str | None = option(None, "Of the folder of a run, if it must hold this.", metavar="HEX", rare=True)
-    embeddings: InputFile | None = option(None, "GloVe vectors (text or .npz), of a model that reads words.", rare=True)
+    model: str = option(REQUIRED, "Folder, Hub id, or of `alignattn list models`.", place=model_to_train)
+    model_config: tuple[NamedValue, ...] | None = option(None, "Config fields, such as hidden_dropout_prob=0.1.")
+    model_sha256: str | None = option(None, "Expected SHA-256 of the model, a run's folder.", metavar="HEX", rare=True)
+    embeddings: InputFile | None = option(None, "GloVe vectors (text or .npz) for a model that reads words.", rare=True)
     model_revision: str = option("main", "Branch, tag or commit on the Hub.", rare=True)
-    cache_dir: OutputDir | None = option(None, "Where downloads are kept.", rare=True)
+    cache_dir: OutputDir | None = option(None, "Cache folder of downloads.", rare=True)
     dtype: str | None = option(None, DTYPE_HELP, choices=DTYPES, rare=True)
-    crf: bool = option(False, "Tag words by a CRF over an encoder's scores.", rare=True)
+    crf: bool = option(False, "Tag words with a CRF over the encoder's scores.", rare=True)
     lora_r: Count | None = option(
         None,
         "Train LoRA adapters of this rank, not the model.",
@@ -76,7 +76,7 @@ class ModelOptions(Options):
     )
     lora_alpha: float | None = option(
         None,
-        "Their scale, over the rank (default: twice it).",
+        "Scale α of the adapters (default: twice the rank).",
         group=LORA_GROUP,
         rare=True,
         above=0,
@@ -84,7 +84,7 @@ class ModelOptions(Options):
     )
     lora_target_modules: tuple[str, ...] | None = option(
         None,
-        "As query key (default: every linear layer).",
+        "Modules to adapt, such as query key (default: all linear layers).",
         group=LORA_GROUP,
         rare=True,
         metavar="NAME",
@@ -108,10 +108,10 @@ class ModelOptions(Options):
         None, "Such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, rare=True
     )
     alignment_weight: float | None = option(
-        None, "Its weight λ (default: the preset's, 0.01).", group=ALIGNMENT_GROUP, low=0
+        None, "Weight λ (default: the preset's, 0.01).", group=ALIGNMENT_GROUP, low=0
     )
-    gradient_scope: str | None = option(None, "It moves projections (default), all or basis.", group=ALIGNMENT_GROUP)
-    head_reduction: str | None = option(None, "Of heads: sum (default) or mean.", group=ALIGNMENT_GROUP, rare=True)
+    gradient_scope: str | None = option(None, "Trains projections (default), all or basis.", group=ALIGNMENT_GROUP)
+    head_reduction: str | None = option(None, "Over heads: sum (default) or mean.", group=ALIGNMENT_GROUP, rare=True)
 
     @cached_property
     def attention_config(self) -> AttentionConfig:

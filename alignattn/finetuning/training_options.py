@@ -17,7 +17,7 @@ RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transf
 """Groups in the help."""
 
 TWIN_HELP = "Finished plain run of the same seed: the card says how far the function moved."
-PATIENCE_HELP = "Evaluations without a better one that end it."
+PATIENCE_HELP = "Evaluations without improvement to stop at."
 LOGGING_STEPS = 0.05
 """Of all steps, between two logs."""
 START = "start"
@@ -26,10 +26,10 @@ BALANCE_TIMES = (START, "epoch", "end")
 RANDOM_BASIS = "random"
 BALANCE_BASES = ("balanced", RANDOM_BASIS)
 """In which queries and keys are: their moments equal, or the control, a random one as far from where they were."""
-BASIS_HELP = "Control: random, as far from the model's own."
+BASIS_HELP = "Basis of queries and keys; random is the control."
 BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
-LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
-SAMPLING_HELP = "Which rows make a batch (default: group_by_length of an encoder, random as published)."
+LOSS_FILTER = "Filter losses that are not finite from the logs; by default they end the run."
+SAMPLING_HELP = "How rows form batches (default: group_by_length for encoders, otherwise random)."
 
 SAVE_STRATEGIES = ("no", "epoch", "steps", "best")
 BY_LENGTHS = (BY_LENGTH, REBALANCED)
@@ -61,19 +61,21 @@ class TransformersOptions(Options):
     transformers: Mapping[str, Any] = other_options("alignattn.finetuning.training_arguments:transformers_options")
     output_dir: OutputDir = option(REQUIRED, "Folder of the run.", group=RUN)
     seed: Seed = option(42, "Seed of the run.", group=RUN)
-    save_strategy: str = option("epoch", "When checkpoints are saved.", group=RUN, choices=SAVE_STRATEGIES)
-    save_steps: float = option(500, "Steps between checkpoints; below 1 a share.", group=RUN, above=0, rare=True)
+    save_strategy: str = option("epoch", "When to save checkpoints.", group=RUN, choices=SAVE_STRATEGIES)
+    save_steps: float = option(
+        500, "Steps between checkpoints; below 1, a share of all.", group=RUN, above=0, rare=True
+    )
     resume_from_checkpoint: str | None = option(None, "Folder of a checkpoint to go on from.", group=RUN, rare=True)
     push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
-    learning_rate: float = option(2e-5, "Of the pretrained model.", low=0)
-    num_train_epochs: float = option(3.0, "Passes over the training rows.", above=0)
-    max_steps: Count = option(-1, "Steps, in place of epochs.")
-    per_device_train_batch_size: Count = option(8, "Rows of a step on a device.")
-    per_device_eval_batch_size: Count = option(8, "Rows of a batch in evaluation.", rare=True)
-    gradient_accumulation_steps: Count = option(1, "Batches of a step.")
-    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share.", low=0)
+    learning_rate: float = option(2e-5, "Peak learning rate.", low=0)
+    num_train_epochs: float = option(3.0, "Training epochs.", above=0)
+    max_steps: Count = option(-1, "Steps instead of epochs.")
+    per_device_train_batch_size: Count = option(8, "Training batch size per device.")
+    per_device_eval_batch_size: Count = option(8, "Evaluation batch size per device.", rare=True)
+    gradient_accumulation_steps: Count = option(1, "Batches per step.")
+    warmup_steps: float = option(0, "Steps of warm-up; below 1, a share.", low=0)
     weight_decay: float = option(0.0, "Weight decay.", low=0)
-    logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1 a share.", above=0, rare=True)
+    logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1, a share of all.", above=0, rare=True)
     logging_nan_inf_filter: bool = option(False, LOSS_FILTER, rare=True)
     lr_scheduler_type: str = option("linear", "Schedule of the learning rate.", rare=True)
     optim: str = option("adamw_torch_fused", "Optimizer.", rare=True)
@@ -98,28 +100,26 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
 
     seeds: tuple[Seed, ...] | None = option(
         None,
-        "Several: a run each in DIR/seed-N.",
+        "Several seeds: one run each in DIR/seed-N.",
         group=RUN,
         distinct="seed",
         excludes={"seed": "each run has its own"},
     )
-    save_total_limit: Count | None = option(1, "How many of them are kept.", group=RUN, rare=True)
-    save_only_model: bool = option(False, "Checkpoints of the model alone.", group=RUN, rare=True)
-    keep_checkpoints: bool = option(False, "Keep them in the finished run.", group=RUN, rare=True)
-    hub_model_id: str | None = option(None, "Repository that it is pushed to.", group=RUN, requires=PUSHED)
-    hub_token: str | None = option(None, "Token of that push.", group=RUN, requires=PUSHED, rare=True)
+    save_total_limit: Count | None = option(1, "Maximum number of checkpoints.", group=RUN, rare=True)
+    save_only_model: bool = option(False, "Save checkpoints without the optimizer's state.", group=RUN, rare=True)
+    keep_checkpoints: bool = option(False, "Keep the checkpoints of the finished run.", group=RUN, rare=True)
+    hub_model_id: str | None = option(None, "Repository to push to.", group=RUN, requires=PUSHED)
+    hub_token: str | None = option(None, "Token of the Hub.", group=RUN, requires=PUSHED, rare=True)
     hub_private_repo: bool | None = option(
         None, "Whether a new repository is private.", group=RUN, requires=PUSHED, rare=True
     )
-    hub_revision: str | None = option(None, "Branch that it is pushed to.", group=RUN, requires=PUSHED, rare=True)
-    eval_strategy: str = option(
-        "no", "When rows are evaluated on the way.", choices=("no", "epoch", "steps"), rare=True
-    )
-    eval_steps: float | None = option(None, "Steps between evaluations; below 1 a share.", above=0, rare=True)
+    hub_revision: str | None = option(None, "Branch to push to.", group=RUN, requires=PUSHED, rare=True)
+    eval_strategy: str = option("no", "When to evaluate during training.", choices=("no", "epoch", "steps"), rare=True)
+    eval_steps: float | None = option(None, "Steps between evaluations; below 1, a share of all.", above=0, rare=True)
     early_stopping_patience: Count | None = option(None, PATIENCE_HELP)
-    load_best_model_at_end: bool = option(False, "Take the best checkpoint, not the last.", rare=True)
-    metric_for_best_model: str | None = option(None, "Metric that chooses it.", rare=True)
-    greater_is_better: bool | None = option(None, "Of that metric.", rare=True)
+    load_best_model_at_end: bool = option(False, "Load the best checkpoint after training.", rare=True)
+    metric_for_best_model: str | None = option(None, "Metric that selects the best checkpoint.", rare=True)
+    greater_is_better: bool | None = option(None, "Whether a higher metric is better.", rare=True)
     train_sampling_strategy: str = option(
         AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
     )
@@ -127,7 +127,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
     log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
     balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
     balance_centre: bool = option(
-        False, "Equal means alone: one bias changes.", group=ALIGNMENT_GROUP, requires=("balance",), rare=True
+        False, "Equalise the means only: one bias changes.", group=ALIGNMENT_GROUP, requires=("balance",), rare=True
     )
     balance_basis: str = option(
         BALANCE_BASES[0],

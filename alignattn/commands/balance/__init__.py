@@ -22,14 +22,14 @@ class BalanceOptions(Options):
     text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
     data_dir: InputDir | None = option(None, "Folder of the task's Parquet files (default: the Hub).")
     output_dir: OutputDir = option(REQUIRED, "Folder for the balanced model and its report.")
-    max_train_samples: Count = option(256, "Rows that give the moments, the first.")
-    held_back_samples: Count = option(64, "The rows after them, on which the change is measured.")
-    max_length: Count | None = option(None, "Most tokens of a row (default: the run's own, or 128).")
-    batch_size: Count = option(16, "Rows of a forward pass.")
-    centre: bool = option(False, "Make the means equal alone: one bias changes.")
+    max_train_samples: Count = option(256, "First rows, which give the moments.")
+    held_back_samples: Count = option(64, "The rows after them, to measure the change on.")
+    max_length: Count | None = option(None, "Maximum tokens per row (default: the run's own, or 128).")
+    batch_size: Count = option(16, "Batch size.")
+    centre: bool = option(False, "Equalise the means only: one bias changes.")
     random_seed: Seed | None = option(
         None,
-        "Instead, as a control: a random A of the same condition.",
+        "As a control, a random A of the same condition instead.",
         excludes={"centre": "it draws A, and equal means need none"},
     )
 

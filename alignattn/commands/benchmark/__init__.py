@@ -81,8 +81,8 @@ class BenchmarkOptions(Options):
         excludes={"rows": "each says how large a batch is"},
     )
     repeats: Count = option(20, "Timed steps of each attention.")
-    warmup: int = option(3, "Steps before them that do not count; one at least.", low=0)
-    device: str = option("cpu", "Where to run: cpu or cuda.", choices=("cpu", "cuda"))
+    warmup: int = option(3, "Untimed steps before them; one at least.", low=0)
+    device: str = option("cpu", "cpu or cuda.", choices=("cpu", "cuda"))
     dtype: str = option("float32", "float32, or bfloat16 under autocast.", choices=("float32", "bfloat16"))
     compile: bool = option(False, "Run the model through torch.compile.")
     dropout: float | None = option(None, DROPOUT_HELP, low=0, below=1)

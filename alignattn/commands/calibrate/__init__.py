@@ -40,7 +40,7 @@ class CalibrateOptions(Options):
     seed: Seed = option(42, "Seed of the halves and of the resamples.")
     label_column: str = option("label", "Column of class numbers.")
     probabilities_column: str = option("probabilities", "Column of a list of probabilities a row.")
-    skip_bad_rows: bool = option(False, "Leave bad rows out, and list them.")
+    skip_bad_rows: bool = option(False, "Skip bad rows, and list them.")
 
 
 COMMAND = Command(

@@ -21,7 +21,7 @@ class DemoOptions(Options):
     )
     train_rows: Count = option(600, "Rows to train on.")
     validation_rows: Count = option(200, "Rows of each domain to evaluate on.")
-    num_train_epochs: float = option(2.0, "Passes over the training rows.", above=0)
+    num_train_epochs: float = option(2.0, "Training epochs.", above=0)
     learning_rate: float = option(2e-4, "Learning rate of the pretrained model.", low=0)
     alignment_weight: float = option(0.01, "λ of the aligned run.", low=0)
     seed: Seed = option(1, "Seed of the sentences and of the runs.")

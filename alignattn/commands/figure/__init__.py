@@ -52,8 +52,8 @@ class FigureOptions(Options):
         None, "A text or a pair (default: first rows); PICTURE QUESTION.", metavar="TEXT"
     )
     max_eval_samples: Count = option(32, "Evaluation rows whose tokens are shown.")
-    max_tokens: int = option(500, "Most tokens or nodes; of more, this many are drawn.", low=MIN_TOKENS)
-    seed: Seed = option(42, "Seed of that draw and of t-SNE.")
+    max_tokens: int = option(500, "Maximum tokens or nodes; of more, a sample.", low=MIN_TOKENS)
+    seed: Seed = option(42, "Seed of the sample and of t-SNE.")
     balanced: bool = option(False, "In the basis in which queries and keys have equal moments.")
     data_dir: InputDir | None = option(None, "Folder of Parquet files of rows (default: the runs').")
     split: str | None = option(None, "Split of the predictions (default: the first of each run).")

@@ -27,10 +27,10 @@ class InspectOptions(Options):
     text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
     data_dir: InputDir | None = option(None, "Folder of the task's Parquet files (default: the Hub).")
     output_dir: OutputDir = option("inspection", "Folder for the table and the heat maps.")
-    max_eval_samples: Count = option(64, "Most rows; of more, this many are drawn.")
-    max_length: Count | None = option(None, "Most tokens of a row (default: the task's).")
-    batch_size: Count = option(8, "Rows of a forward pass.")
-    seed: Seed = option(42, "Seed that draws the rows.")
+    max_eval_samples: Count = option(64, "Maximum rows; of more, a sample.")
+    max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
+    batch_size: Count = option(8, "Batch size.")
+    seed: Seed = option(42, "Seed of the sample.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -44,19 +44,19 @@ class PredictOptions(Options):
         place=_rows,
     )
     text: tuple[str, ...] | None = option(
-        None, "Texts instead: of a pair both.", metavar="TEXT", excludes={"file": "each names what to predict"}
+        None, "Texts instead; for pairs, both.", metavar="TEXT", excludes={"file": "each names what to predict"}
     )
     output_file: OutputFile | None = option(
         None, f"{', '.join(FORMATS)} (default: beside the file; standard output for --text and -)."
     )
     encoding: str | None = option(None, "Of a file of text (default: utf-8).", metavar="NAME")
-    top_k: Count | None = option(None, "Classes or answers told of a row (default: all; one).")
+    top_k: Count | None = option(None, "Classes or answers per row (default: all; one).")
     temperature: str | None = option(None, "A number, or the calibration.json of `calibrate`.", metavar="T")
     num_beams: Count | None = option(
         None, f"{BEAMS_HELP.removesuffix('.')} (default: as the run).", high=MAX_BEAMS, metavar="N"
     )
-    skip_bad_rows: bool = option(False, "Predict nothing for bad rows, which keep their place.")
-    batch_size: Count | None = option(None, "Rows of a batch (default: by the device).")
+    skip_bad_rows: bool = option(False, "Leave the predictions of bad rows empty.")
+    batch_size: Count | None = option(None, "Batch size (default: by the device).")
     in_order: bool = option(False, "Batches as the run's evaluation had: its numbers bit for bit.")
     output_dir: OutputDir | None = option(None, "For a folder's files (default: beside it).", group=MANY_GROUP)
     shard: str = option(str(WHOLE), "A part of its files alone, such as 3/8.", group=MANY_GROUP, metavar="N/COUNT")

@@ -54,8 +54,8 @@ class AttackOptions(Options):
     attack_columns: tuple[str, ...] | None = option(None, "Columns to change (default: the recipe's own rule).")
     data_dir: InputDir | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).")
     skip_bad_rows: bool = option(False, "Leave out rows that cannot be used (those of a run anyway).")
-    max_length: Count | None = option(None, f"Most tokens of a row (default: the run's, or the model's, {LONGEST}).")
-    batch_size: Count | None = option(None, "Texts scored at once (default: by the device).")
+    max_length: Count | None = option(None, f"Maximum tokens per row (default: the run's, or the model's, {LONGEST}).")
+    batch_size: Count | None = option(None, "Batch size of scoring (default: by the device).")
     half_precision: bool = option(False, "float16, on CUDA.")
     seed: Seed = option(42, "Seed of the attacks.")
     word_vectors: InputFile | None = option(None, "In place of counter-fitted vectors.", group=RESOURCES)
@@ -137,7 +137,7 @@ class ShowOptions(Options):
         place=input_file_like("*.jsonl"),
     )
     html: OutputFile | None = option(None, "Write one page of the examples to this new file.")
-    limit: Count | None = option(None, f"Most examples (default: {DEFAULT_LIMIT}; all in a page).")
+    limit: Count | None = option(None, f"Maximum examples (default: {DEFAULT_LIMIT}; all in a page).")
     outcome: str | None = option(None, f"Only those that {', '.join(OUTCOMES)}.", choices=OUTCOMES)
     labels: tuple[str, ...] | None = option(None, "Names of the classes (default: those of the task).")
 
@@ -149,9 +149,9 @@ class MaskedLanguageTrainingOptions(TransformersOptions):
     hidden = frozenset({"push_to_hub"})
     output_dir: OutputDir = option(REQUIRED, "Folder of the model.", group=RUN)
     learning_rate: float = option(1e-4, "Learning rate of encoder and head.", group=TRAINING, low=0)
-    num_train_epochs: float = option(3.0, "Passes over the texts.", group=TRAINING, above=0)
-    per_device_train_batch_size: Count = option(32, "Texts of a step.", group=TRAINING)
-    per_device_eval_batch_size: Count = option(64, "Held-out texts a batch.", group=TRAINING)
+    num_train_epochs: float = option(3.0, "Training epochs.", group=TRAINING, above=0)
+    per_device_train_batch_size: Count = option(32, "Training batch size.", group=TRAINING)
+    per_device_eval_batch_size: Count = option(64, "Evaluation batch size.", group=TRAINING)
     save_strategy: str = option("no", "When checkpoints are saved.", group=RUN, choices=SAVE_STRATEGIES)
 
 
@@ -165,7 +165,7 @@ class MaskedLanguageOptions(Options):
 
     training: MaskedLanguageTrainingOptions
     model: str = option(REQUIRED, "Folder or Hub id of the encoder, such as a MiniLM.", place=model_name)
-    train_file: tuple[InputFile, ...] = option(REQUIRED, "A text a line; or tables, with --text_columns.")
+    train_file: tuple[InputFile, ...] = option(REQUIRED, "One text per line; or tables, with --text_columns.")
     text_columns: tuple[str, ...] | None = option(None, "Columns of the tables; each holds texts of its own.")
-    max_length: Count = option(64, "Most tokens of a text; longer ones are cut.")
-    mlm_probability: float = option(0.15, "Share of the tokens that are masked.", above=0, below=1)
+    max_length: Count = option(64, "Maximum tokens per text; longer ones are truncated.")
+    mlm_probability: float = option(0.15, "Share of masked tokens.", above=0, below=1)

@@ -26,11 +26,11 @@ class UncertaintyOptions(Options):
     level: float = option(
         LEVEL, "A row is certain if the test of its two likeliest classes has p below.", above=0, high=1
     )
-    noise: float = option(1.0, "Deviation of the noise on inputs, in that of each feature; 0: none.", low=0)
+    noise: float = option(1.0, "Standard deviation of input noise, relative to each feature's; 0: none.", low=0)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all that the run evaluates).")
     max_eval_samples: Count | None = option(None, "The first N rows of each split (default: all).")
     data_dir: InputDir | None = option(None, "Folder of Parquet files of rows (default: the run's).")
-    batch_size: Count | None = option(None, "Rows of a batch (default: the run's own).")
+    batch_size: Count | None = option(None, "Batch size (default: the run's own).")
     num_bins: Count = option(10, "Bins of the calibration error and of the diagrams.", high=MAX_BINS)
     resamples: Count = option(1000, "Bootstrap resamples behind each interval.", high=MAX_RESAMPLES)
     seed: Seed = option(42, "Seed of dropout, noise and resamples.")

@@ -107,4 +107,4 @@ def test_the_help_gives_defaults_that_are_values(capsys) -> None:
     text = " ".join(capsys.readouterr().out.split())
     assert "Seed of the attacks. (default: 42)" in text
     assert "Attacks. (default: textfooler textbugger bae)" in text
-    assert "Most tokens of a row (default: the run's, or the model's, 512)." in text
+    assert "Maximum tokens per row (default: the run's, or the model's, 512)." in text
