@@ -119,8 +119,6 @@ compare nowhere mine.csv
 compare nowhere . --baseline mine.csv
 figure tsne --run nowhere --output_file x.png
 figure tsne --run . --output_file x.png
-figure tsne --run run --output_file x.png --layer 9
-figure attention --run run --output_file x.png --head 4
 figure tsne --run run --output_file mine.csv/x.png
 robustness --run nowhere
 robustness --model minilmm --task mrpc
