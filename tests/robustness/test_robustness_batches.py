@@ -1,8 +1,5 @@
 """One rule of batches for the classifier, the sentence encoder and the masked-language model: by the device."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from conftest import tiny_model
@@ -18,20 +15,18 @@ CPU = torch.device("cpu")
 MAX_LENGTH = 40
 
 
-def _shape(ids: torch.Tensor) -> tuple[int, ...]:
+def _shape(ids):
     return tuple(ids.shape)
 
 
-def test_a_cpu_is_given_tokens_and_a_gpu_rows() -> None:
+def test_a_cpu_is_given_tokens_and_a_gpu_rows():
     assert [rows_at_once(CPU, longest) for longest in (0, 8, 16, 512, 4096)] == [512, 64, 32, 2, 2]
     assert {rows_at_once(torch.device("cuda"), longest) for longest in (8, 512)} == {GPU_ROWS}
 
 
 @pytest.mark.parametrize("padding_side", ["right", "left"])
 @pytest.mark.parametrize("batch_size", [None, 7])
-def test_batches_hold_each_row_once_and_no_needless_padding(
-    tiny_checkpoint: Path, padding_side: str, batch_size: int | None
-) -> None:
+def test_batches_hold_each_row_once_and_no_needless_padding(tiny_checkpoint, padding_side, batch_size):
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint, padding_side=padding_side)
     texts = random_texts(50, longest=60)
     seen: list[int] = []
@@ -49,8 +44,8 @@ def test_batches_hold_each_row_once_and_no_needless_padding(
     assert sorted(seen) == list(range(len(texts)))
 
 
-def test_keys_are_those_of_the_tokens_and_of_nothing_else(tiny_checkpoint: Path) -> None:
-    def keys(*columns: list[str]) -> list[Any]:
+def test_keys_are_those_of_the_tokens_and_of_nothing_else(tiny_checkpoint):
+    def keys(*columns):
         return ModelInputs.of(AutoTokenizer.from_pretrained(tiny_checkpoint), columns, MAX_LENGTH).keys()
 
     padded = keys(["a zebra", "A  quokka", "a cat", "the cat sees the dog and runs"])
@@ -61,7 +56,7 @@ def test_keys_are_those_of_the_tokens_and_of_nothing_else(tiny_checkpoint: Path)
     assert len(set(keys(["a [SEP] cat", "a"], ["dog", "cat [SEP] dog"]))) == 2
 
 
-def test_the_sentence_encoder_is_batched_by_the_device(tiny_checkpoint: Path) -> None:
+def test_the_sentence_encoder_is_batched_by_the_device(tiny_checkpoint):
     model = tiny_model("bert").base_model
     shapes = watch_inputs(model, _shape)
     texts = random_texts(200)
@@ -70,7 +65,7 @@ def test_the_sentence_encoder_is_batched_by_the_device(tiny_checkpoint: Path) ->
     assert sum(rows for rows, _ in shapes) == len(set(texts))
 
 
-def _masked_language_model(folder: Path, **options: Any) -> Any:
+def _masked_language_model(folder, **options):
     from alignattn.robustness.substitutes import PaddedToLongest
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -82,7 +77,7 @@ def _masked_language_model(folder: Path, **options: Any) -> Any:
 
 
 @needs_files(NLTK_DATA)
-def test_the_masked_language_model_is_batched_by_the_device(tiny_checkpoint: Path) -> None:
+def test_the_masked_language_model_is_batched_by_the_device(tiny_checkpoint):
     text = load_textattack(NLTK_DATA).shared.AttackedText("the cat sees the dog " * 8)
     swap = _masked_language_model(tiny_checkpoint, max_candidates=5)
     shapes = watch_inputs(swap._language_model, _shape)
@@ -96,7 +91,7 @@ def test_the_masked_language_model_is_batched_by_the_device(tiny_checkpoint: Pat
 @needs_files(NLTK_DATA)
 @pytest.mark.parametrize("size", [3, 128, 1000])
 @pytest.mark.parametrize("levels", [2, 10_000])
-def test_ranked_tokens_are_those_of_a_full_stable_sort(size: int, levels: int) -> None:
+def test_ranked_tokens_are_those_of_a_full_stable_sort(size, levels):
     load_textattack(NLTK_DATA)
     from alignattn.robustness.substitutes import _ranked
 

@@ -5,10 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import nltk
 import pytest
@@ -165,7 +162,7 @@ sys.meta_path[:] = map(Without, sys.meta_path)
 """
 
 
-def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(code, *arguments, **environment):
     path = os.pathsep.join(filter(None, [environment.pop("FIRST", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]))
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, *arguments],
@@ -177,7 +174,7 @@ def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedP
 
 
 @pytest.fixture(scope="module")
-def clean_import(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def clean_import(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clean")
     homes = {"TA_CACHE_DIR": str(folder / "textattack"), "HF_HOME": str(folder / "hub")}
     done = run(CLEAN_IMPORT, LOG_FILE=str(folder / "log"), **homes)
@@ -187,40 +184,40 @@ def clean_import(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @needs_nltk_data
 class TestAnImport:
-    def test_keeps_the_homes_of_other_libraries(self, clean_import: dict[str, Any]) -> None:
+    def test_keeps_the_homes_of_other_libraries(self, clean_import):
         assert clean_import["environment_kept"]
         assert clean_import["hub"] == clean_import["datasets"] == f"{clean_import['folder']}/hub"
         assert clean_import["textattack_cache"] == f"{clean_import['folder']}/textattack"
 
-    def test_keeps_loggers_and_their_handlers(self, clean_import: dict[str, Any]) -> None:
+    def test_keeps_loggers_and_their_handlers(self, clean_import):
         assert not clean_import["disabled"]
         assert clean_import["log"] == "still here\n"
 
-    def test_downloads_nothing_and_does_not_say_that_it_did(self, clean_import: dict[str, Any]) -> None:
+    def test_downloads_nothing_and_does_not_say_that_it_did(self, clean_import):
         assert clean_import["downloads"] == []
         assert clean_import["in_cache"] == []
 
-    def test_is_quiet_and_done_once(self, clean_import: dict[str, Any]) -> None:
+    def test_is_quiet_and_done_once(self, clean_import):
         assert clean_import["said"] == ""
         assert clean_import["again"]
         assert clean_import["recipes"]
 
-    def test_reads_no_marshalled_cache_from_the_common_temporary_folder(self, clean_import: dict[str, Any]) -> None:
+    def test_reads_no_marshalled_cache_from_the_common_temporary_folder(self, clean_import):
         assert clean_import["jieba_cache"] == clean_import["textattack_cache"]
 
-    def test_has_a_stand_in_for_flair_where_flair_is_absent(self, clean_import: dict[str, Any]) -> None:
+    def test_has_a_stand_in_for_flair_where_flair_is_absent(self, clean_import):
         assert clean_import["flair"] is None
 
 
 @needs_nltk_data
-def test_a_stock_textattack_still_downloads_its_data_afterwards(clean_import: dict[str, Any]) -> None:
+def test_a_stock_textattack_still_downloads_its_data_afterwards(clean_import):
     stock = run(STOCK_IMPORT, TA_CACHE_DIR=clean_import["textattack_cache"], NLTK_DATA=str(NLTK_DATA))
     assert stock.returncode == 0, stock.stderr
     assert "stopwords" in stock.stdout.split()
 
 
 @needs_nltk_data
-def test_a_text_of_no_language_is_recorded_where_textattacks_csv_logger_dies(tmp_path: Path) -> None:
+def test_a_text_of_no_language_is_recorded_where_textattacks_csv_logger_dies(tmp_path):
     done = run(TEXT_OF_NO_LANGUAGE, str(tmp_path / "results.csv"), TA_CACHE_DIR=str(tmp_path / "textattack"))
     assert "outcome='succeeded'" in done.stdout
     assert "22 !!" in done.stdout
@@ -228,7 +225,7 @@ def test_a_text_of_no_language_is_recorded_where_textattacks_csv_logger_dies(tmp
 
 
 @needs_nltk_data
-def test_a_flair_that_is_there_is_used_and_the_extra_is_all_that_is_needed(tmp_path: Path) -> None:
+def test_a_flair_that_is_there_is_used_and_the_extra_is_all_that_is_needed(tmp_path):
     package = tmp_path / "flair"
     package.mkdir()
     (package / "__init__.py").write_text("from . import data, models\n")
@@ -242,16 +239,14 @@ def test_a_flair_that_is_there_is_used_and_the_extra_is_all_that_is_needed(tmp_p
     assert json.loads(done.stdout)["flair"] == str(package / "__init__.py")
 
 
-def test_the_stand_in_can_be_imported_but_not_used() -> None:
+def test_the_stand_in_can_be_imported_but_not_used():
     done = run(STAND_IN_USED)
     assert done.returncode == 1
     assert "needs flair, which is not installed" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("door", [library.check_textattack, library.load_textattack])
-def test_without_textattack_one_line_says_how_to_install_it(
-    door: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_textattack_one_line_says_how_to_install_it(door, monkeypatch):
     monkeypatch.delitem(sys.modules, "textattack", raising=False)
     monkeypatch.setattr(library, "find_spec", lambda name: None)
     with pytest.raises(AlignAttnError, match=r"pip install --no-deps textattack==0\.3\.11") as error:
@@ -259,13 +254,13 @@ def test_without_textattack_one_line_says_how_to_install_it(
     assert "\n" not in str(error.value)
 
 
-def test_the_install_line_is_that_of_the_documentation_for_a_clone() -> None:
+def test_the_install_line_is_that_of_the_documentation_for_a_clone():
     page = (ROOT / "docs" / "robustness.md").read_text()
     commands = library.INSTALL[library.INSTALL.index("pip install") :]
     assert [command for command in commands.split(" && ") if f"`{command}`" not in page] == []
 
 
-def test_every_package_of_the_project_is_pinned_at_a_version_that_it_allows() -> None:
+def test_every_package_of_the_project_is_pinned_at_a_version_that_it_allows():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
@@ -277,13 +272,13 @@ def test_every_package_of_the_project_is_pinned_at_a_version_that_it_allows() ->
 
 
 @pytest.mark.parametrize("door", [library.check_textattack, library.load_textattack])
-def test_another_version_of_textattack_is_refused(door: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_textattack_is_refused(door, monkeypatch):
     monkeypatch.setattr(library, "version", lambda name: "0.3.10")
     with pytest.raises(AlignAttnError, match=r"TextAttack 0\.3\.10 is installed, and attacks are those of 0\.3\.11"):
         door()
 
 
-def test_a_check_imports_nothing() -> None:
+def test_a_check_imports_nothing():
     done = run(
         "import sys; from alignattn.robustness.library import check_textattack; check_textattack(); "
         "print([name for name in ('textattack', 'nltk', 'torch', 'transformers') if name in sys.modules])"
@@ -292,7 +287,7 @@ def test_a_check_imports_nothing() -> None:
 
 
 @needs_nltk_data
-def test_without_a_package_of_textattack_it_is_named() -> None:
+def test_without_a_package_of_textattack_it_is_named():
     block = "import sys; sys.modules['nltk'] = None\n"
     code = "from alignattn.robustness.library import load_textattack; load_textattack()"
     done = run(block + code)
@@ -300,7 +295,7 @@ def test_without_a_package_of_textattack_it_is_named() -> None:
     assert "TextAttack needs the package 'nltk'" in done.stderr.splitlines()[-1]
 
 
-def test_edit_distances_are_counted_where_editdistance_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edit_distances_are_counted_where_editdistance_is_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "editdistance", None)
     library._add_edit_distance()
     import editdistance
@@ -309,7 +304,7 @@ def test_edit_distances_are_counted_where_editdistance_is_absent(monkeypatch: py
     assert [editdistance.eval(*pair) for pair in pairs] == [3, 3, 0, 2]
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TA_CACHE_DIR", str(tmp_path / "file" / "below"))
     with pytest.raises(AlignAttnError, match="set TA_CACHE_DIR to another folder"):
@@ -317,14 +312,12 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
 
 
 @needs_nltk_data
-def test_nltk_data_are_taken_from_the_folder_or_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nltk_data_are_taken_from_the_folder_or_asked_for(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(nltk.data, "path", [])
     asked: list[str] = []
     unreachable = nltk.downloader.Downloader(f"http://127.0.0.1:{CLOSED_PORT}/index.xml").download
 
-    def download(name: str, **options: Any) -> bool:
+    def download(name, **options):
         asked.append(name)
         return unreachable(name, **options)
 

@@ -5,8 +5,6 @@ import random
 import re
 from collections import Counter, OrderedDict
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +13,14 @@ from conftest import WORDS
 from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, run, textattack, toy_attack, toy_rows
 
 from alignattn.robustness.loop import AttackJob, attack_rows
-from alignattn.robustness.records import AttackRecord, AttackRun, header_path
+from alignattn.robustness.records import AttackRecord, header_path
 from alignattn.utils import progress
 from alignattn.utils.errors import AlignAttnError
 
 pytest_plugins = ["robustness_fixtures"]
 
 
-def test_records_tell_what_happened(whole: AttackRun, tiny_checkpoint: Path) -> None:
+def test_records_tell_what_happened(whole, tiny_checkpoint):
     outcomes = Counter(record.outcome for record in whole.records)
     assert set(outcomes) == {"failed", "succeeded", "skipped"}
     assert outcomes["failed"] + outcomes["succeeded"] == NUM_EXAMPLES
@@ -47,7 +45,7 @@ def test_records_tell_what_happened(whole: AttackRun, tiny_checkpoint: Path) -> 
         assert record.queries > 1
 
 
-def test_the_header_says_what_was_attacked(whole: AttackRun) -> None:
+def test_the_header_says_what_was_attacked(whole):
     header = json.loads(header_path(whole.path).read_text())
     assert header["settings"]["recipe"] == "toy"
     assert header["settings"]["resources"] == {"words": "twenty"}
@@ -55,7 +53,7 @@ def test_the_header_says_what_was_attacked(whole: AttackRun) -> None:
     assert header["shard"] == {"number": 1, "count": 1}
 
 
-def test_outcomes_are_those_of_textattack_itself(whole: AttackRun, tiny_checkpoint: Path) -> None:
+def test_outcomes_are_those_of_textattack_itself(whole, tiny_checkpoint):
     attack = toy_attack(tiny_checkpoint)
     named = {"SuccessfulAttackResult": "succeeded", "FailedAttackResult": "failed", "SkippedAttackResult": "skipped"}
     for record in whole.records:
@@ -68,18 +66,18 @@ def test_outcomes_are_those_of_textattack_itself(whole: AttackRun, tiny_checkpoi
             assert result.perturbed_text() == record.perturbed["sentence"]
 
 
-def test_another_seed_is_another_attack(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_another_seed_is_another_attack(whole, tiny_checkpoint, tmp_path):
     other = run(tiny_checkpoint, tmp_path / "toy.jsonl", settings=replace(SETTINGS, seed=8))
     assert [record.perturbed for record in other.records] != [record.perturbed for record in whole.records]
 
 
-def test_fewer_rows_than_examples_are_used_whole(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_fewer_rows_than_examples_are_used_whole(tiny_checkpoint, tmp_path):
     done = run(tiny_checkpoint, tmp_path / "toy.jsonl", settings=replace(SETTINGS, num_examples=1000))
     assert done.is_finished
     assert len(done.records) == done.header.rows == done.header.rows_available == NUM_ROWS
 
 
-def test_nothing_to_attack_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_nothing_to_attack_is_refused(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     with pytest.raises(AlignAttnError, match="0 rows"):
         attack_rows(attack, AttackJob([], tmp_path / "toy.jsonl", SETTINGS))
@@ -88,7 +86,7 @@ def test_nothing_to_attack_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_pairs_keep_their_columns(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_pairs_keep_their_columns(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack, ("sentence1", "sentence2"))
     records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS)).records
@@ -102,13 +100,7 @@ def test_pairs_keep_their_columns(tiny_checkpoint: Path, tmp_path: Path) -> None
             assert record.words_changed == sum(before != now for before, now in zip(*both, strict=True))
 
 
-def test_the_bar_shows_the_running_rate(
-    whole: AttackRun,
-    tiny_checkpoint: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_bar_shows_the_running_rate(whole, tiny_checkpoint, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "in_terminal", lambda: True)
     attack = toy_attack(tiny_checkpoint)
     attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS))
@@ -123,11 +115,11 @@ def test_the_bar_shows_the_running_rate(
 class Unknown(textattack.transformations.WordSwap):
     """Swaps that are one input to the toy model, whose tokenizer knows none of these words."""
 
-    def _get_replacement_words(self, word: str) -> list[str]:
+    def _get_replacement_words(self, word):
         return ["quokka", "gnu", "zebra"] if word in WORDS else []
 
 
-def test_of_candidates_that_are_one_input_the_first_is_taken(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_of_candidates_that_are_one_input_the_first_is_taken(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack)
     search = textattack.search_methods.GreedyWordSwapWIR("delete")  # the recipes'
@@ -138,7 +130,7 @@ def test_of_candidates_that_are_one_input_the_first_is_taken(tiny_checkpoint: Pa
     assert set().union(*new) == {"gnu"}  # TextAttack sorts the texts of a step
 
 
-def test_goals_hand_over_all_texts_at_once(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_goals_hand_over_all_texts_at_once(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     attack.goal_function.batch_size = 1
     calls: list[int] = []
@@ -154,7 +146,7 @@ def test_goals_hand_over_all_texts_at_once(tiny_checkpoint: Path, tmp_path: Path
     ("name", "value"),
     [("outcome", "won"), ("index", "3"), ("original", ["a"]), ("original_scores", [None]), ("perturbed", 3)],
 )
-def test_lines_of_other_kinds_are_refused(whole: AttackRun, name: str, value: Any) -> None:
+def test_lines_of_other_kinds_are_refused(whole, name, value):
     line = whole.records[0].to_line()
     assert AttackRecord.from_line(line) == whole.records[0]
     with pytest.raises(ValueError, match=name):

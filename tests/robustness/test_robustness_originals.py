@@ -6,34 +6,24 @@ import socket
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from urllib.error import URLError
 
 import pytest
 from conftest import ROOT
 from needs import skip_without
-from robustness_helpers import NEIGHBORS, SST2, BagOfWords
+from robustness_helpers import NEIGHBORS, SST2
 
 from alignattn.robustness import originals
 from alignattn.robustness.recipes import build_attack
-from alignattn.robustness.resources import Resources
 from alignattn.utils.errors import AlignAttnError
 
 skip_without(NEIGHBORS, SST2)
 pytest_plugins = ["robustness_fixtures"]
 
 
-def test_original_vectors_are_fetched_as_text_and_once(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    wrapper: BagOfWords,
-    resources: Resources,
-) -> None:
+def test_original_vectors_are_fetched_as_text_and_once(tmp_path, monkeypatch, capsys, wrapper, resources):
     archive = tmp_path / "vectors.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr(originals.VECTORS_FILE, "awful 1.0 0.0\nrotten 0.9 0.1\nnice -1.0 0.0\n")
@@ -52,11 +42,11 @@ def test_original_vectors_are_fetched_as_text_and_once(
 
 
 @contextmanager
-def served(answer: bytes) -> Iterator[str]:
+def served(answer):
     """The address of a server that gives this answer, and nothing else, to one request."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def serve() -> None:
+        def serve():
             connection, _ = listening.accept()
             with connection:
                 connection.recv(2**16)
@@ -68,7 +58,7 @@ def served(answer: bytes) -> Iterator[str]:
         thread.join()
 
 
-def zipped(member: str, text: str, damaged: bool = False) -> bytes:
+def zipped(member, text, damaged=False):
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(member, text)
@@ -76,9 +66,7 @@ def zipped(member: str, text: str, damaged: bool = False) -> bytes:
     return content.getvalue()[:start] + b"\xff" * 8 + content.getvalue()[start + 8 :] if damaged else content.getvalue()
 
 
-def test_a_download_of_unknown_size_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_download_of_unknown_size_is_taken(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with served(b"HTTP/1.0 200 OK\r\n\r\n" + zipped(originals.VECTORS_FILE, "awful 1.0\n")) as address:
         monkeypatch.setattr(originals, "VECTORS_URL", address)
@@ -95,9 +83,7 @@ def test_a_download_of_unknown_size_is_taken(
     ],
     ids=["broken off", "no HTTP", "damaged"],
 )
-def test_a_download_that_fails_names_the_options(
-    answer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_that_fails_names_the_options(answer, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with served(answer) as address:
         monkeypatch.setattr(originals, "VECTORS_URL", address)
@@ -115,16 +101,9 @@ def test_a_download_that_fails_names_the_options(
     ],
 )
 def test_without_network_the_options_are_named(
-    recipe: str,
-    original: dict[str, Any],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    wrapper: BagOfWords,
-    resources: Resources,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    def unreachable(*args: Any, **kwargs: Any) -> None:
+    recipe, original, message, tmp_path, monkeypatch, wrapper, resources, capfd
+):
+    def unreachable(*args, **kwargs):
         raise URLError("no network")
 
     from alignattn.robustness import recipes
@@ -138,7 +117,7 @@ def test_without_network_the_options_are_named(
     assert "fetching" not in capfd.readouterr().err
 
 
-def test_without_tensorflow_the_line_installs_the_extra_from_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tensorflow_the_line_installs_the_extra_from_a_clone(monkeypatch):
     command = 'pip install -c constraints.txt -e ".[use]"'
     assert command in (ROOT / "docs" / "robustness.md").read_text()
     monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
@@ -146,7 +125,7 @@ def test_without_tensorflow_the_line_installs_the_extra_from_a_clone(monkeypatch
         originals.universal_sentence_encoder("https://tfhub.dev/google/universal-sentence-encoder/3")
 
 
-def announced(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], endpoint: str, cache: Path) -> str:
+def announced(monkeypatch, capfd, endpoint, cache):
     """What is said before bert-base-uncased is loaded from a Hub and a cache."""
     from huggingface_hub import constants
 
@@ -158,9 +137,7 @@ def announced(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     return capfd.readouterr().err
 
 
-def test_bert_is_announced_before_the_hub_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bert_is_announced_before_the_hub_is_asked(tmp_path, monkeypatch, capfd):
     from huggingface_hub import constants
 
     endpoint = "http://127.0.0.1:9"

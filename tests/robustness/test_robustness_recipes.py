@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 from needs import skip_without
-from robustness_helpers import GLOVE, NEIGHBORS, SST2, BagOfWords, constraints, watch_inputs
+from robustness_helpers import GLOVE, NEIGHBORS, SST2, constraints, watch_inputs
 
 from alignattn.robustness.recipes import RECIPES, SPARED_COLUMNS, attacked_columns, build_attack
-from alignattn.robustness.resources import Resources, read_neighbors
+from alignattn.robustness.resources import read_neighbors
 from alignattn.utils.errors import AlignAttnError
 
 skip_without(NEIGHBORS, SST2)
@@ -23,7 +23,7 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_attacks_real_sentences(recipe: str, wrapper: BagOfWords, resources: Resources) -> None:
+def test_a_recipe_attacks_real_sentences(recipe, wrapper, resources):
     attack = build_attack(recipe, wrapper, resources)
     assert attack.transformation is not None
     for text, label in SENTENCES:
@@ -38,9 +38,7 @@ def test_a_recipe_attacks_real_sentences(recipe: str, wrapper: BagOfWords, resou
         assert result.num_queries >= 1
 
 
-def test_textfooler_succeeds_with_listed_words_in_the_case_of_the_original(
-    wrapper: BagOfWords, resources: Resources
-) -> None:
+def test_textfooler_succeeds_with_listed_words_in_the_case_of_the_original(wrapper, resources):
     attack = build_attack("textfooler", wrapper, resources)
     result = attack.attack("Awful and boring movie", 0)
     assert type(result).__name__ == "SuccessfulAttackResult"
@@ -62,22 +60,15 @@ def test_textfooler_succeeds_with_listed_words_in_the_case_of_the_original(
     ],
 )
 def test_the_recipes_figures_are_textattacks(
-    recipe: str,
-    threshold: float,
-    metric: str,
-    against_original: bool,
-    window: float,
-    skips: bool,
-    resources: Resources,
-    wrapper: BagOfWords,
-) -> None:
+    recipe, threshold, metric, against_original, window, skips, resources, wrapper
+):
     similarity = constraints(build_attack(recipe, wrapper, resources))["SentenceSimilarity"]
     assert (similarity.threshold, similarity.metric) == (threshold, metric)
     assert similarity.compare_against_original == against_original
     assert (similarity.window_size, similarity.skip_text_shorter_than_window) == (window, skips)
 
 
-def test_the_word_distance_is_kept_with_vectors_and_left_out_without(wrapper: BagOfWords, resources: Resources) -> None:
+def test_the_word_distance_is_kept_with_vectors_and_left_out_without(wrapper, resources):
     with_vectors = replace(resources, neighbors=None, word_vectors=GLOVE)
     assert constraints(build_attack("textfooler", wrapper, with_vectors))["WordEmbeddingDistance"].min_cos_sim == 0.5
     for without in (resources, replace(resources, neighbors=None, synonyms="wordnet")):
@@ -88,7 +79,7 @@ def test_the_word_distance_is_kept_with_vectors_and_left_out_without(wrapper: Ba
     assert "left out" not in with_vectors.describe("textfooler")["word_distance"]
 
 
-def test_the_recipe_module_is_itself_again_after_a_build(wrapper: BagOfWords, resources: Resources) -> None:
+def test_the_recipe_module_is_itself_again_after_a_build(wrapper, resources):
     import textattack
     from textattack.attack_recipes import textfooler_jin_2019
 
@@ -96,7 +87,7 @@ def test_the_recipe_module_is_itself_again_after_a_build(wrapper: BagOfWords, re
     assert textfooler_jin_2019.WordSwapEmbedding is textattack.transformations.WordSwapEmbedding
 
 
-def test_the_vectors_of_one_attack_are_not_kept_for_the_next(wrapper: BagOfWords, resources: Resources) -> None:
+def test_the_vectors_of_one_attack_are_not_kept_for_the_next(wrapper, resources):
     attack = build_attack("textfooler", wrapper, resources)
     encoded = watch_inputs(constraints(attack)["SentenceSimilarity"].model.model, torch.Tensor.tolist)
     attack.attack(*SENTENCES[1])
@@ -107,7 +98,7 @@ def test_the_vectors_of_one_attack_are_not_kept_for_the_next(wrapper: BagOfWords
     assert encoded == first * 2
 
 
-def test_the_columns_that_are_attacked(wrapper: BagOfWords, resources: Resources) -> None:
+def test_the_columns_that_are_attacked(wrapper, resources):
     assert attacked_columns("textfooler", ("premise", "hypothesis")) == ("hypothesis",)
     assert attacked_columns("bae", ("premise", "hypothesis")) == ("premise", "hypothesis")
     for recipe in RECIPES:
@@ -125,9 +116,7 @@ def test_the_columns_that_are_attacked(wrapper: BagOfWords, resources: Resources
 
 @pytest.mark.parametrize("columns", [("premise", "hypothesis"), ("sentence1", "sentence2")])
 @pytest.mark.parametrize("chosen", [None, 0, 1])
-def test_only_the_named_columns_change(
-    columns: tuple[str, str], chosen: int | None, wrapper: BagOfWords, resources: Resources
-) -> None:
+def test_only_the_named_columns_change(columns, chosen, wrapper, resources):
     from textattack.shared import AttackedText
 
     names = None if chosen is None else [columns[chosen]]
@@ -139,7 +128,7 @@ def test_only_the_named_columns_change(
     assert set(indices) == expected
 
 
-def test_a_column_that_the_text_lacks_is_an_error(wrapper: BagOfWords, resources: Resources) -> None:
+def test_a_column_that_the_text_lacks_is_an_error(wrapper, resources):
     attack = build_attack("bae", wrapper, resources, ["question"])
     with pytest.raises(AlignAttnError, match=r"--attack_columns question: the text has text"):
         attack.attack("awful boring movie", 0)

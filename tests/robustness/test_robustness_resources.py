@@ -4,13 +4,12 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from needs import skip_without
-from robustness_helpers import GLOVE, NEIGHBORS, SST2, WEIGHTS, BagOfWords, constraints
+from robustness_helpers import GLOVE, NEIGHBORS, SST2, WEIGHTS, constraints
 from safetensors.torch import load_file, save_file
 
 from alignattn.robustness.recipes import RECIPES, build_attack
@@ -33,9 +32,7 @@ pytest_plugins = ["robustness_fixtures"]
         ({"nltk_data": SST2}, "lacks corpora/stopwords"),
     ],
 )
-def test_a_wrong_resource_is_named(
-    changes: dict[str, Any], message: str, wrapper: BagOfWords, resources: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_resource_is_named(changes, message, wrapper, resources, monkeypatch):
     import nltk
 
     monkeypatch.setattr(nltk.data, "path", [] if "nltk_data" in changes else nltk.data.path)
@@ -52,14 +49,14 @@ def test_a_wrong_resource_is_named(
         {"word": ["bad", "good"], "neighbors": [["poor"], ["nice", None]]},
     ],
 )
-def test_neighbours_that_are_null_are_refused(columns: dict[str, Any], tmp_path: Path) -> None:
+def test_neighbours_that_are_null_are_refused(columns, tmp_path):
     types = {"word": pa.string(), "neighbors": pa.list_(pa.string())}
     pq.write_table(pa.table(columns, schema=pa.schema(types)), tmp_path / "lists.parquet")
     with pytest.raises(AlignAttnError, match="has a word or a list that is null"):
         Resources(neighbors=tmp_path / "lists.parquet").check()
 
 
-def test_damaged_neighbours_are_refused(tmp_path: Path) -> None:
+def test_damaged_neighbours_are_refused(tmp_path):
     content = bytearray(NEIGHBORS.read_bytes())
     content[100:5000] = bytes(4900)
     (tmp_path / "lists.parquet").write_bytes(content)
@@ -67,9 +64,7 @@ def test_damaged_neighbours_are_refused(tmp_path: Path) -> None:
         Resources(neighbors=tmp_path / "lists.parquet").check()
 
 
-def test_a_bad_line_of_vectors_is_named_and_no_option_that_does_not_help(
-    tmp_path: Path, wrapper: BagOfWords, resources: Resources
-) -> None:
+def test_a_bad_line_of_vectors_is_named_and_no_option_that_does_not_help(tmp_path, wrapper, resources):
     path = tmp_path / "vectors.txt"
     path.write_text("awful 1.0 0.0\nrotten 0.9\nnice -1.0 nan\n")
     with pytest.raises(AlignAttnError, match=r"line 2: .* \(2 bad lines\); correct the file") as error:
@@ -77,14 +72,14 @@ def test_a_bad_line_of_vectors_is_named_and_no_option_that_does_not_help(
     assert "--skip_bad_rows" not in str(error.value)
 
 
-def test_weights_that_would_be_unpickled_are_refused(tmp_path: Path, wrapper: BagOfWords, resources: Resources) -> None:
+def test_weights_that_would_be_unpickled_are_refused(tmp_path, wrapper, resources):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(AlignAttnError, match="never unpickled"):
         build_attack("bae", wrapper, replace(resources, mlm=tmp_path))
 
 
-def test_random_weights_attack_nothing(minilm: str, tmp_path: Path, wrapper: BagOfWords, resources: Resources) -> None:
+def test_random_weights_attack_nothing(minilm, tmp_path, wrapper, resources):
     with pytest.raises(AlignAttnError, match=r"holds no masked-language head: train one with `alignattn robustness tr"):
         build_attack("bae", wrapper, replace(resources, mlm=Path(minilm)))
     shutil.copytree(minilm, tmp_path / "half")
@@ -94,18 +89,18 @@ def test_random_weights_attack_nothing(minilm: str, tmp_path: Path, wrapper: Bag
         build_attack("textfooler", wrapper, replace(resources, sentence_encoder=tmp_path / "half"))
 
 
-def test_a_packaged_encoder_is_called_by_its_name(minilm: str) -> None:
+def test_a_packaged_encoder_is_called_by_its_name(minilm):
     said = Resources(sentence_encoder="minilm").describe("bae")["sentence_encoder"]
     assert re.fullmatch(r"minilm \(sha256 [0-9a-f]{8}\), mean over its real tokens", said)
     assert Resources(sentence_encoder=minilm).describe("bae")["sentence_encoder"] == said
 
 
-def test_an_encoder_without_a_pooler_is_whole(mlm: Path, wrapper: BagOfWords, resources: Resources) -> None:
+def test_an_encoder_without_a_pooler_is_whole(mlm, wrapper, resources):
     attack = build_attack("textfooler", wrapper, replace(resources, sentence_encoder=mlm))
     assert constraints(attack)["SentenceSimilarity"].encode(["a movie"]).isfinite().all()
 
 
-def test_resources_are_described_by_their_content(tmp_path: Path, resources: Resources) -> None:
+def test_resources_are_described_by_their_content(tmp_path, resources):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         table = pa.table({"word": ["bad"], "neighbors": [["poor", "rotten"]]})
@@ -118,8 +113,8 @@ def test_resources_are_described_by_their_content(tmp_path: Path, resources: Res
     assert Resources().describe("bae")["masked_language_model"] == "bert-base-uncased"
 
 
-def test_the_vectors_of_the_word_distance_are_those_of_the_swaps(tmp_path: Path) -> None:
-    def distance(resources: Resources) -> str:
+def test_the_vectors_of_the_word_distance_are_those_of_the_swaps(tmp_path):
+    def distance(resources):
         described = resources.describe("textfooler")
         assert described["word_swaps"] == f"nearest neighbours by cosine in {described['word_distance']}"
         return described["word_distance"]
@@ -134,16 +129,14 @@ def test_the_vectors_of_the_word_distance_are_those_of_the_swaps(tmp_path: Path)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipes_description_does_not_change_with_what_it_does_not_use(recipe: str, resources: Resources) -> None:
+def test_a_recipes_description_does_not_change_with_what_it_does_not_use(recipe, resources):
     unused = {"textfooler": {"mlm": None}, "textbugger": {"mlm": None}, "bae": {"neighbors": None}}[recipe]
     assert replace(resources, **unused).describe(recipe) == resources.describe(recipe)
     used = {"textfooler": {"neighbors": None}, "textbugger": {"neighbors": None}, "bae": {"mlm": None}}[recipe]
     assert replace(resources, **used).describe(recipe) != resources.describe(recipe)
 
 
-def test_a_model_is_named_by_the_last_two_parts_of_its_path(
-    mlm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_named_by_the_last_two_parts_of_its_path(mlm, tmp_path, monkeypatch):
     runs = [tmp_path / run / "seed-1" for run in ("soft", "aa-ct")]
     for run in runs:
         shutil.copytree(mlm, run)

@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import ROOT
@@ -15,14 +13,14 @@ from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, copy_run, run, run_byte
 
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate
 from alignattn.robustness.loop import AttackJob, attack_rows
-from alignattn.robustness.records import AttackRun, header_path, read_run
+from alignattn.robustness.records import header_path, read_run
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.shard import WHOLE, Shard
 
 pytest_plugins = ["robustness_fixtures"]
 
 
-def test_a_killed_run_goes_on_as_if_it_had_not_been(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_as_if_it_had_not_been(whole, tiny_checkpoint, tmp_path):
     path = tmp_path / "toy.jsonl"
     script = ROOT / "tests" / "robustness" / "attack_and_die.py"
     killed = run_python(script, tiny_checkpoint, path, 60)
@@ -36,19 +34,19 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(whole: AttackRun, tiny_check
 
 
 @pytest.mark.parametrize("missing", [1, 2, 100, 400, 10**9], ids=lambda missing: f"{missing} bytes")
-def test_a_torn_line_is_attacked_again(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path, missing: int) -> None:
+def test_a_torn_line_is_attacked_again(whole, tiny_checkpoint, tmp_path, missing):
     content, _ = run_bytes(whole.path)
     path = copy_run(whole, tmp_path, content[: max(0, len(content) - missing)])
     assert run(tiny_checkpoint, path).records == whole.records
     assert run_bytes(path) == run_bytes(whole.path)
 
 
-def test_a_finished_run_is_left_as_it_is(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_left_as_it_is(whole, tiny_checkpoint, tmp_path):
     path = copy_run(whole, tmp_path)
     assert run(tiny_checkpoint, path, kill_at=1).records == whole.records
 
 
-def test_more_examples_go_on_with_those_there_are(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_more_examples_go_on_with_those_there_are(tiny_checkpoint, tmp_path):
     few, many = replace(SETTINGS, num_examples=3), replace(SETTINGS, num_examples=NUM_EXAMPLES)
     for shard in (WHOLE, Shard(2, 2)):
         path, at_once = (tmp_path / f"{name}-{shard.number}.jsonl" for name in ("later", "at_once"))
@@ -61,9 +59,7 @@ def test_more_examples_go_on_with_those_there_are(tiny_checkpoint: Path, tmp_pat
             run(tiny_checkpoint, path, shard, few)
 
 
-def test_a_header_without_records_stands_in_nobodys_way(
-    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_header_without_records_stands_in_nobodys_way(whole, tiny_checkpoint, tmp_path):
     path = tmp_path / "toy.jsonl"
     run(tiny_checkpoint, path, settings=replace(SETTINGS, seed=9))
     path.write_bytes(b"")
@@ -71,7 +67,7 @@ def test_a_header_without_records_stands_in_nobodys_way(
     assert run_bytes(path) == run_bytes(whole.path)
 
 
-def test_two_processes_do_not_write_the_same_records(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_two_processes_do_not_write_the_same_records(whole, tiny_checkpoint, tmp_path):
     path = tmp_path / "toy.jsonl"
     attack = toy_attack(tiny_checkpoint)
     program = "import filelock, sys; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(); sys.stdin.read()"
@@ -96,9 +92,7 @@ def test_two_processes_do_not_write_the_same_records(whole: AttackRun, tiny_chec
         ({"run": "another", "model": "34cd"}, "run 'toy' and 'another'; name both runs in one call"),
     ],
 )
-def test_a_run_of_other_settings_is_not_continued(
-    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_a_run_of_other_settings_is_not_continued(whole, tiny_checkpoint, tmp_path, change, message):
     path = copy_run(whole, tmp_path)
     with pytest.raises(AlignAttnError, match=message) as raised:
         run(tiny_checkpoint, path, settings=replace(SETTINGS, **change))
@@ -106,9 +100,7 @@ def test_a_run_of_other_settings_is_not_continued(
     assert run_bytes(path) == run_bytes(whole.path)
 
 
-def test_another_shard_other_rows_and_foreign_files_are_refused(
-    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_another_shard_other_rows_and_foreign_files_are_refused(whole, tiny_checkpoint, tmp_path):
     path = copy_run(whole, tmp_path)
     with pytest.raises(AlignAttnError, match="shard '1/1' and '1/2'"):
         run(tiny_checkpoint, path, Shard(1, 2))
@@ -143,9 +135,7 @@ def test_another_shard_other_rows_and_foreign_files_are_refused(
         ("shard", {"count": 0}, "shard is .* there is no shard 1/0"),
     ],
 )
-def test_a_header_with_a_wrong_value_names_it(
-    whole: AttackRun, tmp_path: Path, part: str | None, change: dict[str, Any], said: str
-) -> None:
+def test_a_header_with_a_wrong_value_names_it(whole, tmp_path, part, change, said):
     path = copy_run(whole, tmp_path)
     content = json.loads(header_path(path).read_text())
     (content if part is None else content[part]).update(change)

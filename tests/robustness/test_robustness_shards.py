@@ -1,14 +1,13 @@
 """Shards of a run of attacks: each row is in one, and merged they are the whole run or are refused."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from robustness_helpers import drop_last_line
 from toy_attack import SETTINGS, copy_run, run, run_bytes, run_shards, toy_attack, toy_rows
 
 from alignattn.robustness.loop import AttackJob, attack_rows, merge
-from alignattn.robustness.records import AttackRun, read_run
+from alignattn.robustness.records import read_run
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.shard import Shard
 
@@ -16,18 +15,18 @@ pytest_plugins = ["robustness_fixtures"]
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "3", "a/b", "1/0", "-1/3", "1/2/3", ""])
-def test_what_is_no_shard_is_refused(text: str) -> None:
+def test_what_is_no_shard_is_refused(text):
     with pytest.raises(AlignAttnError, match="shard"):
         Shard.parse(text)
 
 
-def test_shards_deal_each_row_once() -> None:
+def test_shards_deal_each_row_once():
     dealt = [Shard.parse(f"{number}/3").deal(list(range(8))) for number in (1, 2, 3)]
     assert dealt == [[0, 3, 6], [1, 4, 7], [2, 5]]
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_merged_shards_are_one_run(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path, count: int) -> None:
+def test_merged_shards_are_one_run(whole, tiny_checkpoint, tmp_path, count):
     parts = run_shards(tiny_checkpoint, tmp_path, count)
     for number, part in enumerate(parts, 1):
         assert [record.index % count for record in part.records] == [number - 1] * len(part.records)
@@ -36,9 +35,7 @@ def test_merged_shards_are_one_run(whole: AttackRun, tiny_checkpoint: Path, tmp_
     assert run_bytes(out) == run_bytes(whole.path)
 
 
-def test_a_merge_that_was_killed_is_repeated_and_one_that_was_not_left_as_it_is(
-    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_merge_that_was_killed_is_repeated_and_one_that_was_not_left_as_it_is(whole, tiny_checkpoint, tmp_path):
     paths = [part.path for part in run_shards(tiny_checkpoint, tmp_path, 2)]
     out = copy_run(whole, tmp_path)
     out.unlink()  # the header is written first
@@ -50,9 +47,7 @@ def test_a_merge_that_was_killed_is_repeated_and_one_that_was_not_left_as_it_is(
         merge(paths, out)
 
 
-def test_records_of_other_rows_than_the_headers_are_refused(
-    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_records_of_other_rows_than_the_headers_are_refused(whole, tiny_checkpoint, tmp_path):
     one, two = (part.path for part in run_shards(tiny_checkpoint, tmp_path, 2))
     two.write_bytes(one.read_bytes())
     with pytest.raises(AlignAttnError, match=r"2.jsonl, line 1 is of toy on row 0 .* and not of toy on row 1"):
@@ -64,7 +59,7 @@ def test_records_of_other_rows_than_the_headers_are_refused(
         read_run(copy_run(whole, tmp_path, b"".join([*lines, lines[-1]])))
 
 
-def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint, tmp_path):
     one, two, other, out = (tmp_path / f"{name}.jsonl" for name in ("one", "two", "other", "out"))
     run(tiny_checkpoint, one, Shard(1, 2))
     run(tiny_checkpoint, two, Shard(2, 2))
@@ -85,7 +80,7 @@ def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint: Path
     assert not out.exists()
 
 
-def test_rows_that_cannot_be_used_keep_their_numbers(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_rows_that_cannot_be_used_keep_their_numbers(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     rows = [row for row in toy_rows(attack) if row.index not in (0, 4)]
     settings = replace(SETTINGS, num_examples=1000)

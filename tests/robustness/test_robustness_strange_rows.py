@@ -1,20 +1,18 @@
 """Rows that an attack breaks on are counted; what would befall every row stops the run."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import WORDS
 from robustness_helpers import sentence_rows
 from toy_attack import NUM_EXAMPLES, SETTINGS, textattack, toy_attack, toy_rows
 
-from alignattn.robustness.loop import AttackJob, AttackRow, attack_rows
+from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.records import read_run
 from alignattn.utils.errors import AlignAttnError
 
 
-def test_strange_rows_are_counted(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_strange_rows_are_counted(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     attack.goal_function.query_budget = 100  # one step on 600 words
     texts = ["1234 , 5 !!! ...", "", " ".join(WORDS * 30), "!!", "the cat \x00 \u2028 sees", "the cat sees"]
@@ -35,7 +33,7 @@ def test_strange_rows_are_counted(tiny_checkpoint: Path, tmp_path: Path) -> None
     assert read_run(path).records == records
 
 
-def test_a_text_that_the_tokenizer_breaks_on_is_counted(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_text_that_the_tokenizer_breaks_on_is_counted(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack)
     rows[2] = replace(rows[2], texts={"sentence": "half a pair: \ud83d"})
@@ -48,17 +46,17 @@ def test_a_text_that_the_tokenizer_breaks_on_is_counted(tiny_checkpoint: Path, t
 class Raising(textattack.transformations.WordSwap):
     """Stands for a part of an attack that some text breaks."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error):
         super().__init__()
         self.error = error
 
-    def _get_replacement_words(self, word: str) -> list[str]:
+    def _get_replacement_words(self, word):
         if word == "broken":
             raise self.error
         return ["dog"]
 
 
-def _breaking(folder: Path, error: Exception) -> tuple[Any, list[AttackRow]]:
+def _breaking(folder, error):
     attack = toy_attack(folder)
     attack = textattack.Attack(attack.goal_function, [], Raising(error), textattack.search_methods.GreedySearch())
     texts = ["a cat", "a broken cat", "the small bird"]
@@ -67,7 +65,7 @@ def _breaking(folder: Path, error: Exception) -> tuple[Any, list[AttackRow]]:
 
 
 @pytest.mark.parametrize("error", [IndexError("list\nindex"), ZeroDivisionError("by zero"), KeyError("x")])
-def test_an_attack_that_breaks_off_is_counted_as_skipped(tiny_checkpoint: Path, tmp_path: Path, error) -> None:
+def test_an_attack_that_breaks_off_is_counted_as_skipped(tiny_checkpoint, tmp_path, error):
     attack, rows = _breaking(tiny_checkpoint, error)
     records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS)).records
     assert [record.outcome == "skipped" for record in records] == [False, True, False]
@@ -85,7 +83,7 @@ def test_an_attack_that_breaks_off_is_counted_as_skipped(tiny_checkpoint: Path, 
         (AlignAttnError("no flair"), AlignAttnError),
     ],
 )
-def test_what_would_befall_every_row_stops_the_run(tiny_checkpoint: Path, tmp_path: Path, error, raised) -> None:
+def test_what_would_befall_every_row_stops_the_run(tiny_checkpoint, tmp_path, error, raised):
     attack, rows = _breaking(tiny_checkpoint, error)
     path = tmp_path / "toy.jsonl"
     with pytest.raises(raised):

@@ -1,7 +1,6 @@
 """The parts that stand in for TextAttack's own: TextAttack's own are the oracles."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import transformers
 from needs import skip_without
 from robustness_helpers import NEIGHBORS, NLTK_DATA, watch_inputs
 
-from alignattn.robustness.resources import Resources
 from alignattn.utils.errors import AlignAttnError
 
 skip_without(NEIGHBORS, NLTK_DATA)
@@ -20,7 +18,7 @@ GAP = 0.2
 """Between the logits of two tokens of a masked-language model."""
 
 
-def test_neighbours_of_vectors_are_those_of_a_full_table(resources: Resources) -> None:
+def test_neighbours_of_vectors_are_those_of_a_full_table(resources):
     from textattack.shared import WordEmbedding
 
     from alignattn.robustness.substitutes import VectorEmbedding
@@ -39,7 +37,7 @@ def test_neighbours_of_vectors_are_those_of_a_full_table(resources: Resources) -
         stock.nearest_neighbours(3, 7)
 
 
-def test_wordnet_synonyms_share_a_sense(resources: Resources) -> None:
+def test_wordnet_synonyms_share_a_sense(resources):
     from nltk.corpus import wordnet
 
     from alignattn.robustness.substitutes import wordnet_synonyms
@@ -52,7 +50,7 @@ def test_wordnet_synonyms_share_a_sense(resources: Resources) -> None:
     assert wordnet_synonyms("qwxyz") == []
 
 
-def test_the_homoglyph_swap_works_without_the_file_that_the_wheel_lacks(resources: Resources) -> None:
+def test_the_homoglyph_swap_works_without_the_file_that_the_wheel_lacks(resources):
     import textattack
 
     from alignattn.robustness.substitutes import HomoglyphSwap
@@ -64,7 +62,7 @@ def test_the_homoglyph_swap_works_without_the_file_that_the_wheel_lacks(resource
             textattack.transformations.WordSwapHomoglyphSwap()
 
 
-def test_the_tagger_loaded_once_gives_nltks_tags(resources: Resources) -> None:
+def test_the_tagger_loaded_once_gives_nltks_tags(resources):
     import nltk
     from textattack.constraints.grammaticality import PartOfSpeech
 
@@ -78,7 +76,7 @@ def test_the_tagger_loaded_once_gives_nltks_tags(resources: Resources) -> None:
     assert PartOfSpeech()._get_pos(words[:1], words[1], words[2:]) == expected["gorgeous"]
 
 
-def test_masked_words_are_those_of_textattack_padding_to_512(mlm: Path, resources: Resources) -> None:
+def test_masked_words_are_those_of_textattack_padding_to_512(mlm, resources):
     from textattack.shared import AttackedText
     from textattack.transformations import WordSwapMaskedLM
 
@@ -104,7 +102,7 @@ def test_masked_words_are_those_of_textattack_padding_to_512(mlm: Path, resource
     assert PaddedToLongest(method="bae", **parts, **options)._bae_replacement_words(AttackedText(""), []) == []
 
 
-def test_a_model_without_masks_or_with_other_marks_is_refused(mlm: Path, resources: Resources) -> None:
+def test_a_model_without_masks_or_with_other_marks_is_refused(mlm, resources):
     from alignattn.models.words import build_tokenizer
     from alignattn.robustness.substitutes import _token_rule
 
@@ -116,7 +114,7 @@ def test_a_model_without_masks_or_with_other_marks_is_refused(mlm: Path, resourc
         _token_rule(tokenizer)
 
 
-def test_sentence_vectors_are_means_over_real_tokens_each_input_once(minilm: str, resources: Resources) -> None:
+def test_sentence_vectors_are_means_over_real_tokens_each_input_once(minilm, resources):
     from alignattn.robustness.encoders import MeanPooling
 
     model = transformers.AutoModel.from_pretrained(minilm).eval()
@@ -132,7 +130,7 @@ def test_sentence_vectors_are_means_over_real_tokens_each_input_once(minilm: str
     assert sum(rows) == 3
 
 
-def test_an_encoder_of_texts_is_asked_for_each_once() -> None:
+def test_an_encoder_of_texts_is_asked_for_each_once():
     from alignattn.robustness.encoders import CachedEncoder
 
     asked: list[str] = []
@@ -150,7 +148,7 @@ def test_an_encoder_of_texts_is_asked_for_each_once() -> None:
         {"threshold": 0.8},
     ],
 )
-def test_the_similarity_keeps_what_textattacks_own_keeps(options: dict[str, Any], resources: Resources) -> None:
+def test_the_similarity_keeps_what_textattacks_own_keeps(options, resources):
     from textattack.constraints.semantics.sentence_encoders import SentenceEncoder
     from textattack.shared import AttackedText
 
@@ -160,7 +158,7 @@ def test_the_similarity_keeps_what_textattacks_own_keeps(options: dict[str, Any]
     encoder = load_sentence_encoder(Path(resources.sentence_encoder), "cpu", torch.float32)
 
     class Stock(SentenceEncoder):
-        def encode(self, sentences: list[str]) -> torch.Tensor:
+        def encode(self, sentences):
             return torch.cat([encoder.encode([sentence]) for sentence in sentences])
 
     text = AttackedText("a gorgeous and witty movie that ends well")

@@ -6,9 +6,7 @@ In `make test` a stand-in of tensorflow_hub loads it; in `make use` the package 
 import hashlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
@@ -33,13 +31,13 @@ Encoder = Callable[[list[str]], torch.Tensor]
 
 
 @pytest.fixture(params=["stand-in", pytest.param("tensorflow", marks=pytest.mark.use)])
-def encoder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Encoder:
+def encoder(request, tmp_path, monkeypatch):
     """What tensorflow_hub loads from the encoder's address."""
     if request.param == "tensorflow":
         return saved_by_tensorflow(tmp_path, monkeypatch)
     vectors = torch.randn(BUCKETS, DIMENSION)
 
-    def encode(texts: list[str]) -> torch.Tensor:
+    def encode(texts):
         return torch.stack(
             [vectors[[crc32(word.encode()) % BUCKETS for word in text.split()]].mean(0) for text in texts]
         )
@@ -49,15 +47,15 @@ def encoder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return encode
 
 
-def saved_by_tensorflow(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Encoder:
+def saved_by_tensorflow(cache, monkeypatch):
     import tensorflow as tf
 
     class HashedWords(tf.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             self.vectors = tf.Variable(tf.random.stateless_normal([BUCKETS, DIMENSION], seed=[0, 0]))
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-        def __call__(self, texts: Any) -> Any:
+        def __call__(self, texts):
             words = tf.strings.to_hash_bucket_fast(tf.strings.split(texts), BUCKETS)
             return tf.reduce_mean(tf.gather(self.vectors, words), axis=1)
 
@@ -70,11 +68,11 @@ def saved_by_tensorflow(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Encoder
 class NeverMoved:
     model = None
 
-    def __call__(self, texts: list[Any]) -> torch.Tensor:
+    def __call__(self, texts):
         return torch.tensor([[0.2, 0.8]]).double().repeat(len(texts), 1)
 
 
-def test_what_tensorflow_hub_holds_judges_the_sentences_of_an_attack(encoder: Encoder, tmp_path: Path) -> None:
+def test_what_tensorflow_hub_holds_judges_the_sentences_of_an_attack(encoder, tmp_path):
     neighbors = tmp_path / "neighbors.parquet"
     pq.write_table(pa.table({"word": ["movie", "great"], "neighbors": [["film"], ["grand"]]}), neighbors)
     load_textattack(NLTK_DATA)

@@ -1,7 +1,6 @@
 """The wrapper that TextAttack queries: scores that no batch, padding or cache changes, of every kind of model."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,21 +12,21 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import alignattn
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import build_word_model
-from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
+from alignattn.robustness.wrapper import wrap_model
 from alignattn.utils.errors import AlignAttnError
 
 MAX_LENGTH = 32
 BATCHES = 5
 
 
-def _model(folder: Path, **fields):
+def _model(folder, **fields):
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_pretrained(folder, **fields).eval()
     enlarge_weights(model, 10)
     return model
 
 
-def _reference(model, tokenizer, texts, max_length=MAX_LENGTH) -> torch.Tensor:
+def _reference(model, tokenizer, texts, max_length=MAX_LENGTH):
     """Scores by the plainest way: one batch, padded to the longest length there is."""
     columns = [list(column) for column in zip(*texts, strict=True)] if isinstance(texts[0], tuple) else [texts]
     batch = tokenizer(*columns, padding="max_length", truncation=True, max_length=max_length, return_tensors="pt")
@@ -36,12 +35,12 @@ def _reference(model, tokenizer, texts, max_length=MAX_LENGTH) -> torch.Tensor:
 
 
 @pytest.fixture
-def wrapped(tiny_checkpoint: Path) -> TaskModelWrapper:
+def wrapped(tiny_checkpoint):
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     return wrap_model(_model(tiny_checkpoint), tokenizer, max_length=MAX_LENGTH, batch_size=BATCHES, device="cpu")
 
 
-def test_dynamic_padding_changes_no_score(wrapped: TaskModelWrapper) -> None:
+def test_dynamic_padding_changes_no_score(wrapped):
     texts = random_texts(23)
     expected = _reference(wrapped.model, wrapped.tokenizer, texts)
     assert expected[:, 0].std() > 0.01
@@ -49,7 +48,7 @@ def test_dynamic_padding_changes_no_score(wrapped: TaskModelWrapper) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
-def test_half_precision_is_for_a_gpu_and_near_single_precision(tiny_checkpoint: Path, device: str) -> None:
+def test_half_precision_is_for_a_gpu_and_near_single_precision(tiny_checkpoint, device):
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     texts = random_texts(23)
     expected = _reference(_model(tiny_checkpoint), tokenizer, texts)
@@ -58,7 +57,7 @@ def test_half_precision_is_for_a_gpu_and_near_single_precision(tiny_checkpoint: 
     torch.testing.assert_close(wrapper(texts).float(), expected, rtol=0, atol=0.02 if device == "cuda" else 1e-6)
 
 
-def test_pairs_are_scored_as_pairs_and_cut_as_in_training(wrapped: TaskModelWrapper) -> None:
+def test_pairs_are_scored_as_pairs_and_cut_as_in_training(wrapped):
     pairs = list(zip(random_texts(11), random_texts(11, seed=1), strict=True))
     pairs.append((" ".join(WORDS * 3), "the cat sees the dog"))
     torch.testing.assert_close(
@@ -71,7 +70,7 @@ def test_pairs_are_scored_as_pairs_and_cut_as_in_training(wrapped: TaskModelWrap
     assert (same[1] - same[0]).abs().max() > 1e-4
 
 
-def test_a_text_alone_has_the_scores_it_has_among_others(wrapped: TaskModelWrapper) -> None:
+def test_a_text_alone_has_the_scores_it_has_among_others(wrapped):
     texts = random_texts(17)
     together = wrapped(texts)
     wrapped.clear_cache()
@@ -79,7 +78,7 @@ def test_a_text_alone_has_the_scores_it_has_among_others(wrapped: TaskModelWrapp
     torch.testing.assert_close(alone, together, rtol=0, atol=1e-6)
 
 
-def test_rows_are_probabilities_that_textattack_leaves_alone(wrapped: TaskModelWrapper) -> None:
+def test_rows_are_probabilities_that_textattack_leaves_alone(wrapped):
     scores = wrapped(random_texts(9))
     assert scores.dtype == torch.float64
     assert not scores.is_inference()
@@ -88,12 +87,12 @@ def test_rows_are_probabilities_that_textattack_leaves_alone(wrapped: TaskModelW
 
 
 @pytest.mark.parametrize("text", ["", "1234 !!! ...", " ".join(["cat"] * 600)], ids=["empty", "digits", "600 words"])
-def test_strange_texts_have_scores(wrapped: TaskModelWrapper, text: str) -> None:
+def test_strange_texts_have_scores(wrapped, text):
     expected = _reference(wrapped.model, wrapped.tokenizer, [text])
     torch.testing.assert_close(wrapped([text]).float(), expected, rtol=0, atol=1e-6)
 
 
-def test_a_text_is_computed_once_and_batches_are_full(wrapped: TaskModelWrapper) -> None:
+def test_a_text_is_computed_once_and_batches_are_full(wrapped):
     rows = watch_inputs(wrapped.model, len)
     texts = list(dict.fromkeys(random_texts(13)))
     first = wrapped(texts * 2)
@@ -102,7 +101,7 @@ def test_a_text_is_computed_once_and_batches_are_full(wrapped: TaskModelWrapper)
     assert sum(rows) == len(texts)
 
 
-def test_texts_that_are_one_input_have_one_score_in_every_batch(wrapped: TaskModelWrapper) -> None:
+def test_texts_that_are_one_input_have_one_score_in_every_batch(wrapped):
     rows = watch_inputs(wrapped.model, len)
     scores = wrapped(["a zebra", *random_texts(9), "a quokka"])
     assert torch.equal(scores[0], scores[-1])
@@ -111,7 +110,7 @@ def test_texts_that_are_one_input_have_one_score_in_every_batch(wrapped: TaskMod
     assert rows == [1]
 
 
-def test_the_cache_keeps_the_last_used_and_no_more(tiny_checkpoint: Path) -> None:
+def test_the_cache_keeps_the_last_used_and_no_more(tiny_checkpoint):
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     wrapped = wrap_model(_model(tiny_checkpoint), tokenizer, max_length=MAX_LENGTH, cache_size=2, device="cpu")
     rows = watch_inputs(wrapped.model, len)
@@ -128,7 +127,7 @@ def test_the_cache_keeps_the_last_used_and_no_more(tiny_checkpoint: Path) -> Non
 
 
 @pytest.mark.parametrize("attention", ["soft", "aa-ct", "qvi", "aa-gan+entmax15"])
-def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint: Path, tmp_path: Path, attention: str) -> None:
+def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint, tmp_path, attention):
     model = alignattn.patch(_model(tiny_checkpoint), attention)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
@@ -139,7 +138,7 @@ def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint: Path, tmp_
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if capabilities_of(name).texts_per_row == (2,)])
-def test_a_baseline_is_wrapped_too(name: str) -> None:
+def test_a_baseline_is_wrapped_too(name):
     built = build_word_model(MODELS.load(name), random_texts(40), num_labels=3, embeddings=None, seed=0)
     model, tokenizer = built.model, built.tokenizer
     wrapped = wrap_model(model, tokenizer, max_length=MAX_LENGTH, batch_size=3, device="cpu")
@@ -149,14 +148,14 @@ def test_a_baseline_is_wrapped_too(name: str) -> None:
     torch.testing.assert_close(torch.cat([wrapped([pair]) for pair in pairs]), together, rtol=0, atol=1e-6)
 
 
-def test_token_types_that_the_model_does_not_take_are_dropped(tiny_checkpoint: Path) -> None:
+def test_token_types_that_the_model_does_not_take_are_dropped(tiny_checkpoint):
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     assert "token_type_ids" in tokenizer("a cat")
     wrapped = wrap_model(tiny_model("distilbert"), tokenizer, max_length=MAX_LENGTH, device="cpu")
     assert wrapped(["a cat"]).shape == (1, 3)
 
 
-def test_scores_that_are_not_finite_are_an_error(wrapped: TaskModelWrapper) -> None:
+def test_scores_that_are_not_finite_are_an_error(wrapped):
     torch.nn.init.constant_(wrapped.model.classifier.weight, math.nan)
     with pytest.raises(AlignAttnError, match="not finite"):
         wrapped(["a cat"])
@@ -171,13 +170,13 @@ def test_scores_that_are_not_finite_are_an_error(wrapped: TaskModelWrapper) -> N
         ({"max_length": 32, "cache_size": -1}, "cache size -1"),
     ],
 )
-def test_options_out_of_range_are_refused(tiny_checkpoint: Path, options: dict, message: str) -> None:
+def test_options_out_of_range_are_refused(tiny_checkpoint, options, message):
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     with pytest.raises(AlignAttnError, match=message):
         wrap_model(_model(tiny_checkpoint), tokenizer, **options)
 
 
-def test_a_regression_is_refused(tiny_checkpoint: Path) -> None:
+def test_a_regression_is_refused(tiny_checkpoint):
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     with pytest.raises(AlignAttnError, match="choose a task with classes"):
         wrap_model(_model(tiny_checkpoint, num_labels=1), tokenizer, max_length=MAX_LENGTH)

@@ -1,7 +1,6 @@
 """Tasks as data: every shipped file, a user's own, and every mistake in one."""
 
 import json
-from pathlib import Path
 
 import pytest
 from task_rows import make_rows, write_rows
@@ -29,7 +28,7 @@ sources:
 
 
 @pytest.fixture
-def own_task(tmp_path: Path) -> Path:
+def own_task(tmp_path):
     """The file of a user's own task, whose rows lie beside it."""
     path = tmp_path / "own-task.yaml"
     path.write_text(OWN)
@@ -41,7 +40,7 @@ def own_task(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", sorted(CATALOG.iterdir()), ids=lambda path: path.name)
-def test_every_shipped_file_is_whole(path: Path) -> None:
+def test_every_shipped_file_is_whole(path):
     task = read_definition(path)
     assert (task.name, task) == (path.stem, TASKS[path.stem])
     assert get_task(task.name.upper()) is TASKS[task.name]
@@ -54,7 +53,7 @@ SHARES = ("length_third", "planetoid")
 """Fields of tasks that share a folder with others."""
 
 
-def test_a_task_has_its_folder_for_itself() -> None:
+def test_a_task_has_its_folder_for_itself():
     # But for those that are parts of another, and graphs, which are a file each.
     whole = [task for task in TASKS.values() if not any(hasattr(task, name) and getattr(task, name) for name in SHARES)]
     assert len({task.sources.folder for task in whole}) == len(whole)
@@ -95,7 +94,7 @@ def test_a_task_has_its_folder_for_itself() -> None:
         (OWN, "", "must hold lines of NAME: VALUE"),
     ],
 )
-def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, old: str, new: str, mistake: str) -> None:
+def test_a_mistake_in_a_file_is_one_line(tmp_path, old, new, mistake):
     path = tmp_path / "own.yaml"
     assert old in OWN
     path.write_text(OWN.replace(old, new))
@@ -118,46 +117,45 @@ def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, old: str, new: str, mis
         ("kind: question-answering\ncolumns: [a]", "columns is no field of this kind"),
     ],
 )
-def test_every_kind_says_what_is_wrong_with_its_fields(tmp_path: Path, content: str, mistake: str) -> None:
+def test_every_kind_says_what_is_wrong_with_its_fields(tmp_path, content, mistake):
     path = tmp_path / "own.yaml"
     path.write_text(content)
     with pytest.raises(AlignAttnError, match=mistake):
         read_definition(path)
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_are_told_at_once(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("kind: text-classification\nlabel: y\nmetrics: accuracy")
     with pytest.raises(AlignAttnError, match=r"metrics should be .*; text_columns is missing; label is no field"):
         read_definition(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(AlignAttnError, match=r"there is no file .*own.yaml"):
         get_task(str(tmp_path / "own.yaml"))
 
 
-def test_files_of_a_task_lie_beside_it_wherever_the_command_runs(own_task: Path, monkeypatch, tmp_path: Path) -> None:
+def test_files_of_a_task_lie_beside_it_wherever_the_command_runs(own_task, monkeypatch, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     rows = load_rows(get_task(f"../{own_task.name}"))
-    assert rows.train is not None
     assert (len(rows.train), len(rows.evaluation["validation"])) == (12, 12)
 
 
-def test_a_split_without_a_file_is_named(own_task: Path) -> None:
+def test_a_split_without_a_file_is_named(own_task):
     own_task.write_text(OWN.replace(", validation: rows/dev.jsonl", ""))
     with pytest.raises(AlignAttnError, match=r"has no 'validation' split \(there: train\): add its file to sources"):
         load_rows(get_task(str(own_task)))
 
 
-def test_a_task_without_sources_asks_for_them(own_task: Path) -> None:
+def test_a_task_without_sources_asks_for_them(own_task):
     own_task.write_text(OWN[: OWN.index("sources")])
     with pytest.raises(AlignAttnError, match=r"give --data_dir DIR with train.parquet$"):
         load_rows(get_task(str(own_task)))
 
 
-def test_a_users_own_tasks_are_trained_on_and_shifted_to(own_task: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_users_own_tasks_are_trained_on_and_shifted_to(own_task, tiny_checkpoint, tmp_path):
     (tmp_path / "other.yml").write_text(OWN)
     words = f"domain-shift --pair {own_task}-{tmp_path}/other.yml --model {tiny_checkpoint} --attention soft"
     words += f" --output_dir {tmp_path}/out --max_length 32 --num_train_epochs 1 --disable_tqdm true --use_cpu true"
@@ -170,18 +168,18 @@ def test_a_users_own_tasks_are_trained_on_and_shifted_to(own_task: Path, tiny_ch
     assert len(read_back.evaluation["validation"]) == 12
 
 
-def test_the_texts_of_a_users_own_task_are_inspected(own_task: Path) -> None:
+def test_the_texts_of_a_users_own_task_are_inspected(own_task):
     task, rows = load_texts(InspectOptions(model="any", task=str(own_task), max_eval_samples=5))
     assert (task.name, len(rows)) == ("own-task", 5)
 
 
-def test_a_mistake_in_a_file_of_a_pair_is_told(own_task: Path, tmp_path: Path) -> None:
+def test_a_mistake_in_a_file_of_a_pair_is_told(own_task, tmp_path):
     (tmp_path / "other.yaml").write_text("kind: text-classification")
     with pytest.raises(AlignAttnError, match=r"other\.yaml: metrics is missing; text_columns is missing"):
         parse_pair(f"snli-{tmp_path}/other.yaml")
 
 
-def test_a_model_of_mnli_is_evaluated_on_the_diagnostics(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_model_of_mnli_is_evaluated_on_the_diagnostics(tiny_checkpoint, tmp_path):
     made = make_rows(TASKS["ax"], 12)
     named = [row | {"label": TASKS["ax"].labels[row["label"]]} for row in made]
     train, diagnostics = write_rows(tmp_path / "mnli.jsonl", made), write_rows(tmp_path / "ax.jsonl", named)
@@ -192,6 +190,6 @@ def test_a_model_of_mnli_is_evaluated_on_the_diagnostics(tiny_checkpoint: Path, 
     assert list(metrics["validation"]) == ["matthews_correlation"]
 
 
-def test_the_diagnostics_are_not_trained_on(tmp_path: Path) -> None:
+def test_the_diagnostics_are_not_trained_on(tmp_path):
     with pytest.raises(AlignAttnError, match="task 'ax' has no rows to train on: give those of mnli as --train_file"):
         load_rows(TASKS["ax"])

@@ -1,13 +1,11 @@
 """Rows that are drawn: every class has its share, and every run the same rows."""
 
-from pathlib import Path
-
 import datasets
 import numpy as np
 import pytest
 
 from alignattn.tasks import TASKS
-from alignattn.tasks.rows import Rows, load_user_rows, max_samples, with_validation_share
+from alignattn.tasks.rows import load_user_rows, max_samples, with_validation_share
 from alignattn.tasks.sampling import sample_rows
 from alignattn.tasks.task import FIRST
 from alignattn.tasks.task_types import TextClassification
@@ -16,14 +14,14 @@ from alignattn.utils.errors import AlignAttnError
 TASK = TextClassification(name="t", text_columns=("a",), labels=("x", "y", "z"), metrics=("accuracy",))
 
 
-def rows_of(*counts: int) -> datasets.Dataset:
+def rows_of(*counts):
     """A data set sorted by its labels."""
     labels = np.repeat(np.arange(len(counts)), counts)
     return datasets.Dataset.from_dict({"a": [f"text {n}" for n in range(len(labels))], "label": labels})
 
 
 @pytest.mark.parametrize("count", [3, 7, 10, 50, 99])
-def test_each_class_has_its_share(count: int) -> None:
+def test_each_class_has_its_share(count):
     sizes = np.array([70, 27, 3])
     drawn = sample_rows(TASK, rows_of(*sizes), count)
     assert len(drawn) == len(set(drawn)) == count
@@ -33,21 +31,21 @@ def test_each_class_has_its_share(count: int) -> None:
     assert (np.abs(shares - count * sizes / 100)[: 2 if count < 50 else 3] < 2).all()
 
 
-def test_the_draw_is_the_same_again_and_not_the_first_rows() -> None:
+def test_the_draw_is_the_same_again_and_not_the_first_rows():
     dataset = rows_of(50, 50)
     drawn = sample_rows(TASK, dataset, 20)
     assert (sample_rows(TASK, dataset, 20) == drawn).all()
     assert not (drawn == np.arange(20)).all()
 
 
-def test_scores_and_questions_are_drawn_without_classes() -> None:
+def test_scores_and_questions_are_drawn_without_classes():
     scores = datasets.Dataset.from_dict({"a": list("abcdef"), "label": [0.5, 1.0, 2.0, 3.0, 4.0, 5.0]})
     regression = TextClassification(name="t", text_columns=("a",), metrics=("pearson",))
     assert len(sample_rows(regression, scores, 4)) == 4
     assert len(sample_rows(TASKS["squad"], datasets.Dataset.from_dict({"id": list("abcdef")}), 4)) == 4
 
 
-def test_max_samples_draws_or_takes_the_first() -> None:
+def test_max_samples_draws_or_takes_the_first():
     dataset = rows_of(6, 6)
     assert max_samples(TASK, dataset, 4, FIRST)["a"][:] == [f"text {n}" for n in range(4)]
     assert sorted(max_samples(TASK, dataset, 4)["label"][:]) == [0, 0, 1, 1]
@@ -58,16 +56,14 @@ def test_max_samples_draws_or_takes_the_first() -> None:
 
 
 @pytest.fixture
-def own_rows(tmp_path: Path) -> Rows[TextClassification]:
+def own_rows(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("text,label\n" + "".join(f"row {n},{'a' if n < 80 else 'b'}\n" for n in range(100)))
     return load_user_rows(path, None, ["text"], "label")
 
 
-def test_a_share_of_the_training_rows_is_for_evaluation(own_rows: Rows[TextClassification]) -> None:
+def test_a_share_of_the_training_rows_is_for_evaluation(own_rows):
     rows = with_validation_share(own_rows, 0.1)
-    assert rows.train is not None
-    assert own_rows.train is not None
     validation = rows.evaluation["validation"]
     assert np.bincount(validation["label"][:]).tolist() == [8, 2]
     assert sorted([*rows.train["text"], *validation["text"]]) == sorted(own_rows.train["text"])
@@ -75,11 +71,10 @@ def test_a_share_of_the_training_rows_is_for_evaluation(own_rows: Rows[TextClass
     assert rows.task.evaluation_splits == ("validation",)
 
 
-def test_a_class_of_one_row_is_trained_on(tmp_path: Path) -> None:
+def test_a_class_of_one_row_is_trained_on(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("text,label\nu,a\nv,a\nw,a\nx,a\ny,b\n")
     rows = with_validation_share(load_user_rows(path, None, ["text"], "label"), 0.6)
-    assert rows.train is not None
     assert set(rows.train["label"]) == {0, 1}
     path.write_text("text,label\nu,a\ny,b\n")
     with pytest.raises(AlignAttnError, match="--validation_share"):

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -38,7 +37,7 @@ ROWS = 24
 
 @pytest.fixture
 def rows_file(tmp_path):
-    def write(task: str, *changed: tuple[int, dict]) -> Path:
+    def write(task, *changed):
         rows = make_rows(TASKS[task], ROWS)
         for index, values in changed:
             rows[index] |= values
@@ -49,7 +48,7 @@ def rows_file(tmp_path):
 
 @pytest.fixture
 def finetune(tiny_checkpoint, tmp_path):
-    def run(train: Path, *words: str) -> int:
+    def run(train, *words):
         return main(
             f"finetune --model {tiny_checkpoint} --train_file {train} --validation_file {train} "
             f"--output_dir {tmp_path / 'run'} --num_train_epochs 2 --per_device_train_batch_size 8 "
@@ -60,24 +59,24 @@ def finetune(tiny_checkpoint, tmp_path):
     return run
 
 
-def is_part(task) -> bool:
+def is_part(task):
     """Whether a task takes but a third of the rows of another."""
     return bool(getattr(task, "length_third", ""))
 
 
-def windows_of(task: str) -> tuple[str, ...]:
+def windows_of(task):
     return ("--doc_stride", "8") if task.startswith("squad") else ()
 
 
-def result_of(tmp_path: Path) -> dict:
+def result_of(tmp_path):
     return json.loads((tmp_path / "run" / "results.json").read_text())
 
 
-def predictions_of(tmp_path: Path) -> list[dict]:
+def predictions_of(tmp_path):
     return pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
 
 
-def test_every_kind_has_a_task_and_rows_of_the_tests() -> None:
+def test_every_kind_has_a_task_and_rows_of_the_tests():
     of_own_files, of_files = (
         {"multi-label-classification"},
         {"image-to-text", "node-classification", "text2text-generation", "visual-question-answering"},
@@ -86,7 +85,7 @@ def test_every_kind_has_a_task_and_rows_of_the_tests() -> None:
 
 
 @pytest.mark.parametrize("name", TASK_TYPES)
-def test_a_kind_is_called_as_its_records_say(name) -> None:
+def test_a_kind_is_called_as_its_records_say(name):
     record = TASK_TYPES.load(name)
     assert record.kind == name
     assert isinstance(processor_for(record), TaskProcessor)
@@ -101,12 +100,12 @@ def test_a_kind_is_called_as_its_records_say(name) -> None:
         ([], []),
     ],
 )
-def test_the_rows_of_test_have_no_part_in_a_training_that_has_others(splits, watched) -> None:
+def test_the_rows_of_test_have_no_part_in_a_training_that_has_others(splits, watched):
     for task in (TASKS["agnews"], TASKS["squad"], TASKS["cora"]):
         assert processor_class(task).splits_in_training(splits) == watched
 
 
-def test_the_rows_of_test_are_evaluated_once_at_the_end(tmp_path) -> None:
+def test_the_rows_of_test_are_evaluated_once_at_the_end(tmp_path):
     folder = tmp_path / "data" / "ag_news"
     folder.mkdir(parents=True)
     for split in ("train", "test"):
@@ -122,7 +121,7 @@ def test_the_rows_of_test_are_evaluated_once_at_the_end(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.kind in MAKERS and not is_part(task)])
-def test_rows_of_every_task_go_from_their_file_to_scores(name, tiny_checkpoint, tmp_path) -> None:
+def test_rows_of_every_task_go_from_their_file_to_scores(name, tiny_checkpoint, tmp_path):
     made = make_rows(TASKS[name], ROWS)
     file = write_rows(tmp_path / "rows.jsonl", made)
     rows = load_task_files(TASKS[name], file, file)
@@ -148,7 +147,7 @@ def test_rows_of_every_task_go_from_their_file_to_scores(name, tiny_checkpoint, 
 
 
 @pytest.mark.parametrize("task", ["hellaswag", "swag"])
-def test_multiple_choice(task, rows_file, finetune, tmp_path) -> None:
+def test_multiple_choice(task, rows_file, finetune, tmp_path):
     assert finetune(rows_file(task), "--task", task, "--attention", "aa-ct", "--max_length", "32") == 0
     result, rows = result_of(tmp_path), predictions_of(tmp_path)
     assert result["metrics"]["validation"]["accuracy"] == pytest.approx(
@@ -160,7 +159,7 @@ def test_multiple_choice(task, rows_file, finetune, tmp_path) -> None:
     assert model.alignattn.config.alignment == "ct"
 
 
-def test_the_beginning_of_swags_endings_is_read_with_the_ending(tiny_checkpoint, tmp_path) -> None:
+def test_the_beginning_of_swags_endings_is_read_with_the_ending(tiny_checkpoint, tmp_path):
     (row,) = make_rows(TASKS["swag"], 1)
     rows = load_task_files(TASKS["swag"], write_rows(tmp_path / "swag.jsonl", [row]), None)
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
@@ -170,7 +169,7 @@ def test_the_beginning_of_swags_endings_is_read_with_the_ending(tiny_checkpoint,
     assert [tokenizer.decode(ids) for ids in encoded[0]["input_ids"]] == expected
 
 
-def test_tagging(rows_file, finetune, tmp_path) -> None:
+def test_tagging(rows_file, finetune, tmp_path):
     words = ("--task", "msra", "--max_length", "32", "--num_train_epochs", "40", "--attention", "soft")
     assert finetune(rows_file("msra"), *words) == 0
     result, rows = result_of(tmp_path), predictions_of(tmp_path)
@@ -181,7 +180,7 @@ def test_tagging(rows_file, finetune, tmp_path) -> None:
     assert model.config.id2label == {0: "O", 1: "B-ANIMAL"}
 
 
-def test_a_conll_file_needs_no_other_option(finetune, tmp_path) -> None:
+def test_a_conll_file_needs_no_other_option(finetune, tmp_path):
     path = tmp_path / "own.conll"
     lines = [
         "\n".join(f"{token} X {tag}" for token, tag in zip(row["tokens"], row["ner_tags"], strict=True))
@@ -201,7 +200,7 @@ def test_a_conll_file_needs_no_other_option(finetune, tmp_path) -> None:
         (None, ("0", "1", "2"), {"token_accuracy"}),
     ],
 )
-def test_class_numbers_have_the_names_of_their_feature(names, expected, metrics, finetune, tmp_path) -> None:
+def test_class_numbers_have_the_names_of_their_feature(names, expected, metrics, finetune, tmp_path):
     tag = Value("int64") if names is None else ClassLabel(names=names)
     rows = {"words": [sentence(3) for _ in range(ROWS)], "pos": [[0, 1, 2]] * ROWS}
     features = Features({"words": List(Value("string")), "pos": List(tag)})
@@ -214,7 +213,7 @@ def test_class_numbers_have_the_names_of_their_feature(names, expected, metrics,
 
 
 @pytest.mark.parametrize("task", ["squad", "squadv2"])
-def test_question_answering(task, rows_file, finetune, tmp_path) -> None:
+def test_question_answering(task, rows_file, finetune, tmp_path):
     file = rows_file(task)
     words = ("--task", task, "--attention", "aa-ct", "--max_length", "32", "--doc_stride", "8", "--n_best_size", "5")
     assert finetune(file, *words, "--eval_strategy", "epoch") == 0
@@ -261,7 +260,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("task", BAD)
-def test_bad_rows_are_named_and_refused(task, rows_file, finetune, tmp_path, capsys) -> None:
+def test_bad_rows_are_named_and_refused(task, rows_file, finetune, tmp_path, capsys):
     for values, problem in BAD[task]:
         file = rows_file(task, (6, values))
         assert finetune(file, "--task", task) == 2
@@ -273,7 +272,7 @@ def test_bad_rows_are_named_and_refused(task, rows_file, finetune, tmp_path, cap
 
 
 @pytest.mark.parametrize("task", BAD)
-def test_bad_rows_are_left_out_counted_and_listed(task, rows_file, finetune, tmp_path, capsys) -> None:
+def test_bad_rows_are_left_out_counted_and_listed(task, rows_file, finetune, tmp_path, capsys):
     changes = [(3 * index + 1, values) for index, (values, _) in enumerate(BAD[task])]
     words = ("--task", task, "--skip_bad_rows", "--max_length", "32", *windows_of(task), "--num_train_epochs", "1")
     assert finetune(rows_file(task, *changes), *words) == 0
@@ -288,7 +287,7 @@ def test_bad_rows_are_left_out_counted_and_listed(task, rows_file, finetune, tmp
     assert f"left out of train: {len(changes)} bad row(s), listed in results.json" in capsys.readouterr().out
 
 
-def test_bad_rows_of_own_texts_are_left_out(finetune, tmp_path) -> None:
+def test_bad_rows_of_own_texts_are_left_out(finetune, tmp_path):
     path = tmp_path / "own.csv"
     rows = [(" ".join(sentence(4)), "yes" if number % 2 else "no") for number in range(ROWS)]
     rows[2], rows[5] = ("", "maybe"), (rows[5][0], "")
@@ -303,14 +302,14 @@ def test_bad_rows_of_own_texts_are_left_out(finetune, tmp_path) -> None:
     assert all(len(row["probabilities"]) == 2 for row in predictions_of(tmp_path))
 
 
-def test_files_with_bad_rows_alone_are_refused(finetune, tmp_path, capsys) -> None:
+def test_files_with_bad_rows_alone_are_refused(finetune, tmp_path, capsys):
     path = tmp_path / "own.csv"
     path.write_text("text,label\n,yes\n,no\n")
     assert finetune(path, "--text_columns", "text", "--skip_bad_rows") == 2
     assert f"{path} has no good row, the first: column 'text' is empty" in capsys.readouterr().err
 
 
-def test_label_smoothing_needs_classes(rows_file, finetune, capsys) -> None:
+def test_label_smoothing_needs_classes(rows_file, finetune, capsys):
     assert finetune(rows_file("squad"), "--task", "squad", "--label_smoothing_factor", "0.1") == 2
     assert "task 'squad' has no classes to smooth" in capsys.readouterr().err
 
@@ -318,9 +317,7 @@ def test_label_smoothing_needs_classes(rows_file, finetune, capsys) -> None:
 @pytest.mark.parametrize(
     ("option", "value"), [("label_smoothing_factor", "0.1"), ("laplace", "true"), ("r_drop_weight", "1")]
 )
-def test_what_takes_one_class_a_row_for_right_is_not_for_questions_with_several_answers(
-    option: str, value: str
-) -> None:
+def test_what_takes_one_class_a_row_for_right_is_not_for_questions_with_several_answers(option, value):
     training = resolve(TrainingOptions, {"output_dir": "run", option: value})
     answered = replace(TASKS["vqav2"], labels=("yes", "no"))  # as it is once its rows are read
     assert f"--{option}: task 'vqav2' has no class" in training.reason_unsupported(answered)
@@ -328,13 +325,13 @@ def test_what_takes_one_class_a_row_for_right_is_not_for_questions_with_several_
 
 
 @pytest.mark.parametrize("task", ["cora", "easyvqacaptions"])
-def test_rows_without_a_length_have_no_order_by_it(task: str) -> None:
+def test_rows_without_a_length_have_no_order_by_it(task):
     training = resolve(TrainingOptions, {"output_dir": "run", "train_sampling_strategy": "group_by_length"})
     assert f"rows of task {task!r} are no sequences" in training.reason_unsupported(TASKS[task])
     assert not training.reason_unsupported(TASKS["mrpc"])
 
 
-def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path) -> None:
+def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path):
     for task, splits in (("swag", ("train", "validation")), ("hellaswag", ("validation",))):
         folder = tmp_path / "data" / task
         folder.mkdir(parents=True)
@@ -357,7 +354,7 @@ def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("task", ["msra", "squad", "hellaswag"])
-def test_all_rows_are_scored_in_order_whatever_is_chosen_for_training(task, rows_file, finetune, tmp_path) -> None:
+def test_all_rows_are_scored_in_order_whatever_is_chosen_for_training(task, rows_file, finetune, tmp_path):
     file = rows_file(task)
     # At a learning rate of 0 the order of the training rows changes nothing.
     words = ("--max_length", "32", *windows_of(task), "--num_train_epochs", "1", "--learning_rate", "0")
@@ -371,7 +368,7 @@ def test_all_rows_are_scored_in_order_whatever_is_chosen_for_training(task, rows
     assert predictions[0] == predictions[1]
 
 
-def test_a_class_number_is_never_taken_for_another_tag(finetune, tmp_path, capsys) -> None:
+def test_a_class_number_is_never_taken_for_another_tag(finetune, tmp_path, capsys):
     train = write_rows(tmp_path / "train.jsonl", make_rows(TASKS["msra"], ROWS))
     words = ("--tokens_column", "tokens", "--label_column", "ner_tags", "--max_length", "32")
     numbered = write_rows(tmp_path / "numbered.jsonl", [{"tokens": ["a", "cat"], "ner_tags": [0, 1]}])
@@ -383,7 +380,7 @@ def test_a_class_number_is_never_taken_for_another_tag(finetune, tmp_path, capsy
     assert rows.train["ner_tags"][0] == list(rows.task.labels)
 
 
-def test_the_best_checkpoint_is_chosen_by_the_first_of_two_splits(tiny_checkpoint, tmp_path) -> None:
+def test_the_best_checkpoint_is_chosen_by_the_first_of_two_splits(tiny_checkpoint, tmp_path):
     folder = tmp_path / "data" / "msra_ner"
     folder.mkdir(parents=True)
     for split in ("train", "test"):
@@ -409,14 +406,14 @@ def test_the_best_checkpoint_is_chosen_by_the_first_of_two_splits(tiny_checkpoin
         ("--task squad --max_length 32 --doc_stride 32", "--doc_stride 32"),
     ],
 )
-def test_mistakes_are_one_line(words, message, rows_file, finetune, tmp_path, capsys) -> None:
+def test_mistakes_are_one_line(words, message, rows_file, finetune, tmp_path, capsys):
     file = rows_file("squad" if "squad" in words else "msra")
     assert finetune(file, *words.split()) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run" / "results.json").exists()
 
 
-def test_what_is_attacked_are_the_good_rows_of_the_run(tiny_checkpoint, tmp_path) -> None:
+def test_what_is_attacked_are_the_good_rows_of_the_run(tiny_checkpoint, tmp_path):
     folder = tmp_path / "data" / "glue" / "sst2"
     folder.mkdir(parents=True)
     texts = [" ".join(sentence(4)) for _ in range(ROWS)]

@@ -2,9 +2,7 @@
 
 import datetime
 import json
-from collections.abc import Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -13,7 +11,6 @@ import pytest
 
 from alignattn.tasks import TASKS, MultipleChoice, TextClassification, get_task
 from alignattn.tasks.rows import (
-    Rows,
     load_rows,
     load_task_files,
     load_user_rows,
@@ -27,7 +24,7 @@ TRUE = ["neg", "pos", "pos", "neg"]
 """The classes of four rows."""
 
 
-def named_file(path: Path, names: Sequence[str], labels: Sequence[str | int | None], *, in_list: bool = False) -> Path:
+def named_file(path, names, labels, *, in_list=False):
     """Write texts whose class numbers have names, as `datasets` keeps them; an integer is written as it is."""
     numbers: list[Any] = [names.index(label) if isinstance(label, str) else label for label in labels]
     feature: Any = datasets.ClassLabel(names=list(names))
@@ -39,39 +36,39 @@ def named_file(path: Path, names: Sequence[str], labels: Sequence[str | int | No
     return path
 
 
-def csv_file(path: Path, labels: Sequence[Any]) -> Path:
+def csv_file(path, labels):
     pd.DataFrame({"text": texts(labels), "label": labels}).to_csv(path, index=False)
     return path
 
 
-def json_file(path: Path, labels: Sequence[Any]) -> Path:
+def json_file(path, labels):
     path.write_text("\n".join(json.dumps({"text": "a", "label": label}) for label in labels))
     return path
 
 
-def texts(labels: Sequence[Any]) -> list[str]:
+def texts(labels):
     return [f"text {number}" for number in range(len(labels))]
 
 
-def load(train: Path, validation: Path | None = None, *, skip: bool = False) -> Rows[TextClassification]:
+def load(train, validation=None, *, skip=False):
     return load_user_rows(train, validation, ["text"], "label", skip_bad_rows=skip)
 
 
-def names_of(rows: Rows[Any], split: str) -> list[str]:
+def names_of(rows, split):
     """The classes of the rows of a split, by name."""
     dataset = rows.train if split == "train" else rows.evaluation[split]
     assert dataset is not None
     return [rows.task.labels[number] for number in dataset[rows.task.label_column]]
 
 
-def refusal(train: Path, validation: Path | None = None, *, skip: bool = False) -> str:
+def refusal(train, validation=None, *, skip=False):
     with pytest.raises(AlignAttnError) as caught:
         load(train, validation, skip=skip)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("in_list", [False, True])
-def test_numbers_mean_their_names_whatever_their_order(tmp_path: Path, in_list: bool) -> None:
+def test_numbers_mean_their_names_whatever_their_order(tmp_path, in_list):
     train = named_file(tmp_path / "train.parquet", CLASSES, TRUE, in_list=in_list)
     validation = named_file(tmp_path / "val.parquet", CLASSES[::-1], TRUE, in_list=in_list)
     rows = load(train, validation)
@@ -79,14 +76,14 @@ def test_numbers_mean_their_names_whatever_their_order(tmp_path: Path, in_list: 
     assert (names_of(rows, "train"), names_of(rows, "validation")) == (TRUE, TRUE)
 
 
-def test_a_file_says_the_order_of_its_classes_and_those_without_a_row(tmp_path: Path) -> None:
+def test_a_file_says_the_order_of_its_classes_and_those_without_a_row(tmp_path):
     rows = load(named_file(tmp_path / "train.parquet", ["pos", "other", "neg"], TRUE))
     assert rows.task.labels == ("pos", "other", "neg")
     assert names_of(rows, "train") == TRUE
 
 
 @pytest.mark.parametrize("is_named", ["train", "validation"])
-def test_written_names_meet_names_of_numbers(tmp_path: Path, is_named: str) -> None:
+def test_written_names_meet_names_of_numbers(tmp_path, is_named):
     files = {
         split: named_file(tmp_path / f"{split}.parquet", CLASSES[::-1], TRUE)
         if split == is_named
@@ -98,7 +95,7 @@ def test_written_names_meet_names_of_numbers(tmp_path: Path, is_named: str) -> N
 
 
 @pytest.mark.parametrize("named", ["train", "validation"])
-def test_numbers_beside_names_are_read_by_these_and_said(tmp_path: Path, capsys, named: str) -> None:
+def test_numbers_beside_names_are_read_by_these_and_said(tmp_path, capsys, named):
     has_names = named_file(tmp_path / "names.parquet", CLASSES[::-1], TRUE)
     # In the order of the other file, 0 is pos.
     numbers = csv_file(tmp_path / "numbers.csv", [1, 0, 0, 1])
@@ -111,14 +108,14 @@ def test_numbers_beside_names_are_read_by_these_and_said(tmp_path: Path, capsys,
 
 @pytest.mark.parametrize("named", ["train", "validation"])
 @pytest.mark.parametrize("skip", [False, True])
-def test_numbers_out_of_range_beside_names_are_refused(tmp_path: Path, named: str, skip: bool) -> None:
+def test_numbers_out_of_range_beside_names_are_refused(tmp_path, named, skip):
     has_names = named_file(tmp_path / "names.parquet", CLASSES, TRUE)
     numbers = csv_file(tmp_path / "numbers.csv", [1, 2, 2, 1])
     message = refusal(*((has_names, numbers) if named == "train" else (numbers, has_names)), skip=skip)
     assert all(part in message for part in (str(has_names), str(numbers), "0 = neg, 1 = pos", "1, 2"))
 
 
-def test_names_that_are_numbers_are_names(tmp_path: Path) -> None:
+def test_names_that_are_numbers_are_names(tmp_path):
     stars = ["1", "2", "3"]
     true = ["1", "3", "2", "1"]
     train = named_file(tmp_path / "train.parquet", stars, true)
@@ -128,7 +125,7 @@ def test_names_that_are_numbers_are_names(tmp_path: Path) -> None:
     assert "either.csv" in message
 
 
-def test_rows_without_a_class_stay_so(tmp_path: Path) -> None:
+def test_rows_without_a_class_stay_so(tmp_path):
     train = named_file(tmp_path / "train.parquet", CLASSES, [-1, *TRUE])
     validation = named_file(tmp_path / "val.parquet", CLASSES[::-1], [*TRUE, -1])
     rows = load(train, validation)
@@ -138,14 +135,14 @@ def test_rows_without_a_class_stay_so(tmp_path: Path) -> None:
     assert load(train, numbers).dropped == {"train": 1, "validation": 1}
 
 
-def test_a_missing_class_is_a_row_without_a_label(tmp_path: Path) -> None:
+def test_a_missing_class_is_a_row_without_a_label(tmp_path):
     path = named_file(tmp_path / "train.parquet", CLASSES, [*TRUE, None])
     assert "row 5: it has no label" in refusal(path)
     assert names_of(load(path, skip=True), "train") == TRUE
 
 
 @pytest.mark.parametrize("name", ["rte", "mnli", "agnews"])
-def test_a_shipped_task_reads_numbers_by_name(tmp_path: Path, name: str) -> None:
+def test_a_shipped_task_reads_numbers_by_name(tmp_path, name):
     task: Any = TASKS[name]
     true = [*task.labels, task.labels[0]]
     path = tmp_path / "rows.parquet"
@@ -163,7 +160,7 @@ def test_a_shipped_task_reads_numbers_by_name(tmp_path: Path, name: str) -> None
         load_task_files(task, path, None)
 
 
-def test_a_task_of_a_file_reads_all_its_splits_by_name(tmp_path: Path, capsys) -> None:
+def test_a_task_of_a_file_reads_all_its_splits_by_name(tmp_path, capsys):
     named_file(tmp_path / "train.parquet", CLASSES, TRUE)
     named_file(tmp_path / "val.parquet", CLASSES[::-1], [-1, *TRUE])
     csv_file(tmp_path / "names.csv", TRUE)
@@ -188,19 +185,19 @@ STARS = TextClassification(name="stars", text_columns=("text",), labels=("1", "2
 
 
 @pytest.mark.parametrize("write", [csv_file, json_file])
-def test_a_task_whose_classes_are_named_by_numbers(tmp_path: Path, write: Any) -> None:
+def test_a_task_whose_classes_are_named_by_numbers(tmp_path, write):
     for name, labels in {"named": [1, 2, 3], "numbered": [0, 1, 2]}.items():
         path = write(tmp_path / name, labels).rename(tmp_path / f"{name}.{'csv' if write is csv_file else 'jsonl'}")
         assert names_of(load_task_files(STARS, path, None), "train") == ["1", "2", "3"]
 
 
-def test_numbers_that_may_be_names_are_refused(tmp_path: Path) -> None:
+def test_numbers_that_may_be_names_are_refused(tmp_path):
     with pytest.raises(AlignAttnError, match=r"1, 2.*'stars'"):
         load_task_files(STARS, json_file(tmp_path / "rows.jsonl", [1, 2]), None)
     assert names_of(load_task_files(STARS, csv_file(tmp_path / "rows.csv", [1, 2]), None), "train") == ["1", "2"]
 
 
-def test_endings_whose_numbers_are_called_one_and_two(tmp_path: Path) -> None:
+def test_endings_whose_numbers_are_called_one_and_two(tmp_path):
     task = MultipleChoice(name="own", context_column="c", ending_columns=("e", "f"), labels=("A", "B"))
     features = dict.fromkeys("cef", datasets.Value("string")) | {"label": datasets.ClassLabel(names=["1", "2"])}
     columns = {column: ["x", "y"] for column in "cef"} | {"label": [1, 0]}
@@ -208,7 +205,7 @@ def test_endings_whose_numbers_are_called_one_and_two(tmp_path: Path) -> None:
     assert names_of(load_task_files(task, tmp_path / "rows.parquet", None), "train") == ["B", "A"]
 
 
-def test_labels_of_several_are_read_by_the_names_for_yes_and_no(tmp_path: Path) -> None:
+def test_labels_of_several_are_read_by_the_names_for_yes_and_no(tmp_path):
     for name, words in {"train": ["no", "yes"], "val": ["yes", "no"]}.items():
         feature = datasets.ClassLabel(names=words)
         columns = {"text": ["u", "v"], "a": [words.index("yes"), words.index("no")], "b": [words.index("no")] * 2}
@@ -216,11 +213,10 @@ def test_labels_of_several_are_read_by_the_names_for_yes_and_no(tmp_path: Path) 
         datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / f"{name}.parquet")
     files = tmp_path / "train.parquet", tmp_path / "val.parquet"
     rows = load_task_files(user_multi_label_task(files[0], ["text"], ["a", "b"]), *files)
-    assert rows.train is not None
     assert rows.train[:] == rows.evaluation["validation"][:] == {"text": ["u", "v"], "a": [1, 0], "b": [0, 0]}
 
 
-def test_tags_are_read_by_name(tmp_path: Path) -> None:
+def test_tags_are_read_by_name(tmp_path):
     tags = [["B-PER", "O"], ["O", "O"]]
     for name, names in {"train": ["O", "B-PER"], "val": ["B-PER", "O"]}.items():
         feature = datasets.List(datasets.ClassLabel(names=names))
@@ -233,7 +229,7 @@ def test_tags_are_read_by_name(tmp_path: Path) -> None:
     assert rows.evaluation["validation"]["tags"][:] == tags
 
 
-def test_a_list_of_one_is_that_label(tmp_path: Path) -> None:
+def test_a_list_of_one_is_that_label(tmp_path):
     path = json_file(tmp_path / "rows.jsonl", [[label] for label in TRUE])
     assert names_of(load(path), "train") == TRUE
     assert names_of(load_task_files(OWN, path, None), "train") == TRUE
@@ -241,7 +237,7 @@ def test_a_list_of_one_is_that_label(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", [["pos", "neg"], {"name": "pos"}, b"pos", datetime.date(2020, 1, 1)])
 @pytest.mark.parametrize("is_declared", [False, True])
-def test_labels_that_are_no_labels_are_refused_with_their_row(tmp_path: Path, label: Any, is_declared: bool) -> None:
+def test_labels_that_are_no_labels_are_refused_with_their_row(tmp_path, label, is_declared):
     path = tmp_path / "rows.parquet"
     empty = None if not isinstance(label, list) else ["pos"]
     pd.DataFrame({"text": ["u", "v"], "label": [empty, label]}).to_parquet(path)
@@ -252,7 +248,7 @@ def test_labels_that_are_no_labels_are_refused_with_their_row(tmp_path: Path, la
     assert ("row 2" in message and "--label_column" in message) if empty else "no good row" in message
 
 
-def test_other_rows_stay_where_one_has_several_labels(tmp_path: Path) -> None:
+def test_other_rows_stay_where_one_has_several_labels(tmp_path):
     rows = load(json_file(tmp_path / "rows.jsonl", [["pos"], ["pos", "neg"], {"a": 1}, "neg", []]), skip=True)
     assert names_of(rows, "train") == ["pos", "neg"]
     assert [bad.row for bad in rows.bad_rows["train"]] == [2, 3, 5]
@@ -272,38 +268,35 @@ def test_other_rows_stay_where_one_has_several_labels(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("write", [csv_file, json_file])
-def test_codes_and_names_stay_as_written(
-    tmp_path: Path, labels: list[str], classes: tuple[str, ...], write: Any
-) -> None:
+def test_codes_and_names_stay_as_written(tmp_path, labels, classes, write):
     path = tmp_path / ("rows.csv" if write is csv_file else "rows.jsonl")
     rows = load(write(path, labels), path)
     assert rows.task.labels == classes
     if classes:
         assert names_of(rows, "train") == names_of(rows, "validation") == labels
     else:
-        assert rows.train is not None
         assert rows.train["label"][:] == list(map(float, labels))
 
 
-def test_decimals_of_parquet_are_numbers(tmp_path: Path) -> None:
+def test_decimals_of_parquet_are_numbers(tmp_path):
     pd.DataFrame({"text": ["u", "v"], "label": [Decimal("1"), Decimal("0")]}).to_parquet(tmp_path / "rows.parquet")
     assert load(tmp_path / "rows.parquet").task.labels == ("0", "1")
 
 
 @pytest.mark.parametrize(("train", "label"), [(["1", "2"], "01"), (["01", "02"], "1")])
-def test_codes_of_another_length_are_other_classes(tmp_path: Path, train: list[str], label: str) -> None:
+def test_codes_of_another_length_are_other_classes(tmp_path, train, label):
     message = refusal(csv_file(tmp_path / "train.csv", train), csv_file(tmp_path / "val.csv", [label]))
     assert "val.csv, row 1" in message
 
 
 @pytest.mark.parametrize("label", ["01", "1_0", "0x1", "1e0", "True"])
-def test_a_task_of_numbers_refuses_what_only_a_parser_takes(tmp_path: Path, label: str) -> None:
+def test_a_task_of_numbers_refuses_what_only_a_parser_takes(tmp_path, label):
     with pytest.raises(AlignAttnError, match=f"row 2: label '{label}'"):
         load_task_files(OWN, csv_file(tmp_path / "rows.csv", ["0", label]), None)
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
-def test_integers_with_a_gap_are_classes(tmp_path: Path, capsys, form: str) -> None:
+def test_integers_with_a_gap_are_classes(tmp_path, capsys, form):
     path = tmp_path / f"rows.{form}"
     frame = pd.DataFrame({"text": texts(range(5)), "label": [1.0, 0.0, None, 1.0, 0.0]})
     if form == "jsonl":
@@ -319,12 +312,12 @@ def test_integers_with_a_gap_are_classes(tmp_path: Path, capsys, form: str) -> N
     assert str(path) in capsys.readouterr().err
 
 
-def test_a_gap_in_the_validation_file_alone(tmp_path: Path) -> None:
+def test_a_gap_in_the_validation_file_alone(tmp_path):
     train, validation = csv_file(tmp_path / "train.csv", [0, 1]), csv_file(tmp_path / "val.csv", [1.0, None, 0.0])
     assert names_of(load(train, validation, skip=True), "validation") == ["1", "0"]
 
 
-def test_whole_scores_are_scores_and_look_like_classes(tmp_path: Path, capsys) -> None:
+def test_whole_scores_are_scores_and_look_like_classes(tmp_path, capsys):
     path = csv_file(tmp_path / "rows.csv", [1.0, 2.0, 4.0])
     assert load(path).task.is_regression
     assert str(path) in capsys.readouterr().err
@@ -334,7 +327,7 @@ def test_whole_scores_are_scores_and_look_like_classes(tmp_path: Path, capsys) -
     assert capsys.readouterr().err == ""
 
 
-def test_a_decimal_comma_is_hinted_at(tmp_path: Path, capsys) -> None:
+def test_a_decimal_comma_is_hinted_at(tmp_path, capsys):
     rows = load(csv_file(tmp_path / "rows.csv", ["1,5", "2,0", "1,000"]))
     assert rows.task.labels == ("1,000", "1,5", "2,0")
     said = capsys.readouterr().err
@@ -348,7 +341,7 @@ def test_a_decimal_comma_is_hinted_at(tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize("marker", ["-", "NA", "unsup", "None", "?"])
-def test_a_class_that_may_mark_no_label_is_named_and_counted(tmp_path: Path, capsys, marker: str) -> None:
+def test_a_class_that_may_mark_no_label_is_named_and_counted(tmp_path, capsys, marker):
     path = csv_file(tmp_path / "rows.csv", ["pos", marker, "neg", marker])
     assert marker in load(path).task.labels
     said = capsys.readouterr().err
@@ -356,7 +349,7 @@ def test_a_class_that_may_mark_no_label_is_named_and_counted(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize("labels", [["pos", "neg"], ["+", "-"], [1, -1], [-1, 0, 1], ["a-b", "c"]])
-def test_usual_classes_are_not_hinted_at(tmp_path: Path, capsys, labels: list[Any]) -> None:
+def test_usual_classes_are_not_hinted_at(tmp_path, capsys, labels):
     load(csv_file(tmp_path / "rows.csv", labels))
     assert capsys.readouterr().err == ""
 
@@ -364,7 +357,7 @@ def test_usual_classes_are_not_hinted_at(tmp_path: Path, capsys, labels: list[An
 @pytest.mark.parametrize(
     "twin", ["cafe\u0301", "caf\u00e9\u200b", "\ufeffcaf\u00e9", '"caf\u00e9"', "Caf\u00e9", "\u2018caf\u00e9\u2019"]
 )
-def test_classes_that_look_alike_are_named_and_counted(tmp_path: Path, capsys, twin: str) -> None:
+def test_classes_that_look_alike_are_named_and_counted(tmp_path, capsys, twin):
     name = "caf\u00e9"
     path = json_file(tmp_path / "rows.jsonl", [name, twin, twin, "tea"])
     assert set(load(path).task.labels) == {name, twin, "tea"}

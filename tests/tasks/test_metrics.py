@@ -9,7 +9,6 @@ from sklearn import metrics as sk
 
 from alignattn.tasks import TASKS, LabelledTask, VisualQuestionAnswering
 from alignattn.tasks.metrics import METRICS, compute_metrics, score
-from alignattn.tasks.task import MetricName
 from alignattn.tasks.user_labels import (
     USER_BINARY_METRICS,
     USER_CLASSIFICATION_METRICS,
@@ -21,7 +20,7 @@ PREDICTED = [1, 0, 1, 1, 0]
 TRUE = [1, 0, 0, 1, 1]  # two true positives, one true negative, one false positive, one false negative
 
 
-def logits_for(classes: list[int], num_labels: int = 2) -> np.ndarray:
+def logits_for(classes, num_labels=2):
     return np.eye(num_labels)[classes] - 0.5
 
 
@@ -29,21 +28,21 @@ def logits_for(classes: list[int], num_labels: int = 2) -> np.ndarray:
     ("name", "value"),
     [("accuracy", 3 / 5), ("f1", 2 / 3), ("macro_f1", (2 / 3 + 1 / 2) / 2), ("matthews_correlation", 1 / 6)],
 )
-def test_classification_by_hand(name: MetricName, value: float) -> None:
+def test_classification_by_hand(name, value):
     assert score(name, PREDICTED, TRUE) == pytest.approx(value, abs=1e-12)
 
 
 @pytest.mark.parametrize(("name", "value"), [("pearson", 3 / sqrt(2 * 42 / 9)), ("spearmanr", 1.0)])
-def test_correlation_by_hand(name: MetricName, value: float) -> None:
+def test_correlation_by_hand(name, value):
     assert score(name, [1.0, 2.0, 3.0], [1.0, 2.0, 4.0]) == pytest.approx(value, abs=1e-12)
 
 
-def test_macro_f1_counts_classes_alike_and_a_missed_one_as_0() -> None:
+def test_macro_f1_counts_classes_alike_and_a_missed_one_as_0():
     predicted, true = [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 2]
     assert score("macro_f1", predicted, true) == pytest.approx((1 + 2 / 3 + 0) / 3, abs=1e-12)
 
 
-def test_classification_tasks_against_sklearn() -> None:
+def test_classification_tasks_against_sklearn():
     generator = np.random.default_rng(0)
     logits, labels = generator.normal(size=(200, 2)), generator.integers(0, 2, size=200)
     predicted = (logits[:, 1] > logits[:, 0]).astype(int)
@@ -55,12 +54,12 @@ def test_classification_tasks_against_sklearn() -> None:
     )
 
 
-def test_three_classes() -> None:
+def test_three_classes():
     logits = logits_for([0, 1, 2, 2], num_labels=3)
     assert compute_metrics(TASKS["mnli"], logits, [0, 1, 2, 1]) == {"accuracy": 0.75}
 
 
-def test_stsb_against_scipy_with_ties() -> None:
+def test_stsb_against_scipy_with_ties():
     generator = np.random.default_rng(1)
     logits, labels = generator.normal(size=(100, 1)).round(1), generator.integers(0, 6, size=100) * 1.0
     expected = {
@@ -71,55 +70,50 @@ def test_stsb_against_scipy_with_ties() -> None:
     assert compute_metrics(TASKS["stsb"], logits[:, 0], labels) == pytest.approx(expected, abs=1e-12)
 
 
-def test_scores_keep_double_precision() -> None:
+def test_scores_keep_double_precision():
     close = np.array([1.0, 2.0, 4.0]) * 1e-10 + 1.0  # one and the same number in float32
     scores = compute_metrics(TASKS["stsb"], close, [1.0, 2.0, 3.0])
     assert scores["pearson"] == pytest.approx(3 / sqrt(2 * 42 / 9), abs=1e-5)
 
 
-def test_half_precision_outputs_are_scored() -> None:
+def test_half_precision_outputs_are_scored():
     assert compute_metrics(TASKS["sst2"], logits_for(PREDICTED).astype(np.float16), TRUE) == {"accuracy": 0.6}
 
 
 @pytest.mark.parametrize("task", ["cola", "stsb"])
-def test_constant_predictions_score_zero(task: str) -> None:
+def test_constant_predictions_score_zero(task):
     logits = np.ones((4, TASKS[task].num_labels))
     assert set(compute_metrics(TASKS[task], logits, [0, 1, 1, 0]).values()) == {0.0}
 
 
 @pytest.mark.parametrize("name", ["pearson", "spearmanr", "matthews_correlation"])
 @pytest.mark.parametrize("predicted", [[0, 1, 1], [1, 1, 1]])
-def test_correlation_with_constant_labels_is_undefined(name: MetricName, predicted: list[int]) -> None:
+def test_correlation_with_constant_labels_is_undefined(name, predicted):
     assert np.isnan(score(name, predicted, [1, 1, 1]))
 
 
-def test_f1_of_a_class_that_is_nowhere_is_undefined() -> None:
+def test_f1_of_a_class_that_is_nowhere_is_undefined():
     assert np.isnan(score("f1", [0, 0], [0, 0]))
     assert score("f1", [0, 1], [0, 0]) == 0
 
 
-def test_no_predicted_positive_scores_zero_f1() -> None:
+def test_no_predicted_positive_scores_zero_f1():
     assert compute_metrics(TASKS["mrpc"], logits_for([0, 0]), [1, 0]) == {"accuracy": 0.5, "f1": 0.0}
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_metric_of_nothing_raises(name: MetricName) -> None:
+def test_metric_of_nothing_raises(name):
     with pytest.raises(AlignAttnError, match=f"{name} needs at least"):
         score(name, [], [])
 
 
-def test_no_rows_raise() -> None:
-    with pytest.raises(AlignAttnError, match="accuracy needs at least 1 rows and got 0"):
-        compute_metrics(TASKS["sst2"], np.zeros((0, 2)), np.zeros(0, dtype=int))
-
-
-def test_correlation_of_one_row_raises() -> None:
+def test_correlation_of_one_row_raises():
     with pytest.raises(AlignAttnError, match="pearson needs at least 2 rows and got 1"):
         compute_metrics(TASKS["stsb"], np.zeros((1, 1)), np.zeros(1))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_outputs_that_diverged_are_not_scored(bad: float) -> None:
+def test_outputs_that_diverged_are_not_scored(bad):
     logits = logits_for(PREDICTED)
     logits[2, 0] = bad
     with pytest.raises(AlignAttnError, match="hold NaN or infinity"):
@@ -130,12 +124,12 @@ def test_outputs_that_diverged_are_not_scored(bad: float) -> None:
     ("task", "shape"),
     [("mnli", (5, 2)), ("mrpc", (5,)), ("stsb", (5, 2)), ("mrpc", (4, 2)), ("stsb", (4, 1))],
 )
-def test_wrong_shapes_raise(task: str, shape: tuple[int, ...]) -> None:
+def test_wrong_shapes_raise(task, shape):
     with pytest.raises(ValueError, match=r"logits|shape"):
         compute_metrics(TASKS[task], np.zeros(shape), TRUE)
 
 
-def test_every_task_has_its_metrics() -> None:
+def test_every_task_has_its_metrics():
     # The official accuracy of questions about images is of ten answers a row, and not of a label.
     labelled = [
         task

@@ -1,8 +1,6 @@
 """Several labels at once: a column for each, a logistic loss, F1 as scikit-learn has it."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,7 +24,7 @@ LABELS = ("toxic", "rude", "threat")
 
 @pytest.mark.parametrize("num_rows", [1, 7, 300])
 @pytest.mark.filterwarnings("error")
-def test_scores_against_scikit_learn(num_rows: int) -> None:
+def test_scores_against_scikit_learn(num_rows):
     generator = np.random.default_rng(num_rows)
     for share in (0.0, 0.1, 0.5, 1.0):
         labels, predictions = (generator.random((2, num_rows, 4)) < share).astype(np.int64)
@@ -38,7 +36,7 @@ def test_scores_against_scikit_learn(num_rows: int) -> None:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Path:
+def rows(tmp_path):
     """Whether a text has each of three words, written in ways that a file may have."""
     generator = np.random.default_rng(0)
     lines = ["comment," + ",".join(LABELS)]
@@ -52,7 +50,7 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_run_of_several_labels(tiny_checkpoint: Path, rows: Path, tmp_path: Path) -> None:
+def test_a_run_of_several_labels(tiny_checkpoint, rows, tmp_path):
     folder = tmp_path / "run"
     words = (
         f"finetune --model {tiny_checkpoint} --train_file {rows} --validation_share 0.25 --text_columns comment "
@@ -113,7 +111,7 @@ def test_a_run_of_several_labels(tiny_checkpoint: Path, rows: Path, tmp_path: Pa
         (",1,0,0", "row 1: column 'comment' is empty"),
     ],
 )
-def test_rows_that_say_neither_are_one_line(tmp_path: Path, line: str, part: str) -> None:
+def test_rows_that_say_neither_are_one_line(tmp_path, line, part):
     path = tmp_path / "comments.csv"
     path.write_text(f"comment,{','.join(LABELS)}\n{line}\n")
     with pytest.raises(AlignAttnError, match=part):
@@ -124,13 +122,13 @@ def test_rows_that_say_neither_are_one_line(tmp_path: Path, line: str, part: str
     ("columns", "part"),
     [(("comment", "rude"), "named twice"), (("rude", "rude"), "named twice"), (("a", "b"), "no column")],
 )
-def test_columns_that_cannot_be_are_one_line(rows: Path, columns: tuple[str, ...], part: str) -> None:
+def test_columns_that_cannot_be_are_one_line(rows, columns, part):
     with pytest.raises(AlignAttnError, match=part):
         load_task_files(user_multi_label_task(rows, ["comment"], columns), rows, None)
 
 
 @pytest.mark.parametrize("words", ["--tokens_column t", "--text_columns a --task mrpc"], ids=["tags", "a task"])
-def test_several_label_columns_are_of_texts(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_label_columns_are_of_texts(words, capsys):
     given = "finetune --model x --output_dir o --train_file rows.jsonl --label_column a b"
     assert main([*given.split(), *words.split()]) == 2
     assert "_column" in capsys.readouterr().err
@@ -140,7 +138,7 @@ def test_several_label_columns_are_of_texts(words: str, capsys: pytest.CaptureFi
     ("change", "part"),
     [({}, None), ({"label_columns": ["a"]}, "two or more"), ({"metrics": ["f1"]}, "metrics f1 are none of")],
 )
-def test_a_task_of_several_labels_may_be_a_file(tmp_path: Path, change: dict[str, Any], part: str | None) -> None:
+def test_a_task_of_several_labels_may_be_a_file(tmp_path, change, part):
     path = tmp_path / "comments.yaml"
     content = {"kind": "multi-label-classification", "text_columns": ["comment"], "label_columns": list(LABELS)}
     path.write_text(yaml.safe_dump(content | change))

@@ -26,7 +26,7 @@ pytest_plugins = ["robustness_fixtures"]
 
 
 @pytest.fixture(scope="module")
-def run_folder(shallow_minilm: Path, shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(shallow_minilm, shared_data, tmp_path_factory):
     """The encoder, shortly fine-tuned on SST-2."""
     folder = tmp_path_factory.mktemp("runs") / "sst2-aa-ct"
     words = (
@@ -39,14 +39,14 @@ def run_folder(shallow_minilm: Path, shared_data: Path, tmp_path_factory: pytest
 
 
 @pytest.fixture
-def words(run_folder: Path, mlm: Path, shallow_minilm: Path) -> list[str]:
+def words(run_folder, mlm, shallow_minilm):
     return (
         f"robustness --run {run_folder} --num_examples 3 --max_length 64 --sentence_encoder {shallow_minilm} "
         f"--neighbors {NEIGHBORS} --mlm {mlm} --nltk_data {NLTK_DATA}"
     ).split()
 
 
-def _another_model(run: Path, folder: Path, lines: int = 1) -> Path:
+def _another_model(run, folder, lines=1):
     """A copy of a run whose files are those of another model, by their digest: they end in more empty lines."""
     shutil.copytree(run, folder)
     with (folder / "tokenizer.json").open("a") as file:
@@ -54,12 +54,12 @@ def _another_model(run: Path, folder: Path, lines: int = 1) -> Path:
     return folder
 
 
-def table_of(folder: Path) -> list[dict]:
+def table_of(folder):
     (table,) = json.loads((folder / "robustness.json").read_text())["tables"]
     return table["summaries"]
 
 
-def test_every_recipe_from_a_run_to_the_table_and_the_page(words, tmp_path, capsys) -> None:
+def test_every_recipe_from_a_run_to_the_table_and_the_page(words, tmp_path, capsys):
     folder = tmp_path / "out"
     assert main([*words, "--output_dir", str(folder)]) == 0
     printed = capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_every_recipe_from_a_run_to_the_table_and_the_page(words, tmp_path, caps
     assert "<html" in page.read_text()
 
 
-def test_merged_shards_are_the_whole_run(words, tmp_path, capsys) -> None:
+def test_merged_shards_are_the_whole_run(words, tmp_path, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     words = [*words, "--recipes", "textbugger"]
     assert main([*words, "--output_dir", str(whole)]) == 0
@@ -94,7 +94,7 @@ def test_merged_shards_are_the_whole_run(words, tmp_path, capsys) -> None:
     assert table_of(parts) == table_of(whole)
 
 
-def test_a_merge_says_what_is_missing(words, tmp_path, capsys) -> None:
+def test_a_merge_says_what_is_missing(words, tmp_path, capsys):
     folder = tmp_path / "out"
     merge = ["robustness", "--merge", "--output_dir", str(folder)]
     assert main(merge) == 2
@@ -109,7 +109,7 @@ def test_a_merge_says_what_is_missing(words, tmp_path, capsys) -> None:
     assert "holds no finished attacks" in printed.err
 
 
-def test_what_is_wrong_with_the_last_run_is_known_before_the_first_attack(words, run_folder, tmp_path, capsys) -> None:
+def test_what_is_wrong_with_the_last_run_is_known_before_the_first_attack(words, run_folder, tmp_path, capsys):
     other = tmp_path / "broken"
     shutil.copytree(run_folder, other)
     (other / WEIGHTS).unlink()
@@ -124,7 +124,7 @@ STRANGE_TEXTS = ("1234 , 5 !!! ...", "", "?!", "a good movie " * 200)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_counts_strange_rows(recipe, run_folder, resources, tmp_path) -> None:
+def test_every_recipe_counts_strange_rows(recipe, run_folder, resources, tmp_path):
     wrapper = wrap_model(
         AutoModelForSequenceClassification.from_pretrained(run_folder),
         AutoTokenizer.from_pretrained(run_folder),
@@ -146,9 +146,7 @@ def test_every_recipe_counts_strange_rows(recipe, run_folder, resources, tmp_pat
     assert (records[4].outcome, records[4].error) == ("skipped", "label 7 is none of the model's 2 classes")
 
 
-def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(
-    words, run_folder, tmp_path, capsys
-) -> None:
+def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(words, run_folder, tmp_path, capsys):
     runs = [tmp_path / name / "seed-1" for name in ("soft", "aa-ct")]
     for lines, run in enumerate(runs, 1):
         _another_model(run_folder, run, lines)
@@ -172,14 +170,14 @@ def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(
     assert len(table_of(folder)) == 1
 
 
-def test_the_folder_of_several_seeds_is_told_from_that_of_one(words, run_folder, tmp_path, capsys) -> None:
+def test_the_folder_of_several_seeds_is_told_from_that_of_one(words, run_folder, tmp_path, capsys):
     seed = tmp_path / "runs" / "seed-2"
     shutil.copytree(run_folder, seed)
     assert main(["robustness", "--run", str(seed.parent), *words[3:]]) == 2
     assert f"give the folder of a seed, such as {seed}" in capsys.readouterr().err
 
 
-def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
+def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path):
     runs = [tmp_path / name / "mrpc" / "seed-1" for name in ("old", "new")]
     for lines, run in enumerate(runs, 1):
         _another_model(run_folder, run, lines)
@@ -208,30 +206,28 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
         ("--half_precision", "--half_precision is for CUDA"),
     ],
 )
-def test_mistakes_are_one_line(changes, message, words, tmp_path, monkeypatch, capsys) -> None:
+def test_mistakes_are_one_line(changes, message, words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main([*words, *changes.split(), "--output_dir", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.glob("out/*/*.jsonl"))
 
 
-def test_a_regression_is_no_target(minilm, shared_data, tmp_path, capsys) -> None:
+def test_a_regression_is_no_target(minilm, shared_data, tmp_path, capsys):
     words = f"robustness --model {minilm} --task stsb --data_dir {shared_data} --output_dir {tmp_path / 'out'}"
     local = f"--neighbors {NEIGHBORS} --sentence_encoder {minilm} --mlm {minilm}"
     assert main([*words.split(), *local.split()]) == 2
     assert "task 'stsb' has no such classes" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_there_is_said_once(tmp_path, capsys, shared_data) -> None:
+def test_a_model_that_is_not_there_is_said_once(tmp_path, capsys, shared_data):
     words = f"robustness --model {tmp_path / 'none'} --task sst2 --data_dir {shared_data} --recipes textbugger"
     local = f"--neighbors {NEIGHBORS} --output_dir {tmp_path / 'out'}"
     assert main([*words.split(), *local.split()]) == 2
     assert capsys.readouterr().err.splitlines()[-1].count("cannot load the model") == 1
 
 
-def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(
-    run_folder, minilm, tmp_path, capsys
-) -> None:
+def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(run_folder, minilm, tmp_path, capsys):
     rows = {"sentence": ["a fine movie", "", "1234 !!!", "a dull , awful movie"], "label": [1, 1, 0, 7]}
     (tmp_path / "glue" / "sst2").mkdir(parents=True)
     pq.write_table(pa.table(rows), tmp_path / "glue" / "sst2" / "validation.parquet")
@@ -250,7 +246,7 @@ def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(
     assert summary["failed"] + summary["succeeded"] + summary["skipped"] == 2
 
 
-def test_what_is_recorded_otherwise_is_known_before_the_first_attack(words, tmp_path, capsys) -> None:
+def test_what_is_recorded_otherwise_is_known_before_the_first_attack(words, tmp_path, capsys):
     words = [*words, "--num_examples", "1", "--output_dir", str(tmp_path / "out")]
     assert main([*words, "--recipes", "textbugger"]) == 0
     capsys.readouterr()
@@ -259,7 +255,7 @@ def test_what_is_recorded_otherwise_is_known_before_the_first_attack(words, tmp_
     assert not list(tmp_path.glob("out/*/textfooler*"))
 
 
-def test_a_run_keeps_its_folder_although_another_call_names_one_like_it(words, run_folder, tmp_path) -> None:
+def test_a_run_keeps_its_folder_although_another_call_names_one_like_it(words, run_folder, tmp_path):
     alike = _another_model(run_folder, tmp_path / "other" / run_folder.parent.name / run_folder.name)
     rest = [*words[3:], "--num_examples", "1", "--recipes", "textbugger", "--output_dir", str(tmp_path / "out")]
     assert main(["robustness", "--run", str(run_folder), *rest]) == 0
@@ -272,7 +268,7 @@ def test_a_run_keeps_its_folder_although_another_call_names_one_like_it(words, r
     assert len(table_of(tmp_path / "out")) == 2
 
 
-def test_a_model_is_the_same_wherever_its_folder_lies(words, run_folder, tmp_path, capsys) -> None:
+def test_a_model_is_the_same_wherever_its_folder_lies(words, run_folder, tmp_path, capsys):
     copies = [shutil.copytree(run_folder, tmp_path / machine / "run") for machine in ("one", "two")]
     folder = tmp_path / "out"
     options = [*words[3:], "--num_examples", "2", "--recipes", "textbugger", "--output_dir", str(folder)]
@@ -294,7 +290,7 @@ def test_a_model_is_the_same_wherever_its_folder_lies(words, run_folder, tmp_pat
     assert f"--run {moved} and --run {copies[1]} are the same model" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_an_output_folder_that_is_a_file_is_known_first(words, tmp_path, capsys) -> None:
+def test_an_output_folder_that_is_a_file_is_known_first(words, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert main([*words, "--output_dir", str(tmp_path / "file")]) == 2
     refused = f"alignattn: --output_dir {tmp_path / 'file'} is a file: give another folder"

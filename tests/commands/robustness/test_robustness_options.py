@@ -4,7 +4,6 @@ Nothing here needs TextAttack or any data: the options are refused before either
 """
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -21,13 +20,13 @@ TWO_DEFAULTS = re.compile(r"\(default[^()]*(\([^()]*\)[^()]*)*\)\.? \(default:")
 
 
 @pytest.fixture
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_folder(tmp_path, monkeypatch):
     """The current folder; what a command wrote by an empty name would lie here."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def refusal(words, capsys):
     capsys.readouterr()
     assert main(words) == 2
     captured = capsys.readouterr()
@@ -37,7 +36,7 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("option", ["run", *ATTACK_PATHS])
-def test_an_empty_value_of_an_attack_is_refused_at_once(option, empty_folder, capsys) -> None:
+def test_an_empty_value_of_an_attack_is_refused_at_once(option, empty_folder, capsys):
     words = f"robustness {ATTACK}".split()
     expected = f"--{option} is empty: give a value, or leave it out"
     assert refusal([*words, f"--{option}", ""], capsys) == expected
@@ -57,12 +56,12 @@ def test_an_empty_value_of_an_attack_is_refused_at_once(option, empty_folder, ca
         (["--merge", "--output_dir", ""], "--output_dir is empty: give a value, or leave it out"),
     ],
 )
-def test_an_empty_value_of_any_subcommand_is_refused_at_once(words, expected, empty_folder, capsys) -> None:
+def test_an_empty_value_of_any_subcommand_is_refused_at_once(words, expected, empty_folder, capsys):
     assert refusal(["robustness", *words], capsys) == expected
     assert not list(empty_folder.iterdir())
 
 
-def test_an_empty_value_of_a_config_file_is_refused_too(empty_folder, capsys) -> None:
+def test_an_empty_value_of_a_config_file_is_refused_too(empty_folder, capsys):
     words = ["finetune", "--model", "missing", "--task", "sst2", "--output_dir", "out", "--config"]
     assert refusal([*words, ""], capsys) == "--config is empty: give a value, or leave it out"
     config = empty_folder / "config.yaml"
@@ -71,27 +70,27 @@ def test_an_empty_value_of_a_config_file_is_refused_too(empty_folder, capsys) ->
 
 
 @pytest.mark.parametrize("option", ["word_vectors", "neighbors", "mlm"])
-def test_an_empty_path_given_in_python_is_no_traceback(option) -> None:
+def test_an_empty_path_given_in_python_is_no_traceback(option):
     with pytest.raises(AlignAttnError, match=f"--{option}"):
         AttackOptions(**{option: ""}).resources()
 
 
 @pytest.mark.parametrize("option", ["num_examples", "max_length", "batch_size"])
 @pytest.mark.parametrize("number", [0, -3])
-def test_a_number_below_one_is_refused_at_once(option, number, empty_folder, capsys) -> None:
+def test_a_number_below_one_is_refused_at_once(option, number, empty_folder, capsys):
     words = f"robustness {ATTACK} --{option} {number}".split()
     assert refusal(words, capsys) == f"--{option} {number} must be at least 1"
     assert not list(empty_folder.iterdir())
 
 
-def test_attacks_are_counted_by_one_name(empty_folder, capsys) -> None:
+def test_attacks_are_counted_by_one_name(empty_folder, capsys):
     assert "--max_eval_samples" in refusal(f"robustness {ATTACK} --max_eval_samples 4".split(), capsys)
     words = "reproduce table3 --tasks rte --num_seeds 1 --max_eval_samples 9 --num_examples 4 --dry_run"
     assert main(words.split()) == 0
 
 
 @pytest.mark.parametrize("command", HELPS, ids="-".join)
-def test_the_help_gives_a_default_once_and_none_that_is_none(command, capsys) -> None:
+def test_the_help_gives_a_default_once_and_none_that_is_none(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*command, "--help"])
     assert ended.value.code == 0
@@ -101,7 +100,7 @@ def test_the_help_gives_a_default_once_and_none_that_is_none(command, capsys) ->
     assert "(default: None)" not in text
 
 
-def test_the_help_gives_defaults_that_are_values(capsys) -> None:
+def test_the_help_gives_defaults_that_are_values(capsys):
     with pytest.raises(SystemExit):
         main(["robustness", "--help"])
     text = " ".join(capsys.readouterr().out.split())

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from functools import partial
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
 import pytest
 from robustness_helpers import run_robustness
@@ -23,7 +21,7 @@ VOID = {"meta", "input"}
 NASTY = "<script>alert('x')</script> & \"quoted\" </article>"
 
 
-def line(index: int = 0, **fields: Any) -> dict[str, Any]:
+def line(index=0, **fields):
     return {
         "index": index,
         "recipe": "textfooler",
@@ -42,29 +40,29 @@ def line(index: int = 0, **fields: Any) -> dict[str, Any]:
     }
 
 
-def skipped(index: int, **fields: Any) -> dict[str, Any]:
+def skipped(index, **fields):
     nothing = {"perturbed": None, "perturbed_scores": None, "queries": 1, "words_changed": 0}
     return line(index, outcome="skipped", **{**nothing, **fields})
 
 
-def failed(index: int) -> dict[str, Any]:
+def failed(index):
     return line(index, outcome="failed", perturbed_scores=[0.4, 0.6])
 
 
-def save(folder: Path, *lines: dict[str, Any], end: str = "") -> Path:
+def save(folder, *lines, end=""):
     path = folder / "results.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in lines) + end, encoding="utf-8")
     return path
 
 
-def records_of(folder: Path, *lines: dict[str, Any]) -> list[Any]:
+def records_of(folder, *lines):
     return read_examples(save(folder, *lines))
 
 
 class Page(HTMLParser):
     """What a browser would make of a page: the texts by the tags they stand in; it must be well nested."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page):
         super().__init__()
         self.open: list[str] = []
         self.texts: dict[str, list[str]] = {}
@@ -73,15 +71,15 @@ class Page(HTMLParser):
         self.close()
         assert self.open == []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open and data.strip():
             self.texts.setdefault(self.open[-1], []).append(data.strip())
 
@@ -233,7 +231,7 @@ def test_the_command_prints_what_is_asked_for(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("labels", "name"), [(["bad", "good"], "good"), ([], "1")])
-def test_classes_have_the_names_of_the_header(labels, name, made: Path, tmp_path, capsys):
+def test_classes_have_the_names_of_the_header(labels, name, made, tmp_path, capsys):
     path = save(tmp_path, line(0))
     header = json.loads((made / "attacks/aa-ct/textbugger.json").read_text())
     path.with_suffix(".json").write_text(json.dumps(header | {"labels": labels}))

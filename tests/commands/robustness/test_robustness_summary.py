@@ -5,7 +5,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ LOCAL = {"words": "counterfitted_neighbors.parquet (sha256 12ab)", "sentence enc
 ORIGINAL = {"words": "counter-fitted vectors", "sentence encoder": "USE"}
 
 
-def _settings(**fields: Any) -> AttackSettings:
+def _settings(**fields):
     given = {
         "run": "runs/a",
         "model": "a",
@@ -31,7 +30,7 @@ def _settings(**fields: Any) -> AttackSettings:
     return AttackSettings(**given | fields)
 
 
-def _record(outcome: str, queries: int = 1, words: int = 10, changed: int = 0, error: str | None = None) -> Any:
+def _record(outcome, queries=1, words=10, changed=0, error=None):
     return AttackRecord(
         index=0,
         recipe="textfooler",
@@ -49,7 +48,7 @@ def _record(outcome: str, queries: int = 1, words: int = 10, changed: int = 0, e
     )
 
 
-def _run(*records: AttackRecord, **fields: Any) -> AttackRun:
+def _run(*records, **fields):
     versions = {"textattack": "0.3.11"}
     header = AttackHeader(_settings(**fields), WHOLE, len(records), 872, (3, 5), "12ab", versions, ())
     return AttackRun(Path("a.jsonl"), header, tuple(records))
@@ -67,7 +66,7 @@ MIXED = (
 )
 
 
-def test_recipes_of_different_parts_share_a_table_and_its_caption_names_all() -> None:
+def test_recipes_of_different_parts_share_a_table_and_its_caption_names_all():
     swaps = {"word_swaps": "lists", "sentence_encoder": "minilm"}
     language_model = {"sentence_encoder": "minilm", "masked_language_model": "bert"}
     runs = [_run(*MIXED, recipe="textbugger", resources=swaps), _run(*MIXED, recipe="bae", resources=language_model)]
@@ -81,7 +80,7 @@ def test_recipes_of_different_parts_share_a_table_and_its_caption_names_all() ->
 
 
 @pytest.mark.parametrize("change", [{"max_length": 64}, {"seed": 7}, {"num_examples": 20}, {"precision": "float16"}])
-def test_attacks_made_differently_are_never_in_one_table(change: dict[str, Any]) -> None:
+def test_attacks_made_differently_are_never_in_one_table(change):
     tables = tabulate(
         [summarise_attacks(run) for run in (_run(*MIXED), _run(*MIXED, **change), _run(*MIXED, task="rte"))]
     )
@@ -90,7 +89,7 @@ def test_attacks_made_differently_are_never_in_one_table(change: dict[str, Any])
     assert tables[0].caption != tables[1].caption
 
 
-def test_counts_and_shares_of_hand_made_records() -> None:
+def test_counts_and_shares_of_hand_made_records():
     summary = summarise_attacks(_run(*MIXED))
     assert (summary.failed, summary.succeeded, summary.skipped, summary.errors) == (3, 2, 3, 1)
     assert summary.failed_share == pytest.approx(3 / 5)
@@ -104,7 +103,7 @@ def test_counts_and_shares_of_hand_made_records() -> None:
 
 
 @pytest.mark.parametrize("errors", [0, 2])
-def test_nothing_has_no_share(errors: int) -> None:
+def test_nothing_has_no_share(errors):
     skipped = [_record("skipped", error="x" if number < errors else None) for number in range(2)]
     summary = summarise_attacks(_run(*skipped))
     assert (summary.failed, summary.succeeded, summary.skipped, summary.errors) == (0, 0, 2, errors)
@@ -116,12 +115,12 @@ def test_nothing_has_no_share(errors: int) -> None:
     assert table.render().splitlines()[3].split()[4] == "-"
 
 
-def test_no_records_at_all() -> None:
+def test_no_records_at_all():
     summary = summarise_attacks(_run())
     assert (summary.failed, summary.failed_share_of_all, summary.accuracy_before) == (0, None, None)
 
 
-def test_all_failed_and_all_succeeded() -> None:
+def test_all_failed_and_all_succeeded():
     failed, succeeded = (summarise_attacks(_run(*[_record(outcome)] * 4)) for outcome in ("failed", "succeeded"))
     assert (failed.failed_share, failed.accuracy_under_attack, failed.words_changed_share) == (1, 1, None)
     assert (succeeded.failed_share, succeeded.accuracy_under_attack, succeeded.words_changed_share) == (0, 0, 0)
@@ -132,7 +131,7 @@ def test_all_failed_and_all_succeeded() -> None:
     assert failed.interval.low == pytest.approx(4 / (4 + z * z))
 
 
-def test_a_text_without_words_has_no_share_of_them() -> None:
+def test_a_text_without_words_has_no_share_of_them():
     summary = summarise_attacks(
         _run(_record("succeeded", words=0, changed=0), _record("succeeded", words=5, changed=1))
     )
@@ -140,7 +139,7 @@ def test_a_text_without_words_has_no_share_of_them() -> None:
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 7), (3, 5), (81, 263), (1000, 1000)])
-def test_the_interval_is_that_of_wilson(count: int, total: int) -> None:
+def test_the_interval_is_that_of_wilson(count, total):
     z, share = 1.959963984540054, count / total
     centre = (share + z * z / (2 * total)) / (1 + z * z / total)
     half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total**2)) / (1 + z * z / total)
@@ -149,14 +148,14 @@ def test_the_interval_is_that_of_wilson(count: int, total: int) -> None:
     assert (interval.low, interval.high) == pytest.approx((centre - half, centre + half), abs=1e-12)
 
 
-def test_the_interval_of_a_published_example() -> None:
+def test_the_interval_of_a_published_example():
     # Newcombe (1998), Statistics in Medicine 17, table I, method 3: 81 of 263 gives 0.2553 to 0.3662.
     interval = wilson_interval(81, 263)
     assert interval is not None
     assert (round(interval.low, 4), round(interval.high, 4)) == (0.2553, 0.3662)
 
 
-def _summaries() -> list[Any]:
+def _summaries():
     cells = [("bae", "mrpc", "soft"), ("textfooler", "sst2", "aa-ct"), ("bae", "sst2", "soft")]
     cells += [("textfooler", "sst2", "soft"), ("bae", "mrpc", "aa-ct")]
     return [
@@ -165,7 +164,7 @@ def _summaries() -> list[Any]:
     ]
 
 
-def test_a_table_is_sorted_by_recipe_task_and_attention() -> None:
+def test_a_table_is_sorted_by_recipe_task_and_attention():
     [table] = tabulate(_summaries())
     cells = [(s.settings.recipe, s.settings.task, s.settings.attention) for s in table.summaries]
     assert cells == [
@@ -177,7 +176,7 @@ def test_a_table_is_sorted_by_recipe_task_and_attention() -> None:
     ]
 
 
-def test_the_text_says_the_resources_and_the_figures() -> None:
+def test_the_text_says_the_resources_and_the_figures():
     [table] = tabulate(_summaries()[:1])
     caption, header, _, line, _, other_header, _, other_line = table.render().splitlines()
     assert all(value in caption for value in LOCAL.values())
@@ -190,7 +189,7 @@ def test_the_text_says_the_resources_and_the_figures() -> None:
     assert other_line.split()[:3] == values
 
 
-def test_different_resources_are_never_in_one_table(tmp_path: Path) -> None:
+def test_different_resources_are_never_in_one_table(tmp_path):
     local, original = summarise_attacks(_run(*MIXED)), summarise_attacks(_run(*MIXED, resources=ORIGINAL))
     turned = summarise_attacks(_run(*MIXED, resources=dict(reversed(LOCAL.items()))))
     tables = tabulate([local, original, turned])
@@ -208,7 +207,7 @@ def test_different_resources_are_never_in_one_table(tmp_path: Path) -> None:
             assert {line["resources"] for line in csv.DictReader(file)} == {table.caption}
 
 
-def test_the_files_of_a_folder_are_those_of_its_last_tables(tmp_path: Path) -> None:
+def test_the_files_of_a_folder_are_those_of_its_last_tables(tmp_path):
     runs = [summarise_attacks(_run(*MIXED)), summarise_attacks(_run(*MIXED, resources=ORIGINAL))]
     mine = ["robustness-7.csv", "robustness-notes.csv"]
     for name in mine:
@@ -222,7 +221,7 @@ def test_the_files_of_a_folder_are_those_of_its_last_tables(tmp_path: Path) -> N
         assert sorted(path.name for path in tmp_path.glob("*.csv")) == sorted([*names, *mine])
 
 
-def test_csv_and_json_hold_the_figures(tmp_path: Path) -> None:
+def test_csv_and_json_hold_the_figures(tmp_path):
     pair = summarise_attacks(_run(*MIXED, attack_columns=("sentence1", "sentence2")))
     nothing = summarise_attacks(_run(_record("skipped"), attention="aa-ct"))
     write_attack_tables(tmp_path, tabulate([pair, nothing]))
@@ -239,13 +238,13 @@ def test_csv_and_json_hold_the_figures(tmp_path: Path) -> None:
     assert table["summaries"][0]["versions"] == {"textattack": "0.3.11"}
 
 
-def test_runs_of_one_cell_stay_apart() -> None:
+def test_runs_of_one_cell_stay_apart():
     twice = [summarise_attacks(_run(*MIXED)), summarise_attacks(replace(_run(*MIXED, run="runs/b", model="b")))]
     [table] = tabulate(twice)
     assert [line.split()[-1] for line in table.render().splitlines()[-2:]] == ["runs/a", "runs/b"]
 
 
-def test_a_model_that_tells_nothing_apart_is_said_to() -> None:
+def test_a_model_that_tells_nothing_apart_is_said_to():
     one_class = [replace(_record("failed"), label=0), replace(_record("skipped"), label=1)]
     summary = summarise_attacks(_run(*one_class))
     assert (summary.failed_share, summary.constant_prediction) == (1, "class 0")

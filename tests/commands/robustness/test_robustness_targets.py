@@ -1,9 +1,6 @@
 """What `alignattn robustness` is to attack: models that are whole and fit their task, rows under their own numbers."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +18,7 @@ from transformers import (
 )
 
 from alignattn.commands.robustness.options import AttackOptions
-from alignattn.commands.robustness.targets import Target, target_loaders
+from alignattn.commands.robustness.targets import target_loaders
 from alignattn.models.lengths import most_tokens
 from alignattn.robustness.encoders import longest_input
 from alignattn.robustness.resources import Resources
@@ -31,10 +28,10 @@ SST2 = {"sentence": ["the cat sees", "a dog runs", "old cat sleeps", "the bird"]
 
 
 @pytest.fixture
-def classifier(tiny_checkpoint: Path, tmp_path: Path) -> Callable[..., Path]:
+def classifier(tiny_checkpoint, tmp_path):
     """Saves a small classifier of random weights, and returns its folder."""
 
-    def save(name: str = "classifier", tokenizer: Any = None, **config_fields: Any) -> Path:
+    def save(name="classifier", tokenizer=None, **config_fields):
         folder = tmp_path / name
         model = BertForSequenceClassification(BertConfig.from_pretrained(tiny_checkpoint, **config_fields))
         model.save_pretrained(folder)
@@ -45,16 +42,16 @@ def classifier(tiny_checkpoint: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def unlimited(tiny_checkpoint: Path) -> BertTokenizer:
+def unlimited(tiny_checkpoint):
     """A tokenizer that does not say how many tokens its model takes."""
     return BertTokenizer(str(tiny_checkpoint / "vocab.txt"))
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Callable[..., str]:
+def data(tmp_path):
     """Writes the development rows of a task, and returns the folder of the data."""
 
-    def save(rows: dict[str, list[Any]], place: str = "glue/sst2") -> str:
+    def save(rows, place="glue/sst2"):
         (tmp_path / "data" / place).mkdir(parents=True)
         pq.write_table(pa.table(rows), tmp_path / "data" / place / "validation.parquet")
         return str(tmp_path / "data")
@@ -62,42 +59,42 @@ def data(tmp_path: Path) -> Callable[..., str]:
     return save
 
 
-def load(model: Path | str, data_dir: str, task: str = "sst2", **options: Any) -> Target:
+def load(model, data_dir, task="sst2", **options):
     (loader,) = target_loaders(AttackOptions(model=str(model), task=task, data_dir=data_dir, **options))
     return loader()
 
 
-def refused(*args: Any, **options: Any) -> str:
+def refused(*args, **options):
     with pytest.raises(AlignAttnError) as error:
         load(*args, **options)
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
-def test_a_model_without_a_classifier_is_refused(tiny_checkpoint, data) -> None:
+def test_a_model_without_a_classifier_is_refused(tiny_checkpoint, data):
     said = refused(tiny_checkpoint, data(SST2))
     assert f"{tiny_checkpoint} holds no classifier: fine-tune it first with `alignattn finetune`" in said
 
 
-def test_a_model_of_other_classes_is_refused(classifier, data) -> None:
+def test_a_model_of_other_classes_is_refused(classifier, data):
     said = refused(classifier(num_labels=3), data(SST2))
     assert "has 3 output(s), and task 'sst2' has 2 classes: give the task that it was fine-tuned on" in said
 
 
-def test_a_model_that_would_be_unpickled_is_refused(classifier, data) -> None:
+def test_a_model_that_would_be_unpickled_is_refused(classifier, data):
     folder = classifier()
     pickle_weights(folder)
     assert "give a folder with weights as safetensors" in refused(folder, data(SST2))
 
 
-def test_weights_that_are_cut_off_are_refused(classifier, data) -> None:
+def test_weights_that_are_cut_off_are_refused(classifier, data):
     folder = classifier()
     weights = folder / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-100])
     assert f"cannot load the model '{folder}'" in refused(folder, data(SST2))
 
 
-def test_rows_keep_the_numbers_of_the_split(classifier, data) -> None:
+def test_rows_keep_the_numbers_of_the_split(classifier, data):
     rows = {"premise": ["a cat", "", "old", "red", "a"], "hypothesis": ["the"] * 5, "label": [0, 1, -1, 2, 1]}
     target = load(classifier(num_labels=3), data(rows, "snli"), task="snli", skip_bad_rows=True)
     assert [(row.index, row.texts["premise"], row.label) for row in target.rows] == [
@@ -107,7 +104,7 @@ def test_rows_keep_the_numbers_of_the_split(classifier, data) -> None:
     ]
 
 
-def test_no_row_is_longer_than_the_model_takes(classifier, unlimited, data) -> None:
+def test_no_row_is_longer_than_the_model_takes(classifier, unlimited, data):
     arguments = AttackOptions(model=str(classifier(tokenizer=unlimited)), task="sst2", data_dir=data(SST2))
     (loader,) = target_loaders(arguments)
     target = loader()
@@ -120,7 +117,7 @@ def test_no_row_is_longer_than_the_model_takes(classifier, unlimited, data) -> N
 
 
 @pytest.mark.parametrize(("family", "longest"), [("bert", 64), ("roberta", 63), ("distilbert", 64), ("mpnet", 62)])
-def test_a_model_takes_what_its_positions_hold(family, longest, unlimited) -> None:
+def test_a_model_takes_what_its_positions_hold(family, longest, unlimited):
     model = tiny_model(family)
     assert most_tokens(model, unlimited) == longest
     model(torch.full((1, longest), 3))
@@ -128,7 +125,7 @@ def test_a_model_takes_what_its_positions_hold(family, longest, unlimited) -> No
         model(torch.full((1, longest + 1), 3))
 
 
-def test_only_the_tokenizer_limits_a_model_of_any_length(tiny_checkpoint, unlimited) -> None:
+def test_only_the_tokenizer_limits_a_model_of_any_length(tiny_checkpoint, unlimited):
     config = XLNetConfig(vocab_size=50, d_model=8, n_layer=1, n_head=2, d_inner=8)
     model = XLNetForSequenceClassification(config)
     assert most_tokens(model, AutoTokenizer.from_pretrained(tiny_checkpoint)) == 64
@@ -136,7 +133,7 @@ def test_only_the_tokenizer_limits_a_model_of_any_length(tiny_checkpoint, unlimi
     assert longest_input(model, unlimited) == 512
 
 
-def test_records_of_a_model_are_named_by_its_folder(classifier, data, monkeypatch) -> None:
+def test_records_of_a_model_are_named_by_its_folder(classifier, data, monkeypatch):
     folder, rows = classifier("mrpc/seed-1"), data(SST2)
     monkeypatch.chdir(folder)
     assert {load(model, rows).name for model in (folder, ".", "../seed-1")} == {"mrpc-seed-1"}
@@ -146,20 +143,20 @@ def test_records_of_a_model_are_named_by_its_folder(classifier, data, monkeypatc
     assert load(classifier("alone"), rows).name == "alone"
 
 
-def test_other_rows_for_a_run_on_files_of_its_own_are_refused(tmp_path) -> None:
+def test_other_rows_for_a_run_on_files_of_its_own_are_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("model: m\ntrain_file: t.csv\nvalidation_file: v.csv\ntext_columns: [text]\n")
     (loader,) = target_loaders(AttackOptions(run=[str(tmp_path)], data_dir="elsewhere"))
     with pytest.raises(AlignAttnError, match=f"--data_dir does not go with {tmp_path}, a run on files of its own"):
         loader()
 
 
-def test_a_model_without_attention_is_called_by_its_own_name(made: Path, monkeypatch) -> None:
+def test_a_model_without_attention_is_called_by_its_own_name(made, monkeypatch):
     monkeypatch.chdir(made)
     (loader,) = target_loaders(AttackOptions(run=("finished/esim",)))
     assert loader().attention == "esim"
 
 
-def test_rows_of_a_run_are_as_long_as_it_had_them(made: Path, monkeypatch) -> None:
+def test_rows_of_a_run_are_as_long_as_it_had_them(made, monkeypatch):
     monkeypatch.chdir(made)
     arguments = AttackOptions(run=("finished/aa-ct",))
     (loader,) = target_loaders(arguments)
@@ -168,12 +165,12 @@ def test_rows_of_a_run_are_as_long_as_it_had_them(made: Path, monkeypatch) -> No
     assert target.settings("bae", replace(arguments, max_length=16), {}).max_length == 16
 
 
-def test_the_words_to_swap_come_from_one_source(tmp_path) -> None:
+def test_the_words_to_swap_come_from_one_source(tmp_path):
     with pytest.raises(AlignAttnError, match="--neighbors and --synonyms are given"):
         Resources(neighbors=tmp_path / "neighbors.parquet", synonyms="wordnet")
 
 
-def test_outputs_and_rows_meet_by_the_names_of_classes(classifier, data, tiny_checkpoint: Path, capsys) -> None:
+def test_outputs_and_rows_meet_by_the_names_of_classes(classifier, data, tiny_checkpoint, capsys):
     """A model that names its classes in another order than the task has its outputs put in that order."""
     torch.manual_seed(0)
     model = classifier(id2label={0: "POSITIVE", 1: "NEGATIVE"}, label2id={"POSITIVE": 0, "NEGATIVE": 1})

@@ -4,7 +4,6 @@ import json
 import shutil
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,35 +39,35 @@ FAST = ["--max_length", "20", "--disable_tqdm", "true", "--report_to", "none"]
 LEARNING = ["--num_train_epochs", "15", "--learning_rate", "5e-3", "--per_device_train_batch_size", "16"]
 
 
-def echoes() -> list[str]:
+def echoes():
     """Texts in which every word says what any other is: one word, repeated."""
     return [" ".join([word] * length) for word in WORDS for length in LENGTHS]
 
 
 @pytest.fixture(scope="module")
-def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def text_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / "texts.txt"
     path.write_text("\n".join(echoes()) + "\n")
     return path
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_checkpoint: Path, text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tiny_checkpoint, text_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "mlm"
     train_mlm(*words(tiny_checkpoint, text_file, folder), *LEARNING)
     return folder
 
 
-def words(model: Path | str, text: Path, folder: Path) -> list[str]:
+def words(model, text, folder):
     return ["--model", str(model), "--train_file", str(text), "--output_dir", str(folder), *FAST]
 
 
-def results(folder: Path) -> dict[str, Any]:
+def results(folder):
     content: dict[str, Any] = json.loads((folder / "results.json").read_text())
     return content
 
 
-def held_out_batches(folder: Path, max_length: int = 20) -> list[Any]:
+def held_out_batches(folder, max_length=20):
     found, tokenizer = results(folder), AutoTokenizer.from_pretrained(folder)
     held_out = encode_texts(split_texts(echoes(), found["seed"])[1], tokenizer, max_length)
     return masked_batches(held_out, tokenizer, found["mlm_probability"], 64, found["seed"])

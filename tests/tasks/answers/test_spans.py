@@ -1,8 +1,6 @@
 """Answers from logits: against a double loop over tokens, and with logits that point at known tokens."""
 
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -17,7 +15,7 @@ TEXT = "abcdefghijklmnopqrstuvwxyz"
 QUESTION = 3  # tokens of [CLS] and the question in `letters`
 
 
-def letters(first: int, size: int) -> tuple[list[int], list[int]]:
+def letters(first, size):
     """The spans of a window of [CLS], two question tokens, `size` tokens of one letter each and [SEP]."""
     outside = [NO_CHARACTER] * QUESTION
     return (
@@ -33,15 +31,13 @@ STARTS, ENDS = (list(spans) for spans in zip(*(letters(first, size) for _, first
 WIDTH = 20
 
 
-def random_logits(seed: int, width: int = WIDTH) -> tuple[np.ndarray, np.ndarray]:
+def random_logits(seed, width=WIDTH):
     generator = np.random.default_rng(seed)
     starts, ends = generator.normal(size=(2, len(ROWS), width)).astype(np.float32)
     return starts, ends
 
 
-def brute_force(
-    row: int, starts: np.ndarray, ends: np.ndarray, n_best: int, max_answer_length: int
-) -> dict[tuple[int, int], float]:
+def brute_force(row, starts, ends, n_best, max_answer_length):
     """The best score of each possible span of a context, by a double loop over the tokens of its windows."""
     spans: dict[tuple[int, int], float] = {}
     for window in (number for number, owner in enumerate(ROWS) if owner == row):
@@ -59,7 +55,7 @@ def brute_force(
 @pytest.mark.parametrize("n_best", [1, 3, 20, 1000])
 @pytest.mark.parametrize("max_answer_length", [1, 4, 30])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_against_brute_force(n_best: int, max_answer_length: int, seed: int) -> None:
+def test_against_brute_force(n_best, max_answer_length, seed):
     starts, ends = random_logits(seed)
     answers = best_answers(
         ROWS, STARTS, ENDS, starts, ends, [TEXT, TEXT], n_best=n_best, max_answer_length=max_answer_length
@@ -82,7 +78,7 @@ def test_against_brute_force(n_best: int, max_answer_length: int, seed: int) -> 
         assert answer.probabilities == pytest.approx(weights / weights.sum(), rel=1e-12)
 
 
-def test_windows_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_in_several_parts(monkeypatch):
     starts, ends = random_logits(3)
     whole = best_answers(ROWS, STARTS, ENDS, starts, ends, [TEXT, TEXT])
     monkeypatch.setattr("alignattn.tasks.answers.spans._WINDOWS_AT_ONCE", 2)
@@ -90,7 +86,7 @@ def test_windows_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fill", [-100.0, 1e4, np.nan, np.inf])
-def test_padding_changes_nothing(fill: float) -> None:
+def test_padding_changes_nothing(fill):
     starts, ends = random_logits(4)
     padded = [np.full((len(ROWS), WIDTH + 7), fill, dtype=np.float32) for _ in range(2)]
     for window, spans in enumerate(STARTS):
@@ -100,7 +96,7 @@ def test_padding_changes_nothing(fill: float) -> None:
     assert best_answers(ROWS, STARTS, ENDS, *padded, [TEXT, TEXT]) == expected
 
 
-def test_a_span_of_two_windows_is_kept_once_with_its_best_score() -> None:
+def test_a_span_of_two_windows_is_kept_once_with_its_best_score():
     starts, ends = (np.full((2, 6), -5.0) for _ in range(2))
     spans = [[*letters(0, 2)], [*letters(1, 2)]]  # windows "ab" and "bc"
     starts[0, QUESTION + 1] = ends[0, QUESTION + 1] = 2.0  # "b"
@@ -110,7 +106,7 @@ def test_a_span_of_two_windows_is_kept_once_with_its_best_score() -> None:
     assert (answer.texts[0], answer.scores[0], answer.starts[0]) == ("b", 6.0, 1)
 
 
-def test_the_null_score_is_the_least_of_the_windows() -> None:
+def test_the_null_score_is_the_least_of_the_windows():
     starts, ends = (np.zeros((2, 6)) for _ in range(2))
     starts[:, 0], ends[:, 0] = [7.0, 1.0], [1.0, 2.0]
     first, last = letters(0, 2)
@@ -118,7 +114,7 @@ def test_the_null_score_is_the_least_of_the_windows() -> None:
     assert answer.no_answer_score == 3.0
 
 
-def test_white_space_alone_is_no_answer() -> None:
+def test_white_space_alone_is_no_answer():
     logits = np.array([[0.0, 1.0, 9.0, 1.0, 0.0]])
     # Tokens "a", " " and "b"; the ends of the second cross.
     (answer,) = best_answers(
@@ -127,7 +123,7 @@ def test_white_space_alone_is_no_answer() -> None:
     assert dict(zip(answer.texts, answer.scores, strict=True)) == {"a": 10.0, "b": 10.0, "a b": 2.0}
 
 
-def test_the_question_is_no_answer() -> None:
+def test_the_question_is_no_answer():
     starts, ends = (np.zeros((1, 6)) for _ in range(2))
     starts[0, 1] = ends[0, 2] = 50.0
     first, last = letters(0, 2)
@@ -139,7 +135,7 @@ def test_the_question_is_no_answer() -> None:
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("position", [0, 2, 5])
 @pytest.mark.parametrize("side", [0, 1])
-def test_logits_that_are_not_finite_raise(wrong: float, position: int, side: int) -> None:
+def test_logits_that_are_not_finite_raise(wrong, position, side):
     logits = random_logits(5)
     logits[side][1, position] = wrong
     with pytest.raises(AlignAttnError, match="hold NaN or infinity: the training diverged"):
@@ -155,16 +151,16 @@ def test_logits_that_are_not_finite_raise(wrong: float, position: int, side: int
         (ROWS, WIDTH, 3, "context 2 has no window"),
     ],
 )
-def test_shapes_that_do_not_fit_raise(rows: list[int], width: int, contexts: int, message: str) -> None:
+def test_shapes_that_do_not_fit_raise(rows, width, contexts, message):
     with pytest.raises(ValueError, match=message):
         best_answers(rows, STARTS, ENDS, *random_logits(0, width), [TEXT] * contexts)
 
 
-def test_no_rows_have_no_answers() -> None:
+def test_no_rows_have_no_answers():
     assert best_answers([], [], [], np.zeros((0, 4)), np.zeros((0, 4)), []) == []
 
 
-def pointing_logits(windows: Any, golds: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+def pointing_logits(windows, golds):
     """What a perfect model puts out: 10 where a token starts or ends the answer of its row, 5 at [CLS], 0 elsewhere."""
     width = max(map(len, windows["input_ids"]))
     starts, ends = (np.full((len(windows), width), 0.0, dtype=np.float32) for _ in range(2))
@@ -177,14 +173,14 @@ def pointing_logits(windows: Any, golds: list[tuple[int, int]]) -> tuple[np.ndar
     return starts, ends
 
 
-def encoded(contexts: list[str], tokenizer: Any) -> datasets.Dataset:
+def encoded(contexts, tokenizer):
     size = len(contexts)
     rows = {"question": ["which one?"] * size, "context": contexts}
     rows["answers"] = [{"text": [], "answer_start": []}] * size
     return encode_windows(datasets.Dataset.from_dict(rows), tokenizer, max_length=32, doc_stride=12)
 
 
-def test_a_model_that_points_at_tokens_gives_exact_substrings(minilm: str) -> None:
+def test_a_model_that_points_at_tokens_gives_exact_substrings(minilm):
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     pairs = [
         ("北京是中华人民共和国的首都，面积约一万六千平方公里。" * 2 + "上海在东海边。", "上海"),
@@ -209,7 +205,7 @@ def test_a_model_that_points_at_tokens_gives_exact_substrings(minilm: str) -> No
         assert all(context.startswith(text, at) and text for text, at in zip(answer.texts, answer.starts, strict=True))
 
 
-def test_a_context_without_tokens_has_an_empty_answer(minilm: str) -> None:
+def test_a_context_without_tokens_has_an_empty_answer(minilm):
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     windows = encoded([" ", "Rome"], tokenizer)
     logits = np.full((2, max(map(len, windows["input_ids"]))), 0.25)
@@ -218,7 +214,7 @@ def test_a_context_without_tokens_has_an_empty_answer(minilm: str) -> None:
     assert answers[1].texts == ("Rome",)
 
 
-def test_real_rows(shared_data: Path, minilm: str) -> None:
+def test_real_rows(shared_data, minilm):
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     dataset = datasets.Dataset.from_parquet(str(shared_data / "squad" / "validation.parquet"), keep_in_memory=True)
     dataset = dataset.select(range(200))

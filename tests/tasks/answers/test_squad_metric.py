@@ -1,7 +1,5 @@
 """Exact match and F1 of SQuAD: hand-computed cases, torchmetrics as the oracle, thresholds by brute force."""
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import pytest
 from torchmetrics.functional.text import squad
@@ -34,7 +32,7 @@ WORDS = ["the", "a", "cat", "Cat", "dog", "dogs", "red", "...", "1,000", "1000"]
         ("", ""),
     ],
 )
-def test_normalize_answer(text: str, normal: str) -> None:
+def test_normalize_answer(text, normal):
     assert normalize_answer(text) == normal
 
 
@@ -52,7 +50,7 @@ def test_normalize_answer(text: str, normal: str) -> None:
     ],
 )
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
-def test_scores_by_hand(prediction: str, golds: Sequence[str], exact: float, overlap: float, version: str) -> None:
+def test_scores_by_hand(prediction, golds, exact, overlap, version):
     assert exact_and_f1(prediction, golds, version) == (exact, pytest.approx(overlap, abs=1e-12))
 
 
@@ -67,18 +65,16 @@ def test_scores_by_hand(prediction: str, golds: Sequence[str], exact: float, ove
         ("cat", ("an", "cat"), (1.0, 1.0), (1.0, 1.0)),
     ],
 )
-def test_texts_that_normalise_to_nothing(
-    prediction: str, golds: Sequence[str], of_v1: tuple[float, float], of_v2: tuple[float, float]
-) -> None:
+def test_texts_that_normalise_to_nothing(prediction, golds, of_v1, of_v2):
     assert exact_and_f1(prediction, golds, "1.1") == of_v1
     assert exact_and_f1(prediction, golds) == of_v2
 
 
-def random_texts(generator: np.random.Generator, size: int, least: int = 1) -> list[str]:
+def random_texts(generator, size, least=1):
     return [" ".join(generator.choice(WORDS, size=generator.integers(least, 4))) for _ in range(size)]
 
 
-def test_version_1_against_torchmetrics() -> None:
+def test_version_1_against_torchmetrics():
     generator = np.random.default_rng(0)
     # Without texts that normalise to nothing, of which torchmetrics takes version 2.0's view.
     answers = [text for text in random_texts(generator, 300) if normalize_answer(text)]
@@ -100,7 +96,7 @@ def test_version_1_against_torchmetrics() -> None:
     assert scores.thresholds == {}
 
 
-def test_version_2_by_hand() -> None:
+def test_version_2_by_hand():
     answers = ["the cat", "red dog", "bird", "bird"]
     golds = [("cat",), ("dog",), (), ()]
     scores = squad_scores(answers, golds, [-3.0, 1.0, -2.0, 2.0])
@@ -122,7 +118,7 @@ def test_version_2_by_hand() -> None:
     assert scores.thresholds == {"best_exact": -3.0, "best_f1": -3.0}
 
 
-def test_the_two_thresholds_are_tuned_apart() -> None:
+def test_the_two_thresholds_are_tuned_apart():
     scores = squad_scores(["cat", "red dog"], [("cat",), ("dog",)], [1.0, 5.0])
     assert scores.metrics["exact"] == scores.metrics["f1"] == 0.0  # both are above the threshold as given
     assert (scores.metrics["best_exact"], scores.thresholds["best_exact"]) == (0.5, 1.0)
@@ -130,29 +126,24 @@ def test_the_two_thresholds_are_tuned_apart() -> None:
 
 
 @pytest.mark.parametrize(("golds", "left_out"), [((), "has_answer"), (("cat",), "no_answer")])
-def test_a_group_without_rows_is_left_out(golds: Sequence[str], left_out: str) -> None:
+def test_a_group_without_rows_is_left_out(golds, left_out):
     metrics = squad_scores(["cat"], [golds], [-1.0]).metrics
     assert not [name for name in metrics if name.startswith(left_out)]
     assert len(metrics) == 6
 
 
-def test_the_threshold_is_0_where_answering_nothing_is_best() -> None:
+def test_the_threshold_is_0_where_answering_nothing_is_best():
     scores = squad_scores(["cat", "dog"], [(), ()], [-1.0, -2.0])
     assert (scores.metrics["exact"], scores.metrics["best_exact"]) == (0.0, 1.0)
     assert scores.thresholds == {"best_exact": 0.0, "best_f1": 0.0}
 
 
-def test_final_answers_are_empty_above_the_threshold_only() -> None:
+def test_final_answers_are_empty_above_the_threshold_only():
     assert final_answers(["a", "b", "c"], [NO_ANSWER_THRESHOLD - 1, NO_ANSWER_THRESHOLD, 1e-9]) == ["a", "b", ""]
 
 
-def brute_force_best(
-    score: Callable[[str, Sequence[str]], float],
-    answers: Sequence[str],
-    golds: Sequence[Sequence[str]],
-    no_answer_scores: Sequence[float],
-) -> tuple[float, float]:
-    def mean_at(threshold: float) -> float:
+def brute_force_best(score, answers, golds, no_answer_scores):
+    def mean_at(threshold):
         finals = [answer if null <= threshold else "" for answer, null in zip(answers, no_answer_scores, strict=True)]
         # Rounded, for sums in another order must not part equals: the lowest of equal thresholds is wanted.
         return round(np.mean([score(final, texts) for final, texts in zip(finals, golds, strict=True)]), 12)
@@ -161,7 +152,7 @@ def brute_force_best(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_best_thresholds_against_brute_force(seed: int) -> None:
+def test_best_thresholds_against_brute_force(seed):
     generator = np.random.default_rng(seed)
     size = 80
     golds = [random_texts(generator, 3) if generator.random() < 0.6 else [] for _ in range(size)]
@@ -178,12 +169,12 @@ def test_best_thresholds_against_brute_force(seed: int) -> None:
         assert scores.thresholds[name] == (-minus_threshold if np.isfinite(minus_threshold) else 0.0)
 
 
-def test_no_rows_raise() -> None:
+def test_no_rows_raise():
     with pytest.raises(AlignAttnError, match="at least 1 row"):
         squad_scores([], [])
 
 
 @pytest.mark.parametrize(("golds", "nulls"), [([()], None), ([()], [0.0]), ([(), ()], [0.0])])
-def test_lengths_that_differ_raise(golds: Sequence[Sequence[str]], nulls: list[float] | None) -> None:
+def test_lengths_that_differ_raise(golds, nulls):
     with pytest.raises(ValueError, match=r"shorter|longer"):
         squad_scores(["cat", "dog"], golds, nulls)

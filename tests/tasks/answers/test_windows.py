@@ -1,7 +1,6 @@
 """Windows of question answering: what they hold, how they overlap, and that tokens map back to characters."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -18,7 +17,7 @@ EMOJI = "The 🐈‍⬛ likes 🍣 and 👩🏽‍🚀 flies to Übermorgen; caf
 ENGLISH = "The red cat chases a small bird over the old wall, and every dog in Paris sleeps until noon. " * 5
 
 
-def rows(*examples: tuple[str, str, str | None], start_from: int = 0) -> datasets.Dataset:
+def rows(*examples, start_from=0):
     """Rows of (context, question, answer); None is unanswerable."""
     columns: dict[str, list[Any]] = {"id": [], "question": [], "context": [], "answers": []}
     for number, (context, question, answer) in enumerate(examples):
@@ -47,12 +46,12 @@ EXAMPLES = (
 
 
 @pytest.fixture(scope="session")
-def word_pieces(minilm: str) -> Any:
+def word_pieces(minilm):
     return transformers.AutoTokenizer.from_pretrained(minilm)
 
 
 @pytest.fixture(scope="session")
-def byte_pairs() -> Any:
+def byte_pairs():
     """A tokenizer like RoBERTa's, trained on the texts above: characters of several bytes may be several tokens."""
     backend = tokenizers.ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -74,15 +73,15 @@ def byte_pairs() -> Any:
 
 
 @pytest.fixture(params=["word_pieces", "byte_pairs"])
-def tokenizer(request: pytest.FixtureRequest) -> Any:
+def tokenizer(request):
     return request.getfixturevalue(request.param)
 
 
-def windows(dataset: datasets.Dataset, tokenizer: Any, max_length: int = 64, doc_stride: int = 16) -> list[Any]:
+def windows(dataset, tokenizer, max_length=64, doc_stride=16):
     return list(encode_windows(dataset, tokenizer, max_length=max_length, doc_stride=doc_stride))
 
 
-def test_columns(tokenizer: Any) -> None:
+def test_columns(tokenizer):
     inputs = set(tokenizer.model_input_names)
     assert ("token_type_ids" in inputs) == (len(inputs) == 3)
     encoded = encode_windows(rows(*EXAMPLES), tokenizer, max_length=64, doc_stride=16)
@@ -95,7 +94,7 @@ def test_columns(tokenizer: Any) -> None:
         assert set(window["attention_mask"]) == {1}
 
 
-def test_some_window_holds_each_answer_exactly(tokenizer: Any) -> None:
+def test_some_window_holds_each_answer_exactly(tokenizer):
     dataset = rows(*EXAMPLES)
     found: dict[int, list[str]] = {row: [] for row in range(len(dataset))}
     for window in windows(dataset, tokenizer):
@@ -109,13 +108,13 @@ def test_some_window_holds_each_answer_exactly(tokenizer: Any) -> None:
         assert set(found[row]) == ({answer} if answer else set())
 
 
-def context_tokens(window: dict[str, Any]) -> list[tuple[int, int, int]]:
+def context_tokens(window):
     tokens = zip(window["input_ids"], window["span_start"], window["span_end"], strict=True)
     return [token for token in tokens if token[1] != NO_CHARACTER]
 
 
 @pytest.mark.parametrize("doc_stride", [0, 5, 16])
-def test_neighbouring_windows_share_doc_stride_tokens_and_cover_the_context(tokenizer: Any, doc_stride: int) -> None:
+def test_neighbouring_windows_share_doc_stride_tokens_and_cover_the_context(tokenizer, doc_stride):
     dataset = rows(*EXAMPLES)
     by_row: dict[int, list[list[tuple[int, int, int]]]] = {row: [] for row in range(len(dataset))}
     for window in windows(dataset, tokenizer, max_length=40, doc_stride=doc_stride):
@@ -134,14 +133,14 @@ def test_neighbouring_windows_share_doc_stride_tokens_and_cover_the_context(toke
         assert texts == [context[start:end].strip() for start, end in encoding["offset_mapping"]]
 
 
-def test_the_span_of_a_token_is_its_text(word_pieces: Any) -> None:
+def test_the_span_of_a_token_is_its_text(word_pieces):
     text = "北京 and Paris 🎉 are cities"
     (window,) = windows(rows((text, "which?", None)), word_pieces)
     spans = [text[start:end] for _, start, end in context_tokens(window)]
     assert spans == ["北", "京", "and", "paris".title(), "🎉", "are", "cities"]
 
 
-def test_questions_and_special_tokens_have_no_span(word_pieces: Any) -> None:
+def test_questions_and_special_tokens_have_no_span(word_pieces):
     (window,) = windows(rows(("Paris", "  where is it ?", None)), word_pieces)
     tokens = word_pieces.convert_ids_to_tokens(window["input_ids"])
     assert tokens == ["[CLS]", "where", "is", "it", "?", "[SEP]", "paris", "[SEP]"]
@@ -149,12 +148,12 @@ def test_questions_and_special_tokens_have_no_span(word_pieces: Any) -> None:
     assert window["span_end"] == [*[NO_CHARACTER] * 6, 5, NO_CHARACTER]
 
 
-def test_white_space_before_a_question_does_not_count(byte_pairs: Any) -> None:
+def test_white_space_before_a_question_does_not_count(byte_pairs):
     plain, spaced = windows(rows((ENGLISH[:30], "who?", None), (ENGLISH[:30], " \n who?", None)), byte_pairs)
     assert spaced["input_ids"] == plain["input_ids"]
 
 
-def test_an_answer_is_the_one_at_its_offset(tokenizer: Any) -> None:
+def test_an_answer_is_the_one_at_its_offset(tokenizer):
     text = "Paris and Paris and Paris"
     dataset = rows((text, "where?", "Paris"), start_from=3)
     (window,) = windows(dataset, tokenizer)
@@ -162,7 +161,7 @@ def test_an_answer_is_the_one_at_its_offset(tokenizer: Any) -> None:
     assert window["span_end"][window["end_positions"]] == 15
 
 
-def test_white_space_around_an_answer_belongs_to_no_token(tokenizer: Any) -> None:
+def test_white_space_around_an_answer_belongs_to_no_token(tokenizer):
     dataset = rows(("  Paris  ", "where?", "  Paris  "))
     (window,) = windows(dataset, tokenizer)
     spans = [window[name][window[position]] for name, position in zip(*TO_CHARACTERS, strict=True)]
@@ -173,7 +172,7 @@ TO_CHARACTERS: Sequence[Sequence[str]] = (("span_start", "span_end"), ("start_po
 
 
 @pytest.mark.parametrize("trimmed", [True, False])
-def test_no_answer_begins_or_ends_with_white_space(byte_pairs: Any, trimmed: bool) -> None:
+def test_no_answer_begins_or_ends_with_white_space(byte_pairs, trimmed):
     backend = tokenizers.Tokenizer.from_str(byte_pairs.backend_tokenizer.to_str())
     backend.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=trimmed)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, cls_token="<s>", sep_token="</s>")
@@ -187,7 +186,7 @@ def test_no_answer_begins_or_ends_with_white_space(byte_pairs: Any, trimmed: boo
     assert all(text == text.strip() for text in texts)
 
 
-def test_a_window_that_holds_a_part_of_the_answer_points_at_cls(word_pieces: Any) -> None:
+def test_a_window_that_holds_a_part_of_the_answer_points_at_cls(word_pieces):
     context = " ".join(f"word{chr(97 + number % 26)}" for number in range(60))
     answer = " ".join(context.split()[10:40])
     parts = windows(rows((context, "what?", answer)), word_pieces, max_length=40, doc_stride=4)
@@ -195,14 +194,14 @@ def test_a_window_that_holds_a_part_of_the_answer_points_at_cls(word_pieces: Any
     assert all(part["start_positions"] == part["end_positions"] == NULL_POSITION for part in parts)
 
 
-def test_a_context_of_white_space_is_one_window_without_spans(tokenizer: Any) -> None:
+def test_a_context_of_white_space_is_one_window_without_spans(tokenizer):
     (window,) = windows(rows((" \n ", "what?", None)), tokenizer)
     text = "".join(" \n "[start:end] for _, start, end in context_tokens(window))
     assert not text.strip()
 
 
 @pytest.mark.parametrize(("max_length", "doc_stride"), [(384, 128), (96, 32), (64, 16)])
-def test_a_long_question_is_cut_and_leaves_room(tokenizer: Any, max_length: int, doc_stride: int) -> None:
+def test_a_long_question_is_cut_and_leaves_room(tokenizer, max_length, doc_stride):
     question = "why does the 👩🏽‍🚀 fly, 北京 " * 80
     dataset = rows((ENGLISH * 2, question, "bird"))
     encoded = windows(dataset, tokenizer, max_length=max_length, doc_stride=doc_stride)
@@ -216,14 +215,14 @@ def test_a_long_question_is_cut_and_leaves_room(tokenizer: Any, max_length: int,
     assert any(window["start_positions"] for window in encoded)
 
 
-def test_a_question_of_just_the_limit_is_whole(word_pieces: Any) -> None:
+def test_a_question_of_just_the_limit_is_whole(word_pieces):
     question = " ".join(["why"] * MAX_QUESTION_TOKENS)
     for text in (question, question + " why"):
         (window,) = windows(rows(("Because.", text, None)), word_pieces, max_length=384, doc_stride=128)
         assert word_pieces.convert_ids_to_tokens(window["input_ids"]).count("why") == MAX_QUESTION_TOKENS
 
 
-def test_several_batches_and_processes_number_the_rows_through(word_pieces: Any) -> None:
+def test_several_batches_and_processes_number_the_rows_through(word_pieces):
     dataset = rows(*EXAMPLES[:3] * 500)
     lengths = {"max_length": 64, "doc_stride": 16}
     one = encode_windows(dataset, word_pieces, **lengths)
@@ -241,16 +240,14 @@ def test_several_batches_and_processes_number_the_rows_through(word_pieces: Any)
         (1024, 128, ("--max_length 1024", "at most 512")),
     ],
 )
-def test_lengths_that_do_not_fit_raise(
-    word_pieces: Any, max_length: int, doc_stride: int, names: Sequence[str]
-) -> None:
+def test_lengths_that_do_not_fit_raise(word_pieces, max_length, doc_stride, names):
     with pytest.raises(AlignAttnError) as caught:
         encode_windows(rows(*EXAMPLES), word_pieces, max_length=max_length, doc_stride=doc_stride)
     assert all(name in str(caught.value) for name in names)
     assert "\n" not in str(caught.value)
 
 
-def test_the_smallest_length_that_the_message_names_works(tokenizer: Any) -> None:
+def test_the_smallest_length_that_the_message_names_works(tokenizer):
     smallest = tokenizer.num_special_tokens_to_add(pair=True) + 4 + 2
     dataset = rows(("Paris is a city in the red wall of Rome", "where is the cat", None))
     with pytest.raises(AlignAttnError, match=f"give --max_length {smallest} or more"):
@@ -259,12 +256,12 @@ def test_the_smallest_length_that_the_message_names_works(tokenizer: Any) -> Non
     assert max(window["span_end"][position] for window in encoded for position in range(smallest)) == 39
 
 
-def test_a_slow_tokenizer_raises() -> None:
+def test_a_slow_tokenizer_raises():
     with pytest.raises(AlignAttnError, match="fast tokenizer"):
         encode_windows(rows(*EXAMPLES), transformers.ByT5Tokenizer(), max_length=64, doc_stride=16)
 
 
-def test_a_tokenizer_without_cls_first_raises(byte_pairs: Any) -> None:
+def test_a_tokenizer_without_cls_first_raises(byte_pairs):
     backend = tokenizers.Tokenizer.from_str(byte_pairs.backend_tokenizer.to_str())
     backend.post_processor = tokenizers.processors.ByteLevel()
     bare = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, cls_token="<s>")
@@ -273,7 +270,7 @@ def test_a_tokenizer_without_cls_first_raises(byte_pairs: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["squad", "squad_v2"])
-def test_real_rows(shared_data: Path, word_pieces: Any, name: str) -> None:
+def test_real_rows(shared_data, word_pieces, name):
     dataset = datasets.Dataset.from_parquet(str(shared_data / name / "validation.parquet"), keep_in_memory=True)
     dataset = dataset.select(range(300))
     found: dict[int, str] = {}
@@ -291,73 +288,27 @@ def test_real_rows(shared_data: Path, word_pieces: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "question", "answers", "problem"),
+    ("context", "question", "texts", "starts", "problem"),
     [
-        ("Paris", "Where?", {"text": ["Paris"], "answer_start": [0]}, None),
-        ("Paris", "Where?", {"text": [], "answer_start": []}, None),
-        ("北京 🎉 Rome", "Where?", {"text": ["Rome"], "answer_start": [5]}, None),
-        (" ", "Where?", {"text": [], "answer_start": []}, "its context is empty"),
-        ("Paris", "", {"text": [], "answer_start": []}, "its question is empty"),
-        ("Paris", None, {"text": [], "answer_start": []}, "its question is None, which is not text"),
-        (7, "Where?", {"text": [], "answer_start": []}, "its context is 7, which is not text"),
-        ("Paris", "Where?", None, "its answers are not of the form {'text': [...], 'answer_start': [...]}"),
-        ("Paris", "Where?", {"text": []}, "its answers are not of the form {'text': [...], 'answer_start': [...]}"),
-        (
-            "Paris",
-            "Where?",
-            {"text": "Paris", "answer_start": [0]},
-            "its answers' 'text' is 'Paris', which is not a list",
-        ),
-        (
-            "Paris",
-            "Where?",
-            {"text": ["Paris", "Paris"], "answer_start": [0]},
-            "its answers have 2 text(s) and 1 answer_start(s)",
-        ),
-        ("Paris", "Where?", {"text": [None], "answer_start": [0]}, "its answer is None, which is not text"),
-        (
-            "Paris",
-            "Where?",
-            {"text": [""], "answer_start": [0]},
-            "its answer is empty; an unanswerable question has no answers at all",
-        ),
-        (
-            "Paris",
-            "Where?",
-            {"text": ["Paris"], "answer_start": ["0"]},
-            "its answer_start is '0', which is not a whole number",
-        ),
-        (
-            "x" * 512,
-            "Where?",
-            {"text": ["x"], "answer_start": [900]},
-            "its answer starts at character 900, and its context has 512",
-        ),
-        (
-            "Paris",
-            "Where?",
-            {"text": ["Paris"], "answer_start": [-1]},
-            "its answer starts at character -1, and its context has 5",
-        ),
-        (
-            "in Paris",
-            "Where?",
-            {"text": ["in", "Paris"], "answer_start": [0, 2]},
-            "its answer 'Paris' is not at character 2 of its context, but at character 3",
-        ),
-        (
-            "in Paris",
-            "Where?",
-            {"text": ["Rome"], "answer_start": [3]},
-            "its answer 'Rome' is not at character 3 of its context, nor anywhere else in it",
-        ),
-        (
-            "in Paris",
-            "Where?",
-            {"text": ["R" * 99], "answer_start": [3]},
-            f"its answer '{'R' * 39}… is not at character 3 of its context, nor anywhere else in it",
-        ),
+        ("Paris", "Where?", ["Paris"], [0], None),
+        ("Paris", "Where?", [], [], None),
+        ("北京 🎉 Rome", "Where?", ["Rome"], [5], None),
+        (" ", "Where?", [], [], "its context is empty"),
+        ("Paris", None, [], [], "its question is None, which is not text"),
+        ("Paris", "Where?", ["Paris"], None, "its answers are not of the form"),
+        ("Paris", "Where?", "Paris", [0], "its answers' 'text' is 'Paris', which is not a list"),
+        ("Paris", "Where?", ["Paris", "Paris"], [0], "its answers have 2 text(s) and 1 answer_start(s)"),
+        ("Paris", "Where?", [None], [0], "its answer is None, which is not text"),
+        ("Paris", "Where?", [""], [0], "its answer is empty; an unanswerable question has no answers at all"),
+        ("Paris", "Where?", ["Paris"], ["0"], "its answer_start is '0', which is not a whole number"),
+        ("x" * 512, "Where?", ["x"], [900], "its answer starts at character 900, and its context has 512"),
+        ("Paris", "Where?", ["Paris"], [-1], "its answer starts at character -1, and its context has 5"),
+        ("in Paris", "Where?", ["in", "Paris"], [0, 2], "at character 2 of its context, but at character 3"),
+        ("in Paris", "Where?", ["Rome"], [3], "at character 3 of its context, nor anywhere else in it"),
+        ("in Paris", "Where?", ["R" * 99], [3], f"its answer '{'R' * 39}… is not at character 3"),
     ],
 )
-def test_qa_problem(context: Any, question: Any, answers: Any, problem: str | None) -> None:
-    assert qa_problem(context, question, answers) == problem
+def test_qa_problem(context, question, texts, starts, problem):
+    answers = {"text": texts} if starts is None else {"text": texts, "answer_start": starts}
+    found = qa_problem(context, question, answers)
+    assert found is None if problem is None else problem in (found or "")

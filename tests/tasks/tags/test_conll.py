@@ -1,7 +1,5 @@
 """Files in the format of CoNLL-2003."""
 
-from pathlib import Path
-
 import pytest
 
 from alignattn.tasks.reading import read_file
@@ -25,11 +23,11 @@ TAGS = [["B-ORG", "O", "B-MISC"], ["O", "O"]]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "x.conll"
 
 
-def test_first_and_last_column_of_every_sentence(path: Path) -> None:
+def test_first_and_last_column_of_every_sentence(path):
     path.write_text(CONLL_2003)
     assert read_file(path)[:] == {"tokens": TOKENS, "ner_tags": TAGS}
 
@@ -48,13 +46,13 @@ def test_first_and_last_column_of_every_sentence(path: Path) -> None:
     ],
     ids=["tabs", "mixed", "trailing blanks", "CRLF", "byte order mark", "no last newline", "blank lines", "no blank"],
 )
-def test_layout_makes_no_difference(path: Path, change) -> None:  # type: ignore[no-untyped-def]
+def test_layout_makes_no_difference(path, change):
     path.write_bytes(change(CONLL_2003).encode())
     assert read_file(path)[:] == {"tokens": TOKENS, "ner_tags": TAGS}
 
 
 @pytest.mark.parametrize("token", ["中", "a\u00a0b", "\u3000", "\u2028", "\x85", "\x0c", '"'])
-def test_only_blanks_tabs_and_newlines_separate(path: Path, token: str) -> None:
+def test_only_blanks_tabs_and_newlines_separate(path, token):
     path.write_text(f"{token} O\n", encoding="utf-8")
     assert read_file(path)[:] == {"tokens": [[token]], "ner_tags": [["O"]]}
 
@@ -69,14 +67,14 @@ def test_only_blanks_tabs_and_newlines_separate(path: Path, token: str) -> None:
         ("Köln B-LOC\n".encode("latin-1"), "x.conll, row 1: column .tokens. holds the byte 0xf6.*--encoding"),
     ],
 )
-def test_faults_are_named(path: Path, content: bytes, message: str) -> None:
+def test_faults_are_named(path, content, message):
     path.write_bytes(content)
     with pytest.raises(AlignAttnError, match=message) as caught:
         read_file(path)
     assert "\n" not in str(caught.value)
 
 
-def test_missing_file(path: Path) -> None:
+def test_missing_file(path):
     with pytest.raises(AlignAttnError, match=r"there is no file .*x\.conll"):
         read_file(path)
 
@@ -85,7 +83,7 @@ SENTENCES = [["EU", "rejects", "it"], ["German", "call"]]
 SENTENCE_TAGS = [["B-ORG", "O", "O"], ["B-MISC", "O"]]
 
 
-def lines(form: str, first: int = 1, *, restarts: bool = True) -> str:
+def lines(form, first=1, *, restarts=True):
     """The sentences, a line of `form` a word: its number `n`, its sentence's `s`, the word `w`, its tag `t`."""
     text, number = "", first
     for sentence, (words, tags) in enumerate(zip(SENTENCES, SENTENCE_TAGS, strict=True)):
@@ -109,7 +107,7 @@ def lines(form: str, first: int = 1, *, restarts: bool = True) -> str:
     ],
     ids=["from 1", "from 0", "through the file", "several words or none", "tags in the last of ten", "document"],
 )
-def test_a_column_that_counts_the_words_is_left_out(path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_that_counts_the_words_is_left_out(path, text, capsys):
     path.write_text(text)
     assert read_file(path)[:] == {"tokens": SENTENCES, "ner_tags": SENTENCE_TAGS}
     assert "numbers the words" in capsys.readouterr().err
@@ -128,9 +126,7 @@ def test_a_column_that_counts_the_words_is_left_out(path: Path, text: str, capsy
     ],
 )
 @pytest.mark.parametrize("form", ["{w} N x {t}", "{w}\tN\tx\t{t}", "{w} {t}"])
-def test_comments_are_left_out_and_said(
-    path: Path, comment: str, form: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_comments_are_left_out_and_said(path, comment, form, capsys):
     path.write_text(f"{comment}\n" + lines(form).replace("\n\n", f"\n\n{comment}\n"))
     assert read_file(path)[:] == {"tokens": SENTENCES, "ner_tags": SENTENCE_TAGS}
     assert "comments" in capsys.readouterr().err
@@ -147,24 +143,24 @@ def test_comments_are_left_out_and_said(
         ("# O\n", ["#"]),
     ],
 )
-def test_tokens_may_begin_like_comments(path: Path, text: str, tokens: list[str]) -> None:
+def test_tokens_may_begin_like_comments(path, text, tokens):
     path.write_text(text)
     assert read_file(path)["tokens"][:] == [tokens]
 
 
-def test_a_hashtag_without_a_tag_is_no_comment(path: Path) -> None:
+def test_a_hashtag_without_a_tag_is_no_comment(path):
     path.write_text("#fail\nit O\n")
     with pytest.raises(AlignAttnError, match="line 1 has a token and no tag"):
         read_file(path)
 
 
-def test_between_tabs_a_token_may_hold_blanks(path: Path) -> None:
+def test_between_tabs_a_token_may_hold_blanks(path):
     path.write_text("New York\tB-LOC\nis\tO\n\n-DOCSTART- O\n\n10 000 000\tO\n")
     assert read_file(path)["tokens"][:] == [["New York", "is"], ["10 000 000"]]
 
 
 @pytest.mark.parametrize("text", [lines("{w} {t}").replace("\n", "\r"), lines("\ufeff{w} {t}")], ids=["CR", "marks"])
-def test_odd_line_ends_and_marks(path: Path, text: str) -> None:
+def test_odd_line_ends_and_marks(path, text):
     path.write_bytes(text.encode())
     assert read_file(path)[:] == {"tokens": SENTENCES, "ner_tags": SENTENCE_TAGS}
 
@@ -185,7 +181,7 @@ def test_odd_line_ends_and_marks(path: Path, text: str) -> None:
     ],
     ids=["X", "U", "UNER", "no tags", "2012", "sentences", "WebAnno", "tag first", "tabs and blanks", "not tags"],
 )
-def test_columns_that_are_no_words_and_tags_are_refused(path: Path, text: str) -> None:
+def test_columns_that_are_no_words_and_tags_are_refused(path, text):
     path.write_text(text)
     with pytest.raises(AlignAttnError, match=r"x\.conll"):
         read_file(path)

@@ -36,7 +36,7 @@ ODD = {
 }
 
 
-def well_formed(length: int, entities: list[tuple[str, int, int]]) -> list[str]:
+def well_formed(length, entities):
     """The tags of a sentence in IOB2, which tells its entities beyond doubt."""
     tags = ["O"] * length
     for kind, first, last in entities:
@@ -44,24 +44,24 @@ def well_formed(length: int, entities: list[tuple[str, int, int]]) -> list[str]:
     return tags
 
 
-def check_read(tags: list[str], entities: list[tuple[str, int, int]]) -> None:
+def check_read(tags, entities):
     gold = well_formed(len(tags), entities)
     assert score_parts("precision", tags, gold) == score_parts("recall", tags, gold) == (len(entities), len(entities))
     assert entity_scores([tags], [gold])["f1"] == float(bool(entities))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_is_read_alike(scheme: str) -> None:
+def test_every_scheme_is_read_alike(scheme):
     check_read(SCHEMES[scheme], TWO_PEOPLE)
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("case", ODD)
-def test_malformed_and_odd_sequences(case: str) -> None:
+def test_malformed_and_odd_sequences(case):
     check_read(*ODD[case])
 
 
-def test_scores_of_a_worked_example() -> None:
+def test_scores_of_a_worked_example():
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["B-ORG", "O"]]
     # Right: the place. Wrong: the person ends too soon; an organisation is taken for a place.
     predicted = [["B-PER", "O", "O", "B-LOC"], ["B-LOC", "O"]]
@@ -70,7 +70,7 @@ def test_scores_of_a_worked_example() -> None:
     )
 
 
-def test_f1_is_the_harmonic_mean() -> None:
+def test_f1_is_the_harmonic_mean():
     gold = [["B-PER", "O", "B-PER", "O", "B-PER", "B-PER"]]
     predicted = [["B-PER", "O", "O", "B-LOC", "O", "O"]]
     scores = entity_scores(predicted, gold)
@@ -78,29 +78,29 @@ def test_f1_is_the_harmonic_mean() -> None:
     assert scores["f1"] == pytest.approx(2 / (2 + 4))
 
 
-def test_another_scheme_for_the_same_entities_is_right_but_for_its_tokens() -> None:
+def test_another_scheme_for_the_same_entities_is_right_but_for_its_tokens():
     scores = entity_scores([SCHEMES["IOE2"]], [SCHEMES["BIOES"]])
     assert (scores["f1"], scores["token_accuracy"]) == (1.0, 2 / 5)
 
 
-def test_an_entity_counts_in_its_own_sentence_only() -> None:
+def test_an_entity_counts_in_its_own_sentence_only():
     scores = entity_scores([["B-PER"], ["O"]], [["O"], ["B-PER"]])
     assert (scores["f1"], scores["token_accuracy"]) == (0.0, 0.0)
 
 
-def test_an_entity_does_not_run_on_into_the_next_sentence() -> None:
+def test_an_entity_does_not_run_on_into_the_next_sentence():
     assert entity_scores([["B-PER"], ["I-PER"]], [["B-PER"], ["B-PER"]])["f1"] == 1.0
 
 
 @pytest.mark.parametrize("sentences", [[], [[]], [["O", "O"]]])
-def test_scores_are_zero_where_undefined(sentences: list[list[str]]) -> None:
+def test_scores_are_zero_where_undefined(sentences):
     scores = entity_scores(sentences, sentences)
     assert (scores["precision"], scores["recall"], scores["f1"]) == (0.0, 0.0, 0.0)
     assert scores["token_accuracy"] == float(any(sentences))
 
 
 @pytest.mark.parametrize("predicted", [[["O"]], [["O"], ["O", "O"]]])
-def test_scores_refuse_other_shapes(predicted: list[list[str]]) -> None:
+def test_scores_refuse_other_shapes(predicted):
     with pytest.raises(ValueError, match="inconsistent numbers"):
         entity_scores(predicted, [["O"], ["O"]])
 
@@ -114,7 +114,7 @@ TAG_SETS = {
 
 
 @pytest.mark.parametrize("name", TAG_SETS)
-def test_scores_are_ratios_of_the_sums_of_their_parts(name: str) -> None:
+def test_scores_are_ratios_of_the_sums_of_their_parts(name):
     draw = random.Random(0)
     gold = [draw.choices(TAG_SETS[name], k=draw.randint(1, 9)) for _ in range(300)]
     predicted = [[tag if draw.random() < 0.7 else draw.choice(TAG_SETS[name]) for tag in tags] for tags in gold]

@@ -1,7 +1,6 @@
 """Tags of words: to labels of word pieces, and back from a model's outputs."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,7 @@ import torch
 import transformers
 from datasets import Dataset
 from needs import skip_without
-from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerBase
 
 from alignattn.tasks.tags.entities import entity_scores
 from alignattn.tasks.tags.processor import TagCollator
@@ -33,25 +30,23 @@ NAMES = ("O", "B-PER", "I-PER", "B-LOC")
 ZERO_WIDTH, CONTROL = "\u200b", "\x07"
 
 
-def rows(*pairs: tuple[list[str], list[Any]]) -> Dataset:
+def rows(*pairs):
     """Rows of words and of their tags, which may be written as numbers of `NAMES`."""
     named = [[tag if isinstance(tag, str) else NAMES[tag] for tag in tags] for _, tags in pairs]
     return Dataset.from_dict({"words": [words for words, _ in pairs], "tags": named})
 
 
-def encoded(
-    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, names: tuple[str, ...] = NAMES, max_length: int = 64
-) -> Dataset:
+def encoded(dataset, tokenizer, names=NAMES, max_length=64):
     return encode_tags(dataset.select_columns(["words", "tags"]), tokenizer, names, max_length=max_length)
 
 
-def padded_labels(data: Dataset, tokenizer: PreTrainedTokenizerBase) -> NDArray[Any]:
+def padded_labels(data, tokenizer):
     """The labels as the collator pads them."""
     collate = TagCollator(tokenizer)
     return collate(list(data.remove_columns(WORDS_READ)))["labels"].numpy()
 
 
-def perfect_logits(labels: NDArray[Any], classes: int) -> NDArray[Any]:
+def perfect_logits(labels, classes):
     """The highest output at each label; noise, and infinity, where there is none."""
     noise = np.random.default_rng(0).normal(size=(*labels.shape, classes))
     noise[labels == IGNORED, 0] = np.inf
@@ -60,17 +55,17 @@ def perfect_logits(labels: NDArray[Any], classes: int) -> NDArray[Any]:
     return noise
 
 
-def recovered(data: Dataset, tokenizer: PreTrainedTokenizerBase, names: tuple[str, ...] = NAMES) -> list[list[str]]:
+def recovered(data, tokenizer, names=NAMES):
     labels = padded_labels(data, tokenizer)
     return word_tags(perfect_logits(labels, len(names)), labels, names, data[WORDS_READ])
 
 
 @pytest.fixture(scope="module")
-def bert(minilm: str) -> PreTrainedTokenizerBase:
+def bert(minilm):
     return transformers.AutoTokenizer.from_pretrained(minilm)
 
 
-def roberta(add_prefix_space: bool) -> PreTrainedTokenizerBase:
+def roberta(add_prefix_space):
     """A byte-level BPE that knows whole words only with the blank before them."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -93,19 +88,19 @@ def roberta(add_prefix_space: bool) -> PreTrainedTokenizerBase:
 # The names of a training split
 
 
-def test_names_are_sorted_with_outside_first() -> None:
+def test_names_are_sorted_with_outside_first():
     assert tag_names([["I-PER", "O"], [], ["B-PER", "B-LOC"]], None, "a") == ("O", "B-LOC", "B-PER", "I-PER")
     assert tag_names([["VERB", "NOUN"]], None, "a") == ("NOUN", "VERB")
     assert tag_names([["I-PER", None], "O O", ["", "O"]], None, "a") == ("O", "I-PER")
 
 
-def test_numbers_take_the_names_of_the_feature() -> None:
+def test_numbers_take_the_names_of_the_feature():
     assert tag_names([["O", "I-X"]], ["O", "B-X", "I-X"], "a") == ("O", "B-X", "I-X")
     numbers = [str(number) for number in range(11)]
     assert tag_names([numbers[::-1]], None, "a") == tuple(numbers)  # and not 0, 1, 10, 2
 
 
-def test_codes_keep_their_zeros() -> None:
+def test_codes_keep_their_zeros():
     assert tag_names([["02", "01"], ["1"]], None, "a") == ("01", "02", "1")
     assert tag_problem(["word"], ["01"], ("01", "02", "1")) is None
 
@@ -118,7 +113,7 @@ def test_codes_keep_their_zeros() -> None:
         (["O O", [], [None, ""]], "a.jsonl has no tag at all; its first row has 'O O' for tags: give lists"),
     ],
 )
-def test_names_refuse(values: Any, message: str) -> None:
+def test_names_refuse(values, message):
     with pytest.raises(AlignAttnError, match=message):
         tag_names(values, None, "a.jsonl")
 
@@ -145,11 +140,11 @@ def test_names_refuse(values: Any, message: str) -> None:
         (["a", ZERO_WIDTH, "\u3000"], ["O", "I-PER", "O"], None),
     ],
 )
-def test_problems_of_a_row(tokens: Any, tags: Any, problem: str | None) -> None:
+def test_problems_of_a_row(tokens, tags, problem):
     assert tag_problem(tokens, tags, NAMES) == problem
 
 
-def test_a_long_list_of_tags_is_cut() -> None:
+def test_a_long_list_of_tags_is_cut():
     names = tuple(f"B-{number}" for number in range(30))
     problem = tag_problem(["a"], ["O"], names)
     assert problem is not None
@@ -159,7 +154,7 @@ def test_a_long_list_of_tags_is_cut() -> None:
 # The tokenizers
 
 
-def test_byte_level_tokenizer_must_set_words_apart() -> None:
+def test_byte_level_tokenizer_must_set_words_apart():
     with pytest.raises(
         AlignAttnError, match="does not set the words of a list apart: load RoBERTa's with add_prefix_space"
     ):
@@ -170,25 +165,25 @@ def test_byte_level_tokenizer_must_set_words_apart() -> None:
     assert tokenizer.convert_ids_to_tokens(ids) == ["<s>", "ĠAnn", "ĠLondon", "</s>"]
 
 
-def test_byte_level_tokenizer_is_mended_by_its_pre_tokenizer() -> None:
+def test_byte_level_tokenizer_is_mended_by_its_pre_tokenizer():
     tokenizer = roberta(add_prefix_space=False)
     tokenizer.backend_tokenizer.pre_tokenizer.add_prefix_space = True
     check_tokenizer(tokenizer)
 
 
-def test_slow_tokenizer_is_refused() -> None:
+def test_slow_tokenizer_is_refused():
     with pytest.raises(AlignAttnError, match="ByT5Tokenizer is not a fast one"):
         check_tokenizer(transformers.ByT5Tokenizer())
 
 
-def test_bert_tokenizer_is_fine(bert: PreTrainedTokenizerBase) -> None:
+def test_bert_tokenizer_is_fine(bert):
     check_tokenizer(bert)
 
 
 # Labels of word pieces
 
 
-def test_the_first_piece_of_a_word_has_its_label(bert: PreTrainedTokenizerBase) -> None:
+def test_the_first_piece_of_a_word_has_its_label(bert):
     words, tags = ["Ann", "tokenization", "Rome"], ["B-PER", "I-PER", "B-LOC"]
     (row,) = encoded(rows((words, tags)), bert)
     assert bert.convert_ids_to_tokens(row["input_ids"]) == ["[CLS]", "ann", "token", "##ization", "rome", "[SEP]"]
@@ -199,19 +194,19 @@ def test_the_first_piece_of_a_word_has_its_label(bert: PreTrainedTokenizerBase) 
 
 
 @pytest.mark.parametrize("unread", [ZERO_WIDTH, CONTROL, "\u3000", "\ufffd"])
-def test_a_word_without_a_piece_shifts_no_other(bert: PreTrainedTokenizerBase, unread: str) -> None:
+def test_a_word_without_a_piece_shifts_no_other(bert, unread):
     data = encoded(rows(([unread, "Ann", unread, unread, "Rome", unread], [2, 1, 2, 2, 3, 2])), bert)
     assert bert.convert_ids_to_tokens(data[0]["input_ids"]) == ["[CLS]", "ann", "rome", "[SEP]"]
     assert data[0]["labels"] == [IGNORED, 1, 3, IGNORED]
     assert recovered(data, bert) == [["O", "B-PER", "O", "O", "B-LOC", "O"]]
 
 
-def test_a_row_that_is_not_read_at_all(bert: PreTrainedTokenizerBase) -> None:
+def test_a_row_that_is_not_read_at_all(bert):
     data = encoded(rows(([ZERO_WIDTH], [1]), (["Ann"], [1])), bert)
     assert recovered(data, bert) == [["O"], ["B-PER"]]
 
 
-def test_bytes_leave_no_word_unread() -> None:
+def test_bytes_leave_no_word_unread():
     tokenizer = roberta(add_prefix_space=True)
     words, tags = ["Ann", ZERO_WIDTH, "中", "London"], ["B-PER", "O", "I-PER", "B-LOC"]
     data = encoded(rows((words, tags)), tokenizer)
@@ -220,7 +215,7 @@ def test_bytes_leave_no_word_unread() -> None:
     assert recovered(data, tokenizer) == [tags]
 
 
-def test_words_cut_off_are_outside(bert: PreTrainedTokenizerBase) -> None:
+def test_words_cut_off_are_outside(bert):
     tags = ["B-PER", "I-PER", "O", "B-LOC"]
     data = encoded(rows((["Ann", "tokenization", "in", "Rome"], tags)), bert, max_length=4)
     assert data[0]["labels"] == [IGNORED, 1, 2, IGNORED]
@@ -233,7 +228,7 @@ def test_words_cut_off_are_outside(bert: PreTrainedTokenizerBase) -> None:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_makes_no_difference(minilm: str, side: str) -> None:
+def test_padding_makes_no_difference(minilm, side):
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm, padding_side=side)
     sentences = [(["Ann"], ["B-PER"]), (["Ann", "tokenization", "in", "Rome"], ["B-PER", "I-PER", "O", "B-LOC"])]
     together = encoded(rows(*sentences), tokenizer)
@@ -242,7 +237,7 @@ def test_padding_makes_no_difference(minilm: str, side: str) -> None:
     assert recovered(together, tokenizer) == alone == [tags for _, tags in sentences]
 
 
-def test_perfect_outputs_of_chinese_characters(bert: PreTrainedTokenizerBase, shared_data: Path) -> None:
+def test_perfect_outputs_of_chinese_characters(bert, shared_data):
     file = shared_data / "msra_ner" / "test.parquet"
     skip_without(file)
     data = Dataset.from_pandas(pandas.read_parquet(file).head(300), preserve_index=False)
@@ -256,7 +251,7 @@ def test_perfect_outputs_of_chinese_characters(bert: PreTrainedTokenizerBase, sh
     assert set(entity_scores(predicted, list(data["ner_tags"])).values()) == {1.0}
 
 
-def test_outputs_of_a_model_through_the_trainer(tmp_path: Path, bert: PreTrainedTokenizerBase) -> None:
+def test_outputs_of_a_model_through_the_trainer(tmp_path, bert):
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=len(bert),
@@ -284,7 +279,7 @@ def test_outputs_of_a_model_through_the_trainer(tmp_path: Path, bert: PreTrained
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_diverged_outputs_are_refused_at_words_only(value: float) -> None:
+def test_diverged_outputs_are_refused_at_words_only(value):
     labels = np.array([[IGNORED, 1, IGNORED]])
     logits = np.zeros((1, 3, len(NAMES)))
     logits[0, 0], logits[0, 2] = value, value
@@ -295,12 +290,12 @@ def test_diverged_outputs_are_refused_at_words_only(value: float) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 5), (1, 2, 4), (2, 3, 4), (3, 4)])
-def test_outputs_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+def test_outputs_of_other_shapes_are_refused(shape):
     with pytest.raises(ValueError, match="are not"):
         word_tags(np.zeros(shape), np.full((1, 3), IGNORED), NAMES, [[False]])
 
 
-def test_labels_and_words_must_agree() -> None:
+def test_labels_and_words_must_agree():
     logits, labels = np.zeros((1, 2, len(NAMES))), np.array([[0, 1]])
     with pytest.raises(ValueError, match="row 0 has 2 labels and 1 words that are read"):
         word_tags(logits, labels, NAMES, [[True, False]])
