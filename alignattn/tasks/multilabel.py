@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from transformers import (
     AutoModelForSequenceClassification,
-    DataCollatorWithPadding,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
@@ -100,12 +99,6 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
         """Return the model's inputs, and `label`, a list of 0.0 and 1.0; truncation as for classes."""
         check_max_length(self.task, tokenizer, options.max_length, len(self.task.text_columns))
         return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
-
-    def collator(
-        self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
-    ) -> DataCollatorWithPadding:
-        """Return a collator that pads to the longest row."""
-        return DataCollatorWithPadding(tokenizer)
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
         """Return the labels of every row, if they are the same."""

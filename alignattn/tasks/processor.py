@@ -14,7 +14,7 @@ import pyarrow as pa
 from datasets.fingerprint import generate_random_fingerprint
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
 from alignattn.tasks.formats.file_rows import FileRows
 from alignattn.tasks.reading import read_rows
@@ -187,15 +187,15 @@ class TaskProcessor(ABC, Generic[T]):
             options: such as the maximal length.
         """
 
-    @abstractmethod
     def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> Any:
-        """Return the collator of a split's encoded rows.
+        """Return the collator of a split's encoded rows, which pads to the longest unless the type has another.
 
         Args:
             tokenizer: as for `encode`.
             split: the split; a graph's collator needs all of it.
             is_training: whether the batches train a model; they may then be sampled.
         """
+        return DataCollatorWithPadding(tokenizer)
 
     def generate(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
         """Return what a model in evaluation mode generates for a batch, `[B, …]` each."""

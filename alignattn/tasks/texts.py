@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import (
     AutoModelForSequenceClassification,
-    DataCollatorWithPadding,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
 
 from alignattn.tasks.labelled import LabelledProcessor
-from alignattn.tasks.processor import EncodedSplit, check_max_length, encode_rows, name_classes, text_problems
+from alignattn.tasks.processor import check_max_length, encode_rows, name_classes, text_problems
 from alignattn.tasks.stories import made_stories
 from alignattn.tasks.task import TRAIN, TaskOptions
 from alignattn.tasks.task_types import TextClassification
@@ -74,12 +73,6 @@ class TextClassificationProcessor(LabelledProcessor[TextClassification]):
         """
         check_max_length(self.task, tokenizer, options.max_length, len(self.task.text_columns))
         return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
-
-    def collator(
-        self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
-    ) -> DataCollatorWithPadding:
-        """Return a collator that pads to the longest row."""
-        return DataCollatorWithPadding(tokenizer)
 
 
 def _encode_batch(

@@ -6,7 +6,6 @@ import datasets
 import pyarrow as pa
 from transformers import (
     AutoModelForQuestionAnswering,
-    DataCollatorWithPadding,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
@@ -78,12 +77,6 @@ class QuestionAnsweringProcessor(TaskProcessor[QuestionAnswering]):
             doc_stride=options.doc_stride,
             num_proc=options.num_proc,
         )
-
-    def collator(
-        self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
-    ) -> DataCollatorWithPadding:
-        """Return a collator that pads to the longest window."""
-        return DataCollatorWithPadding(tokenizer)
 
     def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
         """Return the answer to each question, and the n best with their characters and probabilities."""
