@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import BOOLEANS, REQUIRED, Option
+from alignattn.utils.option import BOOLEANS, NAMED_VALUE, REQUIRED, Option
 from alignattn.utils.options import (
     Options,
     all_options_of,
@@ -65,7 +65,25 @@ def read_words(options: type[Options], words: Sequence[str], parser: OneLineErro
         if left:
             parser.error(f"unexpected words: {' '.join(left)}")
     path = CONFIG.checked(given.pop(CONFIG.name, None))
-    return given if path is None else read_options_file(options, Path(path)) | given
+    if path is None:
+        return given
+    of_file = read_options_file(options, Path(path))
+    for name, values in given.items():
+        if name in known and known[name].metavar == NAMED_VALUE and of_file.get(name):
+            given[name] = _joined(of_file[name], values)
+    return of_file | given
+
+
+def _joined(theirs: Sequence[str], mine: Sequence[str]) -> list[str] | None:
+    """Values by name of a file with those of a command line over them; `NAME=` leaves one of the file's out."""
+    entries = {entry.partition("=")[0]: entry for entry in theirs}
+    for entry in mine:
+        name, equals, value = entry.partition("=")
+        if name in entries and equals and not value:
+            del entries[name]
+        else:
+            entries[name] = entry
+    return list(entries.values()) or None
 
 
 def _parsed(

@@ -33,6 +33,10 @@ EXPECTED: Mapping[type[Any], str] = {int: "a whole number", float: "a number", b
 """What a value of each type is, for messages."""
 
 
+NAMED_VALUE = "NAME=X"
+"""Stands for a value by name in the help; a file and a command line may each give some of them."""
+
+
 def _like(**details: Any) -> tuple[tuple[str, Any], ...]:
     """Attributes of `Option` for the `Annotated` type of a value; a dict could not be part of a union."""
     return tuple(details.items())
@@ -45,7 +49,7 @@ InputFile = Annotated[str, _like(metavar="FILE", place=input_file)]
 InputDir = Annotated[str, _like(metavar="DIR", place=input_folder)]
 OutputFile = Annotated[str, _like(metavar="FILE", place=output_file)]
 OutputDir = Annotated[str, _like(metavar="DIR", place=output_folder)]
-NamedValue = Annotated[str, _like(metavar="NAME=X")]
+NamedValue = Annotated[str, _like(metavar=NAMED_VALUE)]
 """Types of values, with the range of a number, or what a text names: an option says more, or otherwise."""
 
 OPTION = "option"

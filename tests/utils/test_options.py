@@ -9,7 +9,7 @@ import pytest
 
 from alignattn.utils.command_line import build_parser, read_words
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import REQUIRED, Option, option
+from alignattn.utils.option import REQUIRED, NamedValue, Option, option
 from alignattn.utils.options import Options, options_of, other_options, resolve, values_of
 
 
@@ -35,6 +35,7 @@ class ExampleOptions(Options):
     fast: bool = option(False, "Fast.")
     device: str = option("cpu", "Device.", choices=("cpu", "cuda"))
     save: str = option("epoch", "Save.", choices=("no", "epoch"))
+    fields: tuple[NamedValue, ...] | None = option(None, "Fields.")
     more: dict[str, Any] | str | None = option(None, "More.", rare=True)
 
 
@@ -46,7 +47,7 @@ def test_values_are_of_the_type_of_their_option():
     options = parse('a b --rows 3 --seeds 1 2 --columns x y --fast --device=cuda --more {"a":1} --beta 0.5')
     assert values_of(options) == {
         "files": ("a", "b"), "rows": 3, "columns": ("x", "y"), "rate": None, "seeds": (1, 2), "fast": True,
-        "device": "cuda", "save": "epoch", "more": {"a": 1}, "beta": 0.5, "secret": None,
+        "device": "cuda", "save": "epoch", "more": {"a": 1}, "beta": 0.5, "secret": None, "fields": None,
     }  # fmt: skip
     assert options.group.others == {"beta": 0.5}
     assert parse("a --beta 0.9").group.others == {}
@@ -95,6 +96,13 @@ def test_a_file_stands_under_the_command_line(tmp_path: Path):
     assert (options.files, options.rate, options.group.rows) == (("a",), 0.2, 5)
     assert (options.seeds, options.fast, options.save) == ((4,), False, "no")
     assert options.group.others == {"beta": 0.1}
+
+
+def test_values_by_name_join_those_of_a_file(tmp_path: Path):
+    path = tmp_path / "options.yaml"
+    path.write_text("files: [a]\nfields: [a=1, b=2]\n")
+    assert parse(f"--config {path} --fields b=3 c=4").fields == ("a=1", "b=3", "c=4")
+    assert parse(f"--config {path} --fields b=").fields == ("a=1",)
 
 
 @pytest.mark.parametrize(("text", "culprit"), [("rows: 0", "--rows 0"), ("row: 1", "--row: did you mean 'rows'?")])
