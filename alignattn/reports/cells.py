@@ -1,22 +1,14 @@
 """The cells of a table of runs: what a measure is, what its runs scored, and how they differ from the baseline's."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from alignattn.evaluation.statistics.comparison import (
     Comparison,
-    compare,
-    compare_early,
-    compare_unpaired,
-    correct,
 )
 from alignattn.evaluation.statistics.example_scores import ExampleScores
-from alignattn.evaluation.statistics.paired_tests import PairedScores, UnpairedScores
 from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
 from alignattn.reports.measures import UNITS, Measure, State, Unit, Verdict
 from alignattn.reports.result_reader import UNREADABLE, NotKeptError, ResultReader, RunReport
@@ -47,9 +39,6 @@ DIFFERENCE_WORDS = ("row", "column", "test")
 
 WORST_FIRST: Sequence[State] = ("failed", "missing", "unfit")
 """The state of a cell is the first of these that one of its runs has, else `done`."""
-
-ONE_OF_ALL_SEEDS = "an ensemble is one model of all seeds"
-"""Why no seed pairs it with a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +143,11 @@ class Cell:
     def finished(self) -> list[Run]:
         """The runs that are done."""
         return [run for run in self.runs.values() if run.state == "done"]
+
+    def ensemble_scores(self) -> ExampleScores | None:
+        """Return what its number of the mean of its runs' predictions is made of; None where that is not kept."""
+        members = self.finished
+        return members[0].reader.ensemble([run.output for run in members], self.path) if members else None
 
     @property
     def numbers(self) -> list[float]:
@@ -271,128 +265,13 @@ def filled(cell: Cell) -> Cell:
     if reason := next(iter(cell.runs.values())).reader.reason_no_ensemble(cell.path):
         return replace(cell, state="unfit", reason=reason)
     try:
-        scores = _ensemble_scores(cell)
+        scores = cell.ensemble_scores()
     except UNREADABLE as error:
         return replace(cell, state="failed", reason=one_line(error))
     if scores is None:
         reason = f"{'.'.join(cell.path)} of an ensemble is not kept"
         return replace(cell, state="failed", reason=reason) if state == "done" else cell
     return replace(cell, values={0: scores.value}, is_constant=bool(constant) and all(constant))
-
-
-def compare_cells(cells: Sequence[Cell], named: int = 0) -> tuple[list[Cell], list[str]]:
-    """Return the cells with their comparisons, corrected for their number, and why some could not be made.
-
-    What was named before the runs were made is a family of its own, as is all else. Where something was named,
-    unfinished comparisons are not tested, and the correction is for all that were planned.
-
-    Args:
-        cells: row by row; the cells of a baseline are those at the same places of its row.
-        named: how many comparisons were named before the runs were made.
-    """
-    rows = {label: list(row) for label, row in groupby(cells, lambda cell: cell.row)}
-    width = len(next(iter(rows.values())))
-    baselines = [
-        rows[cell.baseline][place % width] if cell.baseline in rows else None for place, cell in enumerate(cells)
-    ]
-    pairs = list(zip(cells, baselines, strict=True))
-    family_sizes = Counter(cell.is_primary for cell, baseline in pairs if baseline is not None)
-    if named:
-        family_sizes[True] = named
-    comparisons: list[Comparison | None] = []
-    problems = []
-    for cell, baseline in pairs:
-        comparison = None
-        try:
-            if baseline is not None:
-                is_early = named > 0 and not _is_whole(cell, baseline)
-                comparison = _compare(cell, baseline, family_sizes[cell.is_primary], is_early=is_early)
-        except UNREADABLE as error:
-            problems.append(f"{cell.row}, {cell.column}, is not compared: {one_line(error)}")
-        comparisons.append(comparison)
-    families = [
-        correct(
-            [one if cell.is_primary is own else None for cell, one in zip(cells, comparisons, strict=True)],
-            family_sizes[own] if named else None,
-        )
-        for own in (True, False)
-    ]
-    corrected = [first or second for first, second in zip(*families, strict=True)]
-    return [replace(cell, comparison=one) for cell, one in zip(cells, corrected, strict=True)], problems
-
-
-def _compare(cell: Cell, baseline: Cell, family_size: int, *, is_early: bool) -> Comparison | None:
-    """The comparison by the seeds that both have finished, or by examples where they plan no common seed.
-
-    None where there is nothing to compare, or the same runs fill both.
-    """
-    if cell.is_ensemble:
-        return None if is_early else _compare_ensemble(cell, baseline)
-    if not cell.values or not baseline.values:
-        return None
-    if not cell.runs.keys() & baseline.runs.keys():
-        return compare_unpaired(cell.numbers, baseline.numbers, partial(_unpaired_scores, cell, baseline))
-    seeds = _common_seeds(cell, baseline)
-    own, plain = ([run.digest for run in one.runs.values()] for one in (cell, baseline))
-    if not seeds or own == plain:
-        return None
-    measured, compared = ([one.values[seed] for seed in seeds] for one in (cell, baseline))
-    if is_early:
-        return compare_early(measured, compared, planned=min(cell.planned, baseline.planned))
-    scores = None if cell.draws_own_rows else partial(_paired_scores, cell, baseline, seeds)
-    return compare(measured, compared, scores, family_size=family_size)
-
-
-def _common_seeds(cell: Cell, baseline: Cell) -> list[int]:
-    return [seed for seed in baseline.values if seed in cell.values]
-
-
-def _is_whole(cell: Cell, baseline: Cell) -> bool:
-    """Whether all runs of a comparison are there."""
-    if cell.is_ensemble:
-        return len(cell.finished) == cell.planned and cell.runs.keys() & baseline.runs.keys() <= baseline.values.keys()
-    return len(_common_seeds(cell, baseline)) == min(cell.planned, baseline.planned)
-
-
-def _compare_ensemble(cell: Cell, baseline: Cell) -> Comparison | None:
-    """One model of all seeds against the models of its members' seeds, over the examples, which is all they share."""
-    values = {seed: value for seed, value in baseline.values.items() if seed in cell.runs}
-    if not cell.values or not values:
-        return None
-
-    def scores() -> UnpairedScores | None:
-        whole = _ensemble_scores(cell)
-        each = [baseline.runs[seed].examples(baseline.path) for seed in values]
-        known = [one for one in each if one is not None]
-        return ([whole], known) if whole is not None and len(known) == len(each) else None
-
-    return compare_unpaired(cell.numbers, list(values.values()), scores, reason=ONE_OF_ALL_SEEDS)
-
-
-def _ensemble_scores(cell: Cell) -> ExampleScores | None:
-    members = cell.finished
-    return members[0].reader.ensemble([run.output for run in members], cell.path) if members else None
-
-
-def _paired_scores(cell: Cell, baseline: Cell, seeds: Sequence[int]) -> PairedScores | None:
-    pairs = []
-    for seed in seeds:
-        measured, compared = (one.runs[seed].examples(one.path) for one in (cell, baseline))
-        if measured is None or compared is None:
-            return None
-        pairs.append((measured, compared))
-    return pairs
-
-
-def _unpaired_scores(cell: Cell, baseline: Cell) -> UnpairedScores | None:
-    systems = []
-    for one in (cell, baseline):
-        scores = [one.runs[seed].examples(one.path) for seed in one.values]
-        known = [score for score in scores if score is not None]
-        if len(known) < len(scores):
-            return None
-        systems.append(known)
-    return systems[0], systems[1]
 
 
 def _p_text(p_value: float | None) -> str:

@@ -12,7 +12,8 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult, read_result
 from alignattn.finetuning.run_folder import check_finished, read_run_options, seed_folders, short_names
 from alignattn.models.packaged import seen_before
-from alignattn.reports.cells import Cell, Run, compare_cells, filled, plural
+from alignattn.reports.cells import Cell, Run, filled, plural
+from alignattn.reports.compared_cells import compare_cells
 from alignattn.reports.measures import Measure
 from alignattn.reports.result_reader import ResultReader
 from alignattn.reports.result_table import ResultTable

@@ -17,8 +17,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from alignattn.commands import get_command, reader_of
+from alignattn.commands.reproduce.definitions import PlannedCell
 from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.table import PlannedCell
 from alignattn.reports.measures import State
 from alignattn.reports.result_reader import ResultReader
 from alignattn.utils.command import OUTPUT_DIR, Command

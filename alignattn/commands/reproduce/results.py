@@ -8,12 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from alignattn.commands.reproduce.definitions import PlannedCell
 from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.pictures import pictures_of
-from alignattn.commands.reproduce.table import PlannedCell, Table
+from alignattn.commands.reproduce.table import Table
 from alignattn.models.packaged import seen_before
-from alignattn.reports.cells import Cell, Run, compare_cells, filled
+from alignattn.reports.cells import Cell, Run, filled
+from alignattn.reports.compared_cells import compare_cells
 from alignattn.reports.result_reader import UNREADABLE, RunReport
 from alignattn.reports.result_table import ResultTable
 from alignattn.utils.errors import one_line

@@ -1,4 +1,4 @@
-"""A table as data: a YAML file of `runs/tables`, or a user's own, says what its rows, columns and numbers are.
+"""A table as data: a YAML file of `finetuning/tables`, or a user's own, says what its rows, columns and numbers are.
 
     title: above the table
     published_source: what the published numbers are of; left out where there are none
@@ -30,7 +30,6 @@ the row, each over those before it, and last those that a user gives. To add a t
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
@@ -38,11 +37,11 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
+from alignattn.commands.reproduce.definitions import COLUMN_OPTIONS, Column, PlannedCell, Row
 from alignattn.commands.reproduce.experiment import (
     MODEL_DIGEST_OPTION,
     MODEL_OPTION,
     SEED_OPTION,
-    Experiment,
     experiments_of,
     option_text,
 )
@@ -50,9 +49,8 @@ from alignattn.commands.reproduce.given import in_digests, options_named
 from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
 from alignattn.models import ModelCapabilities, capabilities_of
-from alignattn.reports.measures import Definition, Measure
+from alignattn.reports.measures import Definition
 from alignattn.tasks import plain_name
-from alignattn.tasks.task import BY_SEED
 from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import parse_yaml, read_text
@@ -70,94 +68,6 @@ EMBEDDINGS = "embeddings"
 """The option that a user gives for the rows whose models read word vectors; others do not take it."""
 
 CONFIGS = resources.files("alignattn.configs")
-
-
-COLUMN_OPTIONS = ("task", "pair")
-"""Options that name a column; the first that it has."""
-
-
-class Column(Definition):
-    """A column, such as a task.
-
-    Attributes:
-        label: as printed.
-        command: whose runs fill it; where empty, the table's.
-        options: of its runs.
-        measures: the numbers below it.
-        seeds: most that its cells have; None for all.
-    """
-
-    label: str
-    command: str = ""
-    options: Mapping[str, Any] = Field(default_factory=dict)
-    measures: Sequence[Measure] = Field(min_length=1)
-    seeds: int | None = Field(None, ge=1)
-
-    @property
-    def name(self) -> str:
-        """The task or pair; the label where there is neither."""
-        return next((str(self.options[name]) for name in COLUMN_OPTIONS if name in self.options), self.label)
-
-
-class Row(Definition):
-    """A row.
-
-    Attributes:
-        options: of its runs.
-        label: as printed; where empty, the options that tell it from the others.
-        ensemble: whether it is the deep ensemble of the runs of its options: the mean of what they predicted.
-        published: by column and measure, as the paper prints it; None where it does not.
-        against: label of the row that it is compared with; where empty, the plain row that differs least.
-        primary: whether it was named before the runs were made: what it is compared by is corrected apart.
-        seeds: most that its cells have; None for all.
-    """
-
-    options: Mapping[str, Any]
-    label: str = ""
-    ensemble: bool = False
-    against: str = ""
-    primary: bool = False
-    seeds: int | None = Field(None, ge=1)
-    published: Sequence[Sequence[str | None]] = ()
-
-
-@dataclass(frozen=True)
-class PlannedCell:
-    """Where a row meets one of the numbers below a column, before anything is measured.
-
-    Attributes:
-        row: the row, with its label.
-        column: the column.
-        measure: the number.
-        experiments: the runs that measure it, one a seed; one alone where the command has no seeds.
-        planned: how many of them there are by the table's own number of seeds, or those that are asked for if more.
-        published: as the paper prints it; None where it is not published.
-        baseline: label of the row that it is compared with, or None.
-    """
-
-    row: Row
-    column: Column
-    measure: Measure
-    experiments: Sequence[Experiment]
-    planned: int
-    published: str | None
-    baseline: str | None
-
-    @property
-    def is_primary(self) -> bool:
-        """Whether its comparison was named before the runs were made."""
-        return self.row.primary and self.measure.primary
-
-    @property
-    def draws_own_rows(self) -> bool:
-        """Whether each of its runs was trained on rows that its seed drew: examples say nothing of other draws."""
-        return self.experiments[0].options.get("take") == BY_SEED
-
-    @property
-    def digests(self) -> list[str]:
-        """Its runs, and after them those on whose results they work, each once."""
-        needed = [run.needs for run in self.experiments if run.needs is not None]
-        return list(dict.fromkeys(run.digest for run in (*self.experiments, *needed)))
 
 
 class Table(Definition):

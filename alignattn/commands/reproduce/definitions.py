@@ -1,0 +1,98 @@
+"""The rows and columns of a table's file, and the cells where they meet before anything is measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.reports.measures import Definition, Measure
+from alignattn.tasks.task import BY_SEED
+
+COLUMN_OPTIONS = ("task", "pair")
+"""Options that name a column; the first that it has."""
+
+
+class Column(Definition):
+    """A column, such as a task.
+
+    Attributes:
+        label: as printed.
+        command: whose runs fill it; where empty, the table's.
+        options: of its runs.
+        measures: the numbers below it.
+        seeds: most that its cells have; None for all.
+    """
+
+    label: str
+    command: str = ""
+    options: Mapping[str, Any] = Field(default_factory=dict)
+    measures: Sequence[Measure] = Field(min_length=1)
+    seeds: int | None = Field(None, ge=1)
+
+    @property
+    def name(self) -> str:
+        """The task or pair; the label where there is neither."""
+        return next((str(self.options[name]) for name in COLUMN_OPTIONS if name in self.options), self.label)
+
+
+class Row(Definition):
+    """A row.
+
+    Attributes:
+        options: of its runs.
+        label: as printed; where empty, the options that tell it from the others.
+        ensemble: whether it is the deep ensemble of the runs of its options: the mean of what they predicted.
+        published: by column and measure, as the paper prints it; None where it does not.
+        against: label of the row that it is compared with; where empty, the plain row that differs least.
+        primary: whether it was named before the runs were made: what it is compared by is corrected apart.
+        seeds: most that its cells have; None for all.
+    """
+
+    options: Mapping[str, Any]
+    label: str = ""
+    ensemble: bool = False
+    against: str = ""
+    primary: bool = False
+    seeds: int | None = Field(None, ge=1)
+    published: Sequence[Sequence[str | None]] = ()
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """Where a row meets one of the numbers below a column, before anything is measured.
+
+    Attributes:
+        row: the row, with its label.
+        column: the column.
+        measure: the number.
+        experiments: the runs that measure it, one a seed; one alone where the command has no seeds.
+        planned: how many of them there are by the table's own number of seeds, or those that are asked for if more.
+        published: as the paper prints it; None where it is not published.
+        baseline: label of the row that it is compared with, or None.
+    """
+
+    row: Row
+    column: Column
+    measure: Measure
+    experiments: Sequence[Experiment]
+    planned: int
+    published: str | None
+    baseline: str | None
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether its comparison was named before the runs were made."""
+        return self.row.primary and self.measure.primary
+
+    @property
+    def draws_own_rows(self) -> bool:
+        """Whether each of its runs was trained on rows that its seed drew: examples say nothing of other draws."""
+        return self.experiments[0].options.get("take") == BY_SEED
+
+    @property
+    def digests(self) -> list[str]:
+        """Its runs, and after them those on whose results they work, each once."""
+        needed = [run.needs for run in self.experiments if run.needs is not None]
+        return list(dict.fromkeys(run.digest for run in (*self.experiments, *needed)))
