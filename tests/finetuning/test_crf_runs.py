@@ -11,7 +11,6 @@ from resumed import assert_goes_on, finetune
 from safetensors.torch import load_file
 
 import alignattn
-from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.utils.errors import AlignAttnError
 
@@ -57,25 +56,6 @@ def test_a_run_trains_predicts_what_it_wrote_and_resumes_bitwise(
 
 def blocks_of(path: Path) -> list[list[str]]:
     return [[line.split()[0] for line in block.splitlines()] for block in path.read_text().strip().split("\n\n")]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--model x --crf --task mrpc", "--crf tags words, and task 'mrpc' is text-classification"),
-        ("--model transformer-crf --crf --task msra", "--crf is for pretrained encoders"),
-        ("--model x --crf --lora_r 4 --task msra", "--lora_r does not go with --crf"),
-        ("--model x --crf --r_drop_weight 1 --task msra", "--r_drop_weight is of probabilities word by word"),
-        ("--model transformer-crf --label_smoothing_factor 0.1 --task msra", "--label_smoothing_factor is of prob"),
-        ("--model transformer-crf --task mrpc", "--model transformer-crf "),
-    ],
-)
-def test_mistakes_are_one_line(words: str, message: str, tmp_path: Path, capsys) -> None:
-    assert main(["finetune", *words.split(), "--output_dir", str(tmp_path / "run")]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.splitlines()) == 1
-    assert not (tmp_path / "run").exists()
 
 
 def test_without_pytorch_crf_it_is_named(monkeypatch, tmp_path: Path) -> None:

@@ -98,31 +98,6 @@ def test_a_broken_line_of_the_embeddings_is_named(run, vectors: Path, capsys) ->
     assert "--skip_bad_rows" in error
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--model", "da", "--attention", "aa-ct"], "--model da"),
-        (["--model", "memn2n", "--attention", "aa-ct"], "--model memn2n"),
-        (
-            ["--model", "seq2seq-lstm", "--model_config", "hard_attention=true", "--value", "qvi"],
-            "'qvi'",
-        ),
-        (["--model", "co-attention", "--balance", "start"], "co-attention"),
-        (["--model", "esim", "--text_columns", "a"], "--model esim"),
-        (["--model", "da", "--model_config", "no_such=1"], "'no_such'"),
-        (["--model", "da", "--model_config", "hidden_dim=0"], "hidden_dim"),
-        (["--model", "da", "--embeddings", "missing.txt"], "missing.txt"),
-        (["--model", "./missing", "--embeddings", "missing.txt"], "--embeddings"),
-    ],
-)
-def test_mistakes_are_one_line(words: list[str], message: str, run, tmp_path: Path, capsys) -> None:
-    assert run(*words) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.splitlines()) == 1
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_baseline_brings_the_training_settings_of_its_own() -> None:
     words = ["--model", "esim", "--task", "snli", "--output_dir", "x"]
     settings = COMMAND.parse(words).training

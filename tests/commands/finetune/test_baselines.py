@@ -111,15 +111,7 @@ def test_laplace_changes_the_confidence_and_neither_the_training_nor_the_classes
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("--mc_dropout_passes 0", "mc_dropout_passes 0"),
-        ("--laplace true --mc_dropout_passes 2", "--mc_dropout_passes"),
         ("--laplace true --label_column score", "--laplace"),
-        ("--freelb_steps 0", "freelb_steps 0"),
-        ("--r_drop_weight -1", "r_drop_weight -1"),
-        ("--r_drop_weight 1 --freelb_steps 2", "--freelb_steps"),
-        ("--weight_averaging ema --early_stopping_patience 2", "--load_best_model_at_end"),
-        ("--weight_averaging ema --balance epoch", "--balance"),
-        ("--weight_averaging mean", "ema, swa"),
         ("--label_smoothing_factor 0.1 --label_column score", "--label_smoothing_factor"),
     ],
 )

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from test_finetune import one_line, options, read, rows_file, run, weights  # noqa: F401
 from transformers.trainer_utils import SaveStrategy
 
-from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.finetuning.best_model import choose_metric
 from alignattn.tasks import get_task
@@ -137,26 +136,6 @@ def test_what_is_chosen_among_is_evaluated_and_saved(words):
     )
     if steps is not None:
         assert training.eval_steps == training.save_steps == steps
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--early_stopping_patience 0", "--early_stopping_patience 0 must be at least 1"),
-        ("--early_stopping_patience 2 --eval_strategy no", "give --eval_strategy epoch or steps"),
-        ("--load_best_model_at_end --save_strategy no", "give --save_strategy epoch, or best"),
-        ("--load_best_model_at_end --eval_strategy epoch --save_strategy steps", "give --save_strategy epoch, or best"),
-        (
-            "--load_best_model_at_end --eval_strategy steps --eval_steps 5 --save_steps 10",
-            "give --save_steps as --eval_steps, 5, or --save_strategy best",
-        ),
-        ("--early_stopping_patience 2 --train_file rows.csv --text_columns a", "give --validation_file or"),
-    ],
-)
-def test_what_cannot_be_chosen_is_one_line(words, message, capsys):
-    data = [] if "--train_file" in words else ["--task", "mrpc"]
-    assert main(["finetune", "--model", "any", *data, "--output_dir", "runs/x", *words.split()]) == 2
-    assert message in one_line(capsys)
 
 
 @pytest.mark.parametrize(

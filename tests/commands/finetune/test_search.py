@@ -142,36 +142,3 @@ def test_what_is_given_is_held_and_what_does_nothing_is_not_searched() -> None:
     for (attention, rate), names in searched.items():
         given = {} if rate is None else {"learning_rate": rate}
         assert list(COMMAND.resolve({**run, "attention": attention, **given}).space) == names
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--search_space foo=1:2", "there is no such option to search"),
-        ("--search_space seed=1:2", "there is no such option to search"),
-        ("--search_space learning_rate", "is not NAME=LOW:HIGH"),
-        ("--search_space learning_rate=2e-5:1e-5", "must be below"),
-        ("--search_space learning_rate=-1:1", "--learning_rate"),
-        ("--search_space warmup_steps=0.5:2.5", "--warmup_steps 2.5"),
-        ("--search_space weight_decay=0:1:log", "a logarithm needs values above 0"),
-        ("--search_space weight_decay=0:1 weight_decay=0:2", "names weight_decay twice"),
-        ("--search_space weight_decay=0:1 --weight_decay 0.1", "leave one of them out"),
-        ("--search_space doc_stride=1:9 weight_decay=0:1", "--doc_stride does nothing"),
-        ("--attention soft --learning_rate 1e-4", "the search space is empty"),
-        ("--metric_for_best_model loss", "among which is no loss"),
-        ("--seeds 1 2", "--hyperparameter_search does not go with --seeds"),
-        ("--hyperparameter_search 0", "must be at least 1"),
-    ],
-)
-def test_a_mistake_is_one_line(more: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["finetune", "--model", "x", "--task", "mrpc", "--output_dir", "o", "--hyperparameter_search", "2"]
-    assert main([*words, *more.split()]) == USER_ERROR_EXIT_CODE
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert message in lines[0]
-
-
-def test_a_space_without_a_search_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["finetune", "--model", "x", "--task", "mrpc", "--output_dir", "o", "--search_space", "weight_decay=0:1"]
-    assert main(words) == USER_ERROR_EXIT_CODE
-    assert "--search_space needs --hyperparameter_search" in capsys.readouterr().err

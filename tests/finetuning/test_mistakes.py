@@ -1,0 +1,74 @@
+"""Options that do not fit together are refused in one line, which names the culprit, before anything is read."""
+
+import pytest
+
+from alignattn.cli import main
+
+SEARCH = "--model x --task mrpc --hyperparameter_search 2"
+CHOICE = "--model any --task mrpc"
+PAIRS = "--train_file rows.csv --text_columns a b"
+
+MISTAKES = [
+    # A CRF tags words.
+    ("--model x --crf --task mrpc", "--crf"),
+    ("--model transformer-crf --crf --task msra", "--crf"),
+    ("--model x --crf --lora_r 4 --task msra", "--lora_r"),
+    ("--model x --crf --r_drop_weight 1 --task msra", "--r_drop_weight"),
+    ("--model transformer-crf --label_smoothing_factor 0.1 --task msra", "--label_smoothing_factor"),
+    ("--model transformer-crf --task mrpc", "--model transformer-crf"),
+    # Models from scratch, which lack what pretrained ones have.
+    (f"--model da --attention aa-ct {PAIRS}", "--model da"),
+    (f"--model memn2n --attention aa-ct {PAIRS}", "--model memn2n"),
+    (f"--model seq2seq-lstm --model_config hard_attention=true --value qvi {PAIRS}", "'qvi'"),
+    (f"--model co-attention --balance start {PAIRS}", "co-attention"),
+    ("--model esim --train_file rows.csv --text_columns a", "--model esim"),
+    (f"--model da --model_config no_such=1 {PAIRS}", "'no_such'"),
+    (f"--model da --model_config hidden_dim=0 {PAIRS}", "hidden_dim"),
+    (f"--model da --embeddings missing.txt {PAIRS}", "missing.txt"),
+    (f"--model ./missing --embeddings missing.txt {PAIRS}", "--embeddings"),
+    # Training methods of which one defines what another does.
+    (f"{CHOICE} --mc_dropout_passes 0", "--mc_dropout_passes 0"),
+    (f"{CHOICE} --freelb_steps 0", "--freelb_steps 0"),
+    (f"{CHOICE} --r_drop_weight -1", "--r_drop_weight -1"),
+    (f"{CHOICE} --weight_averaging mean", "--weight_averaging"),
+    (f"{CHOICE} --laplace true --mc_dropout_passes 2", "--mc_dropout_passes"),
+    (f"{CHOICE} --r_drop_weight 1 --freelb_steps 2", "--freelb_steps"),
+    (f"{CHOICE} --weight_averaging ema --early_stopping_patience 2", "--load_best_model_at_end"),
+    (f"{CHOICE} --weight_averaging ema --balance epoch", "--balance"),
+    # Adapters are of pretrained models.
+    (f"{CHOICE} --lora_alpha 8", "--lora_r"),
+    (f"{CHOICE} --lora_r 0", "--lora_r 0"),
+    (f"--model esim --lora_r 2 {PAIRS}", "--lora_r"),
+    # The best checkpoint is chosen by what is evaluated and saved.
+    (f"{CHOICE} --early_stopping_patience 0", "--early_stopping_patience 0"),
+    (f"{CHOICE} --early_stopping_patience 2 --eval_strategy no", "--eval_strategy"),
+    (f"{CHOICE} --load_best_model_at_end --save_strategy no", "--save_strategy"),
+    (f"{CHOICE} --load_best_model_at_end --eval_strategy epoch --save_strategy steps", "--save_strategy"),
+    (f"{CHOICE} --load_best_model_at_end --eval_strategy steps --eval_steps 5 --save_steps 10", "--save_steps"),
+    ("--model any --early_stopping_patience 2 --train_file rows.csv --text_columns a", "--validation_file"),
+    # A search needs ranges of numbers, and a score.
+    (f"{SEARCH} --search_space foo=1:2", "foo=1:2"),
+    (f"{SEARCH} --search_space seed=1:2", "seed=1:2"),
+    (f"{SEARCH} --search_space learning_rate", "'learning_rate'"),
+    (f"{SEARCH} --search_space learning_rate=2e-5:1e-5", "learning_rate="),
+    (f"{SEARCH} --search_space learning_rate=-1:1", "--learning_rate"),
+    (f"{SEARCH} --search_space warmup_steps=0.5:2.5", "--warmup_steps 2.5"),
+    (f"{SEARCH} --search_space weight_decay=0:1:log", "weight_decay="),
+    (f"{SEARCH} --search_space weight_decay=0:1 weight_decay=0:2", "weight_decay twice"),
+    (f"{SEARCH} --search_space weight_decay=0:1 --weight_decay 0.1", "--weight_decay"),
+    (f"{SEARCH} --search_space doc_stride=1:9 weight_decay=0:1", "--doc_stride"),
+    (f"{SEARCH} --attention soft --learning_rate 1e-4", "--search_space"),
+    (f"{SEARCH} --metric_for_best_model loss", "--metric_for_best_model loss"),
+    (f"{SEARCH} --seeds 1 2", "--seeds"),
+    ("--model x --task mrpc --search_space weight_decay=0:1", "--hyperparameter_search"),
+]
+
+
+@pytest.mark.parametrize(("words", "culprit"), MISTAKES)
+def test_options_that_do_not_fit_are_refused_in_one_line(words, culprit, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("a,b,label\na cat,a dog,1\na man,a bird,0\n")
+    assert main(["finetune", *words.split(), "--output_dir", "run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert culprit in line
+    assert not (tmp_path / "run").exists()
