@@ -169,8 +169,8 @@ def _load_pretrained(arguments: ModelOptions, rows: Rows[Any], config: Any) -> B
         setattr(config, CRF_FIELD, crf_tags)
     kwargs = {"config": config, "dtype": loading_type(arguments), "ignore_mismatched_sizes": True} | hub
     model = load_checkpoint(name, processor.auto_class, with_slots=False, **kwargs)
-    if remark := keep_classes(model, name, saved):
-        print(remark, file=sys.stderr)
+    if reordered := keep_classes(model, name, saved):
+        print(reordered, file=sys.stderr)
     tokenizer = load_tokenizer(name, model, **hub, **processor.tokenizer_options)
     # Not every tokenizer says what the model takes, and longer rows would end the training.
     tokenizer.model_max_length = most_tokens(model, tokenizer)
