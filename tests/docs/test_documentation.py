@@ -1,6 +1,7 @@
 """The pages that people read: their links lead somewhere, and what they name is there."""
 
 import csv
+import pkgutil
 import re
 import unicodedata
 from pathlib import Path
@@ -99,10 +100,19 @@ def test_every_preset_and_task_is_named():
     assert [name for name in TASKS if f"`{name}`" not in tasks] == []
 
 
-def test_every_public_name_is_in_the_api():
+def documented_paths():
     pages = "".join(page.read_text() for page in (DOCS / "api").iterdir())
-    named = [path.rpartition(".")[2] for path in re.findall(r"^::: (\S+)$", pages, re.MULTILINE)]
+    return re.findall(r"^::: (\S+)$", pages, re.MULTILINE)
+
+
+def test_every_public_name_is_in_the_api():
+    named = [path.rpartition(".")[2] for path in documented_paths()]
     assert [name for name in alignattn.__all__ if named.count(name) != 1] == [], "each has its place in docs/api"
+
+
+@pytest.mark.parametrize("path", documented_paths())
+def test_what_the_api_shows_is_there(path):
+    pkgutil.resolve_name(path)
 
 
 def test_the_examples_are_read_by_their_task():
