@@ -1,12 +1,8 @@
 """The classifiers of single texts against their equations, over the registry."""
 
-import gc
-
 import pytest
 import torch
-from autocast import assert_near_under_autocast
-from slots_taken import FILLINGS, assert_counts, fill, with_fillings
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, TrainerCallback
+from slots_taken import fill, with_fillings
 
 import alignattn
 from alignattn import AlignAttnError
@@ -51,158 +47,12 @@ def batch_of(tokenizer, texts=TEXTS, **options):
 
 
 @pytest.mark.parametrize(("model_name", "filling"), with_fillings(TEXT_MODELS))
-def test_autocast_trains_near_full_precision(model_name, filling):
-    model, tokenizer = small_model(model_name, filling)
-    assert_near_under_autocast(model, {**batch_of(tokenizer), "labels": torch.arange(len(TEXTS)) % len(TASK.labels)})
-
-
-@pytest.mark.parametrize(("model_name", "filling"), with_fillings(TEXT_MODELS))
 def test_a_vocabulary_of_one_word_is_read(model_name, filling):
     built = built_of(model_name, ["a"] * 4)
     model, texts = fill(built.model.double(), filling), ["a", "a a", "b", ""]
     logits = model(**batch_of(built.tokenizer, texts)).logits
     assert logits.isfinite().all()
     assert not torch.equal(logits[0], logits[2])
-
-
-@pytest.mark.parametrize(("model_name", "filling"), with_fillings(TEXT_MODELS))
-def test_padding_changes_nothing_wherever_it_stands(model_name, filling):
-    model, tokenizer = small_model(model_name, filling)
-    logits = model(**batch_of(tokenizer)).logits
-    for text, of_batch in zip(TEXTS, logits, strict=True):
-        torch.testing.assert_close(model(**batch_of(tokenizer, [text])).logits[0], of_batch)
-    torch.testing.assert_close(model(**batch_of(tokenizer, padding_side="left")).logits, logits)
-    batch = batch_of(tokenizer)
-    # What stands at padding is a word: only the mask tells.
-    ids, mask = (
-        torch.nn.functional.pad(batch[key], (0, 3), value=value)
-        for key, value in (("input_ids", 2), ("attention_mask", 0))
-    )
-    torch.testing.assert_close(model(ids, mask).logits, logits)
-
-
-def test_every_parameter_gets_a_gradient_and_an_empty_text_is_finite(name):
-    model, tokenizer = small_model(name)
-    output = model(**batch_of(tokenizer), labels=torch.tensor([0, 1, 2, 0]))
-    torch.testing.assert_close(output.loss, -output.logits.log_softmax(1)[range(4), [0, 1, 2, 0]].mean())
-    output.loss.backward()
-    for path, parameter in model.named_parameters():
-        # A bias of keys moves all scores of a query alike, and softmax does not see it.
-        if not path.endswith("key_projection.bias") or name in POOLING:
-            assert parameter.grad.abs().max() > 0, path
-    assert (model.embedding.weight.grad[tokenizer.pad_token_id] == 0).all()
-    for texts in (["", "the dog"], [""]):
-        assert model(**batch_of(tokenizer, texts)).logits.isfinite().all()
-
-
-class LiveTensors(TrainerCallback):
-    """Counts the bytes of all tensors that are there after each step."""
-
-    def __init__(self):
-        self.bytes = []
-
-    def on_step_end(self, args, state, control, **kwargs):
-        gc.collect()
-        # By type: some proxies among the objects answer isinstance by what they stand for, which need not be there.
-        tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
-        storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
-        self.bytes.append(sum(storages.values()))
-
-
-STEPS, WARM_STEPS = 30, 3
-"""Of an epoch, and those until the optimizer and the Trainer have all their state."""
-
-
-@pytest.mark.parametrize(
-    "attention", [None, *(f for f in FILLINGS if f.slot in ("value", "alignment"))], ids=lambda one: str(one or "plain")
-)
-def test_memory_is_constant_over_an_epoch(name, attention, tmp_path):
-    if attention and attention.slot not in capabilities_of(name).slots:
-        return
-    built, live = built_of(name, TEXTS * STEPS), LiveTensors()
-    rows = [built.tokenizer(text) | {"labels": label} for text, label in zip(TEXTS, (0, 1, 2, 0), strict=True)]
-    args = alignattn.AlignmentTrainingArguments(
-        output_dir=str(tmp_path), use_cpu=True, num_train_epochs=1, per_device_train_batch_size=4, logging_steps=1,
-        report_to=[], disable_tqdm=True, save_strategy="no", train_sampling_strategy="sequential",
-    )  # fmt: skip
-    alignattn.AlignmentTrainer(
-        model=fill(built.model, attention),
-        args=args,
-        train_dataset=rows * STEPS,
-        data_collator=DataCollatorWithPadding(built.tokenizer, padding="max_length", max_length=16),
-        callbacks=[live],
-    ).train()
-    assert len(live.bytes) == STEPS
-    # At the last step no next batch waits.
-    assert len(set(live.bytes[WARM_STEPS:-1])) == 1, str(live.bytes)
-
-
-def test_learns_32_rows_by_heart(name):
-    generator = torch.Generator().manual_seed(0)
-    words = ["".join(chr(97 + letter) for letter in torch.randint(26, (3,), generator=generator)) for _ in range(40)]
-    texts = [" ".join(words[i] for i in torch.randint(40, (12,), generator=generator)) + " ." for _ in range(32)]
-    labels = torch.randint(3, (32,), generator=generator)
-    built = built_of(name, texts, hidden_dim=16, embedding_dim=16)
-    model, batch = built.model, batch_of(built.tokenizer, texts)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(60):
-        optimizer.zero_grad()
-        model(**batch, labels=labels).loss.backward()
-        optimizer.step()
-    assert (model(**batch).logits.argmax(1) == labels).float().mean() > 0.9
-
-
-@pytest.mark.parametrize("filling", FILLINGS, ids=str)
-def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
-    built, slot = built_of(name), filling.slot
-    if slot not in capabilities_of(name).slots:
-        with pytest.raises(AlignAttnError, match=r"attention|distribution"):
-            check_fits(ModelOptions(model=name, **{slot: filling.choice}), TASK)
-        with pytest.raises(AlignAttnError, match=r"no projections|distribution"):
-            fill(built.model, filling)
-        return
-    plain = built.model.eval()(**batch_of(built.tokenizer)).logits
-    model = fill(built.model, filling).train()
-    loss = model(**batch_of(built.tokenizer), labels=torch.tensor([0, 1, 2, 0])).loss
-    if slot == "alignment":
-        loss = loss + alignattn.alignment_loss(model)
-    loss.backward()
-    own = [part for path, part in model.named_parameters() if "alignattn" in path]
-    assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
-    expected = model.eval()(**batch_of(built.tokenizer)).logits
-    assert_counts(filling, plain, expected)
-    model.save_pretrained(tmp_path)
-    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
-    assert loaded.alignattn.config == model.alignattn.config
-    torch.testing.assert_close(loaded(**batch_of(built.tokenizer)).logits, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_what_is_saved_plain_gives_the_same_logits(name, tmp_path):
-    built = built_of(name)
-    batch = batch_of(built.tokenizer)
-    # Not those that a model begins with.
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in built.model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    expected = built.model.eval()(**batch).logits
-    built.model.save_pretrained(tmp_path)
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
-    assert not alignattn.is_patched(loaded)
-    assert type(loaded) is type(built.model)
-    torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("model_name", POOLING)
-def test_weights_of_a_recording_are_of_the_real_words(model_name):
-    model, tokenizer = small_model(model_name)
-    alignattn.patch(model, "soft")
-    with alignattn.collect(model) as seen:
-        model(**batch_of(tokenizer))
-    for layer in seen.layers:
-        torch.testing.assert_close(layer.weights.sum(-1), torch.ones_like(layer.weights[..., 0]))
-        if layer.key_mask is not None:
-            assert (layer.weights * ~layer.key_mask[:, None, None]).abs().max() == 0
 
 
 def test_han_is_its_equations_sentence_by_sentence():
