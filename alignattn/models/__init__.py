@@ -41,7 +41,7 @@ class ModelCapabilities:
     """What a model can do, and what a run needs to know of it.
 
     Attributes:
-        tasks: the kinds of tasks that it can be trained on.
+        tasks: the task types that it can be trained on.
         is_pretrained: whether it starts from a checkpoint; otherwise it is built for the words of a run's rows.
         slots: the slots of its attention that can be filled; without any, only plain attention may be asked of it.
         reasons_unsupported: why each other slot cannot be filled, in words that follow the model's name; empty where
@@ -301,7 +301,7 @@ TEXT_TASKS = (
     TokenClassification,
     QuestionAnswering,
 )
-"""The kinds whose rows a tokenizer reads."""
+"""The task types whose rows a tokenizer reads."""
 
 SAMPLING_OPTION = "train_sampling_strategy"
 AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED = "random", "sequential", "group_by_length", "batch_rebalance"

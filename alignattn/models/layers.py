@@ -55,12 +55,12 @@ class Recurrent(nn.Module):
     Args:
         in_features: of a word.
         hidden: units of a direction.
-        kind: of the network.
+        network_class: LSTM or GRU.
     """
 
-    def __init__(self, in_features: int, hidden: int, kind: type[nn.LSTM] | type[nn.GRU] = nn.LSTM) -> None:
+    def __init__(self, in_features: int, hidden: int, network_class: type[nn.LSTM] | type[nn.GRU] = nn.LSTM) -> None:
         super().__init__()
-        self.network = kind(in_features, hidden, batch_first=True, bidirectional=True)
+        self.network = network_class(in_features, hidden, batch_first=True, bidirectional=True)
 
     def forward(self, sentences: Sentences) -> Sentences:
         """Return `[B, n, 2 · hidden]` of `[B, n, in_features]`."""

@@ -115,14 +115,14 @@ Pooling = Callable[[Tensor, Tensor], Tensor] | type[AttentionPooling] | type[Fea
 class EncoderAndPooling(TextClassifier):
     """An encoder and a pooling, which a subclass names."""
 
-    encoder_kind: ClassVar[Encoder]
-    pooling_kind: ClassVar[Pooling]
+    encoder_spec: ClassVar[Encoder]
+    pooling_spec: ClassVar[Pooling]
 
     def __init__(self, config: TextClassifierConfig) -> None:
-        size = self.encoder_kind.directions * config.hidden_dim
+        size = self.encoder_spec.directions * config.hidden_dim
         super().__init__(config, size)
-        self.encoder = self.encoder_kind.build(config)
-        pooling: Any = type(self).pooling_kind
+        self.encoder = self.encoder_spec.build(config)
+        pooling: Any = type(self).pooling_spec
         self.pooling = pooling(size) if isinstance(pooling, type) else pooling
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -139,8 +139,8 @@ def _classifier(
     title = "".join(part.capitalize() for part in name.split("-"))
     fields = {"__module__": __name__, "__doc__": config_class.__doc__, "model_type": MODEL_TYPE_PREFIX + name}
     config: Any = strict(type(f"{title}Config", (config_class,), fields))
-    kinds = {"config_class": config, "encoder_kind": encoder, "pooling_kind": staticmethod(pooling)}
-    model = type(f"{title}ForSequenceClassification", (EncoderAndPooling,), {"__module__": __name__, **kinds})
+    attributes = {"config_class": config, "encoder_spec": encoder, "pooling_spec": staticmethod(pooling)}
+    model = type(f"{title}ForSequenceClassification", (EncoderAndPooling,), {"__module__": __name__, **attributes})
     return config, model
 
 

@@ -119,10 +119,10 @@ def read_neighbors(path: Path) -> dict[str, list[str]]:
 
 def _check_neighbors(path: Path) -> None:
     table = read_parquet(path, "give another to --neighbors")
-    for name, kind in NEIGHBOR_COLUMNS.items():
-        if name not in table.column_names or not table.schema.field(name).type.equals(kind):
+    for name, dtype in NEIGHBOR_COLUMNS.items():
+        if name not in table.column_names or not table.schema.field(name).type.equals(dtype):
             raise AlignAttnError(
-                f"--neighbors {path} lacks a column {name!r} of type {kind}: it has {', '.join(table.column_names)}"
+                f"--neighbors {path} lacks a column {name!r} of type {dtype}: it has {', '.join(table.column_names)}"
             )
     if table.num_rows == 0:
         raise AlignAttnError(f"--neighbors {path} holds no words")

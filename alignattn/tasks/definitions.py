@@ -16,7 +16,7 @@ SUFFIXES = (".yaml", ".yml")
 TRUTH_VALUES = {False: "no", True: "yes"}
 """Names of labels that YAML reads as truth values."""
 
-_PHRASES = {"missing": "is missing", "unexpected_keyword_argument": "is no field of this kind"}
+_PHRASES = {"missing": "is missing", "unexpected_keyword_argument": "is no field of this task type"}
 """Our words for pydantic's errors, which speak of arguments."""
 
 

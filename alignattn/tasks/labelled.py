@@ -70,8 +70,8 @@ class LabelledProcessor(TaskProcessor[L]):
 
     def add_dummy_labels(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with the label 0."""
-        kind = float if self.task.is_regression else np.int64
-        return dataset.add_column(self.task.label_column, np.zeros(len(dataset), kind))
+        dtype = float if self.task.is_regression else np.int64
+        return dataset.add_column(self.task.label_column, np.zeros(len(dataset), dtype))
 
     def drop_unlabelled(self, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
         """Return the rows that have a label, as float64 or int64."""

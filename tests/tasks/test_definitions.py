@@ -64,8 +64,8 @@ def test_a_task_has_its_folder_for_itself():
     [
         ("text-classification", "texts", "unknown task type 'texts': choose one of text-classification, multi"),
         ("kind: text-classification\n", "", "unknown task type ''"),
-        ("metrics:", "metric:", "metric is no field of this kind (did you mean 'metrics'?)"),
-        ("  files:", "  file:", "sources.file is no field of this kind"),
+        ("metrics:", "metric:", "metric is no field of this task type (did you mean 'metrics'?)"),
+        ("  files:", "  file:", "sources.file is no field of this task type"),
         ("accuracy, f1", "accuracy, bleu", "metrics.1 should be 'accuracy', 'f1', 'macro_f1', 'matthews_correlation'"),
         ("text_columns: [question, reply]\n", "", "text_columns is missing"),
         ("[question, reply]", "question", "text_columns should be a valid list"),
@@ -114,10 +114,10 @@ def test_a_mistake_in_a_file_is_one_line(tmp_path, old, new, mistake):
         ("kind: token-classification\ntokens_column: a\ntags_column: a", "must be two columns"),
         ("kind: token-classification\nlabels: [O, O]", "a tag that stands once"),
         ("kind: question-answering\nmetrics: [best_f1]", "set has_unanswerable: true"),
-        ("kind: question-answering\ncolumns: [a]", "columns is no field of this kind"),
+        ("kind: question-answering\ncolumns: [a]", "columns is no field of this task type"),
     ],
 )
-def test_every_kind_says_what_is_wrong_with_its_fields(tmp_path, content, mistake):
+def test_every_task_type_says_what_is_wrong_with_its_fields(tmp_path, content, mistake):
     path = tmp_path / "own.yaml"
     path.write_text(content)
     with pytest.raises(AlignAttnError, match=mistake):

@@ -103,8 +103,8 @@ def _check_lengths(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stri
 def _features(tokenizer: PreTrainedTokenizerBase) -> datasets.Features:
     tokens = {"input_ids": "int32", "token_type_ids": "int8", "attention_mask": "int8"}
     features = {
-        name: datasets.List(datasets.Value(kind))
-        for name, kind in tokens.items()
+        name: datasets.List(datasets.Value(dtype))
+        for name, dtype in tokens.items()
         if name in tokenizer.model_input_names
     }
     number = datasets.Value("int32")

@@ -1,4 +1,4 @@
-"""Every kind of task goes the one way of `finetune`: its rows checked, its head trained, its predictions scored."""
+"""Every task type goes the one way of `finetune`: its rows checked, its head trained, its predictions scored."""
 
 import json
 from dataclasses import replace
@@ -76,7 +76,7 @@ def predictions_of(tmp_path):
     return pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
 
 
-def test_every_kind_has_a_task_and_rows_of_the_tests():
+def test_every_task_type_has_a_task_and_rows_of_the_tests():
     of_own_files, of_files = (
         {"multi-label-classification"},
         {"image-to-text", "node-classification", "text2text-generation", "visual-question-answering"},
@@ -85,7 +85,7 @@ def test_every_kind_has_a_task_and_rows_of_the_tests():
 
 
 @pytest.mark.parametrize("name", TASK_TYPES)
-def test_a_kind_is_called_as_its_records_say(name):
+def test_a_task_type_is_called_as_its_records_say(name):
     record = TASK_TYPES.load(name)
     assert record.kind == name
     assert isinstance(processor_for(record), TaskProcessor)
