@@ -1,7 +1,7 @@
 """Trainers that add λ · A(Q, K) to the task loss (Zhang et al. 2021, eq. 1)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,6 @@ from torch import Tensor, nn
 from transformers import (
     PreTrainedModel,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
 )
 from transformers.trainer_utils import TrainOutput
 
@@ -33,6 +29,7 @@ from alignattn.training.parameter_groups import (
     take_own_groups,
 )
 from alignattn.training.saving import SavingMixin
+from alignattn.training.step import AfterStep, step_losses
 from alignattn.training.versions import division_after_loss, loss_is_scaled
 from alignattn.training.weights import BatchSize, StepSize, loss_is_of_rows, weighted
 from alignattn.utils.errors import AlignAttnError
@@ -86,11 +83,11 @@ class AlignmentMixin(SavingMixin):
             # Trainer's own noise would fail at the first step.
             embeddings_of(self._model, "neftune_noise_alpha")
         self.methods = self._chosen_methods()
-        self.add_callback(_AfterStep(self.methods))
+        self.add_callback(AfterStep(self.methods))
         self._refuse_to_load_best()
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
-            self._leave_out_the_search_for_unused_parameters()
+            self._skip_unused_parameter_search()
         if learns_basis(self._model):
             self._check_foldable()
         self._step_alignments = step_alignments
@@ -129,7 +126,7 @@ class AlignmentMixin(SavingMixin):
             )
         check_foldable(self._model)
 
-    def _leave_out_the_search_for_unused_parameters(self) -> None:
+    def _skip_unused_parameter_search(self) -> None:
         """Spare DistributedDataParallel its search: a model of transformers with a task head uses all parameters."""
         if self.args.ddp_find_unused_parameters is None and isinstance(self.model, PreTrainedModel):
             self.args.ddp_find_unused_parameters = False
@@ -351,55 +348,6 @@ class AlignmentTrainer(AlignmentMixin, Trainer):
 
     `AlignmentMixin` describes the rest.
     """
-
-
-def step_losses(
-    methods: Sequence[TrainingMethod],
-    forward: Callable[[Inputs], tuple[Tensor, Any]],
-    model: nn.Module,
-    inputs: Inputs,
-) -> tuple[Tensor, Any, list[tuple[TrainingMethod, Tensor]]]:
-    """Make the forwards of a batch that training methods ask for.
-
-    Args:
-        methods: at most one of them makes several forwards.
-        forward: maps a batch to the task's loss, a scalar, and the model's outputs.
-        model: that `forward` calls.
-        inputs: the batch; with several forwards it is not changed.
-
-    Returns:
-        The mean task loss of the forwards, a scalar; the outputs of the first one; and the extra loss of each method
-        that adds one.
-    """
-    for method in methods:
-        method.before_forwards(model, inputs)
-    losses: list[Tensor] = []
-    outputs: list[Any] = []
-    last = max((method.forwards for method in methods), default=1) - 1
-    for index in range(last + 1):
-        with ExitStack() as contexts:
-            for method in methods:
-                contexts.enter_context(method.around_forward())
-            # A loss that reads the labels may remove them from its inputs.
-            loss, found = forward(dict(inputs) if last else inputs)
-        losses.append(loss)
-        outputs.append(found)
-        for method in methods if index < last else ():
-            method.after_forward(loss)
-    extra = ((method, method.extra_loss(model, inputs, outputs)) for method in methods)
-    task = torch.stack(losses).mean() if last else losses[0]
-    return task, outputs[0], [(method, loss) for method, loss in extra if loss is not None]
-
-
-class _AfterStep(TrainerCallback):
-    """Calls `TrainingMethod.after_step`."""
-
-    def __init__(self, methods: Sequence[TrainingMethod]) -> None:
-        self.methods = methods
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        for method in self.methods:
-            method.after_step(kwargs["model"], state.global_step, state.max_steps)
 
 
 class _WithoutAlignment:

@@ -18,7 +18,7 @@ from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.training.methods import METHODS
 from alignattn.training.methods.freelb import FreeLB
 from alignattn.training.methods.r_drop import RDrop
-from alignattn.training.trainer import step_losses
+from alignattn.training.step import step_losses
 from alignattn.utils.errors import AlignAttnError
 
 
