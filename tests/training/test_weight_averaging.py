@@ -59,9 +59,11 @@ def test_the_trained_model_is_the_average_by_hand(options, by_hand, tmp_path):
     assert len(moved) > len(noting.steps[-1]) / 2
 
 
-@pytest.mark.parametrize("kind", ["ema", "swa"])
-def test_a_resumed_average_is_bitwise_that_of_a_run_in_one_piece(kind, tmp_path):
-    options = {"weight_averaging": kind, "swa_start": 0.2, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+@pytest.mark.parametrize(
+    "chosen", [{"weight_averaging": "ema"}, {"weight_averaging": "swa", "swa_start": 0.2}], ids=["ema", "swa"]
+)
+def test_a_resumed_average_is_bitwise_that_of_a_run_in_one_piece(chosen, tmp_path):
+    options = {**chosen, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     whole = train(alignattn.patch(tiny_model("bert"), "aa-ct"), tmp_path, **options)
     for step in (2, 4):
         resumed = train(
