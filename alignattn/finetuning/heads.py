@@ -37,6 +37,11 @@ from alignattn.utils.errors import AlignAttnError
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 """How the names of classes of transformers end that predict classes of a text, of its words, or of its places."""
 
+PERPLEXITY = 30.0
+"""Of t-SNE, as van der Maaten and Hinton (2008) have it: 5 to 50; less where there are few points."""
+POINTS_A_NEIGHBOUR = 3
+"""t-SNE looks for three times as many neighbours as the perplexity says."""
+
 
 @dataclass(frozen=True)
 class RecordedModel:
@@ -279,12 +284,6 @@ def _find_layer(loaded: RecordedModel, name: str, layer: int | None, head: int) 
         there = f"0 to {num_layers - 1}" if is_whole else f"{', '.join(map(str, numbers))}, which alone are patched"
         raise AlignAttnError(f"--layer {layer}: {name} has layers {there}")
     return numbers.index(layer), layer
-
-
-PERPLEXITY = 30.0
-"""Of t-SNE, as van der Maaten and Hinton (2008) have it: 5 to 50; less where there are few points."""
-POINTS_A_NEIGHBOUR = 3
-"""t-SNE looks for three times as many neighbours as the perplexity says."""
 
 
 def in_plane(points: NDArray[Any], seed: int) -> list[tuple[float, float]]:

@@ -26,6 +26,9 @@ MODEL_CONFIG_FILE = "config.json"
 REGRESSION = "regression"
 """What it says there of a model of scores."""
 
+MODEL_OPTION = "model"
+FILE_OPTIONS = ("train_file", "validation_file", "embeddings")
+
 
 @dataclass(frozen=True)
 class FinishedRun:
@@ -178,10 +181,6 @@ def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
     if len(set(names)) < len(names):
         raise AlignAttnError(f"{option} names a folder twice: {' '.join(map(str, folders))}")
     return dict(zip(folders, names, strict=True))
-
-
-MODEL_OPTION = "model"
-FILE_OPTIONS = ("train_file", "validation_file", "embeddings")
 
 
 def data_digests(options: RunOptions) -> dict[str, str]:
