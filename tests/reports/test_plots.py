@@ -6,7 +6,7 @@ from alignattn.reports.plots import drawing
 from alignattn.reports.plots.bars import BarPanel, PointPanel, Spread, draw_bars, draw_overview, draw_points
 from alignattn.reports.plots.comparisons import MAX_ABREAST, DifferenceLine, DifferencePanel, draw_differences
 from alignattn.reports.plots.drawing import svg_text, write_figure
-from alignattn.reports.plots.lines import CurvePanel, LinePanel, draw_curves, draw_lines
+from alignattn.reports.plots.lines import CurvePanel, draw_curves
 from alignattn.reports.plots.maps import ImagePanel, TokenMapPanel, draw_image_attention, draw_token_maps
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -99,8 +99,10 @@ def test_many_panels_of_differences_go_on_below():
 
 
 def test_growth_is_drawn_without_what_is_negligible():
-    panel = LinePanel("memory", "bytes", [128, 256], {"soft": [1e6, 4e6], "none": [0.0, 1.0]}, has_guide=True)
-    figure = draw_lines([panel], names=["soft", "none"], x_label="tokens", title="growth")
+    series = {"soft": [(128, 1e6), (256, 4e6)], "none": [(128, 0.0), (256, 1.0)]}
+    panel = CurvePanel("memory", "bytes", series)
+    names = ["soft", "none"]
+    figure = draw_curves([panel], names=names, x_label="tokens", title="growth", doubles=True, has_guide=True)
     (axes,) = figure.axes
     assert axes.get_ylim()[0] > 1
     lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}

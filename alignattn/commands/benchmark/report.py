@@ -12,7 +12,7 @@ from alignattn.commands.benchmark import REPEATS_FILE, SUMMARY_FILE, Shape
 from alignattn.commands.benchmark.step_timing import PHASES, Measurement, Phase
 from alignattn.reports.plots.bars import BarPanel, Spread, draw_bars
 from alignattn.reports.plots.drawing import write_figure
-from alignattn.reports.plots.lines import LinePanel, draw_lines
+from alignattn.reports.plots.lines import CurvePanel, draw_curves
 from alignattn.utils.files import write_csv
 from alignattn.utils.text_tables import render_table
 
@@ -170,25 +170,36 @@ def draw_growth(path: Path, costs: Sequence[StepCost], conditions: Conditions) -
         conditions: of the run.
     """
     training = [cost for cost in costs if cost.phase == "training"]
-    lengths = list(dict.fromkeys(cost.shape.length for cost in training))
     names = _attentions(training)
     rows = {cost.shape.batch for cost in training}
-    has_guide = len(rows) == 1
     tokens = max(cost.shape.batch * cost.shape.length for cost in training)
+    has_guide = len(rows) == 1
     batch = f"{rows.pop()} row(s)" if has_guide else f"{tokens} tokens"
 
-    def panel(title: str, unit: str, column: str, attentions: Sequence[str]) -> LinePanel:
-        series = {name: [cost.line()[column] for cost in training if cost.attention == name] for name in attentions}
-        return LinePanel(title, unit, lengths, series, has_guide)
+    def panel(title: str, unit: str, column: str, attentions: Sequence[str]) -> CurvePanel:
+        return CurvePanel(
+            title,
+            unit,
+            {
+                name: [(cost.shape.length, cost.line()[column]) for cost in training if cost.attention == name]
+                for name in attentions
+            },
+        )
 
-    aligned = [name for name in names if name != PLAIN_ATTENTION]
     panels = [
         panel("time", "seconds", "median_seconds", names),
         panel("peak memory", "MiB", "peak_mib", names),
-        panel(f"peak memory beyond {PLAIN_ATTENTION}", "MiB", "extra_mib", aligned),
+        panel(
+            f"peak memory beyond {PLAIN_ATTENTION}",
+            "MiB",
+            "extra_mib",
+            [name for name in names if name != PLAIN_ATTENTION],
+        ),
     ]
     title = f"Training step: {described(conditions)}"
-    write_figure(draw_lines(panels, names=names, x_label=f"length in tokens (batch: {batch})", title=title), path)
+    x_label = f"length in tokens (batch: {batch})"
+    figure = draw_curves(panels, names=names, x_label=x_label, title=title, doubles=True, has_guide=has_guide)
+    write_figure(figure, path)
 
 
 def _attentions(costs: Iterable[StepCost]) -> list[str]:

@@ -73,7 +73,7 @@ class ComparedRuns:
 def compare_runs(options: CompareOptions) -> ResultTable:
     """Compare runs, write the table in all its forms, print it, and return it."""
     folder = Path(options.output_dir)
-    check_free(folder, [f"{TABLE}{suffix}" for suffix in FORMS])
+    check_free(folder, [f"{TABLE}{suffix}" for suffix in (*FORMS, ".png")])
     table = compared(read_entries(options))
     with unfinished(folder):
         write_table(folder, table)

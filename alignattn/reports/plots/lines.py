@@ -12,6 +12,8 @@ MARKER_POINTS = 3.5
 LINE_POINTS = 1.2
 MAX_TICKS = 5
 """Intervals of an axis."""
+MIN_SHOWN = 2**-14
+"""Share of a panel's largest value below which a logarithmic axis ends."""
 CURVES_TITLE_INCHES = 0.6
 """What the picture's title and legend need of its height."""
 
@@ -34,7 +36,15 @@ class CurvePanel:
     series: Mapping[str, Curve]
 
 
-def draw_curves(panels: Sequence[CurvePanel], *, names: Sequence[str], x_label: str, title: str) -> Any:
+def draw_curves(
+    panels: Sequence[CurvePanel],
+    *,
+    names: Sequence[str],
+    x_label: str,
+    title: str,
+    doubles: bool = False,
+    has_guide: bool = False,
+) -> Any:
     """Return the `matplotlib` figure of curves, `CURVE_PANELS_ABREAST` panels abreast.
 
     Args:
@@ -42,6 +52,8 @@ def draw_curves(panels: Sequence[CurvePanel], *, names: Sequence[str], x_label: 
         names: of series, in the order that gives them their colours and markers; two or more are in the legend.
         x_label: quantity and unit.
         title: of the whole picture.
+        doubles: whether x are sizes that double: both axes are logarithmic, without what is negligible or not positive.
+        has_guide: whether a dotted line below those of doubling sizes grows in proportion to x.
     """
     columns = min(len(panels), CURVE_PANELS_ABREAST)
     rows = math.ceil(len(panels) / columns)
@@ -51,97 +63,43 @@ def draw_curves(panels: Sequence[CurvePanel], *, names: Sequence[str], x_label: 
         axes.remove()
     drawn = all_axes[: len(panels)]
     for axes, panel in zip(drawn, panels, strict=True):
-        _draw_panel(axes, panel, names)
-        axes.set_xlabel(x_label)
-    finished(figure, drawn)
-    return figure
-
-
-def _draw_panel(axes: Any, panel: CurvePanel, names: Sequence[str]) -> None:
-    for index, name in enumerate(names):
-        # A run without this quantity keeps its colour and its line in the legend.
-        points = panel.series.get(name, ())
-        x, y = [point[0] for point in points], [point[1] for point in points]
-        # A line alone needs neither a name nor markers to be told apart; a point alone is a line that no one sees.
-        label = name if len(names) > 1 else None
-        marker = cycled(MARKERS, index) if len(names) > 1 or len(points) == 1 else None
-        style = {"color": cycled(COLOURS, index), "marker": marker, "markersize": MARKER_POINTS}
-        axes.plot(x, y, label=label, linewidth=LINE_POINTS, **style)
-    axes.locator_params(nbins=MAX_TICKS)
-    axes.set_ylabel(panel.y_label)
-    axes.set_title(panel.title, fontsize="medium")
-    axes.grid(alpha=0.3)
-
-
-MIN_SHOWN = 2**-14
-"""Share of a panel's largest value below which a logarithmic axis ends."""
-
-
-@dataclass(frozen=True)
-class LinePanel:
-    """One axes of lines over a common x, both axes logarithmic.
-
-    Attributes:
-        title: what is shown.
-        y_label: quantity and unit.
-        x: positive numbers, rising.
-        series: by the name in the legend, one number an x; what is not positive, or negligible beside the
-            largest, is left out.
-        has_guide: whether a dotted line of slope one, growth in proportion to x, is drawn below the lines.
-    """
-
-    title: str
-    y_label: str
-    x: Sequence[int]
-    series: Mapping[str, Sequence[float]]
-    has_guide: bool = False
-
-
-def draw_lines(panels: Sequence[LinePanel], *, names: Sequence[str], x_label: str, title: str) -> Any:
-    """Return the `matplotlib` figure of lines on logarithmic axes, panels side by side.
-
-    Args:
-        panels: one or more; the series of the first are in the legend.
-        names: of series, in the order that gives them their colours and markers.
-        x_label: quantity and unit.
-        title: of the whole picture.
-    """
-    figure, all_axes = new_figure(1, len(panels), PANEL_WIDTH * len(panels), PANEL_HEIGHT, title)
-    for axes, panel in zip(all_axes, panels, strict=True):
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2, nonpositive="mask")
-        for name, values in panel.series.items():
-            index = names.index(name)
-            style = {"color": cycled(COLOURS, index), "marker": cycled(MARKERS, index)}
-            axes.plot(panel.x, values, label=name, markersize=5, **style)
-        _hide_negligible(axes, panel)
-        if panel.has_guide:
-            _draw_guide(axes, panel)
-        axes.set_xticks(panel.x, [str(value) for value in panel.x])
-        axes.yaxis.set_major_formatter("{x:.3g}")
-        axes.minorticks_off()
+        for index, name in enumerate(names):
+            # A run without this quantity keeps its colour and its line in the legend.
+            points = panel.series.get(name, ())
+            # A line alone needs neither a name nor markers; a point alone is a line that no one sees.
+            label = name if len(names) > 1 else None
+            marker = cycled(MARKERS, index) if len(names) > 1 or len(points) == 1 else None
+            style = {"color": cycled(COLOURS, index), "marker": marker, "markersize": MARKER_POINTS}
+            axes.plot([x for x, _ in points], [y for _, y in points], label=label, linewidth=LINE_POINTS, **style)
+        if doubles:
+            _scale_by_doubling(axes, panel, has_guide=has_guide)
+        else:
+            axes.locator_params(nbins=MAX_TICKS)
         axes.set_xlabel(x_label)
         axes.set_ylabel(panel.y_label)
-        axes.set_title(panel.title)
+        axes.set_title(panel.title, fontsize="medium")
         axes.grid(alpha=0.3)
-    return finished(figure, all_axes)
+    return finished(figure, drawn)
 
 
-def _draw_guide(axes: Any, panel: LinePanel) -> None:
-    """Up to half of the lowest last value, so that it hides no line; the axes stay as they are."""
-    ends = [values[-1] for values in panel.series.values() if values[-1] > 0]
-    if ends:
-        limits = axes.get_ylim()
-        guide = [min(ends) / 2 * x / panel.x[-1] for x in panel.x]
-        axes.plot(panel.x, guide, color="grey", linestyle=":", label="in proportion to x", zorder=1)
-        axes.set_ylim(limits)
-
-
-def _hide_negligible(axes: Any, panel: LinePanel) -> None:
-    """A few bytes beside megabytes would stretch a logarithmic axis over the whole picture."""
-    largest = max(value for values in panel.series.values() for value in values)
+def _scale_by_doubling(axes: Any, panel: CurvePanel, *, has_guide: bool) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2, nonpositive="mask")
+    sizes = sorted({x for points in panel.series.values() for x, _ in points})
+    largest = max(y for points in panel.series.values() for _, y in points)
     if largest > 0:
+        # A few bytes beside megabytes would stretch a logarithmic axis over the whole picture.
         axes.set_ylim(bottom=max(axes.get_ylim()[0], largest * MIN_SHOWN))
+    ends = [points[-1][1] for points in panel.series.values() if points[-1][1] > 0]
+    if has_guide and ends:
+        # Below the lines, so that it hides none; the axes stay as they are.
+        limits = axes.get_ylim()
+        guide = [min(ends) / 2 * x / sizes[-1] for x in sizes]
+        axes.plot(sizes, guide, color="grey", linestyle=":", label="in proportion to x", zorder=1)
+        axes.set_ylim(limits)
+    axes.set_xticks(sizes, [str(x) for x in sizes])
+    axes.yaxis.set_major_formatter("{x:.3g}")
+    axes.minorticks_off()
 
 
 STYLES = ("-", "--", ":", "-.")
