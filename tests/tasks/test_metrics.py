@@ -56,7 +56,8 @@ def test_classification_tasks_against_sklearn():
 
 def test_three_classes():
     logits = logits_for([0, 1, 2, 2], num_labels=3)
-    assert compute_metrics(TASKS["mnli"], logits, [0, 1, 2, 1]) == {"accuracy": 0.75}
+    for dtype in (np.float16, np.float32, np.float64):
+        assert compute_metrics(TASKS["mnli"], logits.astype(dtype), [0, 1, 2, 1]) == {"accuracy": 0.75}
 
 
 def test_stsb_against_scipy_with_ties():
@@ -74,10 +75,6 @@ def test_scores_keep_double_precision():
     close = np.array([1.0, 2.0, 4.0]) * 1e-10 + 1.0  # one and the same number in float32
     scores = compute_metrics(TASKS["stsb"], close, [1.0, 2.0, 3.0])
     assert scores["pearson"] == pytest.approx(3 / sqrt(2 * 42 / 9), abs=1e-5)
-
-
-def test_half_precision_outputs_are_scored():
-    assert compute_metrics(TASKS["sst2"], logits_for(PREDICTED).astype(np.float16), TRUE) == {"accuracy": 0.6}
 
 
 @pytest.mark.parametrize("task", ["cola", "stsb"])

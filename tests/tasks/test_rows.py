@@ -143,9 +143,11 @@ def test_a_derived_validation_split_is_a_fixed_tenth_of_the_training_rows(toy_di
     assert again.evaluation["validation"]["a"][:] == drawn
 
 
-def test_a_task_that_is_not_on_the_hub_says_where_its_rows_belong(cache_dir):
+def test_a_place_without_rows_says_where_they_belong(tmp_path, cache_dir):
     message = refusal(lambda: load_rows(TASKS["amazonelectronics"], cache_dir=cache_dir))
     assert_mentions(message, "is not on the Hub", "amazon_electronics/train.parquet")
+    message = refusal(lambda: load_rows(TOY, data_dir=tmp_path))
+    assert_mentions(message, str(tmp_path / "toy"), "leave out --data_dir")
 
 
 def test_rows_without_a_label_are_dropped_and_counted(toy_dir, cache_dir):
@@ -212,11 +214,6 @@ def test_missing_column_lists_those_there(toy_dir, cache_dir):
     data_dir = toy_dir(validation={"a": ["x"], "text": ["y"], "label": [1]})
     message = refusal(lambda: load_rows(TOY, need_train=False, data_dir=data_dir, cache_dir=cache_dir))
     assert_mentions(message, "no column 'b'", "a, text, label")
-
-
-def test_missing_folder_is_named(tmp_path):
-    message = refusal(lambda: load_rows(TOY, data_dir=tmp_path))
-    assert_mentions(message, str(tmp_path / "toy"), "leave out --data_dir")
 
 
 def test_hub_rows_load_and_keep_empty_texts(toy_dir, cache_dir):

@@ -71,27 +71,27 @@ def refused(*args, **options):
     return str(error.value)
 
 
-def test_a_model_without_a_classifier_is_refused(tiny_checkpoint, data):
-    said = refused(tiny_checkpoint, data(SST2))
-    assert f"{tiny_checkpoint} holds no classifier: fine-tune it first with `alignattn finetune`" in said
-
-
-def test_a_model_of_other_classes_is_refused(classifier, data):
-    said = refused(classifier(num_labels=3), data(SST2))
-    assert "has 3 output(s), and task 'sst2' has 2 classes: give the task that it was fine-tuned on" in said
-
-
-def test_a_model_that_would_be_unpickled_is_refused(classifier, data):
-    folder = classifier()
-    pickle_weights(folder)
-    assert "give a folder with weights as safetensors" in refused(folder, data(SST2))
-
-
-def test_weights_that_are_cut_off_are_refused(classifier, data):
-    folder = classifier()
+def cut_weights(folder):
     weights = folder / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-100])
-    assert f"cannot load the model '{folder}'" in refused(folder, data(SST2))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [(pickle_weights, "give a folder with weights as safetensors"), (cut_weights, "cannot load the model '{}'")],
+)
+def test_weights_that_cannot_be_read_are_refused(spoil, said, classifier, data):
+    folder = classifier()
+    spoil(folder)
+    assert said.format(folder) in refused(folder, data(SST2))
+
+
+def test_a_model_without_a_classifier_or_of_other_classes_is_refused(tiny_checkpoint, classifier, data):
+    rows = data(SST2)
+    said = f"{tiny_checkpoint} holds no classifier: fine-tune it first with `alignattn finetune`"
+    assert said in refused(tiny_checkpoint, rows)
+    said = "has 3 output(s), and task 'sst2' has 2 classes: give the task that it was fine-tuned on"
+    assert said in refused(classifier(num_labels=3), rows)
 
 
 def test_rows_keep_the_numbers_of_the_split(classifier, data):

@@ -102,18 +102,8 @@ def test_a_run_writes_and_is_predicted_by_beams(task_file, tmp_path):
     for beams, rows in by_width.items():
         written = tmp_path / f"{beams}.jsonl"
         (tmp_path / "words.csv").write_text("\n".join(["word", *WORDS]) + "\n")
-        words = [
-            "predict",
-            "--run",
-            run,
-            "--file",
-            tmp_path / "words.csv",
-            "--num_beams",
-            beams,
-            "--output_file",
-            written,
-        ]
-        assert main(list(map(str, words))) == 0
+        words = f"predict --run {run} --file {tmp_path / 'words.csv'} --num_beams {beams} --output_file {written}"
+        assert main(words.split()) == 0
         told = [json.loads(line) for line in written.read_text().splitlines()]
         assert [row["prediction"] for row in told] == [row["prediction"] for row in rows]
     likelier = [wide["probability"] - greedy["probability"] for greedy, wide in zip(*by_width.values(), strict=True)]
