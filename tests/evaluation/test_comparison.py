@@ -386,3 +386,44 @@ def test_examples_that_cannot_be_paired(pairs: PairedScores, message: str) -> No
 def test_scores_that_are_none(build: Callable[[], object], message: str) -> None:
     with pytest.raises(AlignAttnError, match=message):
         build()
+
+
+@pytest.mark.parametrize(("constant", "num_rows"), [(2.6, 7), (0.3, 10), (4.4, 100)])
+def test_correlation_with_a_constant_is_0_whatever_its_sums_are_rounded_to(constant: float, num_rows: int) -> None:
+    assert example_scores("pearson", np.full(num_rows, constant), np.arange(num_rows) ** 2.0).value == 0
+
+
+@pytest.mark.parametrize("scores", [None, lambda: None])
+def test_few_seeds_without_examples_have_an_interval_and_no_test(scores: Callable[[], None] | None) -> None:
+    compared = compare([0.80, 0.84, 0.83], [0.80, 0.82, 0.80], scores)
+    expected = stats.ttest_rel([0.80, 0.84, 0.83], [0.80, 0.82, 0.80]).confidence_interval(0.95)
+    assert compared.p_value is None
+    assert ends(compared) == pytest.approx((expected.low, expected.high))
+    assert compared.test == "no test; t-interval over 3 paired seeds"
+
+
+def test_p_value_and_interval_agree_on_what_is_significant() -> None:
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        pair = tuple(mean_scores(range(40), rng.normal(shift, 1, 40)) for shift in (0.4, 0))
+        compared = compare_scores([pair], resamples=2000)
+        low, high = ends(compared)
+        if not 0.045 < compared.p_value < 0.055:
+            assert (compared.p_value < 0.05) == (low > 0 or high < 0)
+
+
+def test_smallest_p_value_counts_the_measured_difference_in() -> None:
+    worse, better = right_or_wrong(np.zeros(50), np.ones(50))
+    assert compare_scores([(better, worse)] * 2, resamples=999).p_value == pytest.approx(2 / 1000)
+
+
+def test_seeds_in_another_order_are_no_difference() -> None:
+    rng = np.random.default_rng(0)
+    first, second, third = (mean_scores(range(60), rng.random(60)) for _ in range(3))
+    compared = compare_scores([(first, second), (second, third), (third, first)], resamples=200)
+    assert (compared.interval, compared.p_value) == (Interval(0, 0), 1)
+
+
+def test_one_example_cannot_be_resampled() -> None:
+    pair = (mean_scores([0], [1]), mean_scores([0], [0]))
+    assert compare_scores([pair]).test == "no test; one seed"
