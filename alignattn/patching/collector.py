@@ -23,6 +23,11 @@ from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untr
 from alignattn.patching.recording import Recording
 from alignattn.utils.errors import AlignAttnError
 
+WITHOUT_REENTRANCE = (
+    'set activation_checkpointing_kwargs={"use_reentrant": False}; transformers < 5.23: gradient_checkpointing_kwargs'
+)
+"""How checkpointing is made to keep an alignment's gradient, for messages."""
+
 
 class ForwardPass:
     """One forward of a model, as the calls that belong to it know it.
@@ -291,7 +296,7 @@ class Collector:
         elif id(call.slots) not in self._taken | {id(other.slots) for other in self.calls()}:
             raise AlignAttnError(
                 "a forward within a backward pass would lose its alignment loss: reentrant checkpointing makes one "
-                '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
+                f"({WITHOUT_REENTRANCE}), and so do losses that cache embeddings"
             )
 
     def _set(self, name: str, value: Any) -> None:

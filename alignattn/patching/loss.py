@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.attention.config import BASIS
-from alignattn.patching.collector import mean_alignment
+from alignattn.patching.collector import WITHOUT_REENTRANCE, mean_alignment
 from alignattn.patching.recording import Recording
 from alignattn.patching.routing import routed
 from alignattn.patching.slots import Patch, aligned_patches, patch_of
@@ -52,7 +52,7 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
     if not recorded and lacked_gradient:
         raise AlignAttnError(
             "gradients were off in the forward, and the alignment loss would be lost: reentrant checkpointing does so "
-            '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
+            f"({WITHOUT_REENTRANCE}), and so do losses that cache embeddings"
         )
     if not recorded:
         raise AlignAttnError(

@@ -8,6 +8,7 @@ import accelerate
 import peft
 import pytest
 import torch
+from checkpointing import enable_checkpointing
 from conftest import ALIGNED, DRAWN, FAMILIES, WITHOUT_NETWORKS, crossed, tiny_batch, tiny_model
 from documentation import python_block
 from safetensors.torch import load_file
@@ -505,7 +506,7 @@ def test_nothing_is_kept_behind_a_step():
 def test_checkpointing_changes_no_gradient():
     model = adapted(config=lora(lora_dropout=0.3))
     whole = aligned_gradients(model)
-    model.get_base_model().activation_checkpointing_enable({"use_reentrant": False})
+    enable_checkpointing(model.get_base_model())
     assert_same(aligned_gradients(model), whole)
 
 

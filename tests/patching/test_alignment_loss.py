@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from checkpointing import enable_checkpointing
 from conftest import ALIGNED, DRAWN, tiny_batch, tiny_model
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -139,7 +140,7 @@ def test_recomputed_forwards_record_nothing(consumes_first):
     expected = model(**tiny_batch()).loss + alignattn.alignment_loss(model)
     expected.backward()
     whole = gradients(model)
-    model.activation_checkpointing_enable({"use_reentrant": False})
+    enable_checkpointing(model)
     loss = model(**tiny_batch()).loss
     if consumes_first:
         (loss + alignattn.alignment_loss(model)).backward()

@@ -6,6 +6,7 @@ On the CPU what is compiled is the generic path, the one that a GPU runs.
 import peft
 import pytest
 import torch
+from checkpointing import enable_checkpointing
 from conftest import ALIGNED, DRAWN, chosen, tiny_batch, tiny_model
 
 import alignattn
@@ -77,7 +78,7 @@ def test_one_graph_of_the_model_and_one_of_the_alignment(variant, checkpoints):
     model = patched(variant)
     expected = step(model, model, alignattn.alignment_loss)
     if checkpoints:
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        enable_checkpointing(model)
     forward, alignment_loss = compiled(model), compiled(alignattn.alignment_loss)
     for _ in range(3):
         torch.testing.assert_close(step(model, forward, alignment_loss), expected, rtol=1e-4, atol=1e-6)
@@ -158,7 +159,7 @@ def test_one_graph_of_a_model_with_lora(order, checkpoints):
     expected = adapted_step(model, model)
     if checkpoints:
         encoder = model.get_base_model()
-        encoder.activation_checkpointing_enable({"use_reentrant": False})
+        enable_checkpointing(encoder)
         # What transformers adds for reentrant checkpointing breaks the graph of a plain model with adapters, too.
         encoder.disable_input_require_grads()
     forward = compiled(model)

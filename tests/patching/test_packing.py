@@ -50,7 +50,8 @@ def padded_batch():
 
 def packed_batch(family="bert"):
     first = FIRST_POSITION.get(family, 0)
-    batch = DataCollatorWithFlattening(return_flash_attn_kwargs=True, position_ids_start=first)(samples())
+    batch = DataCollatorWithFlattening(return_flash_attn_kwargs=True)(samples())
+    batch["position_ids"] = batch["position_ids"] + first
     return {name: value for name, value in batch.items() if name != "labels"}
 
 

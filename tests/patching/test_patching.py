@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 import transformers
+from checkpointing import enable_checkpointing
 from conftest import ALIGNED, DRAWN, FAMILIES, PADDED_LENGTH, WITHOUT_STATE, crossed, tiny_batch, tiny_model
 from torch import nn
 from torch.nn import functional as F
@@ -381,7 +382,7 @@ def test_training_without_the_alignment_loss_warns_once_and_keeps_nothing():
 
 def test_reentrant_checkpointing_is_refused_where_it_would_lose_the_gradient():
     model = alignattn.patch(tiny_model("bert"), "aa-ct").train()
-    model.activation_checkpointing_enable({"use_reentrant": True})
+    enable_checkpointing(model, use_reentrant=True)
     with pytest.raises(AlignAttnError, match="use_reentrant"):
         align_loss(model, tiny_batch())
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers
+from checkpointing import enable_checkpointing
 from conftest import FAMILIES, PADDED_LENGTH, crossed, tiny_batch, tiny_model
 from torch import nn
 from torch.nn import functional as F
@@ -131,7 +132,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(attention):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         if checkpointing:
-            model.activation_checkpointing_enable({"use_reentrant": False})
+            enable_checkpointing(model)
         model(**tiny_batch()).loss.backward()
         gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
     torch.testing.assert_close(*gradients)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import checkpointing
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -346,7 +347,7 @@ class TestBadInput:
             ({"metric_for_best_model": "acc"}, "'acc'"),
             ({"load_best_model_at_end": "true", "validation_file": None, "eval_strategy": "no"}, "--validation_file"),
             (
-                {"activation_checkpointing": "true", "activation_checkpointing_kwargs": '{"use_reentrant": true}'},
+                {checkpointing.NAME: "true", f"{checkpointing.NAME}_kwargs": '{"use_reentrant": true}'},
                 "use_reentrant",
             ),
             ({"model": "no/such-model"}, "'no/such-model'"),

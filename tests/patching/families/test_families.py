@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 import transformers
+from checkpointing import enable_checkpointing
 from conftest import ALIGNED, DRAWN, TINY, tiny_batch
 from own_encoder import own_encoder
 from torch import nn
@@ -180,7 +181,7 @@ def test_checkpointing_records_nothing_twice(name, attention):
         model = model_of(name)
         alignattn.patch(model, attention, alignment_weight=0.7)
         if checkpoints:
-            model.activation_checkpointing_enable({"use_reentrant": False})
+            enable_checkpointing(model)
         loss = model(**batch).loss + alignattn.alignment_loss(model)
         loss.backward()
         with pytest.raises(AlignAttnError, match="no attention layer"):
