@@ -134,6 +134,6 @@ def hub_errors(what: str) -> Iterator[None]:
     except Exception as error:
         reason = one_line(error).rstrip(".") or type(error).__name__
         raise AlignAttnError(
-            f"{what}: {reason} (log in with `hf auth login` or give --hub_token, then give the same command "
+            f"{what}: {reason} (log in with `hf auth login` or give --hub_token, then run the same command "
             "again; without --push_to_hub it needs no Hub)"
         ) from error

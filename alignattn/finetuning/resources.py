@@ -161,7 +161,7 @@ def check_disk_room(trainer: AlignmentTrainer) -> None:
         raise AlignAttnError(
             f"{folder}: the run writes at least {in_megabytes(needed)} ({count} checkpoint(s) of "
             f"{in_megabytes(trainer.checkpoint_bytes())} at once, and the model), and {in_megabytes(free)} are free: "
-            "make room, give --save_strategy no or --save_only_model true, or another --output_dir"
+            "free some space, give --save_strategy no or --save_only_model true, or another --output_dir"
         )
 
 

@@ -92,7 +92,7 @@ class SavingMixin(_Trainer):
             raise AlignAttnError(
                 f"cannot write {what} to {folder} ({one_line(error)}): a checkpoint takes about "
                 f"{in_megabytes(self.checkpoint_bytes())}, and {in_megabytes(free_space(folder))} are free; {kept}: "
-                "make room, and give the same command again"
+                "free some space and run the same command again"
             ) from error
 
     def model_bytes(self) -> int:

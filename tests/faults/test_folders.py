@@ -184,7 +184,7 @@ class TestFullDisk:
         monkeypatch.setattr("alignattn.finetuning.resources.free_space", lambda folder: 1000)
         assert main(words) == 2
         assert "2 checkpoint(s) of" in (said := last_line(capsys))
-        assert "make room" in said
+        assert "free some space" in said
         place = words.index("--save_strategy")
         assert main([*words[:place], "--save_strategy", "no", *words[-2:]]) == 2
         assert "0 checkpoint(s)" in last_line(capsys)
