@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,3 +60,30 @@ def fill(model: Any, filling: Filling | None) -> Any:
 def assert_counts(filling: Filling, plain: torch.Tensor, filled: torch.Tensor) -> None:
     """What a model says with a slot filled is another thing than without, but for an alignment, which is a loss."""
     assert torch.allclose(filled, plain, rtol=1e-5, atol=1e-6) == (filling.slot == "alignment")
+
+
+def assert_takes(
+    filling: Filling, model: Any, batch: Any, auto_class: Any, folder: Path, **labels: torch.Tensor
+) -> tuple[Any, Any]:
+    """A model learns with a slot filled, predicts otherwise, is saved and loaded; both models, in evaluation mode.
+
+    Args:
+        filling: a choice that the model takes.
+        model: plain.
+        batch: what it reads, with labels where it scores these in evaluation, too.
+        auto_class: of transformers, by which it is loaded.
+        folder: where it is saved.
+        **labels: for the loss alone.
+    """
+    plain = model.eval()(**batch).logits
+    filled = fill(model, filling).train()
+    loss = filled(**batch, **labels).loss
+    (loss + alignattn.alignment_loss(filled) if filling.slot == "alignment" else loss).backward()
+    own = [part for path, part in filled.named_parameters() if "alignattn" in path]
+    assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or filling.slot == "normalizer"
+    expected = filled.eval()(**batch).logits
+    assert_counts(filling, plain, expected)
+    filled.save_pretrained(folder)
+    loaded = alignattn.from_pretrained(folder, auto_class)
+    torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)
+    return filled, loaded

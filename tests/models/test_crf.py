@@ -8,10 +8,9 @@ import torch
 import transformers
 from autocast import assert_near_under_autocast
 from conftest import tiny_batch, tiny_model
-from slots_taken import FILLINGS, assert_counts, fill, with_fillings
+from slots_taken import FILLINGS, assert_takes, fill, with_fillings
 from transformers import AutoModelForTokenClassification
 
-import alignattn
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, tagger_with_crf
@@ -189,23 +188,11 @@ def test_learns_by_heart_with_a_gradient_for_every_parameter(name):
 @pytest.mark.parametrize("filling", FILLINGS, ids=str)
 @pytest.mark.parametrize("name", TAGGERS)
 def test_takes_every_slot_saves_and_loads(name, filling, tmp_path):
-    slot = filling.slot
-    assert slot in capabilities_of(name).slots
+    assert filling.slot in capabilities_of(name).slots
     built = built_of(name)
     batch = batch_of(built.tokenizer)
-    plain = built.model.eval()(**batch).logits
-    model = fill(built.model, filling).train()
-    loss = model(**batch).loss
-    (loss + alignattn.alignment_loss(model) if slot == "alignment" else loss).backward()
-    own = [part for path, part in model.named_parameters() if "alignattn" in path]
-    assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
-    expected = model.eval()(**batch)
-    assert_counts(filling, plain, expected.logits)
-    model.save_pretrained(tmp_path)
-    loaded = alignattn.from_pretrained(tmp_path, AutoModelForTokenClassification)
-    found = loaded(**batch)
-    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-5, atol=1e-6)
-    assert torch.equal(found.tags, expected.tags)
+    model, loaded = assert_takes(filling, built.model, batch, AutoModelForTokenClassification, tmp_path)
+    assert torch.equal(loaded(**batch).tags, model(**batch).tags)
 
 
 def test_words_are_read_as_they_are_written_and_the_scheme_is_kept():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from autocast import assert_near_under_autocast
-from slots_taken import FILLINGS, assert_counts, fill, with_fillings
+from slots_taken import FILLINGS, assert_takes, fill, with_fillings
 from torch.nn.functional import pad
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, TrainerCallback
 
@@ -158,20 +158,10 @@ def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
             fill(built.model, filling)
         return
     batch = batch_of(built.tokenizer, rows_of(name))
-    plain = built.model.eval()(**batch).logits
-    model = fill(built.model, filling).train()
-    loss = model(**batch, labels=LABELS).loss
-    if slot == "alignment":
-        loss = loss + alignattn.alignment_loss(model)
-    loss.backward()
-    own = [part for path, part in model.named_parameters() if "alignattn" in path]
-    assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
-    expected = model.eval()(**batch).logits
-    assert_counts(filling, plain, expected)
-    model.save_pretrained(tmp_path)
-    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    model, loaded = assert_takes(
+        filling, built.model, batch, AutoModelForSequenceClassification, tmp_path, labels=LABELS
+    )
     assert loaded.alignattn.config == model.alignattn.config
-    torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if capabilities_of(name).has_attention])
