@@ -112,7 +112,8 @@ class Plain:
     def calls(self) -> Counter[str]:
         """Its calls of attention, by what they are."""
         with observing() as counts:
-            run(self.model, self.inputs[0])
+            for inputs in self.inputs:
+                run(self.model, inputs)
         return counts
 
     def _can_train(self, inputs: Inputs) -> bool:

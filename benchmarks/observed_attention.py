@@ -60,7 +60,7 @@ def contradiction(reason: str, counts: Counter[str]) -> str:
     """Return what was measured where it contradicts the reason of a refusal, else nothing."""
     calls = sum(counts.values()) - counts[GROUPED]
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()) if count)
-    says_causal = "attends causally" in reason and "cross" not in reason
+    says_causal = ("attends causally" in reason or "causal mask" in reason) and "cross" not in reason
     if says_causal and calls and counts[BIDIRECTIONAL] == calls:
         return f"no call of attention is causal: {told}"
     if ("does not use" in reason or "do not use" in reason) and "interface" in reason and calls:

@@ -28,6 +28,9 @@ WITHOUT_REENTRANCE = (
 )
 """How checkpointing is made to keep an alignment's gradient, for messages."""
 
+KnownMask = tuple[AttentionMask | None, tuple[int, int], Sides]
+"""A mask, the numbers of queries and keys, and which of them are real."""
+
 
 class ForwardPass:
     """One forward of a model, as the calls that belong to it know it.
@@ -391,7 +394,7 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
         calls: at least one.
         alignments: by the size of a head, an `Alignment` or an `AlignmentInBasis`.
     """
-    masks: list[tuple[AttentionMask | None, Sides]] = []
+    masks: list[KnownMask] = []
     by_size: dict[str, list[Call]] = {}
     for call in calls:
         slots, sides = call.slots, _real_tokens_once(call, masks)
@@ -406,11 +409,12 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
     return sum_of(loss for loss, _ in parts), diagnostics
 
 
-def _real_tokens_once(call: RecordedCall, known: list[tuple[AttentionMask | None, Sides]]) -> Sides:
+def _real_tokens_once(call: RecordedCall, known: list[KnownMask]) -> Sides:
+    lengths = call.query.shape[1], call.key.shape[1]
     # Compared by `is`: the compiler would guard on an id, and compile each step anew.
-    for other, real in known:
-        if other is call.mask:
+    for mask, of_lengths, real in known:
+        if mask is call.mask and of_lengths == lengths:
             return real
-    real = real_tokens(call.mask, len(call.query))
-    known.append((call.mask, real))
+    real = real_tokens(call.mask, len(call.query), lengths)
+    known.append((call.mask, lengths, real))
     return real

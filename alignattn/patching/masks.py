@@ -18,16 +18,19 @@ MASKED_BELOW = -1e4
 """A number added to a score masks the pair from here on: transformers adds the lowest of the type, older code this."""
 
 
-def real_tokens(mask: AttentionMask | None, batch: int | None = None) -> Sides:
+def real_tokens(mask: AttentionMask | None, batch: int | None = None, lengths: tuple[int, int] | None = None) -> Sides:
     """Return which queries and which keys are real, `[B, n]` and `[B, m]` bool; None where all are.
 
-    A token is real if it may attend to itself. Off the diagonal a sliding window masks real pairs, too.
+    A token is real if it may attend to itself. Off the diagonal a sliding window masks real pairs, too. Where queries
+    and keys are of different tokens (n ≠ m), a key is real if any query may attend to it, and a query if it may attend
+    to any key.
 
     Args:
         mask: the mask that the attention receives. None: all tokens are real. `[B, n]`: nonzero at real tokens (flash
-            attention). `[B, n, n]` or `[B, 1 or H, n or 1, n]`, bool or added to the scores (SDPA and eager
+            attention). `[B, n, m]` or `[B, 1 or H, n or 1, m]`, bool or added to the scores (SDPA and eager
             attention). A `BlockMask` (flex attention). A `CrossMask`. The edges of a graph, whose nodes are all real.
         batch: B, where the mask is the same for all samples, or for the windows of all images (Swin).
+        lengths: n and m; None where they are equal.
 
     Raises:
         AlignAttnError: if the mask has another shape.
@@ -36,10 +39,16 @@ def real_tokens(mask: AttentionMask | None, batch: int | None = None) -> Sides:
         return None, None
     if isinstance(mask, CrossMask):
         return mask.query, mask.key
-    real = _diagonal_of_blocks(mask) if isinstance(mask, BlockMask) else _diagonal(mask)
-    if batch is not None and len(real) != batch:
-        real = real.repeat(batch // len(real), 1)
-    return real, real
+    if lengths is not None and lengths[0] != lengths[1]:
+        queries, keys = _across(mask, *lengths)
+    elif isinstance(mask, BlockMask):
+        queries = keys = _diagonal_of_blocks(mask)
+    else:
+        queries = keys = _diagonal(mask)
+    if batch is None or len(queries) == batch:
+        return queries, keys
+    repeated = queries.repeat(batch // len(queries), 1)
+    return repeated, repeated if keys is queries else keys.repeat(batch // len(keys), 1)
 
 
 def allowed_pairs(mask: Tensor) -> Tensor:
@@ -47,14 +56,14 @@ def allowed_pairs(mask: Tensor) -> Tensor:
     return mask > MASKED_BELOW if mask.is_floating_point() else mask.bool()
 
 
-def is_one_way(mask: AttentionMask) -> bool:
-    """Tell whether of two real tokens one attends to the other alone, as under a causal mask."""
+def is_causal(mask: AttentionMask) -> bool:
+    """Tell whether a mask lets real tokens attend to earlier ones, and none to a later one."""
     if not isinstance(mask, Tensor) or mask.dim() != 4 or mask.shape[-1] != mask.shape[-2]:
         return False
     pairs = allowed_pairs(mask)
     real = pairs.diagonal(dim1=-2, dim2=-1)
-    one_way = pairs & ~pairs.transpose(-2, -1)
-    return bool((one_way & real[..., :, None] & real[..., None, :]).any())
+    pairs = pairs & real[..., :, None] & real[..., None, :]
+    return bool(pairs.tril(-1).any()) and not bool(pairs.triu(1).any())
 
 
 def _diagonal(mask: Tensor) -> Tensor:
@@ -69,6 +78,23 @@ def _diagonal(mask: Tensor) -> Tensor:
     # A token is real in all heads, or in none.
     pairs = pairs[:, 0]
     return allowed_pairs(pairs[:, 0] if pairs.shape[-2] == 1 else pairs.diagonal(dim1=-2, dim2=-1))
+
+
+def _across(mask: Tensor | BlockMask, queries: int, keys: int) -> tuple[Tensor, Tensor]:
+    """Return which of n queries and m keys are real, by a mask of attention from ones to the others."""
+    if isinstance(mask, BlockMask):
+        device = mask.kv_num_blocks.device
+        places = [torch.arange(size, device=device) for size in (mask.shape[0], queries, keys)]
+        sample, query, key = torch.meshgrid(*places, indexing="ij")
+        pairs: Tensor = mask.mask_mod(sample, torch.zeros_like(sample), query, key).expand(sample.shape)
+    else:
+        pairs = mask[:, None] if mask.dim() == 2 else allowed_pairs(mask if mask.dim() == 3 else mask[:, 0])
+    if pairs.dim() != 3 or pairs.shape[-1] != keys or pairs.shape[-2] not in (1, queries):
+        raise AlignAttnError(
+            f"an alignment cannot tell the padding of an attention mask {list(mask.shape)} for {queries} queries and "
+            f"{keys} keys"
+        )
+    return pairs.bool().any(-1).expand(-1, queries), pairs.bool().any(-2)
 
 
 def _diagonal_of_blocks(mask: BlockMask) -> Tensor:

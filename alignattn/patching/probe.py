@@ -19,7 +19,7 @@ from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS
 from alignattn.patching.collector import RecordedCall
 from alignattn.patching.families import is_slotted
-from alignattn.patching.masks import is_one_way, real_tokens
+from alignattn.patching.masks import is_causal, real_tokens
 from alignattn.patching.probe_inputs import COMPARED, IDS, padding_of, probe_inputs
 from alignattn.patching.projections import FUSED, features_of
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
@@ -278,11 +278,14 @@ def _difference(expected: Tensor, output: Tensor, *, is_exact: bool) -> float:
 
 def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCall]) -> None:
     """Refuse a model whose attention modules were not called, or receive a mask that does not tell padding."""
-    if any(call.mask is not None and is_one_way(call.mask) for call in calls):
-        raise causal(model)
+    name = type(model).__name__
+    if any(call.mask is not None and is_causal(call.mask) for call in calls):
+        raise AlignAttnError(
+            f"the attention of {name} receives a causal mask, by which no token attends to a later one: alignment "
+            "attention is for bidirectional encoders"
+        )
     if patch_of(model).config.alignment is None:
         return
-    name = type(model).__name__
     silent = {path for path, module in model.named_modules() if isinstance(module, LayerSlots)} - {
         path for path, module in model.named_modules() if any(call.slots is module for call in calls)
     }
@@ -293,7 +296,7 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
     for call in calls:
         if ids is not None and call.query.shape[:2] == ids.T.shape:
             raise AlignAttnError(f"the attention of {name} keeps tokens before samples, which an alignment cannot read")
-        given = real_tokens(call.mask, len(call.query))[0]
+        given = real_tokens(call.mask, len(call.query), (call.query.shape[1], call.key.shape[1]))[0]
         if given is not None and given.shape != call.query.shape[:2]:
             raise AlignAttnError(
                 f"the attention of {name} receives a mask of {list(given.shape)} for {list(call.query.shape[:2])} "

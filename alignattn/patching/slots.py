@@ -20,7 +20,7 @@ from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
 from alignattn.patching.collector import Collector, RecordedCall, mean_alignment
-from alignattn.patching.masks import AttentionMask, is_one_way, real_tokens
+from alignattn.patching.masks import AttentionMask, is_causal, real_tokens
 from alignattn.patching.projections import FUSED, MASK_ARGUMENT, AttentionModule, check_direct, position_of_mask
 from alignattn.patching.recording import LayerRecord
 from alignattn.patching.routing import check_implementation, unserved_keywords
@@ -215,7 +215,8 @@ class LayerSlots(AttentionVariant):
         call = self._recorded(query, key, mask, packing)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
-            recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real_tokens(mask)))
+            real = real_tokens(mask, lengths=(query.shape[2], key.shape[2]))
+            recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real))
         return attended, weights
 
     def _check_formula(
@@ -223,10 +224,10 @@ class LayerSlots(AttentionVariant):
     ) -> None:
         """Refuse a module that attends causally, or whose own attention is more than what plain slots compute."""
         name, slots = type(self.collector.owner).__name__, self.config.describe_slots()
-        if isinstance(mask, Tensor) and is_one_way(mask):
+        if isinstance(mask, Tensor) and is_causal(mask):
             raise AlignAttnError(
-                f"{name} attends causally, and {slots} would let tokens see later ones: slots are for bidirectional "
-                "encoders"
+                f"the attention of {name} receives a causal mask, by which no token attends to a later one: {slots} is "
+                "for bidirectional encoders"
             )
         sizes = self.head_dim, self.num_heads
         expected = plain(False)[0]

@@ -8,9 +8,11 @@ import torch
 import transformers
 from conftest import FAMILIES, tiny_batch, tiny_model
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoModelForSequenceClassification
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import flash_attention_mask, flex_attention_mask
+from transformers.models.sam3.modeling_sam3 import Sam3DetrDecoder
 
 import alignattn
 from alignattn.patching import is_patched, patch_of
@@ -155,6 +157,43 @@ def test_real_tokens_are_read_from_every_mask():
         assert queries is keys
     assert real_tokens(None) == (None, None)
     assert torch.equal(real_tokens(pairs[:1], 2)[0], real[:1].expand(2, 3))
+
+
+def test_real_tokens_of_attention_to_other_tokens_are_read_from_every_mask():
+    real = torch.tensor([[True, True, False], [True, True, True]])
+    pairs = real[:, None, None, :].expand(2, 1, 2, 3)
+    added = torch.zeros(2, 1, 2, 3).masked_fill(~pairs, torch.finfo(torch.float32).min)
+    blocks = create_block_mask(lambda b, h, q, kv: real[b, kv], 2, 1, 2, 3, device="cpu")
+    for mask in [real, real.long(), pairs, added, added[:, :, :1], added.expand(2, 4, 2, 3), pairs[:, 0], blocks]:
+        queries, keys = real_tokens(mask, 2, (2, 3))
+        assert torch.equal(keys, real)
+        assert torch.equal(queries, torch.ones(2, 2, dtype=torch.bool))
+    only_first = pairs & torch.tensor([True, False])[:, None]
+    assert real_tokens(only_first, 2, (2, 3))[0].tolist() == [[True, False]] * 2
+    with pytest.raises(AlignAttnError, match="2 queries and 3 keys"):
+        real_tokens(torch.ones(2, 1, 3, 3, dtype=torch.bool), 2, (2, 3))
+
+
+def test_a_decoder_of_objects_with_a_mask_of_its_own_is_aligned():
+    """It attends to tokens of a prompt and of an image under masks of n queries and m keys; no input can be made."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_layers": 2, "num_attention_heads": 2, "num_queries": 5}
+    torch.manual_seed(0)
+    model = Sam3DetrDecoder(transformers.Sam3DETRDecoderConfig(**sizes))
+    image, prompt = torch.randn(2, 4, 16), torch.randn(2, 3, 16)
+    inputs = {
+        "vision_features": image,
+        "text_features": prompt,
+        "vision_pos_encoding": torch.randn(2, 4, 16),
+        "text_mask": torch.tensor([[True, True, False], [True, True, True]]),
+        "spatial_shapes": torch.tensor([[2, 2]]),
+    }
+    alignattn.patch(model, "aa-ct").train()
+    model(**inputs)
+    loss = alignattn.alignment_loss(model)
+    loss.backward()
+    for parameter in model.parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all()
+    assert loss.isfinite()
 
 
 def test_a_mask_of_the_users_own_is_taken():

@@ -78,6 +78,31 @@ def test_what_slots_cannot_serve_is_refused_at_the_patch(make, message, attentio
     assert model.config._attn_implementation == implementation
 
 
+@pytest.mark.parametrize("attention", ["aa-ct", "qvi"])
+def test_a_model_that_attends_causally_where_a_batch_is_padded(attention):
+    """Aimv2's SDPA lets all tokens of an unpadded batch attend, and its mask of a padded batch is causal."""
+    fields = SIZES | {"eos_token_id": 3}
+    model = transformers.Aimv2TextModel(transformers.Aimv2TextConfig(**fields))
+    with pytest.raises(AlignAttnError, match="causal mask") as refused:
+        alignattn.patch(model, attention)
+    assert "attends causally" not in str(refused.value)
+
+
+def test_attention_to_chosen_places_of_an_image_is_not_causal():
+    """EoMT masks the places that a query's segment does not reach, and these see the query."""
+    sizes = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "num_blocks": 1, "num_queries": 4}
+    torch.manual_seed(0)
+    model = transformers.EomtForUniversalSegmentation(
+        transformers.EomtConfig(**sizes, image_size=16, patch_size=4, num_register_tokens=1, num_upscale_blocks=1)
+    ).eval()
+    pixels = torch.randn(2, 3, 16, 16)
+    expected = model(pixel_values=pixels).class_queries_logits
+    alignattn.patch(model, "aa-ct")
+    assert torch.equal(model(pixel_values=pixels).class_queries_logits, expected)
+    model.train()(pixel_values=pixels)
+    assert alignattn.alignment_loss(model).isfinite()
+
+
 def test_a_mark_of_causal_attention_is_told_as_such_where_no_input_can_be_made():
     # Its forward takes embeddings alone, and lets all tokens attend although its modules say `is_causal`.
     sizes = {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 3, "num_hidden_layers": 1}
