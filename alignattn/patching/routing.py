@@ -125,13 +125,15 @@ def unserved_keywords(module: nn.Module) -> frozenset[str]:
 def _guard_model(parent: nn.Module, _name: str, _child: nn.Module | None) -> None:
     """Have a model that is built from the config of a patched one refuse its forwards; torch's registration hook.
 
-    A keyword such as `attn_implementation="eager"` replaces our implementation in the config, but not its slots.
+    A keyword such as `attn_implementation="eager"` replaces our implementation in the config, but not its slots. A bare
+    part of a model, such as `BertEncoder`, refuses where its attention modules keep the config.
     """
     config = vars(parent).get("config")
     fields = vars(config).get(CHILD_NAME) if isinstance(config, PreTrainedConfig) else None
     if not isinstance(fields, dict) or not AttentionConfig.from_dict(fields).changes_function:
         return
-    if isinstance(parent, PreTrainedModel) and GUARD not in vars(parent) and not _has_slots(parent):
+    is_guarded = isinstance(parent, PreTrainedModel) or own_functions(parent)
+    if is_guarded and GUARD not in vars(parent) and not _has_slots(parent):
         object.__setattr__(parent, GUARD, parent.register_forward_pre_hook(_refuse_without_slots))
 
 

@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoModelForSequenceClassification
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import flash_attention_mask, flex_attention_mask
+from transformers.models.bert.modeling_bert import BertAttention, BertEncoder, BertLayer, BertSelfAttention
 from transformers.models.sam3.modeling_sam3 import Sam3DetrDecoder
 
 import alignattn
@@ -245,6 +246,20 @@ def test_a_model_built_from_the_config_of_a_patched_one_needs_its_slots(family, 
     alignattn.patch(twin, "sparsemax")(**batch)
     plain = build(alignattn.unpatch(model))
     plain(**batch)
+
+
+@pytest.mark.parametrize("part", [BertEncoder, BertLayer, BertAttention, BertSelfAttention])
+@pytest.mark.parametrize("own", [lambda config: config, lambda config: eager_config(config)])
+def test_a_part_of_a_model_built_from_the_config_of_a_patched_one_needs_slots(part, own):
+    model = alignattn.patch(tiny_model("bert"), "sparsemax", layers=(0,))
+    inputs = torch.randn(2, 5, model.config.hidden_size)
+    with pytest.raises(AlignAttnError, match="config of"):
+        part(own(model.config))(inputs)
+    part(alignattn.unpatch(model).config)(inputs)
+
+
+def eager_config(config):
+    return type(config).from_dict(config.to_dict(), attn_implementation="eager")
 
 
 def test_a_failed_forward_leaves_nothing():
