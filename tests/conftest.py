@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import site
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +42,7 @@ from tally import pytest_terminal_summary, trying  # noqa: F401
 
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import PRESETS
+from alignattn.reports.plots.drawing import can_draw
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 50
@@ -291,3 +293,12 @@ def _turn_on(where: str) -> None:
 
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == "alignattn"
+
+
+@pytest.fixture
+def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As where the extra `plots` is not installed."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    can_draw.cache_clear()
+    yield
+    can_draw.cache_clear()

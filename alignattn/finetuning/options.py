@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +19,7 @@ from alignattn.tasks import GenerationTask, QuestionAnswering, Task, get_task, i
 from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.task import BY_SEED, DRAWN, TEXT
 from alignattn.tasks.task_types import with_features
-from alignattn.utils.errors import AlignAttnError, install_extra
+from alignattn.utils.errors import AlignAttnError, check_installed
 from alignattn.utils.options import Options, options_of, resolve, values_of
 
 OF_ALIGNMENT = (
@@ -134,8 +133,8 @@ class RunOptions(Options):
         """Check what the options name on this machine; a run that is there may have finished, and need none of it."""
         is_there = any((run.output_dir / CONFIG_FILE).is_file() for run in self.runs())
         super().check_places(reads=reads and not is_there)
-        if self.model.has_crf and find_spec("torchcrf") is None:
-            raise AlignAttnError(f"a CRF needs pytorch-crf: {install_extra('crf')}")
+        if self.model.has_crf:
+            check_installed("torchcrf", "crf", "a CRF")
 
     def reason_unsupported(self, task: Task) -> str:
         """Return why no run of a task can have these options, in one line; empty if one can."""

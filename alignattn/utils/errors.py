@@ -4,6 +4,7 @@ import difflib
 import errno
 import shutil
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,22 @@ def one_line(error: BaseException) -> str:
 
 def install_extra(extra: str) -> str:
     """Return how to install an extra of this package, for the end of a message."""
-    return f'in a clone of alignattn run: pip install -c constraints.txt -e ".[{extra}]"'
+    return f'pip install "alignattn[{extra}]"'
+
+
+def check_installed(module: str, extra: str, needed_by: str) -> None:
+    """Check that a package is installed that an extra adds.
+
+    Args:
+        module: what is imported of it.
+        extra: of alignattn.
+        needed_by: what needs it, for the message.
+
+    Raises:
+        AlignAttnError: if it is not.
+    """
+    if find_spec(module) is None:
+        raise AlignAttnError(f"{needed_by} needs {module}, which is not installed: {install_extra(extra)}")
 
 
 def reason_of(error: OSError) -> str:

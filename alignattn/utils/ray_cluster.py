@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from alignattn.utils.errors import AlignAttnError, install_extra, one_line
+from alignattn.utils.errors import AlignAttnError, check_installed, one_line
 
 SECONDS_TO_ANSWER = 20.0
 """Time limit of `ray status`, its start included."""
@@ -25,10 +25,9 @@ ROUNDING = 1e-6
 
 def import_ray() -> Any:
     """Import Ray, an extra."""
-    try:
-        import ray
-    except ImportError as error:
-        raise AlignAttnError(f"--launcher ray needs Ray: {install_extra('ray')}") from error
+    check_installed("ray", "ray", "--launcher ray")
+    import ray
+
     return ray
 
 

@@ -407,3 +407,27 @@ def test_memory_that_is_not_there_is_one_line(monkeypatch, capsys):
     assert main(["finetune"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("alignattn: out of memory: fewer rows at a time (--per_device_train_batch_size")
+
+
+def draws(command: Command) -> bool:
+    """Whether the code of a command writes pictures."""
+    folder = ROOT / command.run.partition(":")[0].replace(".", "/")
+    return any("write_figure" in path.read_text() for path in folder.parent.glob("*.py"))
+
+
+@pytest.mark.parametrize("command", [one for one in commands() if draws(one)], ids=lambda command: command.name)
+def test_a_command_that_draws_says_at_once_that_matplotlib_is_missing(command: Command, without_matplotlib):
+    if command.name == "predict":
+        words, function = "--run x --text y --explain seen.png".split(), command.parse
+    else:
+        # It is said before any option is looked at.
+        words, function = None, command.execute
+    with pytest.raises(AlignAttnError, match=r"matplotlib.*alignattn\[plots\]"):
+        function(words)
+
+
+def test_the_command_line_says_that_matplotlib_is_missing(without_matplotlib, tmp_path, capsys):
+    assert main(["figure", "curves", "--run", str(tmp_path), "--output_file", str(tmp_path / "curves.png")]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "matplotlib" in told

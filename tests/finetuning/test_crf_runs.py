@@ -59,7 +59,7 @@ def blocks_of(path: Path) -> list[list[str]]:
 
 
 def test_without_pytorch_crf_it_is_named(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("alignattn.finetuning.options.find_spec", lambda module: None)
+    monkeypatch.setattr("alignattn.utils.errors.find_spec", lambda module: None)
     options = COMMAND.parse(["--model", "transformer-crf", "--task", "msra", "--output_dir", str(tmp_path / "run")])
-    with pytest.raises(AlignAttnError, match=r"a CRF needs pytorch-crf: .*crf"):
+    with pytest.raises(AlignAttnError, match=r"a CRF needs torchcrf.*alignattn\[crf\]"):
         options.check_places()

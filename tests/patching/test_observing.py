@@ -45,6 +45,8 @@ def capped_encoder():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.5)
+    # Older versions of transformers choose SDPA for it, which caps nothing.
+    model.set_attn_implementation("eager")
     return model.eval().encoder
 
 

@@ -249,6 +249,12 @@ def test_all_forms_are_written_and_replace_older_ones(tmp_path: Path) -> None:
     assert paths[2].read_text(encoding="utf-8") == to_latex(measured_table())
 
 
+def test_without_matplotlib_the_picture_alone_is_missing(without_matplotlib, tmp_path: Path, caplog) -> None:
+    paths = write_table(tmp_path, measured_table())
+    assert [path.suffix for path in paths] == [".md", ".csv", ".tex", ".html"]
+    assert "alignattn[plots]" in caplog.text
+
+
 def test_a_page_takes_runs_that_have_no_seed_of_their_own() -> None:
     table = measured_table()
     report = RunReport(facts={"passes": "20"})

@@ -109,6 +109,7 @@ COMMAND = Command(
     "time and memory of a training and an evaluation step, as ratios to plain attention",
     BenchmarkOptions,
     run="alignattn.commands.benchmark.command:benchmark",
+    draws=True,
     results=TableResults("alignattn.commands.benchmark.result_reader:BenchmarkReader", has_seeds=False),
     examples=("alignattn benchmark --lengths 128 512 2048 --tokens 2048 --output_dir benchmark",),
 )

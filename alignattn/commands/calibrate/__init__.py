@@ -48,5 +48,6 @@ COMMAND = Command(
     "how far confidence is from accuracy in saved predictions, as a table and reliability diagrams",
     CalibrateOptions,
     run="alignattn.commands.calibrate.command:calibrate",
+    draws=True,
     examples=("alignattn calibrate runs/mrpc/predictions.parquet --fit_on validation --output_dir calibration",),
 )

@@ -32,5 +32,6 @@ COMMAND = Command(
     "fine-tune MiniLM with plain, aligned and balanced attention, and picture what came of it",
     DemoOptions,
     run="alignattn.commands.demo.command:run_demo",
+    draws=True,
     examples=("alignattn demo --output_dir demo",),
 )

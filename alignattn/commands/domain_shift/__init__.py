@@ -67,6 +67,7 @@ COMMAND = Command(
     "fine-tune on one task, report accuracy and calibration on it and on another task",
     DomainShiftOptions,
     run="alignattn.commands.domain_shift.command:domain_shift",
+    draws=True,
     results=TableResults(
         "alignattn.commands.domain_shift.result_reader:DomainShiftReader",
         withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS),

@@ -89,6 +89,7 @@ COMMAND = Command(
     "pictures of runs: queries and keys, attention, nodes, calibration, curves over training",
     FigureOptions,
     run="alignattn.commands.figure.command:make_figure",
+    draws=True,
     examples=(
         "alignattn figure tsne --run runs/mrpc/seed-1 runs/mrpc/seed-2 --output_file tsne.png",
         'alignattn figure attention --run runs/mrpc/seed-1 --layer 2 --text "He said ." --output_file attention.svg',

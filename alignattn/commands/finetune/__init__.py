@@ -4,14 +4,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Any
 
 from alignattn.commands.finetune.space import DEFAULT_SPACE, Range, parse_space
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.utils.command import Command, TableResults
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, check_installed
 from alignattn.utils.option import Count, option
 from alignattn.utils.options import options_of, resolve
 
@@ -67,8 +66,7 @@ class FinetuneOptions(RunOptions):
                 f"--metric_for_best_model {self.training.metric_for_best_model}: a search chooses by the scores of the "
                 "results, among which is no loss: give one of them, as accuracy"
             )
-        if find_spec("optuna") is None:
-            raise AlignAttnError("--hyperparameter_search needs optuna: pip install 'alignattn[search]'")
+        check_installed("optuna", "search", "--hyperparameter_search")
         if not self.space:
             raise AlignAttnError(
                 "--hyperparameter_search: the search space is empty, what would be searched is given or does nothing "

@@ -48,5 +48,6 @@ COMMAND = Command(
     "what each attention head of a model does, as a table and heat maps; or two models side by side",
     InspectOptions,
     run="alignattn.commands.inspect.command:inspect_model",
+    draws=True,
     examples=("alignattn inspect --model runs/mrpc --task mrpc --compare albert-base-v2 --output_dir heads",),
 )

@@ -10,7 +10,7 @@ from alignattn.finetuning.run_folder import check_finished
 from alignattn.utils import places
 from alignattn.utils.command import Command
 from alignattn.utils.compression import check_encoding
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, check_installed
 from alignattn.utils.option import REQUIRED, Count, InputDir, OutputDir, OutputFile, Processes, option
 from alignattn.utils.options import Options, options_of
 from alignattn.utils.shard import WHOLE, Shard
@@ -82,6 +82,8 @@ class PredictOptions(Options):
         for name, endings in (("output_file", FORMATS), ("explain", PICTURES)):
             _check_new_file(name, getattr(self, name), endings)
         self._refuse_unread()
+        if self.explain is not None:
+            check_installed("matplotlib", "plots", "--explain")
         check_finished(Path(self.run), "--run")
         if self.file is not None and self.file != STANDARD_STREAM and not Path(self.file).exists():
             raise AlignAttnError(f"there is no file {self.file}: give another to --file")

@@ -31,6 +31,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
     for folder in folders.values():
         # A mistake in the options of any run is said before the first is made.
         _ = folder.options
+        folder.command.check_packages()
     # Runs on whose results others work come first.
     needed = {one.experiment.needs.digest for one in folders.values() if one.experiment.needs is not None}
     first = [folder for digest, folder in folders.items() if digest in needed]

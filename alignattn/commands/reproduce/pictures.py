@@ -9,6 +9,7 @@ from pathlib import Path
 from alignattn import __version__
 from alignattn.finetuning.logs import training_curves_svg
 from alignattn.reports.diagrams import reliability_svg
+from alignattn.reports.plots.drawing import can_draw
 from alignattn.reports.result_reader import UNREADABLE, RunReport
 from alignattn.utils.files import write_json
 from alignattn.utils.json_records import read_json
@@ -25,6 +26,8 @@ def pictures_of(report: RunReport, folder: Path) -> Mapping[str, str]:
     Args:
         report: of the run.
         folder: of the run; what was drawn is kept there, as long as the report and the version are the same.
+
+    Without matplotlib there are those alone that are kept.
     """
     content = hashlib.sha256(json.dumps([__version__, list(map(dict, report.log_history))], sort_keys=True).encode())
     for numbers in report.probabilities or ():
@@ -34,6 +37,8 @@ def pictures_of(report: RunReport, folder: Path) -> Mapping[str, str]:
         kept = read_json(folder / PICTURES_FILE)
         if kept["of"] == digest:
             return dict(kept["by_title"])
+    if not can_draw():
+        return {}
     curves = training_curves_svg(report.log_history)
     pictures = {} if curves is None else {CURVES_TITLE: curves}
     if report.probabilities is not None:

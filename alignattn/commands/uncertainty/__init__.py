@@ -41,6 +41,7 @@ COMMAND = Command(
     "whether a run's model is certain where it is right (PAvPU), on its inputs and on noisy ones",
     UncertaintyOptions,
     run="alignattn.commands.uncertainty.command:uncertainty",
+    draws=True,
     results=TableResults(
         "alignattn.commands.uncertainty.result_reader:UncertaintyReader",
         needs="finetune",

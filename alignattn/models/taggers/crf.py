@@ -15,7 +15,7 @@ from transformers.utils.generic import ModelOutput
 from alignattn.models.word_model import to_the_front
 from alignattn.tasks.tags.scheme import BIO, may_follow
 from alignattn.tasks.tags.tagging import IGNORED, WORD_STARTS
-from alignattn.utils.errors import AlignAttnError, install_extra
+from alignattn.utils.errors import check_installed
 
 CRF_FIELD = "crf_tags"
 """The config field of a model with a CRF: the `SchemeName` of its tags."""
@@ -117,10 +117,9 @@ class LinearChainCrf(nn.Module):
 
 
 def _chain_class() -> Any:
-    try:
-        from torchcrf import CRF
-    except ImportError as error:
-        raise AlignAttnError(f"a CRF is that of pytorch-crf: {install_extra('crf')}") from error
+    check_installed("torchcrf", "crf", "a CRF")
+    from torchcrf import CRF
+
     return CRF
 
 

@@ -7,10 +7,11 @@ import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from alignattn.utils.errors import listing
+from alignattn.utils.errors import install_extra, listing
 from alignattn.utils.files import replacing
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,15 @@ SVG_REPLACEMENTS = (
 """What is looked for in the SVG of `matplotlib`, and what takes its place."""
 SVG = "svg"
 WITHOUT_DATE: Mapping[str, Any] = {"Date": None}
+
+
+@cache
+def can_draw() -> bool:
+    """Return whether matplotlib is installed; where it is not, say once how to get the pictures that are left out."""
+    if find_spec("matplotlib") is not None:
+        return True
+    logger.warning("matplotlib is not installed, so pictures are left out: %s", install_extra("plots"))
+    return False
 
 
 def new_figure(

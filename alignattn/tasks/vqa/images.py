@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from numpy.lib import format as npy
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from alignattn.tasks.task import NPZ
 from alignattn.tasks.task_types import VisualQuestionAnswering
-from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.errors import AlignAttnError, check_installed, one_line
 
 NPY = ".npy"
 KEYS = ("x", "features")
@@ -33,7 +32,7 @@ WHITE = 255
 IMAGE_NUMBER = re.compile(r"(\d+)(\.jpe?g|\.png)?\.np[yz]")
 """The end of a file's name: `COCO_train2014_000000000123.jpg.npz` belongs to image 123."""
 
-UNREADABLE = (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, UnidentifiedImageError)
+UNREADABLE = (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile)
 
 
 def is_of_features(path: str) -> bool:
@@ -65,6 +64,9 @@ def picture_problem(path: str) -> str | None:
     """Return what is wrong with a picture file according to its first bytes, or None."""
     if not Path(path).is_file():
         return f"there is no image {path}"
+    check_installed("PIL", "vqa", "a picture")
+    from PIL import Image
+
     try:
         with Image.open(path):
             return None
@@ -79,6 +81,9 @@ def read_picture(path: str, size: int) -> Tensor:
     Raises:
         AlignAttnError: if it cannot be read.
     """
+    check_installed("PIL", "vqa", "a picture")
+    from PIL import Image
+
     try:
         with Image.open(path) as file:
             picture = file.convert("RGB")

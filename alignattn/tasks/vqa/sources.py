@@ -8,7 +8,7 @@ import datasets
 from alignattn.tasks.task import TEST, TRAIN, VALIDATION, Task
 from alignattn.tasks.task_types import IMAGE, QUESTION, VisualQuestionAnswering
 from alignattn.tasks.vqa.images import feature_files
-from alignattn.utils.errors import AlignAttnError, install_extra
+from alignattn.utils.errors import AlignAttnError, check_installed
 from alignattn.utils.files import check_file
 from alignattn.utils.json_records import read_json
 
@@ -29,12 +29,9 @@ def easy_vqa_questions(task: Task, split: str) -> tuple[list[str], list[str], li
     Raises:
         AlignAttnError: if it is not installed.
     """
-    try:
-        import easy_vqa
-    except ImportError as error:
-        raise AlignAttnError(
-            f"task {task.name!r} is the package easy-vqa, which is not installed: {install_extra('vqa')}"
-        ) from error
+    check_installed("easy_vqa", "vqa", f"task {task.name!r}")
+    import easy_vqa
+
     readers = {
         TRAIN: (easy_vqa.get_train_questions, easy_vqa.get_train_image_paths),
         TEST: (easy_vqa.get_test_questions, easy_vqa.get_test_image_paths),

@@ -57,3 +57,12 @@ def test_a_folder_that_takes_no_file_takes_no_picture_away(tmp_path):
 
 def test_what_nothing_is_told_of_has_no_pictures(tmp_path):
     assert pictures_of(RunReport(), tmp_path) == {}
+
+
+def test_without_matplotlib_nothing_is_drawn_or_kept(without_matplotlib, tmp_path):
+    assert pictures_of(REPORT, tmp_path) == {}
+    assert not (tmp_path / PICTURES_FILE).exists()
+
+
+def test_without_matplotlib_what_was_drawn_is_shown(marked, without_matplotlib):
+    assert pictures_of(REPORT, marked)[CURVES_TITLE] == "<svg>marked</svg>"

@@ -1,6 +1,7 @@
 """Rows of questions about images: what is read of them, what they become, and what is refused."""
 
 import json
+import sys
 
 import datasets
 import numpy as np
@@ -14,7 +15,7 @@ from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import processor_for, with_features
-from alignattn.tasks.vqa.images import colour_moments, read_features, read_picture
+from alignattn.tasks.vqa.images import colour_moments, picture_problem, read_features, read_picture
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -164,3 +165,9 @@ def test_easy_vqa_is_all_there():
     rows = load_rows(get_task("easy-vqa"))
     assert (len(rows.train), len(rows.evaluation["test"])) == (38575, 9673)
     assert len(rows.train.unique("image")) == 4000
+
+
+def test_without_pillow_a_picture_is_refused_with_what_to_install(rows, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(AlignAttnError, match=r"alignattn\[vqa\]"):
+        picture_problem(rows[0]["image"])
