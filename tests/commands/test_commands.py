@@ -418,7 +418,7 @@ def draws(command: Command) -> bool:
 @pytest.mark.parametrize("command", [one for one in commands() if draws(one)], ids=lambda command: command.name)
 def test_a_command_that_draws_says_at_once_that_matplotlib_is_missing(command: Command, without_matplotlib):
     if command.name == "predict":
-        words, function = "--run x --text y --explain seen.png".split(), command.parse
+        words, function = ["--run", "x", "--text", "y", "--explain", "seen.png"], command.parse
     else:
         # It is said before any option is looked at.
         words, function = None, command.execute
