@@ -25,7 +25,7 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 """An integer as Python prints it; 007 and +1 are codes."""
 _DECIMAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)")
 _SCIENTIFIC = re.compile(rf"{_DECIMAL.pattern}([eE][+-]?[0-9]+)?")
-_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+_DECIMAL_COMMA = re.compile(r"[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+),[0-9]+")
 
 _JOINT = re.compile(r"(?<=[^\W_])[-_]+(?=[^\W_])")
 """Hyphens and underscores between words, which join them as a blank does."""

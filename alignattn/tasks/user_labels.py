@@ -43,8 +43,8 @@ MAX_DISTINCT = 0.5
 """A column of classes has at most so many distinct labels per row."""
 
 NULL_MARKERS = frozenset(
-    r"""- -- --- ? ?? . n/a na #n/a <na> n.a. nan null <null> none nil \n unsup unlabeled unlabelled missing undefined
-    unknown -1 -9 -99 -100 -999 -9999""".split()  # noqa: SIM905
+    r"""- -- --- _ ? ?? . n/a na #n/a <na> n.a. nan null <null> none nil \n unsup unlabeled unlabelled missing undefined
+    unknown tbd -1 -9 -99 -100 -999 -9999""".split()  # noqa: SIM905
 )
 """Markers of missing values in files, in any case."""
 
@@ -288,7 +288,7 @@ def label_hints(labels: Iterable[Label], classes: Sequence[str]) -> Iterator[str
         first = next(iter(counts))
         yield (
             f"its labels look like numbers with a decimal comma and are read as classes; "
-            f"for scores, write a decimal point: {first.replace(',', '.')} for {first}"
+            f"for scores, write a decimal point: {first.replace('.', '').replace(',', '.')} for {first}"
         )
     spellings = defaultdict(list)
     for name in counts:

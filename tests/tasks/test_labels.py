@@ -333,6 +333,8 @@ def test_a_decimal_comma_is_hinted_at(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "rows.csv" in said
     assert "1.5" in said
+    load(csv_file(tmp_path / "thousands.csv", ["1.234,5", "2.000,5"]))
+    assert "1234.5" in capsys.readouterr().err
     assert "2,5" in refusal(csv_file(tmp_path / "mixed.csv", ["2", "2,5"]))
     assert "decimal point" in refusal(csv_file(tmp_path / "many.csv", [f"{number},5" for number in range(50)]))
     task = TextClassification(name="own", text_columns=("text",), metrics=("mse",))
@@ -340,7 +342,7 @@ def test_a_decimal_comma_is_hinted_at(tmp_path, capsys):
         load_task_files(task, csv_file(tmp_path / "score.csv", ["1.5", "1,5"]), None)
 
 
-@pytest.mark.parametrize("marker", ["-", "NA", "unsup", "None", "?"])
+@pytest.mark.parametrize("marker", ["-", "NA", "unsup", "None", "?", "_"])
 def test_a_class_that_may_mark_no_label_is_named_and_counted(tmp_path, capsys, marker):
     path = csv_file(tmp_path / "rows.csv", ["pos", marker, "neg", marker])
     assert marker in load(path).task.labels

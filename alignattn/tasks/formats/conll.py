@@ -9,6 +9,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from alignattn.tasks.formats.file_rows import TextRows
+from alignattn.tasks.labels import parse_label
 from alignattn.tasks.task import TAGS, TOKENS
 from alignattn.utils.errors import AlignAttnError, shown
 
@@ -195,6 +196,10 @@ def _check_columns(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> 
         raise AlignAttnError(f"{path}: its first column holds tags, such as {shown(max(firsts - {'O'}))}: {advice}")
     if tags and set(tags) <= _MARKS:
         raise AlignAttnError(f"{path}: its last column is {shown(max(tags))} throughout, and no tag: {advice}")
+    if tags and all(isinstance(parse_label(tag), float) for tag in tags):
+        raise AlignAttnError(f"{path}: its last column holds numbers, such as {shown(max(tags))}: {advice}")
+    if long and all(columns[0] == columns[-1] for sentence in sentences for columns in sentence):
+        raise AlignAttnError(f"{path}: its last column repeats the word, such as {shown(long[0][0])}: {advice}")
     if len(tags) > max(SURELY_TAGS, MAX_DIFFERENT * tags.total()):
         raise AlignAttnError(
             f"{path}: its last column holds {len(tags):,} different values in {tags.total():,} lines, more than tags "

@@ -172,6 +172,8 @@ def test_odd_line_ends_and_marks(path, text):
         lines("{n}\t{w}\t{w}\tN\tN\t_\t0\troot\t_\tSpaceAfter=No"),
         lines("{n}\t{w}\t{t}\t-\t-"),
         lines("{w} _"),
+        lines("{w} {t} 0.{n}"),
+        lines("{w} {t} {w}"),
         lines("a/b/c 0 {n} {w} {t}"),
         lines("{s} {w} {t}"),
         lines("{s}-{n}\t{w}\t{t}"),
@@ -179,7 +181,7 @@ def test_odd_line_ends_and_marks(path, text):
         lines("{w} N {t}").replace(" N ", " N\t"),
         "".join(f"word {number}\n" for number in range(30)),
     ],
-    ids=["X", "U", "UNER", "no tags", "2012", "sentences", "WebAnno", "tag first", "tabs and blanks", "not tags"],
+    ids=["X", "U", "UNER", "none", "scores", "words", "2012", "sentences", "WebAnno", "first", "blanks", "many"],
 )
 def test_columns_that_are_no_words_and_tags_are_refused(path, text):
     path.write_text(text)
