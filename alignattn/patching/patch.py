@@ -202,7 +202,12 @@ def _check_function_slots(model: PreTrainedModel, config: AttentionConfig, layer
         raise AlignAttnError(
             f"a part of {name} uses transformers' attention interface and another does not: patch one of the parts"
         )
-    without = [layer.module for layer in layers if EAGER not in own_functions(layer.module)]
+    # A module chooses its function by its config.
+    without = [
+        layer.module
+        for layer in layers
+        if EAGER not in own_functions(layer.module) or not hasattr(layer.module, "config")
+    ]
     if without:
         raise AlignAttnError(
             f"{slots} is reached by transformers' attention interface, which {type(without[0]).__name__} of {name} "

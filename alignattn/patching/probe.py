@@ -68,7 +68,7 @@ def probe(model: PreTrainedModel) -> Probe | None:
 
 
 def attends_causally(found: Probe) -> bool:
-    """Tell whether tokens attend to earlier ones alone: of two rows that differ in the last token, the first is equal.
+    """Tell whether tokens attend to earlier ones alone: two rows that differ in the last token are equal before it.
 
     Attention with weights near 0 adds less than rounding, in either direction, and is not causal for that.
     """
@@ -78,7 +78,8 @@ def attends_causally(found: Probe) -> bool:
     padded = found.outputs[1][0] if len(found.outputs) > 1 else None
     if padded is not None and torch.equal(padded[0, COMPARED], padded[1, COMPARED]):
         return False
-    return torch.equal(hidden[0, 0], hidden[1, 0]) and not torch.equal(hidden[0, -1], hidden[1, -1])
+    # A window keeps the first tokens from the last, and not its neighbour.
+    return torch.equal(hidden[0, :-1], hidden[1, :-1]) and not torch.equal(hidden[0, -1], hidden[1, -1])
 
 
 def causal(model: Any) -> AlignAttnError:
@@ -294,7 +295,7 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
         raise AlignAttnError(f"{name} computes its output without calling {path}: there is nothing to align")
     real, ids = padding_of(inputs), inputs.get(IDS)
     for call in calls:
-        if ids is not None and call.query.shape[:2] == ids.T.shape:
+        if ids is not None and len(call.query) != len(ids) == call.query.shape[1]:
             raise AlignAttnError(f"the attention of {name} keeps tokens before samples, which an alignment cannot read")
         given = real_tokens(call.mask, len(call.query), (call.query.shape[1], call.key.shape[1]))[0]
         if given is not None and given.shape != call.query.shape[:2]:

@@ -88,6 +88,21 @@ def test_a_model_that_attends_causally_where_a_batch_is_padded(attention):
     assert "attends causally" not in str(refused.value)
 
 
+def test_a_window_that_keeps_the_first_token_from_the_last_is_not_causal():
+    """Longformer pads to whole windows, and its attention keeps tokens before samples."""
+    fields = SIZES | {"attention_window": 4, "num_hidden_layers": 1}
+    with pytest.raises(AlignAttnError, match="tokens before samples"):
+        alignattn.patch(transformers.LongformerModel(transformers.LongformerConfig(**fields)), "aa-ct")
+
+
+def test_modules_that_read_no_implementation_do_not_call_the_interface():
+    sizes = {"depths": [1], "num_attention_heads": [2], "patch_embeds_hidden_size": 16, "hidden_size": 16}
+    images = {"window_size": 4, "num_mel_bins": 16, "spec_size": 64, "patch_size": 4, "patch_stride": [4, 4]}
+    model = transformers.ClapAudioModel(transformers.ClapAudioConfig(**sizes, **images, num_hidden_layers=1))
+    with pytest.raises(AlignAttnError, match="ClapAudioSelfAttention of ClapAudioModel does not call"):
+        alignattn.patch(model, "entmax15")
+
+
 def test_attention_to_chosen_places_of_an_image_is_not_causal():
     """EoMT masks the places that a query's segment does not reach, and these see the query."""
     sizes = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "num_blocks": 1, "num_queries": 4}
