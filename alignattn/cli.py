@@ -13,13 +13,13 @@ from alignattn.utils.errors import OUT_OF_MEMORY, AlignAttnError, is_out_of_memo
 from alignattn.utils.options import UnknownOptionError
 
 HELP_WIDTH = 80
-"""Characters of a line that no terminal shows."""
+"""Invisible characters of a line."""
 
 USER_ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
-"""Of a shell's command that Ctrl-C ended: 128 and the number of SIGINT."""
+"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
 UNREAD_EXIT_CODE = 141
-"""Of one whose output nobody reads any more, as in `| head`: 128 and the number of SIGPIPE."""
+"""Exit code when nobody reads the output any more, as in `| head`: 128 and the number of SIGPIPE."""
 
 STANDARD_STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
 """With their file descriptors."""

@@ -183,12 +183,12 @@ def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     batch, queries, keys = len(query), query.shape[-2], key.shape[-2]
     if queries != keys:
         raise AlignAttnError(
-            f"{queries} queries and {keys} keys are of other tokens, whose masks are two: give an alignattn.CrossMask"
+            f"{queries} queries and {keys} keys are different tokens with different masks: give an alignattn.CrossMask"
         )
     is_of_pairs = mask.shape == (batch, 1, queries, keys)
     if mask.is_floating_point() or not (is_of_pairs or mask.shape == (batch, keys)):
         raise AlignAttnError(
-            f"a mask of {mask.dtype} {list(mask.shape)} is no mask of attend: give bool, {[batch, keys]} or "
+            f"a mask of {mask.dtype} {list(mask.shape)} is not a mask of attend: give bool, {[batch, keys]} or "
             f"{[batch, 1, queries, keys]}"
         )
     # Bool of an integer mask is what a user means by it; added to scores it would be something else.
@@ -202,6 +202,6 @@ def _checked(mask: Edges | CrossMask | None, query: Tensor, key: Tensor) -> Edge
         if side is not None and (side.dtype != torch.bool or side.shape != features.shape[::2]):
             wanted = list(features.shape[::2])
             raise AlignAttnError(
-                f"a CrossMask of {side.dtype} {list(side.shape)} is none of attend: give bool, {wanted}"
+                f"a CrossMask of {side.dtype} {list(side.shape)} is not a mask of attend: give bool, {wanted}"
             )
     return mask

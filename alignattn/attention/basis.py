@@ -19,7 +19,7 @@ Form = Literal["full", "centre", "uncentred"]
 CONDITION_BOUND = 100.0
 """Largest ratio of A's eigenvalues, with which float32 keeps four digits of the products."""
 MIN_VARIANCE = 1e-4
-"""Smallest variance of a direction, relative to the mean: a covariance with less is shrunk towards the identity."""
+"""Minimum variance of a direction relative to the mean; smaller ones are shrunk towards the identity."""
 CONSTANT = 1e-12
 """Variance of points that differ by rounding only, relative to their mean square length."""
 

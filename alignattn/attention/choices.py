@@ -82,7 +82,7 @@ def _slot(name: str, choices: Mapping[str, Choice]) -> Registry[Choice]:
     return Registry(name, choices, package=__package__)
 
 
-_NO_PRODUCT: Mapping[str, Any] = {"reads_beyond_products": "is no dot product of queries and keys"}
+_NO_PRODUCT: Mapping[str, Any] = {"reads_beyond_products": "is not a dot product of queries and keys"}
 _INTERACTS: Mapping[str, Any] = {
     "is_learned": True,
     "reads_raw_queries": True,

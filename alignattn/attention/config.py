@@ -69,7 +69,7 @@ class AttentionConfig:
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
         if self.gradient_scope == BASIS and (reason := self.reason_unbalanced):
-            raise AlignAttnError(f"gradient_scope 'basis': {reason}, and no basis of both is open: choose another")
+            raise AlignAttnError(f"gradient_scope 'basis': {reason}, which fixes the basis: choose another")
         if self.layers is not None:
             object.__setattr__(self, "layers", _checked_layers(self.layers))
         for slot in SLOTS:
@@ -81,7 +81,7 @@ class AttentionConfig:
             raise AlignAttnError(f"{slot}_options={options!r} must name options and their values, as a dict does")
         if choice is None and slot == "alignment":
             if options:
-                raise AlignAttnError("alignment_options are given but no alignment: choose one or drop them")
+                raise AlignAttnError("alignment_options need an alignment: choose one, or leave them out")
             return
         _check_choice(slot, choice, SLOTS[slot])
         if not options:

@@ -62,8 +62,8 @@ class _NotTwice(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> None:
         raise RuntimeError(
-            "a second derivative is asked of a function that is once_differentiable: alignments and sparse attention "
-            "weights have first derivatives only (no create_graph=True through them; softmax has a second one)"
+            "alignments and sparse attention weights have first derivatives only: no create_graph=True through "
+            "them (softmax has a second derivative)"
         )
 
 
@@ -78,6 +78,6 @@ def check_reverse_mode(name: str, *inputs: Any) -> None:
         return
     if any(isinstance(part, Tensor) and forward_ad.unpack_dual(part).tangent is not None for part in inputs):
         raise AlignAttnError(
-            f"normalizer {name!r} has no derivative in forward mode (torch.func.jvp, jacfwd, hessian): take "
+            f"normalizer {name!r} has no derivative in forward mode (torch.func.jvp, jacfwd, hessian): use "
             "torch.autograd.grad, or softmax"
         )

@@ -18,7 +18,7 @@ HIDDEN = 32
 DISCRIMINATOR_STEPS = 150
 DISCRIMINATOR_RATE = 1e-2
 DISCRIMINATOR_SEED = 0
-"""The training of `c2st_accuracy`: more steps overfit."""
+"""Training of the classifier of `c2st_accuracy`; more steps overfit."""
 NO_SPREAD = 1e-12
 """The smallest standard deviation of a feature that is divided by; a constant feature is only centred."""
 

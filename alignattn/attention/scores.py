@@ -16,7 +16,7 @@ ADDITIVE_CHUNK_ELEMENTS = 2**22
 """Largest tensor that additive scores form at once, in elements: 16 MiB in float32."""
 
 NEGATIVE_SLOPE = 0.2
-"""Of the LeakyReLU of graph attention, as both papers have it."""
+"""Slope of the LeakyReLU of graph attention, as in both papers."""
 
 
 def scaled_dot(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:

@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "list": "alignattn.commands.list",
     "completion": "alignattn.commands.completion",
 }
-"""The module of each, whose `COMMAND` says all about it."""
+"""The module of each command; its `COMMAND` describes it."""
 
 
 def get_command(name: str) -> Command:
@@ -44,7 +44,7 @@ def results_of(name: str) -> TableResults:
     """Return how the results of a command fill tables; raises `AlignAttnError` if they fill none."""
     results = get_command(name).results
     if results is None:
-        raise AlignAttnError(f"alignattn {name} fills no tables")
+        raise AlignAttnError(f"the results of alignattn {name} cannot fill a table")
     return results
 
 

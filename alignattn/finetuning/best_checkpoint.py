@@ -14,9 +14,9 @@ NEVER, AT_STEPS, AT_THE_BEST = "no", "steps", "best"
 """Values of `--eval_strategy` and `--save_strategy`."""
 
 OF_THE_TRAINER = "eval_"
-"""How transformers' names of metrics begin."""
+"""Prefix of transformers' names of metrics."""
 AND = "+"
-"""Between metrics that choose together."""
+"""Separator of metrics that select together."""
 
 PATIENCE, LOADING = "early_stopping_patience", "load_best_model_at_end"
 
@@ -62,22 +62,22 @@ def check_choice(options: "RunOptions") -> None:
     given = _given(training)
     if not options.data.has_evaluation_rows:
         raise AlignAttnError(
-            f"{given}: the best checkpoint is chosen on evaluation rows, and there are none: give --validation_file or "
+            f"{given}: selecting the best checkpoint needs evaluation rows: give --validation_file or "
             "--validation_share"
         )
     if training.eval_strategy == NEVER:
-        raise AlignAttnError(f"{given}: nothing is evaluated on the way: give --eval_strategy epoch or steps")
+        raise AlignAttnError(f"{given}: nothing is evaluated during training: give --eval_strategy epoch or steps")
     if not training.load_best_model_at_end or training.save_strategy == AT_THE_BEST:
         return
     if training.save_strategy != training.eval_strategy:
         raise AlignAttnError(
-            f"{given}: what is evaluated must be saved, too: give --save_strategy {training.eval_strategy}, or best"
+            f"{given}: each evaluated step must be saved: give --save_strategy {training.eval_strategy}, or best"
         )
     evaluated = training.eval_steps or training.logging_steps
     if training.eval_strategy == AT_STEPS and evaluated != training.save_steps:
         raise AlignAttnError(
-            f"{given}: the best may be of a step that is not saved: give --save_steps as --eval_steps, "
-            f"{evaluated:g}, or --save_strategy best"
+            f"{given}: the best step may not be saved: set --save_steps to --eval_steps, {evaluated:g}, or "
+            "--save_strategy best"
         )
 
 

@@ -32,16 +32,14 @@ def choose_metric(args: RunArguments, options: TrainingOptions, task: Task, spli
     if not (chooses or args.metric_for_best_model):
         return
     if not splits:
-        raise AlignAttnError(
-            "the best checkpoint is chosen on evaluation rows, and there are none: give --validation_file"
-        )
+        raise AlignAttnError("selecting the best checkpoint needs evaluation rows: give --validation_file")
     default = task.main_metric if chooses else args.metric_for_best_model
     asked = str(options.metric_for_best_model or default)
     names = [_measured(name, task, splits) for name in asked.split(AND)]
     args.metric_for_best_model = AND.join(names)
     args.greater_is_better = options.greater_is_better
     if len(names) > 1 and args.greater_is_better is not None:
-        raise AlignAttnError(f"--greater_is_better is for one metric, and {asked!r} names several: leave it out")
+        raise AlignAttnError(f"--greater_is_better applies to one metric, and {asked!r} names several: leave it out")
     if args.greater_is_better is None:
         args.greater_is_better = _is_better_greater(names[0])
 
@@ -84,7 +82,7 @@ def best_model(trainer: TaskTrainer) -> BestModel | None:
     step = None if state.best_model_checkpoint is None else step_of(Path(state.best_model_checkpoint))
     if step is None or state.best_metric is None:
         if trainer.is_world_process_zero():
-            print(f"no checkpoint was the best by {metric}: the model is that of the last step", file=sys.stderr)
+            print(f"no checkpoint was selected by {metric}: the model is that of the last step", file=sys.stderr)
         return None
     return BestModel(step, metric, state.best_metric)
 

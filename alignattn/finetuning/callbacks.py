@@ -26,19 +26,19 @@ from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.progress import in_terminal, terminal_bar
 
 LOSSES = ("loss", "task_loss", "align_loss")
-"""What of a log is shown."""
+"""Entries of a log that are shown."""
 
 EVALUATION = "eval_"
 NOT_SCORES = ("_runtime", "_per_second", "_preparation_time")
-"""How transformers' names of metrics begin, and how those end that tell of the evaluation itself."""
+"""Prefix of transformers' names of metrics, and suffixes of those that describe the evaluation itself."""
 
 DISTANCE_ROWS = 64
-"""Rows whose queries and keys are compared: the first of the evaluation rows."""
+"""Number of evaluation rows, the first ones, whose queries and keys are compared."""
 
 MOMENT_ROWS, HELD_BACK_ROWS = 256, 64
-"""Of the training rows: the first give the moments, on the next the distances and the change are measured."""
+"""Training rows that give the moments, and the next ones, on which distances and the change are measured."""
 HELD_BACK_SHARE = 5
-"""Of few rows one in so many is held back."""
+"""With few rows, one in so many is held out."""
 BATCH_ROWS = 16
 
 _, EPOCH, END = BALANCE_TIMES
@@ -123,9 +123,9 @@ class DistanceLog(TrainerCallback):
 
     def __init__(self, trainer: TaskTrainer, evaluation: Mapping[str, EncodedSplit], tokenizer: Any) -> None:
         if not evaluation:
-            raise AlignAttnError("--log_query_key_distance: there are no evaluation rows: give --validation_file")
+            raise AlignAttnError("--log_query_key_distance needs evaluation rows: give --validation_file")
         if trainer.model is None or not is_patched(trainer.model):
-            raise AlignAttnError("--log_query_key_distance: this model has no attention heads: leave it out")
+            raise AlignAttnError("--log_query_key_distance needs a model with attention heads: leave it out")
         self.batch = distance_batch(trainer.task, next(iter(evaluation.values())), tokenizer)
         self.has_balanced = reason_unbalanced(trainer.model) is None
         # First of all: what reports the logs must see what this one adds to them.
@@ -205,8 +205,8 @@ class Balancing(TrainerCallback):
     def __init__(self, trainer: TaskTrainer, options: TrainingOptions, train: EncodedSplit, processor: Any) -> None:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             raise AlignAttnError(
-                f"--balance {options.balance} changes weights in place, which DeepSpeed and FSDP keep elsewhere: leave "
-                "it out, and balance the finished model with `alignattn balance`"
+                f"--balance {options.balance} changes weights in place, which DeepSpeed and FSDP do not support: "
+                "leave it out, and balance the finished model with `alignattn balance`"
             )
         self.trainer = trainer
         self.options = options

@@ -44,10 +44,10 @@ HUB_METRICS: Mapping[str, str] = {
     **{f"{group}exact": "exact_match" for group in ("", "has_answer_", "no_answer_", "best_")},
     **{f"{group}f1": "f1" for group in ("has_answer_", "no_answer_", "best_")},
 }
-"""The names of the Hub's metrics where they are not ours."""
+"""The Hub's names of metrics, where they differ from ours."""
 
 HUB_TASKS: Mapping[str, str] = {MultiLabelClassification.kind: TextClassification.kind}
-"""The same of kinds of tasks."""
+"""The Hub's names of task types, where they differ from ours."""
 
 SETTINGS = (
     "learning_rate",
@@ -73,20 +73,20 @@ SETTINGS = (
     "metric_for_best_model",
     "early_stopping_patience",
 )
-"""The options that a training's outcome hangs on most; all of them are in `config.yaml`."""
+"""The options that influence training most; `config.yaml` has all."""
 
 ALIGNMENT_SETTINGS = frozenset(name for name in SETTINGS if name.startswith("alignment_"))
 ANSWER_SETTINGS = frozenset({"doc_stride"})
 TEXT_SETTINGS = frozenset({"max_length"})
 
 SCOPES = {
-    "projections": "the alignment loss moves the query and key projections only",
-    "all": "the alignment loss also moves the layers below",
-    "basis": "the alignment loss moves a basis of each head that attention does not see, folded into the projections",
+    "projections": "the alignment loss updates only the query and key projections",
+    "all": "the alignment loss also updates the layers below",
+    "basis": "the alignment loss updates a basis of each head, folded into the projections",
 }
 
-SEAL = "\n<!-- Written by alignattn, which keeps the file once you change it: "
-"""Before the digest of all that stands above it, by which a card is known that nobody has changed."""
+SEAL = "\n<!-- Written by alignattn, which no longer overwrites the file once you change it: "
+"""Marks the digest of the text above, which shows whether a user changed the card."""
 
 SEAL_END = " -->\n"
 
@@ -107,7 +107,7 @@ def write_model_card(folder: Path, card: str) -> None:
     """Write the card to `README.md` in a run's folder, unless the one that is there is not as it was written."""
     path = folder / CARD_FILE
     if path.exists() and not _is_as_written(path):
-        print(f"{path} is not as alignattn writes it: it stays as it is", file=sys.stderr)
+        print(f"{path} was changed by a user: alignattn leaves it as it is", file=sys.stderr)
         return
     write_text(path, card + SEAL + _digest(card) + SEAL_END)
 
@@ -278,11 +278,11 @@ class _Card:
         twin = self.result.twin
         if twin is None:
             return {}
-        rows = {"attention weights": f"{twin.attention:.3f}; {twin.most_attention:.3f} in the head that differs most"}
+        rows = {"attention weights": f"{twin.attention:.3f}; at most {twin.most_attention:.3f} in a head"}
         if twin.products is not None:
             rows["W_Qᵀ W_K, relative"] = f"{twin.products:.3f}"
         if twin.predictions is not None and twin.differing is not None:
-            rows["predictions"] = f"{twin.predictions:.3f}; another class for {twin.differing:.1%} of them"
+            rows["predictions"] = f"{twin.predictions:.3f}; predictions that change class: {twin.differing:.1%} of them"
         return rows
 
     def _settings(self) -> dict[str, Any]:

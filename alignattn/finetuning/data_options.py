@@ -19,24 +19,24 @@ from alignattn.utils.places import input_path
 ANSWER_GROUP, GENERATION_GROUP = "question answering", "generation"
 """In the help."""
 
-TAKE_HELP = "first: the first N rows; seed: a sample per run to train on (default: drawn, one sample for all runs)."
-FAN_OUT_HELP = "Neighbours sampled at each layer of a graph; -1: all (default: the whole graph)."
-FEATURES_HELP = "Folder of features of image regions, .npz or .npy."
-BEAMS_HELP = "Beams of the search; 1: greedy."
+TAKE_HELP = "drawn: one random sample for all runs; first: the first N rows; seed: a training sample per seed."
+FAN_OUT_HELP = "Sampled neighbours per graph layer; -1: all (default: the whole graph)."
+FEATURES_HELP = "Folder of image region features, .npz or .npy."
+BEAMS_HELP = "Beams of beam search; 1: greedy."
 MAX_BEAMS = 256
 LABEL_COLUMN = ("label",)
 LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
 OF_FILES = ("train_file",)
-OF_THE_TASK = {"task": "the columns are the task's"}
-IN_THE_FILE = {"train_file": "its rows are in the file"}
-"""What options of evaluation rows and of the user's own files require, and what those of a task's rows exclude."""
+OF_THE_TASK = {"task": "the task defines the columns"}
+IN_THE_FILE = {"train_file": "the task file contains its rows"}
+"""Shared requirements of options for evaluation rows and own files, and conflicts of options for a task's rows."""
 
 FROM_TASK = "--task without --train_file"
-FROM_BOTH = "--task and --train_file together, whose rows are the task's"
+FROM_BOTH = "--task with --train_file, a file of the task's rows"
 FROM_CONLL = "a CoNLL file, whose last column has the tags"
 FROM_TAGS = "--tokens_column"
 FROM_TEXTS = "--text_columns"
-"""What rows are read from, in words."""
+"""Where the rows come from, in words."""
 
 
 def is_folder(path: str | None) -> bool:
@@ -50,13 +50,13 @@ class DataOptions(Options):
 
     heading = "data"
 
-    task: str | None = option(None, "One of `alignattn list tasks`, or a YAML file.", metavar="TASK")
+    task: str | None = option(None, "A task of `alignattn list tasks`, or a YAML file.", metavar="TASK")
     data_dir: InputDir | None = option(None, "Folder of Parquet files (default: the Hub).", excludes=IN_THE_FILE)
     train_file: str | None = option(
         None, "CSV, TSV, JSON, Parquet, CoNLL or a folder.", metavar="FILE", place=input_path
     )
     validation_file: str | None = option(
-        None, "Evaluation rows, likewise.", metavar="FILE", place=input_path, requires=OF_FILES
+        None, "Evaluation rows, in the same formats.", metavar="FILE", place=input_path, requires=OF_FILES
     )
     validation_share: float | None = option(
         None,
@@ -64,23 +64,23 @@ class DataOptions(Options):
         above=0,
         below=1,
         requires=OF_FILES,
-        excludes={"validation_file": "that holds the evaluation rows"},
+        excludes={"validation_file": "--validation_file holds the evaluation rows"},
     )
     text_columns: tuple[str, ...] | None = option(
         None, "One or two text columns of the files.", requires=OF_FILES, excludes=OF_THE_TASK
     )
     label_column: tuple[str, ...] = option(
-        LABEL_COLUMN, "Label; several columns of 0 and 1: a label each.", requires=OF_FILES, excludes=OF_THE_TASK
+        LABEL_COLUMN, "Label column, or several columns of 0 and 1.", requires=OF_FILES, excludes=OF_THE_TASK
     )
     tokens_column: str | None = option(
         None,
-        "Lists of words, whose tags are the label.",
+        "Column with lists of words; the label has their tags.",
         requires=OF_FILES,
         excludes={**OF_THE_TASK, "text_columns": "a row is a list of words or texts"},
     )
-    skip_bad_rows: bool = option(False, "Skip bad rows; results.json lists them.")
+    skip_bad_rows: bool = option(False, "Skip bad rows and list them in results.json.")
     max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
-    max_train_samples: Count | None = option(None, "Sample N training rows, stratified by class.")
+    max_train_samples: Count | None = option(None, "Sample N training rows, by class.")
     max_eval_samples: Count | None = option(None, "Sample N rows of each evaluation split.", requires=EVALUATION_ROWS)
     evaluation_splits: tuple[str, ...] | None = option(
         None,
@@ -97,7 +97,7 @@ class DataOptions(Options):
     fan_out: tuple[int, ...] | None = option(None, FAN_OUT_HELP, low=-1, rare=True)
     features: InputDir | None = option(None, FEATURES_HELP, excludes=IN_THE_FILE, rare=True)
     doc_stride: int = option(128, "Tokens shared by windows of a context.", group=ANSWER_GROUP, low=0, rare=True)
-    n_best_size: Count = option(20, "Candidate answers per question.", group=ANSWER_GROUP, rare=True)
+    n_best_size: Count = option(20, "Number of candidate answers per question.", group=ANSWER_GROUP, rare=True)
     max_answer_length: Count = option(30, "Maximum tokens of an answer.", group=ANSWER_GROUP, rare=True)
     num_beams: Count = option(1, BEAMS_HELP, group=GENERATION_GROUP, high=MAX_BEAMS, rare=True)
 
@@ -105,7 +105,7 @@ class DataOptions(Options):
         super().__post_init__()
         check_encoding(self.encoding)
         if 0 in (self.fan_out or ()):
-            raise AlignAttnError("--fan_out 0 draws no neighbours: give at least 1, or -1 for all")
+            raise AlignAttnError("--fan_out 0 samples no neighbours: give at least 1, or -1 for all")
 
     @cached_property
     def source(self) -> str:
@@ -122,11 +122,13 @@ class DataOptions(Options):
             return FROM_TASK if self.train_file is None else FROM_BOTH
         is_conll = plain_suffix(str(self.train_file)) == CONLL
         if is_conll and (self.text_columns or self.tokens_column or self.label_column != LABEL_COLUMN):
-            raise AlignAttnError(f"{self.train_file}: the last column of a CoNLL file has the tags: name no columns")
+            raise AlignAttnError(
+                f"{self.train_file}: a CoNLL file has its tags in the last column: leave column options out"
+            )
         if not is_conll and self.tokens_column is None and (self.text_columns or is_folder(self.train_file)):
             return FROM_TEXTS
         if self.is_multi_label:
-            raise AlignAttnError("--label_column names several columns, and words have one of tags: give that")
+            raise AlignAttnError("--label_column: give the one column of the tags")
         if is_conll:
             return FROM_CONLL
         if self.tokens_column is not None:

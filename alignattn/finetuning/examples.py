@@ -20,9 +20,9 @@ from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.parquet import read_parquet
 
 NO_ANSWER_COLUMN = "no_answer_score"
-"""A column that only predictions of question answering have."""
+"""A column that only question answering predictions have."""
 EDITS_COLUMN, LENGTH_COLUMN = "edits", "length"
-"""Of what is written: how far it is from the nearest reference, and how long that is."""
+"""Columns of generated sequences: edits to the nearest reference, and the reference's length."""
 PROBABILITIES_COLUMN = "probabilities"
 
 
@@ -33,7 +33,7 @@ def read_split(folder: Path, split: str) -> Any:
         NotKeptError: if they are not there.
     """
     if not (folder / PREDICTIONS_FILE).is_file():
-        raise NotKeptError(f"the predictions of a run are missing ({PREDICTIONS_FILE}): only its results were kept")
+        raise NotKeptError(f"a run has no {PREDICTIONS_FILE}: only its results were kept")
     return read_parquet(folder / PREDICTIONS_FILE, filters=[("split", "==", split)])
 
 
@@ -78,17 +78,17 @@ def mean_predictions(tables: Sequence[pa.Table]) -> pa.Table:
     first = tables[0]
     for table in tables:
         if not (table["row"].equals(first["row"]) and table["label"].equals(first["label"])):
-            raise AlignAttnError("an ensemble is of runs on the same rows and labels, and these are on others")
+            raise AlignAttnError("an ensemble needs runs on the same rows and labels")
     if PROBABILITIES_COLUMN in first.column_names:
         rows = [np.stack(table[PROBABILITIES_COLUMN].to_numpy()) for table in tables]
         if len({probabilities.shape for probabilities in rows}) > 1:
-            raise AlignAttnError("an ensemble is of runs on the same labels, and these have more and fewer classes")
+            raise AlignAttnError("an ensemble needs runs with the same labels")
         mean = np.mean(rows, axis=0)
         columns = {"prediction": pa.array(mean.argmax(axis=1)), PROBABILITIES_COLUMN: pa.array(list(mean))}
     elif pa.types.is_floating(first["prediction"].type):
         columns = {"prediction": pa.array(np.mean([table["prediction"].to_numpy() for table in tables], axis=0))}
     else:
-        raise AlignAttnError("an ensemble is a mean of probabilities or scores, and these predictions are neither")
+        raise AlignAttnError("an ensemble averages probabilities or scores, and these predictions have neither")
     return pa.table({"row": first["row"], "label": first["label"], **columns})
 
 

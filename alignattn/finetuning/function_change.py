@@ -28,7 +28,7 @@ MULTI_LABEL = "multi_label_classification"
 """A `problem_type` of a model's config."""
 
 TWIN_ROWS, TWIN_BATCH = 64, 8
-"""Of the first evaluation split: those that a run is compared on with its plain twin, and of a batch."""
+"""Rows of the first evaluation split on which a run is compared with its plain twin, and rows per batch."""
 
 
 @dataclass(frozen=True)
@@ -139,16 +139,19 @@ def check_twin(options: RunOptions) -> None:
     folder = _twin_folder(options)
     twin = read_result(folder)
     if twin is None:
-        raise AlignAttnError(f"--plain_twin {folder} is no finished run: finish it, or give another")
+        raise AlignAttnError(f"--plain_twin {folder} is not a finished run: finish it, or give another")
     own = {"seed": options.training.seed, "model": publishable(options.model.model)}
     own |= {} if options.task is None else {"task": options.task.name}
     for name, value in own.items():
         if getattr(twin, name) != value:
             raise AlignAttnError(
-                f"--plain_twin {folder} has the {name} {getattr(twin, name)} and this run {value}: give its plain twin"
+                f"--plain_twin {folder} has the {name} {getattr(twin, name)} and this run {value}: give a run that "
+                "differs only in its attention"
             )
     if AttentionConfig.from_dict(twin.attention_config) != PLAIN:
-        raise AlignAttnError(f"--plain_twin {folder} is a run of {twin.attention}: give one of plain attention (soft)")
+        raise AlignAttnError(
+            f"--plain_twin {folder} has the attention {twin.attention}: give a run with plain attention (soft)"
+        )
     load_recorded_model(str(folder))
 
 

@@ -35,12 +35,12 @@ from alignattn.tasks.task_types import processor_for
 from alignattn.utils.errors import AlignAttnError
 
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-"""How the names of classes of transformers end that predict classes of a text, of its words, or of its places."""
+"""Suffixes of transformers' classes that classify texts, words or positions."""
 
 PERPLEXITY = 30.0
-"""Of t-SNE, as van der Maaten and Hinton (2008) have it: 5 to 50; less where there are few points."""
+"""Perplexity of t-SNE (van der Maaten and Hinton 2008: 5 to 50); smaller for few points."""
 POINTS_A_NEIGHBOUR = 3
-"""t-SNE looks for three times as many neighbours as the perplexity says."""
+"""t-SNE uses three times the perplexity as its number of neighbours."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class RecordedModel:
     def check_reads(self, processor: type[TaskProcessor[Any]], of: str) -> None:
         """Refuse rows that the model does not read; `of` says which they are."""
         if processor.reads_only_texts and not self.reads_texts_alone:
-            raise AlignAttnError(f"{self.name!r} reads images beside texts, which {of} lacks: give rows of its task")
+            raise AlignAttnError(f"{self.name!r} reads images with its texts, which {of} lacks: give rows of its task")
         if self.reads_texts_alone and not processor.reads_only_texts:
-            raise AlignAttnError(f"{self.name!r} reads texts alone, and {of} has more than texts: give other rows")
+            raise AlignAttnError(f"{self.name!r} reads only texts, and {of} has more: give other rows")
 
     @property
     def _declared_sides(self) -> tuple[Sides, ...]:
@@ -114,17 +114,15 @@ def load_recorded_model(
         own_class = saved_class(fields)
     capabilities = capabilities_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX))
     if capabilities.attends_edges:
-        raise AlignAttnError(
-            f"{name!r} attends along the edges of a graph: its heads have no tokens to study: name the graph by --task"
-        )
+        raise AlignAttnError(f"{name!r} attends along the edges of a graph: give the graph as --task")
     if not capabilities.reads_texts_alone and not hasattr(own_class, "attention_sides"):
-        raise AlignAttnError(f"{name!r} attends to what it wrote beside texts, and tokens of texts are studied")
-    if not capabilities.has_attention:
-        raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
-    if not capabilities.has_heads:
         raise AlignAttnError(
-            f"{name!r} pools words by a learned query, and has no heads whose queries could be studied"
+            f"{name!r} attends to its own output, too, and this command measures only the tokens of texts"
         )
+    if not capabilities.has_attention:
+        raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of type {fields['model_type']}")
+    if not capabilities.has_heads:
+        raise AlignAttnError(f"{name!r} pools words by a learned query and has no heads with queries")
     model, tokenizer = load_pretrained(
         name,
         own_class or (_class_with_head(fields) if with_head else AutoModel),
@@ -235,8 +233,8 @@ class HeadView:
         """Return the heat map of the attention in each text; raises `AlignAttnError` if not words attend to words."""
         if self.sides != (WORDS, WORDS):
             raise AlignAttnError(
-                f"layer {self.layer} of {self.name} attends from {' to '.join(self.sides)}, which no map of words "
-                "shows: give the --layer of words alone, or draw `alignattn figure question`"
+                f"layer {self.layer} of {self.name} attends from {' to '.join(self.sides)}, which a map of words "
+                "cannot show: give a --layer of words alone, or draw `alignattn figure question`"
             )
         return [TokenMapPanel(self.title, text.tokens, text.weights.double().tolist()) for text in self.texts]
 
@@ -260,7 +258,9 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
         most_tokens(loaded.model, loaded.tokenizer),
     )
     if longest > most:
-        raise AlignAttnError(f"the text has {longest} tokens, and {name} takes at most {most}: give a shorter one")
+        raise AlignAttnError(
+            f"the text has {longest} tokens, more than the maximum of {name}, {most}: give a shorter one"
+        )
     texts = []
     for example in encoded:
         tokens = loaded.tokenizer.convert_ids_to_tokens(example["input_ids"][0].tolist())
@@ -281,7 +281,7 @@ def _find_layer(loaded: RecordedModel, name: str, layer: int | None, head: int) 
         return len(numbers) - 1, numbers[-1]
     if layer not in numbers:
         is_whole = numbers == list(range(num_layers))
-        there = f"0 to {num_layers - 1}" if is_whole else f"{', '.join(map(str, numbers))}, which alone are patched"
+        there = f"0 to {num_layers - 1}" if is_whole else f"{', '.join(map(str, numbers))}, the patched ones"
         raise AlignAttnError(f"--layer {layer}: {name} has layers {there}")
     return numbers.index(layer), layer
 

@@ -29,14 +29,16 @@ PUBLISHED = (
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
     *("*.model", "chat_template.jinja"),
 )
-"""What of a run's folder is pushed: what this package writes there, a model's files and a tokenizer's. Whatever else
-lies there stays, `training_args.bin` among it: it is a pickle, and whoever unpickles one runs what it says."""
+"""The files of a run's folder that are pushed: this package's, the model's and the tokenizer's.
+
+`training_args.bin` is not among them: unpickling it would run any code in it.
+"""
 
 RESUMED = (*PUBLISHED, "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth")
-"""What of a checkpoint is pushed where `--hub_strategy` asks for one to resume from."""
+"""The files of a checkpoint that `--hub_strategy` pushes for resuming."""
 
 NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE)
-"""Files of a run that name data and models, some by where they lie on this machine."""
+"""Files of a run that name data and models, some by paths of this machine."""
 
 NAMING_MODELS = ("config.json", "tokenizer_config.json", "adapter_*.json")
 """Files of transformers and peft that name the model they were made of, in fields of `MODEL_NAMES`; their other fields
@@ -45,10 +47,10 @@ hold tokens, too, and those of a path's looks are none."""
 MODEL_NAMES = ("_name_or_path", "name_or_path", "base_model_name_or_path")
 
 STAGING_FOLDER = "_push"
-"""Of what the Trainer pushes while it trains, in the run's folder."""
+"""Files in the run's folder that the Trainer pushes while it trains."""
 
 NOT_OPENED = "--push_to_hub: the repository could not be opened"
-NOT_PUSHED = "holds the finished run, which could not be pushed"
+NOT_PUSHED = "has the finished run, but the push failed"
 
 
 def push_run(result: RunResult, options: RunOptions) -> None:
@@ -134,6 +136,6 @@ def hub_errors(what: str) -> Iterator[None]:
     except Exception as error:
         reason = one_line(error).rstrip(".") or type(error).__name__
         raise AlignAttnError(
-            f"{what}: {reason} (log in with `hf auth login` or give --hub_token, then run the same command "
-            "again; without --push_to_hub it needs no Hub)"
+            f"{what}: {reason} (log in with `hf auth login` or give --hub_token, then run the same command again, "
+            "or leave --push_to_hub out)"
         ) from error

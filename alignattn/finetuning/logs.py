@@ -15,9 +15,9 @@ STATE_FILE = "trainer_state.json"
 """transformers' name of the file that holds what a run logged."""
 
 DISTANCE_NAME = "query_key_distance"
-"""Of the distance in logs, in units of the size of queries and keys."""
+"""Name of the distance in logs, in units of the size of queries and keys."""
 AS_IS_NAME, BALANCED_NAME, FLOOR_NAME = (f"{DISTANCE_NAME}_{name}" for name in ("as_is", "balanced", "floor"))
-"""Of those in units of their spread: as is, in the basis where their moments agree, and of two halves of one cloud."""
+"""The distances in units of the spread: as is, in the basis with equal moments, and between halves of one cloud."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def read_log_history(folder: Path) -> list[dict[str, Any]]:
     """Return what the run in `folder` logged, one entry a time, in order."""
     state = read_record(folder / STATE_FILE, LoggedState, "run")
     if state is None:
-        raise AlignAttnError(f"{folder} holds no {STATE_FILE}: its run has not finished, or logged nothing")
+        raise AlignAttnError(f"{folder} has no {STATE_FILE}: the run has not finished, or logged nothing")
     return state.log_history
 
 
@@ -54,10 +54,10 @@ Y_LABELS: Mapping[str, str] = {
 }
 """Quantity and unit of what is logged, in the order of the panels; scores of the evaluation follow."""
 OVER_SPREAD = (AS_IS_NAME, BALANCED_NAME, FLOOR_NAME)
-"""Of `alignattn figure distance`, where they stand side by side."""
+"""Titles in `alignattn figure distance`."""
 SCORE_LABEL = "score (1: perfect)"
 NOT_MEASURED = ("_runtime", "_per_second", "_model_preparation_time")
-"""Ends of the names of what an evaluation logs about itself."""
+"""Suffixes of the entries that describe an evaluation itself."""
 
 LogHistory = Sequence[Mapping[str, Any]]
 """The entries of `log_history` in `trainer_state.json`."""

@@ -16,7 +16,7 @@ from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
 
 ADAPTER_FOLDER = "adapter"
-"""Of a run: what `alignattn.from_pretrained` and peft load onto the pretrained model."""
+"""Folder of a run with the adapters, which `alignattn.from_pretrained` and peft load onto the pretrained model."""
 
 
 def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
@@ -79,7 +79,7 @@ def check_targets(model: nn.Module, arguments: ModelOptions) -> None:
             known = sorted({name.rpartition(".")[2] for name in linear})
             hint = did_you_mean(target, known, aside=True)
             raise AlignAttnError(
-                f"--lora_target_modules {target!r}: no layer of {arguments.model} is called so; its linear layers are "
+                f"--lora_target_modules {target!r}: {arguments.model} has no such layer; its linear layers are "
                 f"{listing(known)}{hint}"
             )
 

@@ -75,7 +75,7 @@ def check_model(options: RunOptions) -> Any:
     config = _pretrained_config(arguments)
     most = most_positions(config)
     if asked is not None and most is not None and asked > most:
-        raise AlignAttnError(f"--max_length {asked} is too long: the model takes at most {most} tokens")
+        raise AlignAttnError(f"--max_length {asked} exceeds the model's maximum of {most} tokens")
     weights = type_of_weights(arguments, config)
     check_precision(options, weights)
     auto_class = AutoModel if options.task is None else processor_class(options.task).auto_class
@@ -134,14 +134,12 @@ def _pretrained_config(arguments: ModelOptions) -> Any:
     with loading(name):
         source = model_source(name)
         if adapter_fields(source, hub) is not None:
-            raise AlignAttnError(
-                f"{name!r} is an adapter, which another run cannot start from: give the model that it is merged into"
-            )
+            raise AlignAttnError(f"{name!r} is an adapter, and a run cannot start from one: give the merged model")
         fields = read_config_fields(name, **hub)
         if saved_class(fields) is not None:
             raise AlignAttnError(
-                f"{name!r} is a trained model of {fields['model_type']}, which another run cannot start "
-                f"from: give one of {', '.join(MODELS)}, or a pretrained encoder"
+                f"{name!r} is a trained model of {fields['model_type']}, and a run cannot start from it: give a "
+                f"pretrained encoder, or one of {', '.join(MODELS)}"
             )
         config = load_config(name, **hub)
         if fields.get(LOADER_FIELD) == LOADING_HINT:
@@ -210,7 +208,7 @@ def keep_classes(model: PreTrainedModel, name: str, saved: Sequence[str]) -> str
     if not theirs or len(mine) != len(theirs) or mine == theirs:
         return None
     if len(set(mine)) < len(mine) or set(mine) != set(theirs):
-        return f"{name}: its head was trained for other classes ({listing(saved)}) than these ({listing(classes)})"
+        return f"{name}: its head has other classes ({listing(saved)}) than the task ({listing(classes)})"
     _reorder(model, name, [theirs.index(key) for key in mine])
     return f"{name}: its head is reordered from the classes {listing(saved)} to {listing(classes)}"
 
@@ -240,7 +238,7 @@ def check_start(arguments: ModelOptions) -> None:
     if is_run_folder(folder) or any(folder.glob(f"seed-*/{CONFIG_FILE}")):
         check_finished(folder, "--model")
     if asked is not None and (not is_run_folder(folder) or model_digest(folder) != asked):
-        raise AlignAttnError(f"--model {folder} is not the run with --model_sha256 {asked}: give that run")
+        raise AlignAttnError(f"--model {folder} does not match --model_sha256 {asked}: give the run that does")
 
 
 def check_attention(arguments: ModelOptions, theirs: AttentionConfig) -> None:
@@ -261,8 +259,8 @@ def check_attention(arguments: ModelOptions, theirs: AttentionConfig) -> None:
     if theirs.layers is not None:
         wanted.append(f"--layers {' '.join(map(str, theirs.layers))}")
     raise AlignAttnError(
-        f"{arguments.model!r} was saved with an attention of its own ({theirs.describe_slots()}), and this run has "
-        f"another: give {' '.join(wanted)}, with any alignment"
+        f"{arguments.model!r} was saved with the attention ({theirs.describe_slots()}), and this run has another: "
+        f"give {' '.join(wanted)}, with any alignment"
     )
 
 

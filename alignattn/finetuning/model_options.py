@@ -38,14 +38,14 @@ FIELDS_OF_THE_TASK = frozenset({"num_labels", "id2label", "label2id", "problem_t
 
 OF_ATTENTION = frozenset(field.name for field in dataclasses.fields(AttentionConfig))
 NAMES_OF_ATTENTION = OF_ATTENTION | {"attention"}
-"""Options that name the attention, which more than one choice of them may do: aa-ct is what is taken without any."""
+"""Options that choose the attention (default: aa-ct)."""
 
 ATTENTION_GROUP, LORA_GROUP = "attention", "LoRA"
 """In the help."""
 
 AS_STORED = "auto"
 DTYPES = ("float32", "float16", "bfloat16", AS_STORED)
-DTYPE_HELP = f"Type of the weights; {AS_STORED}: as stored (default: float32, and as stored under adapters)."
+DTYPE_HELP = f"Type of the weights; {AS_STORED}: as stored (default: float32; with adapters, as stored)."
 
 TYPE_FIELDS = frozenset({"dtype", "torch_dtype"})
 """Of a model's config."""
@@ -59,10 +59,10 @@ class ModelOptions(Options):
 
     heading = "model"
 
-    model: str = option(REQUIRED, "Folder, Hub id, or of `alignattn list models`.", place=model_to_train)
+    model: str = option(REQUIRED, "Folder, Hub id, or a name of `alignattn list models`.", place=model_to_train)
     model_config: tuple[NamedValue, ...] | None = option(None, "Config fields, such as hidden_dropout_prob=0.1.")
-    model_sha256: str | None = option(None, "Expected SHA-256 of the model, a run's folder.", metavar="HEX", rare=True)
-    embeddings: InputFile | None = option(None, "GloVe vectors (text or .npz) for a model that reads words.", rare=True)
+    model_sha256: str | None = option(None, "Expected SHA-256 of the run given as --model.", metavar="HEX", rare=True)
+    embeddings: InputFile | None = option(None, "GloVe vectors (text or .npz) for models of words.", rare=True)
     model_revision: str = option("main", "Branch, tag or commit on the Hub.", rare=True)
     cache_dir: OutputDir | None = option(None, "Cache folder of downloads.", rare=True)
     dtype: str | None = option(None, DTYPE_HELP, choices=DTYPES, rare=True)
@@ -72,7 +72,7 @@ class ModelOptions(Options):
         "Train LoRA adapters of this rank, not the model.",
         group=LORA_GROUP,
         rare=True,
-        excludes={"crf": "a CRF is not kept as an adapter"},
+        excludes={"crf": "adapters cannot hold a CRF"},
     )
     lora_alpha: float | None = option(
         None,
@@ -96,22 +96,26 @@ class ModelOptions(Options):
     value: str | None = option(None, f"{', '.join(VALUES)}.", group=ATTENTION_GROUP)
     alignment: str | None = option(None, f"{NO_ALIGNMENT}, {', '.join(ALIGNMENTS)}.", group=ATTENTION_GROUP)
     normalizer_options: tuple[NamedValue, ...] | None = option(
-        None, "Such as alpha=1.3 learned=true for entmax.", group=ATTENTION_GROUP, rare=True
+        None, "Options such as alpha=1.3 learned=true for entmax.", group=ATTENTION_GROUP, rare=True
     )
     value_options: tuple[NamedValue, ...] | None = option(
-        None, "Such as init=paper for qvi.", group=ATTENTION_GROUP, rare=True
+        None, "Options such as init=paper for qvi.", group=ATTENTION_GROUP, rare=True
     )
     layers: tuple[int, ...] | None = option(
         None, "Layers to patch, from 0 (default: all).", group=ATTENTION_GROUP, low=0
     )
     alignment_options: tuple[NamedValue, ...] | None = option(
-        None, "Such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, rare=True
+        None, "Options such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, rare=True
     )
     alignment_weight: float | None = option(
         None, "Weight λ (default: the preset's, 0.01).", group=ALIGNMENT_GROUP, low=0
     )
-    gradient_scope: str | None = option(None, "Trains projections (default), all or basis.", group=ALIGNMENT_GROUP)
-    head_reduction: str | None = option(None, "Over heads: sum (default) or mean.", group=ALIGNMENT_GROUP, rare=True)
+    gradient_scope: str | None = option(
+        None, "What it trains: projections (default), all or basis.", group=ALIGNMENT_GROUP
+    )
+    head_reduction: str | None = option(
+        None, "Reduction over heads: sum (default) or mean.", group=ALIGNMENT_GROUP, rare=True
+    )
 
     @cached_property
     def attention_config(self) -> AttentionConfig:
@@ -151,7 +155,7 @@ class ModelOptions(Options):
         name, capabilities = self.model, capabilities_of(self.model)
         texts = len(getattr(task, "text_columns", ()))
         if task is not None and capabilities.texts_per_row == (MAX_TEXTS,) and texts != MAX_TEXTS:
-            return f"--model {name} compares the two texts of a pair, and task {task.name!r} has none"
+            return f"--model {name} compares two texts, and task {task.name!r} has one"
         if task is not None and texts and capabilities.texts_per_row and texts not in capabilities.texts_per_row:
             others = (
                 other
@@ -159,14 +163,14 @@ class ModelOptions(Options):
                 if texts in capabilities_of(other).texts_per_row and isinstance(task, capabilities_of(other).tasks)
             )
             return (
-                f"--model {name} reads one text, and a row of task {task.name!r} has {texts}: take "
+                f"--model {name} reads one text, and task {task.name!r} has {texts} per row: give "
                 f"{', '.join(others)} or an encoder"
             )
         if task is not None and not isinstance(task, capabilities.tasks):
             kinds = " and ".join(kind.kind for kind in capabilities.tasks)
             return f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}"
         if task is not None and self.crf and not isinstance(task, TokenClassification):
-            return f"--crf tags words, and task {task.name!r} is {task.kind}: leave it out"
+            return f"--crf is for token-classification, and task {task.name!r} is {task.kind}: leave it out"
         return ""
 
 
@@ -175,7 +179,7 @@ def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
     for entry in entries:
         key, equals, value = entry.partition("=")
         if not equals or not key:
-            raise AlignAttnError(f"--{name} {entry!r} is not NAME=VALUE: write an equals sign, without blanks")
+            raise AlignAttnError(f"--{name} {entry!r} is not NAME=VALUE: write an equals sign and no blanks")
         if not value:
             raise AlignAttnError(
                 f"--{name} {entry} has no value: write null for none (a file of --config has no {key})"
@@ -184,7 +188,7 @@ def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
             # A number as 1e-3 is text to YAML.
             values[key] = float(value) if EXPONENT.fullmatch(value) else yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise AlignAttnError(f"--{name} {entry!r}: {value!r} is no value that YAML reads") from error
+            raise AlignAttnError(f"--{name} {entry!r}: {value!r} is not a YAML value") from error
     return values
 
 
@@ -197,34 +201,29 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     _check_attention(name, capabilities, arguments.attention_config)
     if arguments.embeddings is not None and not capabilities.reads_embeddings:
         readers = ", ".join(model for model in MODELS if capabilities_of(model).reads_embeddings)
-        raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
+        raise AlignAttnError(f"--embeddings is for {readers}, not {name}: leave it out")
     if arguments.crf and not capabilities.is_pretrained:
         taggers = ", ".join(model for model in MODELS if capabilities_of(model).has_crf)
-        raise AlignAttnError(f"--crf is for pretrained encoders, and of the others {taggers} have one: leave it out")
+        raise AlignAttnError(f"--crf is for pretrained encoders; {taggers} have a CRF already: leave it out")
     if arguments.lora_r is not None and not capabilities.is_pretrained:
-        raise AlignAttnError(f"--lora_r is for pretrained models, and {name} starts from nothing: leave it out")
+        raise AlignAttnError(f"--lora_r is for pretrained models, and {name} is trained from scratch: leave it out")
     if arguments.dtype is not None and not capabilities.is_pretrained:
         raise AlignAttnError(
-            f"--dtype is of the weights of a checkpoint, and {name} starts from nothing, in float32: leave it out"
+            f"--dtype is for pretrained models, and {name} is trained from scratch in float32: leave it out"
         )
     if told := next((field for field in fields if field in TYPE_FIELDS), None):
         raise AlignAttnError(f"--model_config {told}={fields[told]}: give --dtype {fields[told]} instead")
     if told := next((field for field in fields if field in FIELDS_OF_THE_TASK), None):
-        raise AlignAttnError(f"--model_config {told}={fields[told]} is what the task says: leave it out")
+        raise AlignAttnError(f"--model_config {told}={fields[told]}: the task sets this field: leave it out")
     value = arguments.attention_config.value
     if fields.get("hard_attention") and value != PLAIN.value:
-        raise AlignAttnError(
-            f"--model_config hard_attention=true takes what is drawn as it is: leave out the value {value!r}"
-        )
+        raise AlignAttnError(f"--model_config hard_attention=true allows no value: leave out {value!r}")
 
 
 def _check_attention(name: str, capabilities: ModelCapabilities, attention: AttentionConfig) -> None:
     """Refuse what a model's attention has no place for."""
     if not capabilities.has_attention and attention != PLAIN:
-        raise AlignAttnError(
-            f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "
-            "--layers and what fills its slots"
-        )
+        raise AlignAttnError(f"--model {name} has no self-attention: leave out --attention, --layers and the slots")
     for slot in attention.filled_slots:
         if slot not in capabilities.slots:
             raise AlignAttnError(
@@ -234,18 +233,17 @@ def _check_attention(name: str, capabilities: ModelCapabilities, attention: Atte
     normalizer = attention.choices["normalizer"]
     if capabilities.attends_edges and not normalizer.has_edge_form:
         raise AlignAttnError(
-            f"--normalizer {attention.normalizer} is not for the edges of a graph: --model {name} takes "
+            f"--normalizer {attention.normalizer} does not support the edges of a graph: --model {name} takes "
             f"{', '.join(choices_with('normalizer', 'has_edge_form'))}"
         )
     if normalizer.counts_positions and not capabilities.has_positions:
         raise AlignAttnError(
-            f"--normalizer {attention.normalizer} opens a window around a query's own position, and the queries of "
-            f"--model {name} have none among their keys: take --normalizer_options kind={PREDICTIVE}, or another "
-            "normalizer"
+            f"--normalizer {attention.normalizer} uses a window around the query's position among the keys, which "
+            f"--model {name} lacks: give --normalizer_options kind={PREDICTIVE}, or another normalizer"
         )
     if normalizer.has_budget and not capabilities.attends_step_by_step:
         takers = ", ".join(model for model in MODELS if capabilities_of(model).attends_step_by_step)
         raise AlignAttnError(
-            f"--normalizer_options {FERTILITY}={attention.normalizer_options[FERTILITY]} is a budget over the steps of "
-            f"{takers}, and --model {name} attends in one: give bound, as --normalizer_options bound=0.5"
+            f"--normalizer_options {FERTILITY}={attention.normalizer_options[FERTILITY]} needs a decoder that "
+            f"attends one step at a time ({takers}), unlike --model {name}: give --normalizer_options bound=0.5"
         )

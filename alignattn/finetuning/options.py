@@ -66,17 +66,17 @@ class RunOptions(Options):
         """Return the options that this run does not read, by name, each with the reason."""
         attention, task, names = self.attention, self.task, dict[str, str]()
         if attention.alignment is None:
-            names |= dict.fromkeys(OF_ALIGNMENT, "without an alignment, such as --attention aa-ct")
+            names |= dict.fromkeys(OF_ALIGNMENT, "without an alignment such as --attention aa-ct")
         elif not (attention.choices["alignment"].is_learned or attention.gradient_scope == BASIS):
-            names["alignment_learning_rate"] = f"beside {attention.alignment}, which has no parameters of its own"
+            names["alignment_learning_rate"] = f"with {attention.alignment}, which has no parameters"
         if not any(choice.is_learned for slot, choice in attention.choices.items() if slot != "alignment"):
-            names["slot_learning_rate"] = "beside slots without parameters of their own, such as --value qvi has"
+            names["slot_learning_rate"] = "without a slot with parameters such as --value qvi"
         if not isinstance(task, QuestionAnswering):
             names |= dict.fromkeys(("doc_stride", "n_best_size", "max_answer_length"), "outside question answering")
         if self.data.max_train_samples is None and (self.data.max_eval_samples is None or self.data.take == BY_SEED):
             names["take"] = "without --max_train_samples"
         if not isinstance(task, GenerationTask):
-            names["num_beams"] = "in a task that generates no sequences"
+            names["num_beams"] = "for tasks that do not generate sequences"
         return names
 
     @property
@@ -89,26 +89,30 @@ class RunOptions(Options):
     def _check_balance(self) -> None:
         given, reason = f"--balance {self.training.balance}", self._own_score or self.attention.reason_unbalanced
         if not capabilities_of(self.model.model).has_heads:
-            raise AlignAttnError(f"{given}: {self.model.model} has no heads with many queries to balance: leave it out")
+            raise AlignAttnError(
+                f"{given}: {self.model.model} has no attention heads that can be balanced: leave it out"
+            )
         if reason:
-            raise AlignAttnError(f"{given}: {reason}, so balancing would change its function: leave one of them out")
+            raise AlignAttnError(
+                f"{given}: {reason}, so balancing would change what the model computes: leave one of them out"
+            )
         if self.attention.gradient_scope == BASIS and self.training.balance != START:
             raise AlignAttnError(
-                f"{given}: --gradient_scope basis chooses the basis that the model ends in: leave one of them out, or "
-                f"begin in the balanced one with --balance {START}"
+                f"{given}: --gradient_scope basis chooses the final basis: leave one of them out, or start in the "
+                f"balanced one with --balance {START}"
             )
         if self.model.lora_r is not None:
             raise AlignAttnError(
-                f"{given}: adapters lie around the projections: balance the base with `alignattn balance` and adapt "
-                "that, or leave --lora_r out"
+                f"{given}: adapters wrap the projections: balance the base with `alignattn balance` and adapt the "
+                "result, or leave --lora_r out"
             )
 
     def _check_basis_scope(self) -> None:
         if self._own_score:
-            raise AlignAttnError(f"--gradient_scope basis: {self._own_score}, which leaves no basis open: leave it out")
+            raise AlignAttnError(f"--gradient_scope basis: {self._own_score}, which fixes the basis: leave it out")
         if self.model.lora_r is not None:
             raise AlignAttnError(
-                "--gradient_scope basis: adapters lie around the projections that it is folded into: leave --lora_r out"
+                "--gradient_scope basis is folded into the projections, which adapters wrap: leave --lora_r out"
             )
 
     def _check_from_scratch(self) -> None:
@@ -158,7 +162,7 @@ class RunOptions(Options):
             return task
         task = replace(task, evaluation_splits=self.data.evaluation_splits)
         if task.problem() is not None:
-            raise AlignAttnError("--evaluation_splits names a split twice, or the one that is trained on: leave it out")
+            raise AlignAttnError("--evaluation_splits lists a split twice, or the training split: leave it out")
         return task
 
     @property

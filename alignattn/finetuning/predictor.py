@@ -34,10 +34,10 @@ from alignattn.utils.library_bars import without_library_bars
 logger = logging.getLogger(__name__)
 
 LABELS = ("label", "labels")
-"""Columns of encoded rows that collators make `labels` of."""
+"""Columns of encoded rows that collators turn into `labels`."""
 
 PADDING = -100
-"""Stands for what a batch has no outputs of that another has: the Trainer's own."""
+"""Marks outputs that a batch lacks and another has, as in the Trainer."""
 
 Row = str | Sequence[str] | Mapping[str, Any]
 """A text; the texts of a row, such as a pair; or a row by its columns."""
@@ -115,7 +115,7 @@ class Predictor:
     def dataset(self, rows: Sequence[Row]) -> datasets.Dataset:
         """Return rows as a data set of the task's input columns."""
         if isinstance(rows, str | Mapping):
-            raise AlignAttnError("rows are a list, of one where there is one: give [row]")
+            raise AlignAttnError("give a list of rows, such as [row]")
         filled = [self._row(row, number) for number, row in enumerate(rows, start=1)]
         columns = {name: [row[name] for row in filled] for name in self.task.input_columns}
         read = file_rows(TextRows(columns), path="a row", is_decoded=True)
@@ -196,7 +196,7 @@ class Predictor:
         texts = [row] if isinstance(row, str) else list(row)
         if len(texts) != self.task.texts_of_a_row:
             raise AlignAttnError(
-                f"row {number}, {shown(row)}, has {len(texts)} text(s), and task {self.task.name!r} reads "
+                f"row {number}, {shown(row)}, has {len(texts)} text(s), and task {self.task.name!r} needs "
                 f"{self.task.texts_of_a_row}: {', '.join(self.task.input_columns)}"
             )
         return self.task.row_of(texts)
@@ -291,9 +291,7 @@ def load_predictor(
     if temperature != 1:
         check_has_classes(run.task)
     processor, name = processor_for(run.task), str(run.folder)
-    model = load_checkpoint(
-        name, processor.auto_class, lacking="trained model: give the folder of a run that has finished"
-    )
+    model = load_checkpoint(name, processor.auto_class, lacking="trained model: give the folder of a finished run")
     tokenizer = None
     if processor.reads_texts:
         tokenizer = load_tokenizer(name, model, **processor.tokenizer_options)

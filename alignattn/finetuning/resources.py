@@ -21,7 +21,7 @@ from alignattn.utils.errors import AlignAttnError, free_space, in_megabytes, lis
 ORIGINAL = ".original_module."
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""How many bytes the container takes in which this runs, or a word for no limit."""
+"""Files with the memory limit of this container in bytes, or a word for no limit."""
 
 
 def loading_type(arguments: ModelOptions) -> Any:
@@ -55,8 +55,8 @@ def check_precision(options: RunOptions, weights: torch.dtype) -> None:
     given = f"--dtype {options.model.dtype}"
     if options.model.lora_r is None and weights == torch.float16:
         raise AlignAttnError(
-            f"{given}: weights in float16 cannot be trained, small gradients and the optimizer's moments of them are 0 "
-            "in it: leave it out (on a GPU --fp16 true then computes in float16), give --dtype bfloat16, or train "
+            f"{given}: weights in float16 cannot be trained, because small gradients and the optimizer's moments "
+            "underflow: leave it out (on a GPU, --fp16 true computes in float16), give --dtype bfloat16, or train "
             "adapters over such weights (--lora_r 8)"
         )
     computed = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -88,9 +88,9 @@ def check_memory(options: RunOptions, model: nn.Module, weights: torch.dtype) ->
     if needed > free:
         what = "the weights" if arguments.lora_r is not None else "weights, gradients and the optimizer's moments"
         raise AlignAttnError(
-            f"{arguments.model}: {what} take at least {in_megabytes(needed)} ({parameters:,} parameters in "
+            f"{arguments.model}: {what} need at least {in_megabytes(needed)} ({parameters:,} parameters in "
             f"{_name(weights)}), and {in_megabytes(free)} of memory are free: train adapters (--lora_r 8), give "
-            "--dtype bfloat16, or take a smaller model"
+            "--dtype bfloat16, or a smaller model"
         )
 
 

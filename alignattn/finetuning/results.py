@@ -20,7 +20,7 @@ RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.parquet"
 
 NOT_FRACTIONS = (*ERRORS, "loss")
-"""How the names of metrics end that are no fractions; the name of a split may stand before."""
+"""Suffixes of the metrics that are not fractions; a split's name may come first."""
 
 REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
 
@@ -204,7 +204,7 @@ def render_metrics(result: RunResult) -> str:
     if result.stopped_at is not None:
         lines.append(f"  training was stopped early, after step {result.stopped_at}")
     lines += [
-        f"  {split}: {answer} is predicted for every row: the model tells nothing apart"
+        f"  {split}: {answer} is predicted for every row: the model learned nothing"
         for split, answer in result.constant_prediction.items()
     ]
     lines += [f"  split {split}: {how}" for split, how in result.derived_splits.items()]

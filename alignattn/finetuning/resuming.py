@@ -26,7 +26,7 @@ from alignattn.utils.saved_config import restored_fields
 OF_A_FILE = frozenset(
     {"architectures", "attn_implementation", "dtype", "problem_type", "transformers_version", "use_cache"}
 )
-"""Fields of a saved config that describe how the model was trained and saved, not what it is."""
+"""Fields of a saved config that describe its training and saving, not the model."""
 
 OF_AN_ADAPTER_FILE = frozenset({"auto_mapping", "inference_mode", "peft_version", "revision", "runtime_config"})
 """Likewise for the config of an adapter."""
@@ -46,7 +46,7 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
 """Options that may change between two calls of the same run."""
 
 NEWEST_CHECKPOINT = (None, "True", "true", "last")
-"""Values of `--resume_from_checkpoint` that mean the newest one."""
+"""Values of `--resume_from_checkpoint` that mean the latest checkpoint."""
 
 
 def check_output_dir(options: RunOptions) -> None:
@@ -60,13 +60,13 @@ def check_output_dir(options: RunOptions) -> None:
         return
     task = options.data.task
     if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
-        raise AlignAttnError(f"{folder} holds a run of {task} as it was before: give another --output_dir")
+        raise AlignAttnError(f"{folder} holds a run of an earlier definition of {task}: give another --output_dir")
     # A run that failed before its first checkpoint left nothing to lose.
     if folder.is_dir() and not is_begun(folder):
         return
     config = folder / CONFIG_FILE
     if not config.is_file():
-        raise AlignAttnError(f"{folder} exists and is no run of alignattn: give another --output_dir")
+        raise AlignAttnError(f"{folder} exists and is not a run of alignattn: give another --output_dir")
     may_differ = {MODEL_OPTION} if is_same_start(options, folder) else frozenset()
     problem = f"{folder} already holds another run"
     _check_differences(options, config, problem, "give another --output_dir", may_differ)
@@ -80,7 +80,7 @@ def _check_differences(
     written = read_yaml(config) if config.is_file() else {}
     differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER - may_differ) if written else []
     if differing:
-        raise AlignAttnError(f"{problem} (it differs in {', '.join(differing)}): {advice}")
+        raise AlignAttnError(f"{problem} (different: {', '.join(differing)}): {advice}")
 
 
 def checkpoint_to_resume(options: RunOptions, model: Any) -> Path | None:
@@ -121,7 +121,7 @@ def check_checkpoint(folder: Path, model: Any = None, record: type[SavedState] =
         return
     if is_of_adapter != hasattr(model, "peft_config"):
         kinds = ("a whole model", "an adapter (--lora_r)")
-        reason = f"it is of {kinds[is_of_adapter]}, and this run trains {kinds[not is_of_adapter]}"
+        reason = f"it has {kinds[is_of_adapter]}, and this run trains {kinds[not is_of_adapter]}"
     else:
         names = _differences_of_adapters(folder, saved, model) if is_of_adapter else _differences(saved, model)
         what = "adapter" if is_of_adapter else "config"
@@ -139,18 +139,20 @@ def resume_hint(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         newest = last_whole_checkpoint(folder)
-        after = "begins anew" if newest is None else f"goes on from its {newest.name}"
-        raise KeyboardInterrupt(f"{folder} holds no finished model, and the same command {after}") from stop
+        after = "begins anew" if newest is None else f"resumes from {newest.name}"
+        raise KeyboardInterrupt(f"{folder} has no finished model, and the same command {after}") from stop
 
 
 def _check_state(folder: Path, record: type[SavedState]) -> None:
     state = read_record(folder / STATE_FILE, record, "train")
     if state is None:
-        raise AlignAttnError(f"{folder} holds no {STATE_FILE} and is no checkpoint: give another")
+        raise AlignAttnError(f"{folder} has no {STATE_FILE} and is not a checkpoint: give another")
     best, step = state.best_model_checkpoint, step_of(folder)
     is_of_folder = step is None or step == state.global_step
     if not is_of_folder or (best is not None and step_of(Path(best)) != state.best_global_step):
-        raise AlignAttnError(f"{folder / STATE_FILE} names other steps than its folder does: give another checkpoint")
+        raise AlignAttnError(
+            f"{folder / STATE_FILE} and the folder's name disagree on the step: give another checkpoint"
+        )
 
 
 def _differences(theirs: dict[str, Any], model: Any) -> list[str]:

@@ -43,16 +43,16 @@ from alignattn.utils.files import read_text
 T = TypeVar("T", bound=Task)
 
 LABEL_COLUMNS = ("label", "labels")
-"""Columns of encoded rows that collators may read, and a forward without a loss does not."""
+"""Columns of encoded rows that a collator reads and a forward without a loss does not."""
 
 UNREAD_LABEL = "_label"
-"""Label column of texts without labels: a task has labels, and nothing here reads them."""
+"""Label column of texts without labels: a task needs one, and nothing reads it."""
 
 ORDERS_IN_WORDS: Mapping[str, str] = {
     AT_RANDOM: "drawn at random",
-    BY_LENGTH: "of like length",
-    REBALANCED: "drawn at random, shared out by length within a step",
-    IN_FILE_ORDER: "as they come",
+    BY_LENGTH: "of similar length",
+    REBALANCED: "drawn at random, grouped by length within a step",
+    IN_FILE_ORDER: "in their order",
 }
 
 
@@ -81,7 +81,7 @@ def load_run_rows(options: RunOptions) -> Rows[Any]:
         if len(dataset) < rows.task.fewest_rows:
             raise AlignAttnError(
                 f"split {split!r} has {len(dataset)} labelled row(s) to evaluate on, and "
-                f"{', '.join(rows.task.metrics)} need at least {rows.task.fewest_rows}: give it more"
+                f"{', '.join(rows.task.metrics)} need at least {rows.task.fewest_rows}: give more rows"
             )
     return replace(rows, train=train, evaluation=evaluation)
 
@@ -206,14 +206,14 @@ def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Datas
     if path.suffix.lower() == TEXT_FILE:
         rows = {"text": [line.strip() for line in read_text(path).split("\n") if line.strip()]}
         if not rows["text"]:
-            raise AlignAttnError(f"{path} is empty: give a file that holds texts, one a line")
+            raise AlignAttnError(f"{path} is empty: give a file with one text per line")
     else:
         dataset = read_file(path)
         present = ", ".join(dataset.column_names)
         if not 1 <= len(columns) <= MAX_TEXTS or len(set(columns)) < len(columns):
-            raise AlignAttnError(f"--text_columns: name one or two different columns of {path}: {present}")
+            raise AlignAttnError(f"--text_columns: give one or two different columns of {path}: {present}")
         if unknown := [column for column in columns if column not in dataset.column_names]:
-            raise AlignAttnError(f"{path} has no column {unknown[0]!r}: choose among {present}")
+            raise AlignAttnError(f"{path} has no column {unknown[0]!r}: choose from {present}")
         rows = {column: dataset[column][:] for column in columns}
     for column, values in rows.items():
         for row, value in enumerate(values, start=1):

@@ -145,7 +145,7 @@ def _build_trainer(
     stops = stopping(args, training.early_stopping_patience)
     check_full_batch(args, len(data.train.encoded))
     if not data.evaluation:
-        print("no --validation_file: nothing will be evaluated", file=sys.stderr)
+        print("no --validation_file: the run evaluates nothing", file=sys.stderr)
     log_reports(args.report_to)
     try:
         trainer = TaskTrainer(
@@ -201,8 +201,8 @@ def _print_remarks(
         share = unknown_share(encoded, built.tokenizer)
         if share > MANY_UNKNOWN:
             print(
-                f"{split}: {100 * share:.1f} % of the words are unknown to the model, more than "
-                f"{100 * MANY_UNKNOWN:.0f} %: it knows only those of its training rows"
+                f"{split}: {100 * share:.1f} % of the words are not in the model's vocabulary, the words of its "
+                "training rows"
             )
 
 
@@ -312,7 +312,7 @@ def _last_logged(trainer: AlignmentTrainer) -> dict[str, float | None]:
             logged |= entry
     lost = sorted(name for name, value in logged.items() if not math.isfinite(value))
     if lost and trainer.is_world_process_zero():
-        print(f"not finite at last, and null in {RESULTS_FILE}: {', '.join(lost)}", file=sys.stderr)
+        print(f"not finite in the last step, and null in {RESULTS_FILE}: {', '.join(lost)}", file=sys.stderr)
     return {name: None if name in lost else value for name, value in logged.items()}
 
 

@@ -7,16 +7,16 @@ from alignattn.utils.files import entries
 SEED_FOLDER_PREFIX, TRIAL_FOLDER_PREFIX = "seed-", "trial-"
 
 CONFIG_FILE = "config.yaml"
-"""Of the options of a run."""
+"""File with the options of a run."""
 
 TASK_FILE = "task.json"
-"""Of the task of a run that the user's own file defines."""
+"""File with the task of a run, if the user's own file defines it."""
 
 DATA_FILE = "data.json"
-"""Of the digests of a run's files."""
+"""File with the digests of a run's files."""
 
 RUN_FOLDER = "run"
-"""Name of the folder of a run below that of what a command made of it."""
+"""Name of a run's folder inside the folder of a command that made it."""
 
 
 def is_seed_folder(folder: Path) -> bool:

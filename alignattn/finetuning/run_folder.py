@@ -21,10 +21,10 @@ from alignattn.utils.options import read_options_file, resolve
 from alignattn.utils.publishing import distinct_ends
 
 MODEL_CONFIG_FILE = "config.json"
-"""transformers' name of what a saved model says of itself."""
+"""transformers' key of a saved config for the kind of problem."""
 
 REGRESSION = "regression"
-"""What it says there of a model of scores."""
+"""Its value for a model of scores."""
 
 MODEL_OPTION = "model"
 FILE_OPTIONS = ("train_file", "validation_file", "embeddings")
@@ -86,9 +86,7 @@ def check_finished(folder: Path, option: str) -> None:
     """Refuse a folder without a finished run; arguments as for `check_run_folder`."""
     check_run_folder(folder, option)
     if not (folder / RESULTS_FILE).is_file():
-        raise AlignAttnError(
-            f"{option} {folder} has not finished, it holds no {RESULTS_FILE}: give the command that made it again"
-        )
+        raise AlignAttnError(f"{option} {folder} has no {RESULTS_FILE}, so it has not finished: run its command again")
 
 
 def check_run_folder(folder: Path, option: str) -> None:
@@ -101,14 +99,14 @@ def check_run_folder(folder: Path, option: str) -> None:
     below = folder / RUN_FOLDER
     if (below / CONFIG_FILE).is_file():
         raise AlignAttnError(
-            f"{option} {folder} is no run folder of alignattn finetune, but has one in it: give {below}"
+            f"{option} {folder} is not a run folder of alignattn finetune, but contains one: give {below}"
         )
     if not (folder / CONFIG_FILE).is_file():
         seeds = seed_folders(folder)
         others = f" (its seeds: {', '.join(path.name for path in seeds)})" if len(seeds) > 1 else ""
         choice = f": give the folder of a seed, such as {seeds[0]}{others}" if seeds else ""
         raise AlignAttnError(
-            f"{option} {folder} is no run folder of alignattn finetune, it holds no {CONFIG_FILE}{choice}"
+            f"{option} {folder} is not a run folder of alignattn finetune, because it has no {CONFIG_FILE}{choice}"
         )
 
 
@@ -179,7 +177,7 @@ def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
     """
     names = ["-".join(end) for end in distinct_ends(folders)]
     if len(set(names)) < len(names):
-        raise AlignAttnError(f"{option} names a folder twice: {' '.join(map(str, folders))}")
+        raise AlignAttnError(f"{option} lists a folder twice: {' '.join(map(str, folders))}")
     return dict(zip(folders, names, strict=True))
 
 
@@ -215,8 +213,8 @@ def check_same_data(options: RunOptions, folder: Path) -> None:
     for name, digest in data_digests(options).items():
         if written.get(name, digest) != digest:
             raise AlignAttnError(
-                f"{folder} already holds another run (of --{name.partition(' ')[0]}: {files[name]} holds other content "
-                "than then): give another --output_dir"
+                f"{folder} already holds another run (--{name.partition(' ')[0]}: {files[name]} has changed): give "
+                "another --output_dir"
             )
 
 

@@ -24,10 +24,10 @@ from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.network import log_push
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}
-"""What makes the loaders of `Trainer` give evaluation rows as they come, and all of them: outputs belong to rows."""
+"""Settings by which the loaders of `Trainer` give all evaluation rows in order, as outputs belong to rows."""
 
 LAST_CHECKPOINT = "last-checkpoint"
-"""Where the Hub keeps the one checkpoint to resume from, as transformers names it."""
+"""Path of the checkpoint to resume from in the Hub's repository, as in transformers."""
 
 
 class TaskTrainer(AlignmentTrainer):

@@ -27,7 +27,7 @@ SET_BY_ALIGNATTN = frozenset(
         "batch_eval_metrics",
     }
 )
-"""Fields of `TrainingArguments` that are no options: every run trains and evaluates, and is scored."""
+"""Fields of `TrainingArguments` that are not options: every run trains, evaluates and is scored."""
 
 RANGES: Mapping[str, Mapping[str, float]] = {
     **{name: {"low": 0} for name in ("adam_epsilon", "eval_delay", "neftune_noise_alpha")},
@@ -37,12 +37,12 @@ RANGES: Mapping[str, Mapping[str, float]] = {
     "data_seed": {"low": 0, "high": MAX_SEED},
     "dataloader_num_workers": {"low": 0, "high": MAX_PROCESSES},
 }
-"""The ranges of transformers' other numbers, which it does not declare."""
+"""Ranges of transformers' numbers, which transformers does not declare."""
 
 T = TypeVar("T", bound=TrainingArguments)
 
 PREDICTING = [method.options for method in METHODS if method.predicts]
-"""The options of the methods that change predictions."""
+"""Options of the training methods that change predictions."""
 
 YES = ("True", "true", "1")
 WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -151,14 +151,10 @@ def _check_launch() -> None:
 def _check_sharding(args: TrainingArguments) -> None:
     """Refuse FSDP where accelerate would leave it out and say nothing of it, and where there is one process."""
     if args.fsdp and args.device.type == "cpu":
-        raise AlignAttnError(
-            "--fsdp shares the weights out over GPUs, and here is none: leave it out (processes on a CPU hold all of "
-            "them, each)"
-        )
+        raise AlignAttnError("--fsdp needs GPUs, and there is none: leave it out")
     if args.fsdp and args.parallel_mode in (ParallelMode.NOT_PARALLEL, ParallelMode.NOT_DISTRIBUTED):
         raise AlignAttnError(
-            "--fsdp shares the weights out over processes, and here is one: start one a GPU, by torchrun "
-            "--nproc_per_node N -m alignattn …"
+            "--fsdp needs several processes: start one per GPU with torchrun --nproc_per_node N -m alignattn …"
         )
 
 
@@ -172,8 +168,8 @@ def check_full_batch(args: TrainingArguments, rows: int) -> None:
     batch = args.train_batch_size * args.world_size
     if args.dataloader_drop_last and rows < batch:
         raise AlignAttnError(
-            f"--dataloader_drop_last leaves out batches that are not full, and the {rows} rows to train on fill none "
-            f"of {batch}: leave it out, or give a smaller --per_device_train_batch_size"
+            f"--dataloader_drop_last drops incomplete batches, and {rows} training rows fill no batch of {batch}: "
+            "leave it out, or give a smaller --per_device_train_batch_size"
         )
 
 
@@ -189,6 +185,6 @@ def check_shared_graph(task: Task, args: TrainingArguments, rows: int, fan_out: 
     is_whole = fan_out is None and rows <= args.per_device_train_batch_size
     if isinstance(task, NodeClassification) and is_whole and args.world_size > 1:
         raise AlignAttnError(
-            f"a step is the whole graph, and {args.world_size} processes would all make the same: start one, or share "
-            "the nodes out by --fan_out and a smaller --per_device_train_batch_size"
+            f"each step is the whole graph, so {args.world_size} processes would compute the same: start one, or "
+            "split the nodes with --fan_out and a smaller --per_device_train_batch_size"
         )

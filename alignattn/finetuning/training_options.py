@@ -16,36 +16,36 @@ from alignattn.utils.options import Options, other_options
 RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transformers' other options"
 """Groups in the help."""
 
-TWIN_HELP = "Finished plain run of the same seed: the card says how far the function moved."
-PATIENCE_HELP = "Evaluations without improvement to stop at."
+TWIN_HELP = "Plain run of the same seed: the card reports the change of the function."
+PATIENCE_HELP = "Stop after this many evaluations without improvement."
 LOGGING_STEPS = 0.05
-"""Of all steps, between two logs."""
+"""Share of all steps between two logs."""
 START = "start"
 BALANCE_TIMES = (START, "epoch", "end")
-"""When queries and keys are balanced: before the training, also after each epoch, or once for the saved model."""
+"""When queries and keys are balanced: before training, also after each epoch, or once at the end."""
 RANDOM_BASIS = "random"
 BALANCE_BASES = ("balanced", RANDOM_BASIS)
-"""In which queries and keys are: their moments equal, or the control, a random one as far from where they were."""
+"""Basis of queries and keys: equal moments, or as a control a random one at the same distance."""
 BASIS_HELP = "Basis of queries and keys; random is the control."
-BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
+BALANCE_HELP = "Equalise moments of q and k: start, epoch or end."
 LOSS_FILTER = "Filter losses that are not finite from the logs; by default they end the run."
-SAMPLING_HELP = "How rows form batches (default: group_by_length for encoders, otherwise random)."
+SAMPLING_HELP = "How rows form batches (default: group_by_length for encoders, else random)."
 
 SAVE_STRATEGIES = ("no", "epoch", "steps", "best")
 BY_LENGTHS = (BY_LENGTH, REBALANCED)
-"""The orders that look at the lengths of rows."""
+"""The orders that use the lengths of rows."""
 STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
-"""Options that are a share of all steps below 1, and steps above."""
+"""Options that mean a share of all steps below 1, and steps above."""
 
 PUSHED = ("push_to_hub",)
 PRIVATE_OPTION = "hub_token"
-"""A secret: a run's folder is made to be passed on."""
+"""A secret that a run's folder must not contain."""
 
 PUSH_OPTIONS = (
     *("push_to_hub", "hub_model_id", "hub_strategy", PRIVATE_OPTION),
     *("hub_private_repo", "hub_always_push", "hub_revision"),
 )
-"""Options of where a run is pushed to."""
+"""Options of the repository."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,21 +65,21 @@ class TransformersOptions(Options):
     save_steps: float = option(
         500, "Steps between checkpoints; below 1, a share of all.", group=RUN, above=0, rare=True
     )
-    resume_from_checkpoint: str | None = option(None, "Folder of a checkpoint to go on from.", group=RUN, rare=True)
+    resume_from_checkpoint: str | None = option(None, "Folder of a checkpoint to resume from.", group=RUN, rare=True)
     push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
     learning_rate: float = option(2e-5, "Peak learning rate.", low=0)
     num_train_epochs: float = option(3.0, "Training epochs.", above=0)
     max_steps: Count = option(-1, "Steps instead of epochs.")
     per_device_train_batch_size: Count = option(8, "Training batch size per device.")
     per_device_eval_batch_size: Count = option(8, "Evaluation batch size per device.", rare=True)
-    gradient_accumulation_steps: Count = option(1, "Batches per step.")
-    warmup_steps: float = option(0, "Steps of warm-up; below 1, a share.", low=0)
+    gradient_accumulation_steps: Count = option(1, "Batches per optimizer step.")
+    warmup_steps: float = option(0, "Warm-up steps; below 1, a share.", low=0)
     weight_decay: float = option(0.0, "Weight decay.", low=0)
     logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1, a share of all.", above=0, rare=True)
     logging_nan_inf_filter: bool = option(False, LOSS_FILTER, rare=True)
     lr_scheduler_type: str = option("linear", "Schedule of the learning rate.", rare=True)
     optim: str = option("adamw_torch_fused", "Optimizer.", rare=True)
-    max_grad_norm: float = option(1.0, "Norm to which gradients are clipped; 0: not at all.", low=0, rare=True)
+    max_grad_norm: float = option(1.0, "Maximum gradient norm; 0: no clipping.", low=0, rare=True)
     bf16: bool = option(False, "Train in bfloat16.")
     fp16: bool = option(False, "Train in float16.", rare=True)
     use_cpu: bool = option(False, "Train on the CPU, even where there is a GPU.", rare=True)
@@ -89,7 +89,7 @@ class TransformersOptions(Options):
         for name in STEPS_OR_SHARES:
             value = getattr(self, name, None) or 0
             if value > 1 and value != int(value):
-                raise AlignAttnError(f"--{name} {value}: give a whole number of steps, or a share of all below 1")
+                raise AlignAttnError(f"--{name} {value}: give a whole number of steps, or a share of all steps below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
 
     seeds: tuple[Seed, ...] | None = option(
         None,
-        "Several seeds: one run each in DIR/seed-N.",
+        "Several seeds, one run each in DIR/seed-N.",
         group=RUN,
         distinct="seed",
         excludes={"seed": "each run has its own"},
@@ -111,7 +111,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
     hub_model_id: str | None = option(None, "Repository to push to.", group=RUN, requires=PUSHED)
     hub_token: str | None = option(None, "Token of the Hub.", group=RUN, requires=PUSHED, rare=True)
     hub_private_repo: bool | None = option(
-        None, "Whether a new repository is private.", group=RUN, requires=PUSHED, rare=True
+        None, "Make a new repository private.", group=RUN, requires=PUSHED, rare=True
     )
     hub_revision: str | None = option(None, "Branch to push to.", group=RUN, requires=PUSHED, rare=True)
     eval_strategy: str = option("no", "When to evaluate during training.", choices=("no", "epoch", "steps"), rare=True)
@@ -124,10 +124,16 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
     )
     plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
-    log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
+    log_query_key_distance: bool = option(
+        False, "Log the distance for `alignattn figure distance`.", group=ALIGNMENT_GROUP
+    )
     balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
     balance_centre: bool = option(
-        False, "Equalise the means only: one bias changes.", group=ALIGNMENT_GROUP, requires=("balance",), rare=True
+        False,
+        "Equalise only the means, which changes one bias.",
+        group=ALIGNMENT_GROUP,
+        requires=("balance",),
+        rare=True,
     )
     balance_basis: str = option(
         BALANCE_BASES[0],
@@ -135,7 +141,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         group=ALIGNMENT_GROUP,
         choices=BALANCE_BASES,
         requires=(f"balance={START}",),
-        excludes={"balance_centre": "that changes no basis"},
+        excludes={"balance_centre": "--balance_centre changes no basis"},
         rare=True,
     )
 
@@ -143,8 +149,8 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         super().__post_init__()
         if self.push_to_hub and len(self.seeds or ()) > 1:
             raise AlignAttnError(
-                f"--push_to_hub: {len(self.seeds or ())} seeds are as many models, and a repository holds one: leave "
-                "it out, and push the one you choose with --seed N --output_dir <output_dir>/seed-N --push_to_hub "
+                f"--push_to_hub: {len(self.seeds or ())} seeds make as many models, and a repository holds one: "
+                "leave it out, and push one with --seed N --output_dir <output_dir>/seed-N --push_to_hub "
                 "--hub_model_id NAME"
             )
 
@@ -157,7 +163,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         """
         order = self.train_sampling_strategy
         if task is not None and order in BY_LENGTHS and not processor_class(task).has_lengths:
-            return f"--train_sampling_strategy {order}: rows of task {task.name!r} are no sequences, and have no length"
+            return f"--train_sampling_strategy {order}: rows of task {task.name!r} are not sequences and have no length"
         reasons = (
             f"--{method.switch}{reason}"
             for method in chosen_methods(self)

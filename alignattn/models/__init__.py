@@ -75,7 +75,7 @@ class ModelCapabilities:
 
     def __post_init__(self) -> None:
         if self.slots and self.reasons_unsupported.keys() != SLOTS.keys() - set(self.slots):
-            raise ValueError(f"each slot other than {self.slots} needs a reason in reasons_unsupported")
+            raise ValueError(f"every slot besides {self.slots} needs a reason in reasons_unsupported")
 
     @property
     def has_attention(self) -> bool:
@@ -95,17 +95,17 @@ class ModelEntry(ModelCapabilities, Entry):
 
 ALL_SLOTS = tuple(SLOTS)
 POOLING_SLOTS = tuple(slot for slot in SLOTS if slot != "alignment")
-POOLS = {"alignment": "pools by a learned query, which has no distribution to align"}
-STEP_BY_STEP = {"alignment": "attends by one query at a time, which is no distribution to align"}
-CAUSAL = {"value": "generates word by word, and values that meet all queries would tell a word of those behind it"}
-"""Reasons why a slot cannot be filled."""
+POOLS = {"alignment": "pools by a learned query, which is no distribution"}
+STEP_BY_STEP = {"alignment": "attends with one query at a time, which is no distribution"}
+CAUSAL = {"value": "generates word by word, and values that read all queries would leak later words"}
+"""Reasons why a model does not support a slot."""
 
 VALUES_FROM_SCRATCH = {
     "value": {name: value.options_from_scratch for name, value in VALUES.items() if value.options_from_scratch}
 }
 
 Fields = Mapping[str, Any]
-"""Fields that several entries share."""
+"""Capabilities that several models share."""
 
 OF_POOLING: Fields = {"slots": POOLING_SLOTS, "reasons_unsupported": POOLS, "has_positions": False}
 
@@ -159,7 +159,7 @@ _ENTRIES = {
     ),
     "co-attention": ModelEntry(
         ".sentence_pairs:CoAttentionForSequenceClassification",
-        "two texts, each weighed by the other (parallel co-attention of Lu et al. 2016)",
+        "two texts, each weighted by the other (parallel co-attention of Lu et al. 2016)",
         "lu2016hierarchical",
         **{**OF_PAIRS, **OF_POOLING},
     ),
@@ -188,68 +188,68 @@ _ENTRIES = {
     ),
     "cnn": ModelEntry(
         ".text_classifiers:CnnForSequenceClassification",
-        "filters over words, and the maximum of each (Kim 2014)",
+        "convolutions over words, and the maximum of each filter (Kim 2014)",
         "kim2014convolutional",
         **OF_TEXTS,
     ),
     "cnn-att": ModelEntry(
         ".text_classifiers:CnnAttForSequenceClassification",
-        "filters over words, pooled by a learned query (CNN-Att of Wu et al. 2020)",
+        "convolutions over words, pooled by a learned query (CNN-Att of Wu et al. 2020)",
         "wu2020improving",
         **OF_TEXTS,
         **OF_POOLING,
     ),
     "lstm": ModelEntry(
         ".text_classifiers:LstmForSequenceClassification",
-        "both directions of an LSTM (Hochreiter & Schmidhuber 1997)",
+        "a bidirectional LSTM (Hochreiter & Schmidhuber 1997)",
         "hochreiter1997long",
         **OF_TEXTS,
     ),
     "lstm-att": ModelEntry(
         ".text_classifiers:LstmAttForSequenceClassification",
-        "both directions of an LSTM, pooled by a learned query (LSTM-Att of Wu et al. 2020)",
+        "a bidirectional LSTM, pooled by a learned query (LSTM-Att of Wu et al. 2020)",
         "wu2020improving",
         **OF_TEXTS,
         **OF_POOLING,
     ),
     "lstm-multidim": ModelEntry(
         ".text_classifiers:LstmMultidimForSequenceClassification",
-        "both directions of an LSTM, each feature pooled by weights of its own (Shen et al. 2018)",
+        "a bidirectional LSTM, each feature pooled with its own weights (Shen et al. 2018)",
         "shen2018disan",
         **OF_TEXTS,
         **OF_POOLING,
     ),
     "lstm-dme": ModelEntry(
         ".text_classifiers:LstmDmeForSequenceClassification",
-        "an LSTM over dynamic meta-embeddings: a word's vector and spelling, weighed (Kiela et al. 2018)",
+        "an LSTM over dynamic meta-embeddings: weighted vectors of words and of their spelling (Kiela et al. 2018)",
         "kiela2018dynamic",
         **OF_TEXTS,
         **OF_POOLING,
     ),
     "han": ModelEntry(
         ".text_classifiers:HanForSequenceClassification",
-        "a hierarchical attention network, of words and of sentences (Yang et al. 2016)",
+        "a hierarchical attention network over words and sentences (Yang et al. 2016)",
         "yang2016hierarchical",
         **OF_TEXTS,
         **OF_POOLING,
     ),
     "transformer": ModelEntry(
         ".text_classifiers:TransformerForSequenceClassification",
-        "a Transformer's encoder from scratch (Vaswani et al. 2017)",
+        "a Transformer encoder from scratch (Vaswani et al. 2017)",
         "vaswani2017attention",
         slots=ALL_SLOTS,
         **OF_TEXTS,
     ),
     "seq2seq-lstm": ModelEntry(
         ".sequence.lstm:Seq2SeqLstm",
-        "an LSTM that generates, and attends to what another read (Luong et al. 2015)",
+        "an LSTM decoder that attends to an LSTM encoder (Luong et al. 2015)",
         "luong2015effective",
         tasks=(SequenceToSequence,),
         **OF_LSTM_GENERATORS,
     ),
     "seq2seq-transformer": ModelEntry(
         ".sequence.transformer:Seq2SeqTransformer",
-        "a Transformer's encoder and decoder from scratch (Vaswani et al. 2017)",
+        "a Transformer encoder-decoder from scratch (Vaswani et al. 2017)",
         "vaswani2017attention",
         tasks=(SequenceToSequence,),
         slots=tuple(slot for slot in SLOTS if slot not in CAUSAL),
@@ -258,25 +258,25 @@ _ENTRIES = {
     ),
     "memn2n": ModelEntry(
         ".memory:MemN2NForSequenceClassification",
-        "an end-to-end memory network, which answers questions about a story (Sukhbaatar et al. 2015)",
+        "an end-to-end memory network for questions about a story (Sukhbaatar et al. 2015)",
         "sukhbaatar2015end",
         **{**OF_PAIRS, **OF_POOLING, "reasons_unsupported": STEP_BY_STEP, "reads_embeddings": False},
     ),
     "transformer-crf": ModelEntry(
         ".taggers.transformer_crf:TransformerCrfForTokenClassification",
-        "a Transformer's encoder from scratch, and a CRF over tags (Transformer-CRF of Wu et al. 2020)",
+        "a Transformer encoder from scratch with a CRF (Transformer-CRF of Wu et al. 2020)",
         "lafferty2001conditional",
         **OF_TAGS,
     ),
     "cnn-transformer-crf": ModelEntry(
         ".taggers.transformer_crf:CnnTransformerCrfForTokenClassification",
-        "the same over filters of neighbouring words (CNN-Transformer-CRF of Wu et al. 2020)",
+        "the same over convolutions of words (CNN-Transformer-CRF of Wu et al. 2020)",
         "lafferty2001conditional",
         **OF_TAGS,
     ),
     "captioner": ModelEntry(
         ".sequence.captioner:Captioner",
-        "an LSTM that generates, and attends to the cells of a picture (Xu et al. 2015)",
+        "an LSTM decoder that attends to the cells of a picture (Xu et al. 2015)",
         "xu2015show",
         tasks=(ImageToText,),
         # A word's position in a caption is none among the cells of a picture.
@@ -292,7 +292,7 @@ MODELS = Registry(
     {name: replace(entry, training_defaults=_TRAINING[name]) for name, entry in _ENTRIES.items()},
     package=__name__,
 )
-"""The models that are not pretrained encoders."""
+"""The models that are trained from scratch."""
 
 TEXT_TASKS = (
     TextClassification,
@@ -301,16 +301,16 @@ TEXT_TASKS = (
     TokenClassification,
     QuestionAnswering,
 )
-"""The task types whose rows a tokenizer reads."""
+"""The task types whose rows are tokenized."""
 
 SAMPLING_OPTION = "train_sampling_strategy"
 AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED = "random", "sequential", "group_by_length", "batch_rebalance"
-"""Of `Trainer`: which training rows make a batch; those of like length have little padding."""
+"""Sampling strategy of `Trainer`; batches of similar lengths need little padding."""
 
 ENCODER = ModelCapabilities(
     tasks=TEXT_TASKS, is_pretrained=True, slots=ALL_SLOTS, training_defaults={SAMPLING_OPTION: BY_LENGTH}
 )
-"""What is true of any pretrained encoder of Hugging Face."""
+"""Capabilities of any pretrained encoder of Hugging Face."""
 
 
 def capabilities_of_config(config: Any) -> ModelCapabilities:

@@ -35,13 +35,13 @@ FIELDS_OF_THE_DATA = (
 )
 
 ODD_FIELDS = ("filter_width",)
-"""Widths in words, with one in the middle."""
+"""Widths of windows in words, which are odd."""
 
 FRACTIONS = ("dropout",)
-"""Probabilities from 0, below 1."""
+"""Probabilities, 0 included, 1 excluded."""
 
 OF_HARD_ATTENTION = ("reward_weight", "entropy_weight")
-"""Fields that only hard attention reads."""
+"""Fields that only hard attention uses."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def build_word_model(
         fields = {"train_embeddings": True} | fields
     if read is not None and fields.setdefault("embedding_dim", read.dim) != read.dim:
         raise AlignAttnError(
-            f"embedding_dim is {fields['embedding_dim']}, but the vectors of {embeddings} have {read.dim}"
+            f"embedding_dim is {fields['embedding_dim']}, but the vectors in {embeddings} have {read.dim}"
         )
     fields |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": num_labels}
     fields |= of_data(tokenizer) if of_data else {}
@@ -180,7 +180,7 @@ def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig
     usual, fields = config_class(), dict(given)
     for name, value in given.items():
         if name in FIELDS_OF_THE_DATA:
-            raise AlignAttnError(f"{name} follows from the data: do not set it")
+            raise AlignAttnError(f"the data determine {name}: leave it out")
         if name not in known:
             raise AlignAttnError(
                 f"{config_class.__name__} has no field {name!r}{did_you_mean(name, known, aside=True)}"
@@ -195,7 +195,7 @@ def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig
         raise AlignAttnError(f"{config_class.__name__}: {one_line(error)}") from error
     idle = next((name for name in OF_HARD_ATTENTION if name in fields), None)
     if idle is not None and not getattr(config, "hard_attention", False):
-        raise AlignAttnError(f"{idle} does nothing without hard_attention=true: give that as well, or leave it out")
+        raise AlignAttnError(f"{idle} has no effect without hard_attention=true: give both, or leave it out")
     return fields
 
 

@@ -159,8 +159,8 @@ class GatForNodeClassification(PreTrainedModel):
         """
         if features.shape[1] != self.config.num_features:
             raise AlignAttnError(
-                f"the graph has {features.shape[1]} features a node, and the model reads {self.config.num_features}: "
-                "give a graph with those that it was trained on"
+                f"the graph has {features.shape[1]} features per node, and the model expects "
+                f"{self.config.num_features}: give a graph with the features of the training graph"
             )
         states, neighbours = features, Edges(edges[0], edges[1], len(features))
         for layer in self.layers:

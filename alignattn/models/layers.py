@@ -15,7 +15,7 @@ MAX_WAVE = 10_000
 """The longest wavelength over 2 π (Vaswani et al. 2017, §3.5)."""
 
 FEED_FORWARD = 4
-"""Size of the inner layer over that of the states (Vaswani et al. 2017, §3.3)."""
+"""Size of the inner layer relative to the states (Vaswani et al. 2017, §3.3)."""
 
 
 def run_recurrent(network: nn.RNNBase, sentences: Sentences) -> Sentences:
@@ -82,7 +82,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, size: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         if size % num_heads:
-            raise ValueError(f"hidden_dim {size} is no {num_heads} heads of one size")
+            raise ValueError(f"hidden_dim {size} is not divisible by num_heads {num_heads}")
         self.num_heads = num_heads
         self.dropout = dropout
         self.query_projection = nn.Linear(size, size)

@@ -6,10 +6,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 NO_LIMIT = -1
-"""The value of some configs for unlimited positions."""
+"""Value of some configs for unlimited positions."""
 
 MPNET_FIRST_POSITION = 2
-"""MPNet counts from here, whatever its padding token."""
+"""First position of MPNet, whatever its padding token."""
 
 
 def most_positions(config: "PreTrainedConfig") -> int | None:

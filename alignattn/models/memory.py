@@ -22,7 +22,7 @@ from alignattn.tasks import TextClassification
 
 ADJACENT, LAYER_WISE = "adjacent", "layer-wise"
 FIRST_DEVIATION = 0.1
-"""Of the normal initialisation (§4.2)."""
+"""Standard deviation of the initialisation (§4.2)."""
 MAX_HOPS = 3
 
 
@@ -116,7 +116,7 @@ class MemoryHop(nn.Module):
 
     num_heads = 1
     pooling_query = None
-    """The query is the state, an argument."""
+    """The state is the query."""
 
     def __init__(self, table: SentenceTable) -> None:
         super().__init__()

@@ -12,10 +12,10 @@ HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 """A model's id on the Hub; longer paths, and those from `.`, `~` or the root, are folders."""
 
 CHOICES = "a folder, or a Hub id that is cached or reachable"
-"""The values of a model option."""
+"""The values of a --model option."""
 
 LEAST_ALIKE = 0.75
-"""A name this similar to one of ours is a misspelling, not a model of the Hub."""
+"""Similarity to a name of ours from which a name counts as a misspelling."""
 
 
 def model_folder(label: str, value: str) -> None:
@@ -46,7 +46,7 @@ def model_name(label: str, value: str, *others: str) -> None:
         raise AlignAttnError(f"cannot load the model {value!r}: there is no such folder (give {CHOICES})")
     slip = did_you_mean(value, (*known, *MODELS), least_alike=LEAST_ALIKE)
     if slip and "/" not in value:
-        raise AlignAttnError(f"{label} {value}: there is no such folder, and no model of that name{slip}")
+        raise AlignAttnError(f"{label} {value}: there is no folder and no model of that name{slip}")
 
 
 def model_to_train(label: str, value: str) -> None:

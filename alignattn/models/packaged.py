@@ -26,7 +26,7 @@ SENTENCE_PAIRS: Mapping[str, str] = {
     "squadv2": "SQuAD",
     "qnli": "SQuAD, whose questions and paragraphs QNLI's rows are",
 }
-"""The tasks here whose data the cards of all-MiniLM-L6-v2 and all-mpnet-base-v2 list as training pairs."""
+"""Tasks whose data the model cards of all-MiniLM-L6-v2 and all-mpnet-base-v2 list as training data."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ PACKAGED: Mapping[str, PackagedModel] = {
 }
 
 NAMES: Mapping[str, str] = {packaged.folder: name for name, packaged in PACKAGED.items()}
-"""The name of each model by the last parts of its folder's path."""
+"""Model names by the last parts of their folder's path."""
 
 
 def installed_source(hub_id: str) -> str:
@@ -145,8 +145,8 @@ def seen_before(models: Iterable[str], tasks: Iterable[str]) -> list[str]:
         for model in dict.fromkeys(models)
     }
     return [
-        f"The card of {short_path(model)} lists {listing(list(names))} among its training pairs: it has seen part of "
-        "this data before."
+        f"The model card of {short_path(model)} lists {listing(list(names))} as training data: the model has seen "
+        "part of these rows."
         for model, names in seen.items()
         if names
     ]

@@ -87,7 +87,7 @@ class SentencePairClassifier(WordModel):
         if token_type_ids is None:
             name = type(self).__name__
             raise AlignAttnError(
-                f"{name} needs token_type_ids to tell two texts apart: use the tokenizer saved with it"
+                f"{name} needs token_type_ids to separate the two texts: use the tokenizer saved with it"
             )
         words = self.real_words(input_ids, attention_mask)
         a, b = split_pair(input_ids, words, token_type_ids, self.config.pad_token_id)

@@ -19,7 +19,7 @@ SENTENCE_ENDS = (".", "!", "?", "。", "！", "？")
 
 BYTES = 256
 NO_BYTE = 0
-"""The padding of a word; no text has it."""
+"""The padding word, which no text contains."""
 
 
 @strict
@@ -109,7 +109,7 @@ TRANSFORMER = Encoder(
 )
 
 Pooling = Callable[[Tensor, Tensor], Tensor] | type[AttentionPooling] | type[FeaturePooling]
-"""A function of states `[B, n, d]` and their mask `[B, n]`, or the class of such a module, which takes d."""
+"""A function of states `[B, n, d]` and their mask `[B, n]`, or the class of such a module, constructed with d."""
 
 
 class EncoderAndPooling(TextClassifier):

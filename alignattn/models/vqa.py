@@ -268,9 +268,11 @@ class McanForVisualQuestionAnswering(WordModel):
     def _check(self, image: Tensor) -> None:
         width = self.config.feature_width
         if width and (image.dim() != REGION_DIMS or image.shape[2] != width):
-            raise AlignAttnError(f"an image of {list(image.shape)} has not the {width} features a region of this model")
+            raise AlignAttnError(
+                f"an image of {list(image.shape)} does not have the {width} features per region of this model"
+            )
         if not width and (image.dim() != PICTURE_DIMS or image.shape[1] != COLOURS):
-            raise AlignAttnError(f"an image of {list(image.shape)} is no picture [B, {COLOURS}, height, width]")
+            raise AlignAttnError(f"an image of {list(image.shape)} must be [B, {COLOURS}, height, width]")
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -25,9 +25,9 @@ MAX_WORDS = 100_000
 # These models take any length; code that reads `model_max_length` wants a number.
 MAX_LENGTH = 100_000
 WITHOUT_BLANKS = r"[\p{Han}\p{Hiragana}\p{Katakana}ー]"
-"""Characters of Chinese and Japanese, each of which is a word, because no blanks stand between words."""
+"""Characters of Chinese and Japanese, each of which counts as a word, because there are no blanks between words."""
 LINES_TO_VOTE = 100
-"""The first lines vote on how many numbers a line has, which outvotes a broken one."""
+"""Number of first lines whose majority determines the dimension, so that a broken line has no effect."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def build_tokenizer(
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() == len(special):
-        raise AlignAttnError(f"the texts hold no word that occurs {min_count} times: give more texts")
+        raise AlignAttnError(f"no word of the texts occurs {min_count} times: give more texts")
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token=UNKNOWN,
@@ -122,7 +122,7 @@ def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows:
 
 
 Lines = Iterator[tuple[int, str, Vector | str | None]]
-"""Number, from 1, word, and vector of a line; None if it is not wanted, a text if it is bad."""
+"""Number (from 1), word and vector of a line; None if the word is not needed, the problem if the line is bad."""
 
 
 def _text_lines(path: Path, words: Collection[str] | None) -> tuple[int, Lines]:
@@ -134,7 +134,7 @@ def _text_lines(path: Path, words: Collection[str] | None) -> tuple[int, Lines]:
     votes = Counter(line.strip().count(b" ") for line in first_lines)
     dim = int(header[1]) if has_header else max(votes, key=lambda count: (votes[count], count), default=0)
     if dim == 0:
-        raise AlignAttnError(f"{path} holds no word vectors: give a text file with `word v1 … vd` on each line")
+        raise AlignAttnError(f"{path} has no word vectors: give a text file with `word v1 … vd` on each line")
 
     def lines() -> Lines:
         with path.open("rb") as file, progress(path.name, path.stat().st_size, "byte", scaled=True) as bar:
@@ -160,7 +160,7 @@ def _parse_line(line: bytes, dim: int, words: Collection[str] | None) -> tuple[s
     try:
         return word, np.array(numbers, dtype=np.float32)
     except ValueError:
-        return word, f"the vector of {word!r} holds something that is no number"
+        return word, f"the vector of {word!r} has an entry that is not a number"
 
 
 def _npz_lines(path: Path, words: Collection[str] | None) -> tuple[int, Lines]:
@@ -201,7 +201,9 @@ def embedding_matrix(tokenizer: PreTrainedTokenizerBase, vectors: Mapping[str, V
     # Sorted, because the order of the vocabulary differs from call to call, and with it the last bit of a sum.
     rows = {index: vectors[word] for word, index in sorted(tokenizer.get_vocab().items()) if word in vectors}
     if not rows:
-        raise AlignAttnError("none of the words has a vector: are the vectors of another language, or not lower-cased?")
+        raise AlignAttnError(
+            "none of the words has a vector: the vectors may be of another language, or not lower-cased"
+        )
     found = torch.from_numpy(np.stack(list(rows.values())))
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(len(tokenizer), found.shape[1], generator=generator) * found.std() + found.mean()

@@ -20,7 +20,7 @@ WORSE_MARK = "†"
 CONSTANT_MARK = "°"
 NO_REASON = "no reason is recorded"
 MIN_P = 0.001
-"""A smaller p-value is printed as smaller than this."""
+"""Smaller p-values are printed as below this."""
 
 DIFFERENCE_HEADINGS = (
     "row",
@@ -33,12 +33,12 @@ DIFFERENCE_HEADINGS = (
     "seeds",
     "test",
 )
-"""`detectable`: the difference that such a study finds at 0.05, after correction, with a power of 80 %."""
+"""`detectable`: the difference that the study detects at 0.05, after correction, with a power of 80 %."""
 DIFFERENCE_WORDS = ("row", "column", "test")
-"""The headings whose columns are left-aligned."""
+"""Headings of left-aligned columns."""
 
 WORST_FIRST: Sequence[State] = ("failed", "missing", "unfit")
-"""The state of a cell is the first of these that one of its runs has, else `done`."""
+"""A cell has the first of these states that one of its runs has, else `done`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Run:
         except NotKeptError:
             return None
         except UNREADABLE as error:
-            raise AlignAttnError(f"what {self.output} holds cannot be read: {one_line(error)}; move it away") from error
+            raise AlignAttnError(f"{self.output} cannot be read: {one_line(error)}; move it away") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ class Cell:
             unfinished = f"not applicable: {self.reason}" if self.state == "unfit" else "not all of its runs are done"
             lines.append(f"failed: {self.failure}" if self.failure else unfinished)
         if self.is_constant:
-            lines.append("a model of it predicts the same for every row")
+            lines.append("one of its models predicts the same for every row")
         if self.comparison is not None:
             _, _, difference, interval, detectable, p_value, corrected, _, test = self.difference_texts()
             lines.append(
@@ -240,7 +240,7 @@ class Cell:
             )
             lines.append(f"p {p_value}, corrected {corrected} ({test})")
         if self.published is not None:
-            lines.append(f"published, of another run: {self.published}")
+            lines.append(f"published: {self.published}")
         return "\n".join(lines)
 
 
@@ -269,7 +269,7 @@ def filled(cell: Cell) -> Cell:
     except UNREADABLE as error:
         return replace(cell, state="failed", reason=one_line(error))
     if scores is None:
-        reason = f"{'.'.join(cell.path)} of an ensemble is not kept"
+        reason = f"{'.'.join(cell.path)} is not kept for ensembles"
         return replace(cell, state="failed", reason=reason) if state == "done" else cell
     return replace(cell, values={0: scores.value}, is_constant=bool(constant) and all(constant))
 

@@ -13,7 +13,7 @@ from alignattn.reports.result_reader import UNREADABLE
 from alignattn.utils.errors import one_line
 
 ONE_OF_ALL_SEEDS = "an ensemble is one model of all seeds"
-"""Why no seed pairs it with a run."""
+"""Reason for comparing an ensemble without paired seeds."""
 
 
 def compare_cells(cells: Sequence[Cell], named: int = 0) -> tuple[list[Cell], list[str]]:

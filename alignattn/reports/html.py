@@ -13,7 +13,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-"""The templates of all rooms, by their paths within the package, such as `reports/page.html`."""
+"""Templates, by their paths within the package, such as `reports/page.html`."""
 
 
 def render_page(template: str, **values: Any) -> str:

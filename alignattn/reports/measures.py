@@ -7,11 +7,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 UnitName = Literal["percent", "seconds", "mebibytes", "millions", "ratio", "error"]
-"""What a number is printed in; `percent` of a fraction, `millions` of a count, `error` of predicted scores."""
+"""Unit of a printed number: `percent` of a fraction, `millions` of a count, `error` of predicted scores."""
 Better = Literal["higher", "lower"]
 Verdict = Literal["better", "worse"]
 State = Literal["done", "missing", "failed", "unfit"]
-"""Of a run or cell; unfit: the command does not support the run, as where the model is not for the task."""
+"""State of a run or cell; unfit: the command does not support the run, as where the model does not support the task."""
 
 
 @dataclass(frozen=True)

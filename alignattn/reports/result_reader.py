@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from alignattn.evaluation.statistics.example_scores import ExampleScores
 
 UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
-"""What reading a damaged file raises."""
+"""Errors of reading a damaged file."""
 
 
 class NotKeptError(AlignAttnError):
@@ -72,7 +72,7 @@ class ResultReader(ABC):
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
         """Return why there is no such number of several runs' predictions, in one line; empty where there is."""
-        return "no predictions are kept of which an ensemble could be the mean"
+        return "no predictions are kept that an ensemble could average"
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> "ExampleScores | None":
         """Return what a number of the mean of several runs' predictions is made of; None where that is not kept."""

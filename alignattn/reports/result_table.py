@@ -9,7 +9,7 @@ from alignattn.evaluation.statistics.comparison import SIGNIFICANCE_LEVEL
 from alignattn.reports.cells import CONSTANT_MARK, NOT_APPLICABLE, NOTHING, WORSE_MARK, Cell, Run
 from alignattn.utils.errors import listing
 
-DETECTABLE = "Detectable: what a study as noisy as this one finds at 0.05, after correction, with a power of 80 %."
+DETECTABLE = "Detectable: the difference that this study detects at 0.05, after correction, with a power of 80 %."
 
 
 @dataclass(frozen=True, kw_only=True)

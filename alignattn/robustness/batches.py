@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 CPU_TOKENS = 512
-"""Tokens per batch. MiniLM on one core took, with 128, 256, 512 and 1,024 tokens per batch, 3.1, 2.8, 2.8 and 2.9 ms
+"""Tokens per batch. On one core MiniLM needed, with 128, 256, 512 and 1,024 tokens per batch, 3.1, 2.8, 2.8 and 2.9 ms
 for a row of 8 tokens, and 13.4, 13.3, 10.8 and 12.0 ms for one of 32 (100 sentences of SST-2: 0.97 s with 512, 1.03 s
 with 1,024, 1.26 s with 2,048)."""
 

@@ -15,10 +15,10 @@ from alignattn.robustness.batches import ModelInputs, OutputCache
 from alignattn.robustness.recipe_names import LONGEST
 
 VECTORS_KEPT = 2**14
-"""The size of the cache; 24 MiB at 384 numbers per vector."""
+"""Size of the cache: 24 MiB at 384 numbers per vector."""
 
 CHECKPOINT = "a folder with weights as safetensors, or a Hub id that is cached or reachable"
-"""The values of a model option; other weights would have to be unpickled."""
+"""The values of a model option; other weights would need unpickling."""
 
 
 class CachedEncoder:
@@ -84,7 +84,7 @@ def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> Mean
         dtype: of the computation; the vectors are always float32.
     """
     choices = "the folder of an encoder"
-    lacking = f"whole encoder: give {choices}"
+    lacking = f"complete encoder: give {choices}"
     model, tokenizer = load_pretrained(
         str(folder), AutoModel, lacking=lacking, choices=choices, reads_pooler=False, use_safetensors=True
     )

@@ -49,10 +49,10 @@ OVERWRITTEN = (
     "TOKENIZERS_PARALLELISM",
     "XDG_CACHE_HOME",
 )
-"""The environment variables that the import changes."""
+"""Environment variables that the import changes."""
 
 DOWNLOAD_MARKER = "post_install_check_3"
-"""The file in TextAttack's cache that marks its NLTK data as downloaded; `nltk_data` fetches what is needed."""
+"""The file in TextAttack's cache that marks its NLTK data as downloaded; `nltk_data` downloads what is needed."""
 
 LOGGER = "textattack.shared.utils.install"
 """TextAttack's only logger, and the module with its cache folder."""
@@ -64,8 +64,8 @@ def check_textattack() -> None:
         raise AlignAttnError(f"TextAttack is not installed: {INSTALL}")
     if version("textattack") != VERSION:
         raise AlignAttnError(
-            f"TextAttack {version('textattack')} is installed, and attacks are those of {VERSION}: "
-            f"pip install --no-deps textattack=={VERSION}"
+            f"TextAttack {version('textattack')} is installed, and alignattn needs {VERSION}: pip install "
+            f"--no-deps textattack=={VERSION}"
         )
 
 
@@ -81,7 +81,9 @@ def load_textattack(nltk_data: Path | None = None) -> ModuleType:
         if "textattack" not in sys.modules:
             _import_textattack()
     except ModuleNotFoundError as error:
-        raise AlignAttnError(f"TextAttack needs the package {error.name!r}, which is missing: {INSTALL}") from error
+        raise AlignAttnError(
+            f"TextAttack needs the package {error.name!r}, which is not installed: {INSTALL}"
+        ) from error
     return sys.modules["textattack"]
 
 

@@ -82,7 +82,7 @@ class AttackJob:
     def __post_init__(self) -> None:
         if not self.rows or self.settings.num_examples < 1:
             raise AlignAttnError(
-                f"there is nothing to attack: {len(self.rows)} rows, {self.settings.num_examples} examples wanted"
+                f"there is nothing to attack: {len(self.rows)} rows, --num_examples {self.settings.num_examples}"
             )
 
     @cached_property
@@ -121,14 +121,15 @@ class AttackJob:
         header = replace(run.header, settings=replace(run.header.settings, num_examples=wanted))
         here = self.header(run.header.rows)
         if header != here:
-            both = "name both runs in one call, " if header.settings.model != here.settings.model else ""
+            both = "give both runs to one call, " if header.settings.model != here.settings.model else ""
             raise AlignAttnError(
-                f"{run.path} is of another run: {_difference(header, here)}; {both}give another --output_dir, or move "
-                "it away"
+                f"{run.path} belongs to another run: {_difference(header, here)}; {both}give another --output_dir, "
+                "or move it away"
             )
         if there > wanted:
             raise AlignAttnError(
-                f"{run.path} is of {there} examples: ask for as many or more, or give another --output_dir for {wanted}"
+                f"{run.path} has {there} examples, more than {wanted}: raise --num_examples, or give another "
+                "--output_dir"
             )
         return run
 
@@ -206,14 +207,14 @@ def attack_row(attack: Any, row: AttackRow, settings: AttackSettings) -> AttackR
         scores = goal.model([text.tokenizer_input])[0].tolist()
         record = replace(record, words=text.num_words, original_scores=scores, queries=1)
         if not 0 <= row.label < len(scores):
-            return replace(record, error=f"label {row.label} is none of the model's {len(scores)} classes")
+            return replace(record, error=f"label {row.label} is not one of the model's {len(scores)} classes")
         return _with_result(record, attack.attack(text, row.label), textattack.attack_results)
     except FATAL:
         raise
     except Exception as error:
         # NLTK raises it for missing data; its subclasses (KeyError, IndexError) come from a text.
         if type(error) is LookupError:
-            raise AlignAttnError(f"the attack lacks data of NLTK: {one_line(error)}") from error
+            raise AlignAttnError(f"the attack needs missing data of NLTK: {one_line(error)}") from error
         return replace(record, error=f"{type(error).__name__}: {one_line(error)}")
 
 
@@ -253,19 +254,19 @@ def merge(paths: Sequence[Path], out: Path) -> AttackRun:
     for run in runs:
         if replace(run.header, shard=WHOLE) != whole or run.header.shard.count != count:
             raise AlignAttnError(
-                f"{run.path} and {runs[0].path} are of different runs: {_difference(run.header, runs[0].header)}"
+                f"{run.path} and {runs[0].path} belong to different runs: {_difference(run.header, runs[0].header)}"
             )
         check_finished(run)
     if sorted(run.header.shard.number for run in runs) != list(range(1, count + 1)):
         given = ", ".join(str(run.header.shard) for run in runs)
-        raise AlignAttnError(f"{out} is made of each of {count} shards once, and there are {given}")
+        raise AlignAttnError(f"{out} needs each of {count} shards once, and there are {given}")
     records = tuple(sorted((record for run in runs for record in run.records), key=lambda record: record.index))
     if not out.exists():
         write_header(out, whole)
         write_text(out, "".join(record.to_line() for record in records))
     merged = read_run(out)
     if (merged.header, merged.records) != (whole, records):
-        raise AlignAttnError(f"{out} is there, and differs from its merged shards: move it or them away")
+        raise AlignAttnError(f"{out} exists and differs from the merged shards: move it or the shards away")
     return merged
 
 
@@ -274,8 +275,8 @@ def check_finished(run: AttackRun) -> None:
     if not run.is_finished:
         part = "" if run.header.shard == WHOLE else f" of shard {run.header.shard}"
         raise AlignAttnError(
-            f"{run.path} holds {len(run.records)} of the {len(run.header.row_numbers)} rows{part}: start it again to "
-            "finish it"
+            f"{run.path} holds {len(run.records)} of the {len(run.header.row_numbers)} rows{part}: run its command "
+            "again"
         )
 
 
@@ -290,8 +291,8 @@ def _file_lock(records_path: Path) -> Iterator[None]:
             yield
     except Timeout as error:
         raise AlignAttnError(
-            f"another process writes {records_path} ({holder_of(lock_file)}): wait for it, give another --output_dir, "
-            "or attack in shards"
+            f"another process writes to {records_path} ({holder_of(lock_file)}): wait for it, give another "
+            "--output_dir, or attack in shards"
         ) from error
 
 

@@ -14,7 +14,7 @@ PACKAGES = {
     "averaged_perceptron_tagger_eng": ("taggers", "1.5 MB"),
     "universal_tagset": ("taggers", "20 kB"),
 }
-"""The folder and the size of each package that a recipe can need."""
+"""Folder and size of each package that a recipe may need."""
 
 
 def prepare_nltk(folder: Path | None, packages: Iterable[str]) -> None:

@@ -10,10 +10,10 @@ RECIPES: Mapping[str, str] = {
     "textbugger": "TextBuggerLi2018",
     "bae": "BAEGarg2019",
 }
-"""TextAttack's class of each recipe."""
+"""TextAttack's class for each recipe."""
 
 Outcome = Literal["failed", "succeeded", "skipped"]
-"""The attack failed or succeeded; or the model was wrong before, or an error aborted the attack."""
+"""Outcomes: the attack failed or succeeded, the model was wrong before it, or an error aborted it."""
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
@@ -22,7 +22,7 @@ WORDNET = "wordnet"
 SOURCES_OF_WORDS = ("word_vectors", "neighbors", "synonyms")
 
 LONGEST = 512
-"""The default maximum of tokens, if the model takes as many."""
+"""Default maximum of tokens, if the model supports it."""
 
 
 def check_recipe(recipe: str) -> None:
@@ -35,4 +35,4 @@ def check_sources_of_words(given: Any) -> None:
     """Check that `given`, options or resources, names at most one source of words to swap."""
     names = [f"--{name}" for name in SOURCES_OF_WORDS if getattr(given, name) is not None]
     if len(names) > 1:
-        raise AlignAttnError(f"{' and '.join(names)} are given: the words to swap come from one of them")
+        raise AlignAttnError(f"{' and '.join(names)} are given: choose one source of words")

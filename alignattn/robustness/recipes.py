@@ -19,7 +19,7 @@ TAGGER = ("averaged_perceptron_tagger_eng", "universal_tagset")
 NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TAGGER, "stopwords")}
 
 SPARED_COLUMNS = {"textfooler": (("premise", "hypothesis"), frozenset({"premise"}))}
-"""The recipes' own rule: in an input with exactly these columns, those of the set do not change."""
+"""The recipes' rule: in an input with exactly these columns, the columns of the set do not change."""
 
 RecipePart = Callable[..., Any]
 
@@ -76,7 +76,7 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
     unknown = [column for column in chosen if column not in columns]
     if unknown or not chosen:
         raise AlignAttnError(
-            f"--attack_columns {' '.join(chosen)}: give one or more of the task's columns: {', '.join(columns)}"
+            f"--attack_columns {' '.join(chosen)}: choose from the task's columns: {', '.join(columns)}"
         )
     return tuple(column for column in columns if column in chosen)
 

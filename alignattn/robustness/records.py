@@ -20,7 +20,7 @@ from alignattn.utils.shard import Shard
 
 RECORDS_SUFFIX = ".jsonl"
 NAME_ERRORS = ("missing", "unexpected_keyword_argument")
-"""pydantic's errors about a name, not a value."""
+"""pydantic's errors about names instead of values."""
 
 R = TypeVar("R")
 
@@ -186,7 +186,7 @@ def read_header(records_path: Path) -> AttackHeader:
     """Read the header of a file of records."""
     path = header_path(records_path)
     if not path.is_file():
-        raise AlignAttnError(f"{path}, the header of {records_path.name}, is missing: attacks are read with both files")
+        raise AlignAttnError(f"{path}, the header of {records_path.name}, is missing: an attack needs both files")
     try:
         return AttackHeader.from_dict(parse_json(path.read_text(encoding="utf-8")))
     except ValueError as error:
@@ -208,12 +208,12 @@ def read_run(records_path: Path, *, truncate: bool = False) -> AttackRun:
     for number, (record, row) in enumerate(zip(records, turns, strict=False), 1):
         if (record.index, record.recipe, record.seed) != (row, settings.recipe, settings.seed + row):
             raise AlignAttnError(
-                f"{records_path}, line {number} is of {record.recipe} on row {record.index} with seed {record.seed}, "
-                f"and not of {settings.recipe} on row {row} with seed {settings.seed + row}: move the file away to run "
-                "again"
+                f"{records_path}, line {number} belongs to {record.recipe} on row {record.index} with seed "
+                f"{record.seed}, not to {settings.recipe} on row {row} with seed {settings.seed + row}: move the "
+                "file away to run again"
             )
     if len(records) > len(turns):
-        raise AlignAttnError(f"{records_path} holds {len(records)} records of {len(turns)} rows: move it away")
+        raise AlignAttnError(f"{records_path} has {len(records)} records for {len(turns)} rows: move it away")
     if torn and truncate:
         with records_path.open("r+b") as file:
             file.truncate(records_path.stat().st_size - torn)
@@ -230,9 +230,9 @@ def read_examples(path: Path) -> list[AttackRecord]:
     check_file(path, advice)
     records, torn = _read_records(path, advice)
     if torn:
-        print(f"the last line of {path} is not whole and left out", file=sys.stderr)
+        print(f"the last line of {path} is incomplete and left out", file=sys.stderr)
     if not records:
-        raise AlignAttnError(f"{path} holds no example: let the attack run on")
+        raise AlignAttnError(f"{path} has no example yet: let the attack continue")
     return records
 
 
@@ -246,7 +246,7 @@ def _read_records(path: Path, advice: str) -> tuple[list[AttackRecord], int]:
             records.append(AttackRecord.from_line(line.decode("utf-8")))
         except ValueError as error:
             reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else one_line(error)
-            raise AlignAttnError(f"{path}, line {number} is no attacked example ({reason}): {advice}") from error
+            raise AlignAttnError(f"{path}, line {number} is not an attacked example ({reason}): {advice}") from error
     return records, len(content) - length
 
 

@@ -27,7 +27,7 @@ USERS = {
     "masked_language_model": ("bae",),
     "nltk_data": ("textfooler", "textbugger", "bae"),
 }
-"""The recipes that have each part."""
+"""The recipes that use each resource."""
 
 NEIGHBOR_COLUMNS = {"word": pa.string(), "neighbors": pa.list_(pa.string())}
 
@@ -98,7 +98,7 @@ class Resources:
             swaps = f"neighbour lists of at most {longest} words, {_named_file(self.neighbors)}"
         elif self.synonyms is not None:
             swaps = "WordNet synonyms"
-        without = "left out (no vectors), so TextFooler's limit of 0.5 on the cosine of two words does not hold"
+        without = "left out (no vectors), so TextFooler's limit of 0.5 on the cosine of two words is not applied"
         encoder = "Universal Sentence Encoder"
         if self.encoder_folder is not None:
             encoder = f"{named_model(self.encoder_folder)}, mean over its real tokens"
@@ -129,7 +129,7 @@ def _check_neighbors(path: Path) -> None:
     words, lists = (table[name] for name in NEIGHBOR_COLUMNS)
     if words.null_count or lists.null_count or pc.list_flatten(lists).null_count:
         raise AlignAttnError(
-            f"--neighbors {path} has a word or a list that is null: give words, and an empty list where there are none"
+            f"--neighbors {path} has a null: give a word in each row, and an empty list for no neighbors"
         )
 
 

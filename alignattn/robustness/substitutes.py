@@ -36,13 +36,13 @@ from textattack.shared.utils import (  # noqa: E402
 from textattack.transformations import WordSwapHomoglyphSwap, WordSwapMaskedLM  # noqa: E402
 
 PENN_TREEBANK = "en-ptb"
-"""NLTK's name of its English tagger's tag set."""
+"""NLTK's name of the tag set of its English tagger."""
 
 TOKEN_MARKS = {"##": "bert", "Ġ": "roberta"}
-"""The mark of word pieces in a vocabulary, and the model type whose rule TextAttack applies to it."""
+"""The mark of word pieces in a vocabulary, and the model type whose rule TextAttack applies to them."""
 
 RANKED_FIRST = 128
-"""So many tokens are ranked first: BAE keeps at most 50 words, and skips word pieces."""
+"""Number of tokens ranked first: BAE keeps at most 50 words and skips word pieces."""
 
 
 class CandidateLists(AbstractWordEmbedding):
@@ -243,8 +243,8 @@ def _token_rule(tokenizer: Any) -> str:
         if any(token.startswith(mark) and token.strip(mark + string.punctuation) for token in tokenizer.get_vocab()):
             return model_type
     raise AlignAttnError(
-        f"the --mlm model's tokens are marked by none of {' '.join(TOKEN_MARKS)}, the only marks that TextAttack's "
-        "BAE knows: give a BERT-like or RoBERTa-like masked-language model"
+        f"the --mlm model's tokens use none of the marks {' '.join(TOKEN_MARKS)} of TextAttack's BAE: give a "
+        "BERT-like or RoBERTa-like masked-language model"
     )
 
 

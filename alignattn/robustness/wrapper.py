@@ -14,7 +14,7 @@ from alignattn.tasks.task import MAX_TEXTS
 from alignattn.utils.errors import AlignAttnError
 
 SCORES_KEPT = 2**16
-"""The size of the cache; 64 MiB at 1,000 bytes per input."""
+"""Size of the cache: 64 MiB at 1,000 bytes per input."""
 
 MIN_CLASSES = 2
 
@@ -75,7 +75,7 @@ class TaskModelWrapper:
         """The probabilities of inputs, `[M, C]`."""
         logits = inputs.outputs(self._logits, self.model.device, rows, self._batch_size).double()
         if not logits.isfinite().all():
-            raise AlignAttnError("the model's scores are not finite: attack a model that is, or without half precision")
+            raise AlignAttnError("the model's scores are not finite: give another model, or leave half precision out")
         return logits.softmax(dim=-1)
 
     def _logits(self, batch: dict[str, Tensor]) -> Tensor:
@@ -106,7 +106,7 @@ def wrap_model(
             the effect of a single word on a score.
     """
     if int(model.config.num_labels or 0) < MIN_CLASSES:
-        raise AlignAttnError("the model has one output: attacks are on classifiers, choose a task with classes")
+        raise AlignAttnError("the model has one output, and attacks need a classifier: choose a task with classes")
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if (batch_size is not None and batch_size < 1) or cache_size < 0:
         raise AlignAttnError(f"batch size {batch_size} must be at least 1, cache size {cache_size} at least 0")
@@ -116,7 +116,7 @@ def wrap_model(
         raise AlignAttnError(f"--max_length {max_length} must be at least {smallest} tokens")
     longest = most_tokens(model, tokenizer)
     if max_length > longest:
-        raise AlignAttnError(f"--max_length {max_length}: the model takes at most {longest} tokens")
+        raise AlignAttnError(f"--max_length {max_length} exceeds the model's maximum of {longest} tokens")
     model.eval().to(target)
     if half_precision and target.type == "cuda":
         model.half()

@@ -47,7 +47,7 @@ class CaptionsProcessor(SequencesProcessor):
         """Return the rows without a readable picture."""
         paths = dataset[self.task.source_column][:]
         known = {path: picture_problem(path) for path in set(paths) if isinstance(path, str) and path}
-        nothing = f"column {self.task.source_column!r} names no picture"
+        nothing = f"column {self.task.source_column!r} has no picture"
         return by_row(known[path] if path in known else f"{nothing} ({shown(path)})" for path in paths)
 
     def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:

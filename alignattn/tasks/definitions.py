@@ -16,8 +16,8 @@ SUFFIXES = (".yaml", ".yml")
 TRUTH_VALUES = {False: "no", True: "yes"}
 """Names of labels that YAML reads as truth values."""
 
-_PHRASES = {"missing": "is missing", "unexpected_keyword_argument": "is no field of this task type"}
-"""Our words for pydantic's errors, which speak of arguments."""
+_PHRASES = {"missing": "is missing", "unexpected_keyword_argument": "is not a field of this task type"}
+"""Messages for pydantic's errors about names."""
 
 
 def is_definition(name: str) -> bool:
@@ -72,11 +72,11 @@ def write_definition(path: Path, task: Task) -> None:
 
 def _described(error: Any, fields: Sequence[str]) -> str:
     phrase = _PHRASES.get(error["type"], error["msg"].removeprefix("Input ").replace("tuple", "list"))
-    advice = ", in quotes where YAML reads another type, as of no and 1" if error["type"] == "string_type" else ""
+    advice = ", in quotes where YAML would read another type, such as no or 1" if error["type"] == "string_type" else ""
     if error["type"] == "tuple_type" and isinstance(error["input"], dict):
         names = (TRUTH_VALUES.get(name, name) if isinstance(name, bool) else name for name in error["input"])
         quoted = ", ".join(f'"{name}"' for name in names)
-        advice = f", in the order of their numbers and without them: [{quoted}]"
+        advice = f", as a list in the order of their numbers: [{quoted}]"
     if error["type"] == "unexpected_keyword_argument" and len(error["loc"]) == 1:
         advice = did_you_mean(error["loc"][-1], fields, aside=True)
     return f"{'.'.join(map(str, error['loc']))} {phrase}{advice}"

@@ -16,10 +16,10 @@ from alignattn.tasks.task import LabelledTask
 from alignattn.utils.errors import AlignAttnError, listing, shown
 
 UNLABELLED = -1
-"""The label of an unlabelled row: SNLI's annotators disagreed, GLUE's test splits are secret."""
+"""The label of an unlabelled row, as in SNLI (no majority) and GLUE's test splits."""
 
 Label = int | float | str
-"""As a user writes it: a class number, a score or the name of a class."""
+"""A label in a file: a class number, a score or a class name."""
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 """An integer as Python prints it; 007 and +1 are codes."""
@@ -28,7 +28,7 @@ _SCIENTIFIC = re.compile(rf"{_DECIMAL.pattern}([eE][+-]?[0-9]+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+),[0-9]+")
 
 _JOINT = re.compile(r"(?<=[^\W_])[-_]+(?=[^\W_])")
-"""Hyphens and underscores between words, which join them as a blank does."""
+"""Hyphens and underscores between words, which count as blanks."""
 _QUOTES = "\"'`´‘’‚“”„«»‹›"
 _INVISIBLE = "Cf"
 """Unicode's category of characters without a width, such as U+200B and U+FEFF."""
@@ -64,7 +64,7 @@ def has_label(task: LabelledTask, numbers: NDArray[np.float64], origin: str) -> 
 
 def no_labelled_row(origin: str) -> AlignAttnError:
     """Return the error for rows without any label."""
-    return AlignAttnError(f"{origin} has no labelled row: every label is {UNLABELLED}")
+    return AlignAttnError(f"{origin} has no labelled rows: every label is {UNLABELLED}")
 
 
 def class_names(dataset: datasets.Dataset, column: str) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def report_numbered_labels(task: LabelledTask, splits: Mapping[str, datasets.Dat
     for origin, rows in labelled.items():
         values = [parse_label(only_item(value)) for value in rows[task.label_column][:]]
         if not class_names(rows, task.label_column) and all(isinstance(value, int | float) for value in values):
-            print(f"{origin}: it has no names for its label numbers, which are read as {numbered}", file=sys.stderr)
+            print(f"{origin}: its labels are numbers without names, which are read as {numbered}", file=sys.stderr)
 
 
 def only_item(value: Any) -> Any:
@@ -140,8 +140,8 @@ def form_problem(value: Any) -> str | None:
         return None
     if isinstance(value, list):
         return (
-            f"its label is a list of several, {shown(value)}: for several labels a row, name a column of 0 and 1 for "
-            "each with --label_column"
+            f"its label is a list, {shown(value)}: for several labels a row, name a column of 0 and 1 for each "
+            "with --label_column"
         )
     return f"its label is {shown(value)}, which is neither text nor a number"
 
@@ -210,7 +210,7 @@ def twin_hint(value: Any, names: Iterable[str]) -> str:
     if not isinstance(value, str) or not (key := spelling_key(value)):
         return ""
     twin = next((name for name in names if spelling_key(name) == key), None)
-    return "" if twin is None else f"; it differs from {exactly(twin)} only in spelling: {exactly(value)}"
+    return "" if twin is None else f"; it differs from {exactly(twin)} in spelling only: {exactly(value)}"
 
 
 def spelling_key(name: str) -> str:

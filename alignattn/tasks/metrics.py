@@ -76,6 +76,6 @@ def predict(task: LabelledTask, logits: NDArray[Any]) -> NDArray[Any]:
     if task.is_regression and logits.ndim == 1:
         logits = logits[:, np.newaxis]
     if logits.ndim != 2 or logits.shape[1] != task.num_labels:
-        raise ValueError(f"logits {logits.shape} are not [N, {task.num_labels}] of task {task.name!r}")
+        raise ValueError(f"logits {logits.shape} must be [N, {task.num_labels}] for task {task.name!r}")
     check_finite(logits)
     return logits[:, 0].astype(np.float64) if task.is_regression else np.asarray(logits.argmax(axis=1))

@@ -32,7 +32,7 @@ from alignattn.utils.errors import shown
 from alignattn.utils.option import BOOLEANS
 
 LABEL_PROBABILITIES = "label_probabilities"
-"""A column of predictions. Class probabilities, which sum to 1 and are calibrated together, have another name."""
+"""Column of predictions; class probabilities, which sum to 1, have another name."""
 
 
 class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):

@@ -24,7 +24,7 @@ from alignattn.utils.errors import AlignAttnError, shown
 T = TypeVar("T", bound=Task)
 
 _INVISIBLE = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
-"""Unicode's categories of blanks, of control characters such as NUL, and of characters without a width."""
+"""Unicode's categories of blanks, of control characters such as NUL, and of characters without width."""
 
 
 @dataclass(frozen=True)
@@ -236,11 +236,11 @@ class TaskProcessor(ABC, Generic[T]):
 def text_problem(place: str, text: Any, *, may_be_empty: bool = False) -> str | None:
     """Return what is wrong with a text, or None; `place` says where it stands, as "column 'a'"."""
     if text is not None and not isinstance(text, str):
-        return f"{place} is no text ({shown(text)})"
+        return f"{place} is not text ({shown(text)})"
     if text is None or not (may_be_empty or text.strip()):
         return f"{place} is empty"
     if not may_be_empty and all(unicodedata.category(character) in _INVISIBLE for character in text):
-        return f"{place} holds no visible character ({shown(text)})"
+        return f"{place} has no visible character ({shown(text)})"
     return None
 
 

@@ -51,8 +51,8 @@ def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
     sources = task.sources
     if split == TRAIN and task.train_rows_of:
         raise AlignAttnError(
-            f"task {task.name!r} has no rows to train on: give those of {task.train_rows_of} as --train_file FILE, and "
-            "its own as --validation_file FILE"
+            f"task {task.name!r} has no training rows: give the training rows of {task.train_rows_of} as "
+            f"--train_file FILE, and those of {task.name} as --validation_file FILE"
         )
     if not sources.hub:
         file = Path(sources.folder) / f"{split}.parquet"
@@ -88,7 +88,7 @@ def split_path(task: Task, split: str, data_dir: str | Path | None) -> Path:
         )
     path = folder / f"{split}{PARQUET}"
     if not path.is_file():
-        present = ", ".join(sorted(file.stem for file in folder.glob(f"*{PARQUET}"))) or "no split at all"
+        present = ", ".join(sorted(file.stem for file in folder.glob(f"*{PARQUET}"))) or "no split"
         raise AlignAttnError(
             f"task {task.name!r} has no {split!r} split in {folder} (there: {present}): put {path.name} "
             "there, leave out --data_dir to use the Hub, or give --train_file FILE (your own rows)"

@@ -37,9 +37,9 @@ from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import AlignAttnError
 
 NUMBER = "__number__"
-"""The column of the rows' numbers while some are left out."""
+"""Column with the rows' numbers while some are left out."""
 DERIVED_SHARE = 10
-"""A derived validation split is one training row in so many."""
+"""A derived validation split has one training row in so many."""
 T = TypeVar("T", bound=Task)
 
 
@@ -171,9 +171,7 @@ def load_user_rows(
     if not 1 <= len(text_columns) <= MAX_TEXTS:
         raise AlignAttnError(f"--text_columns takes one or two columns, not {len(text_columns)}")
     if len({*text_columns, label_column}) <= len(text_columns):
-        raise AlignAttnError(
-            f"a column is named twice: --text_columns {' '.join(text_columns)} --label_column {label_column}"
-        )
+        raise AlignAttnError(f"duplicate column: --text_columns {' '.join(text_columns)} --label_column {label_column}")
     raw: dict[str, _RawSplit] = {}
     labels: dict[str, UserLabels] = {}
     for name, path in _files(train_file, validation_file).items():
@@ -214,7 +212,7 @@ def user_multi_label_task(
 def user_tag_task(train_file: str | Path, tokens_column: str, tags_column: str) -> TokenClassification:
     """Return the task of a user's own lists of words and of their tags, named like the file."""
     if tokens_column == tags_column:
-        raise AlignAttnError(f"a column is named twice: --tokens_column {tokens_column} --label_column {tags_column}")
+        raise AlignAttnError(f"duplicate column: --tokens_column {tokens_column} --label_column {tags_column}")
     return TokenClassification(name=plain_stem(train_file), tokens_column=tokens_column, tags_column=tags_column)
 
 
@@ -233,7 +231,7 @@ def max_samples(
     if count is None or count >= len(dataset):
         return dataset
     if count < 1:
-        raise AlignAttnError(f"cannot take {count} rows: the largest number of samples must be at least 1")
+        raise AlignAttnError(f"cannot sample {count} rows: give at least 1")
     return dataset.select(range(count) if take == FIRST else sample_rows(task, dataset, count, seed=seed))
 
 
@@ -243,8 +241,8 @@ def with_validation_share(rows: Rows[T], share: float) -> Rows[T]:
     drawn = sample_rows(rows.task, rows.train, max(1, round(share * len(rows.train))), leave_each=True)
     if not 0 < len(drawn) < len(rows.train):
         raise AlignAttnError(
-            f"--validation_share {share} of {len(rows.train)} training rows leaves none on one side, or none of a "
-            "class to train on: give a --validation_file"
+            f"--validation_share {share} of {len(rows.train)} training rows leaves no evaluation rows, or no "
+            "training rows of a class: give a --validation_file"
         )
     return replace(_derive_validation(rows, drawn), task=replace(rows.task, evaluation_splits=(VALIDATION,)))
 

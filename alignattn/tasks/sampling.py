@@ -8,7 +8,7 @@ from alignattn.tasks.task import Task
 from alignattn.tasks.task_types import processor_for
 
 SAMPLING_SEED = 42
-"""One sample for all runs, so that they are compared on the same rows."""
+"""Seed of samples, the same for all runs, which makes their rows comparable."""
 
 
 def sample_rows(

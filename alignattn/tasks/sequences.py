@@ -29,7 +29,7 @@ from alignattn.utils.errors import AlignAttnError, check_installed
 
 PADDING, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[BOS]", "[EOS]"
 SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
-"""The special tokens, by their numbers."""
+"""The special tokens, in the order of their ids."""
 
 NO_LABEL = -100
 """Pads the labels of a batch."""
@@ -68,7 +68,7 @@ class SequencesProcessor(TaskProcessor[GenerationTask]):
         is_list = isinstance(feature, datasets.List)
         dtype = getattr(feature.feature if is_list else feature, "dtype", "")
         if dtype not in ("string", "large_string", "null"):
-            raise AlignAttnError(f"column {name!r} holds {dtype or feature}: give texts to generate, or lists of texts")
+            raise AlignAttnError(f"column {name!r} holds {dtype or feature}: give texts, or lists of texts")
         references = [
             (given or []) if is_list else [given] if isinstance(given, str) else [] for given in dataset[name][:]
         ]
@@ -205,11 +205,11 @@ def error_rate(found: Sequence[Nearest]) -> float:
 
 
 SPLIT_SEED = 42
-"""One split for all runs, whatever their seed."""
+"""Seed of the split, the same for all runs."""
 SHARES = {VALIDATION: 20, TEST: 10}
-"""The split has one word in so many; training has all others."""
+"""Each split has one word in so many; the training split has the others."""
 STRESS = re.compile(r"\d")
-"""The stress of a vowel, 0 to 2, which makes no other phoneme."""
+"""The stress of a vowel, 0 to 2, which does not distinguish phonemes."""
 
 
 def cmudict_rows(task: SequenceToSequence, split: str) -> tuple[datasets.Dataset, str]:

@@ -13,7 +13,7 @@ GOES, TAKES, LEAVES = (
     ("took", "got", "grabbed", "picked up"),
     ("left", "dropped", "discarded", "put down"),
 )
-"""What persons do in the stories of one and of two supporting facts."""
+"""Actions in the stories with one and with two supporting facts."""
 QUESTIONS_A_STORY = 5
 
 

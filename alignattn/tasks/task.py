@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 MetricName = Literal["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearmanr", "mse", "mae"]
-"""The metrics of `alignattn.tasks.metrics`, listed here because a record imports nothing heavy."""
+"""The metrics of `alignattn.tasks.metrics`, listed here to keep this module's imports light."""
 
 CORRELATIONS = frozenset({"pearson", "spearmanr"})
 ERRORS = frozenset({"mse", "mae"})
-"""The metrics of scores; all others are of classes. Errors have the unit of the scores."""
+"""The metrics of scores; all others are for classes. Errors have the unit of the scores."""
 
 LESS_IS_BETTER = ERRORS | {"error_rate"}
 
 MAX_TEXTS = 2
-"""A tokenizer joins at most so many texts into one sequence."""
+"""Maximum texts that a tokenizer joins into one sequence."""
 
 MAX_CLASSES = 10_000
 """A column with more distinct labels holds free text or row numbers."""
@@ -37,7 +37,7 @@ TOKENS, TAGS = "tokens", "ner_tags"
 """The columns of a CoNLL file."""
 
 DRAWN, FIRST, BY_SEED = "drawn", "first", "seed"
-"""How to choose some of the rows: a fixed sample, the first rows, a sample per seed."""
+"""How to sample rows: a fixed sample, the first rows, or a sample per seed."""
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -130,12 +130,15 @@ class Task:
         """Return what is wrong with the record beyond the types of its fields, or None."""
         splits = self.evaluation_splits
         if not self.metrics or not splits or len({*splits, TRAIN}) <= len(splits):
-            return "metrics and evaluation_splits must name one each at least, no split twice, and not the split train"
+            return (
+                "metrics and evaluation_splits need at least one entry each, evaluation_splits without duplicates and "
+                "without train"
+            )
         if self.max_length < 1:
             return f"max_length {self.max_length} must be at least 1"
         for split in self.sources.files:
             if split not in (TRAIN, *splits):
-                return f"sources.files names a split {split!r}, and there are {', '.join((TRAIN, *splits))}"
+                return f"sources.files has an unknown split {split!r}: choose from {', '.join((TRAIN, *splits))}"
         return None
 
 
@@ -168,11 +171,11 @@ class LabelledTask(Task):
     def problem(self) -> str | None:
         """Return what is wrong with the splits, the labels or their metrics."""
         if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
-            return f"labels must be two or more, none of them twice, or none for scores: {', '.join(self.labels)}"
+            return f"labels must be two or more different names, or none for scores: {', '.join(self.labels)}"
         if len(self.labels) > MAX_CLASSES:
             return f"labels are {len(self.labels):,}, and a task has at most {MAX_CLASSES:,}"
         if self.label_range is not None and (self.labels or self.label_range[0] >= self.label_range[1]):
-            return "label_range is for scores, which have no labels, and gives the smallest before the largest"
+            return "label_range needs a task without labels, and the smallest score before the largest"
         unfit = [name for name in self.metrics if (name in CORRELATIONS | ERRORS) != self.is_regression]
         if unfit or ("f1" in self.metrics and self.num_labels != 2):
             return (

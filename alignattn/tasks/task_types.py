@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 TASK_TYPES = Registry(
     "task type",
     {
-        "text-classification": Entry(".task_types:TextClassification", "a class or a score for one text or two"),
+        "text-classification": Entry(".task_types:TextClassification", "a class or a score for one or two texts"),
         "multi-label-classification": Entry(
-            ".task_types:MultiLabelClassification", "any number of labels for one text or two"
+            ".task_types:MultiLabelClassification", "any number of labels for one or two texts"
         ),
-        "multiple-choice": Entry(".task_types:MultipleChoice", "the right ending among several"),
+        "multiple-choice": Entry(".task_types:MultipleChoice", "the correct ending among several"),
         "token-classification": Entry(".task_types:TokenClassification", "a tag for each word"),
         "question-answering": Entry(".task_types:QuestionAnswering", "the span of a context that answers a question"),
         "visual-question-answering": Entry(
@@ -36,7 +36,7 @@ TASK_TYPES = Registry(
     },
     __package__,
 )
-"""The Hub's name of each type, and the record of its tasks."""
+"""The class of each task type, by the Hub's name."""
 
 T = TypeVar("T", bound=Task)
 
@@ -83,9 +83,9 @@ class TextClassification(LabelledTask):
 def _text_columns_problem(text_columns: Sequence[str], label_columns: Sequence[str]) -> str | None:
     columns = (*text_columns, *label_columns)
     if not 1 <= len(text_columns) <= MAX_TEXTS:
-        return f"text_columns must be one or two, not {len(text_columns)}"
+        return f"text_columns needs one or two columns, not {len(text_columns)}"
     if len(set(columns)) < len(columns):
-        return f"a column is named twice among {', '.join(columns)}"
+        return f"duplicate column among {', '.join(columns)}"
     return None
 
 
@@ -128,9 +128,9 @@ class MultiLabelClassification(Task):
         if problem := _text_columns_problem(self.text_columns, self.label_columns):
             return problem
         if len(self.label_columns) <= 1:
-            return "label_columns must be two or more: for one, use text-classification"
+            return "label_columns needs two or more columns: for one, use text-classification"
         if unknown := [name for name in self.metrics if name not in MULTI_LABEL_METRICS]:
-            return f"metrics {', '.join(unknown)} are none of {', '.join(MULTI_LABEL_METRICS)}"
+            return f"metrics {', '.join(unknown)} are not among {', '.join(MULTI_LABEL_METRICS)}"
         return super().problem()
 
 
@@ -173,8 +173,8 @@ class MultipleChoice(LabelledTask):
         """Return what is wrong with the endings, or as for every labelled task."""
         if not self.labels or len(self.ending_columns) not in (1, len(self.labels)):
             return (
-                f"ending_columns must be one column of lists or one per label, and there are "
-                f"{len(self.ending_columns)} for {len(self.labels)} labels"
+                f"ending_columns needs one column of lists or one column per label, not {len(self.ending_columns)} "
+                f"for {len(self.labels)} labels"
             )
         return super().problem()
 
@@ -213,7 +213,7 @@ class TokenClassification(Task):
     def problem(self) -> str | None:
         """Return what is wrong with the columns or the tags, or as for every task."""
         if self.tokens_column == self.tags_column or len({*self.labels, ""}) <= len(self.labels):
-            return "tokens_column and tags_column must be two columns, and each of its labels a tag that stands once"
+            return "tokens_column and tags_column must differ, and labels must not repeat"
         return super().problem()
 
 
@@ -241,7 +241,7 @@ class QuestionAnswering(Task):
     def problem(self) -> str | None:
         """Return whether a metric needs unanswerable questions, or as for every task."""
         if not self.has_unanswerable and any(name.startswith("best_") for name in self.metrics):
-            return "metrics best_f1 and best_exact are for tasks that set has_unanswerable: true"
+            return "metrics best_f1 and best_exact need has_unanswerable: true"
         return super().problem()
 
 
@@ -249,10 +249,10 @@ IMAGE, QUESTION = "image", "question"
 """Columns: the file of a picture or of the features of its regions, and the question about it."""
 
 EASY_VQA, VQA_V2, CMUDICT = "easy-vqa", "vqa-v2", "cmudict"
-"""Collections that have a reader of their own."""
+"""Data sets with their own reader."""
 
 VQA_ACCURACY = "vqa_accuracy"
-"""The metric of tasks in which several people have answered each question."""
+"""The metric of tasks with several people's answers per question."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,9 +296,9 @@ class VisualQuestionAnswering(LabelledTask):
     def problem(self) -> str | None:
         """Return what is wrong with the sizes or the answers, or as for every labelled task."""
         if self.is_regression and not self.answers_column:
-            return "labels must be two answers or more, or answers_column name the column of several people's"
+            return "give two or more labels, or answers_column, the column of several people's answers"
         if (VQA_ACCURACY in self.metrics) != bool(self.answers_column):
-            return f"{VQA_ACCURACY} is for several people's answers, and answers_column names their column: give both"
+            return f"{VQA_ACCURACY} goes with answers_column, the column of several people's answers: give both"
         if min(self.image_size, self.fewest_answers) < 1 or self.feature_width < 0:
             return "image_size and fewest_answers must be at least 1, and feature_width not negative"
         # A task whose labels its rows tell has classes as well.
@@ -314,7 +314,7 @@ def with_features(task: Task, folder: str | None) -> Task:
     if folder is None:
         return task
     if not isinstance(task, VisualQuestionAnswering) or not task.reads_features or not task.collection:
-        raise AlignAttnError(f"--features is for vqa-v2, and task {task.name!r} reads none from a folder: leave it out")
+        raise AlignAttnError(f"--features is for vqa-v2, not task {task.name!r}: leave it out")
     return replace(task, features=folder)
 
 
@@ -398,9 +398,7 @@ class ImageToText(GenerationTask):
 def check_generates(task: Task) -> None:
     """Refuse `--num_beams` for a task that generates no sequences; raises `AlignAttnError`."""
     if not isinstance(task, GenerationTask):
-        raise AlignAttnError(
-            f"--num_beams is for tasks that generate sequences, and task {task.name!r} is none: leave it out"
-        )
+        raise AlignAttnError(f"--num_beams is for tasks that generate sequences, not {task.name!r}: leave it out")
 
 
 GRAPH, NODE = "graph", "node"
@@ -428,4 +426,4 @@ class NodeClassification(LabelledTask):
 
     def problem(self) -> str | None:
         """Return that nodes have classes, or what is wrong as for every labelled task."""
-        return "labels must be two or more: nodes have classes, not scores" if self.is_regression else super().problem()
+        return "give two or more labels: nodes have classes, not scores" if self.is_regression else super().problem()

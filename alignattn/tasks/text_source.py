@@ -23,15 +23,15 @@ def check_text_source(options: Any, file_option: str, purpose: str) -> None:
     if options.task is not None:
         task = get_task(options.task)
         if options.text_columns:
-            raise AlignAttnError(f"--text_columns is for files, and task {task.name!r} has its own: drop it")
+            raise AlignAttnError(f"--text_columns is for files, not task {task.name!r}: leave it out")
         if isinstance(task, MultipleChoice):
-            raise AlignAttnError(f"task {task.name!r} has several sequences a row: choose a task with one")
+            raise AlignAttnError(f"task {task.name!r} has several sequences per row: choose a task with one")
         return
     if options.data_dir is not None:
-        raise AlignAttnError(f"--data_dir is for tasks, and --{file_option} is a file: drop it")
+        raise AlignAttnError(f"--data_dir is for tasks, not --{file_option}: leave it out")
     no_folder(f"--{file_option}", str(file))
     ending = plain_suffix(str(file))
     if ending not in TEXT_FILES:
         raise AlignAttnError(f"--{file_option} {file}: its name must end in {', '.join(TEXT_FILES)}")
     if ending == TEXT_FILE and options.text_columns:
-        raise AlignAttnError(f"--text_columns: {file} has no columns, every line is a text: drop it")
+        raise AlignAttnError(f"--text_columns: {file} has one text per line and no columns: leave it out")

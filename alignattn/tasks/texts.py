@@ -36,7 +36,7 @@ class TextClassificationProcessor(LabelledProcessor[TextClassification]):
             return None
         seed = (TRAIN, *task.evaluation_splits).index(name)
         rows = made_stories(task.supporting_facts, MADE_STORIES, seed)
-        return datasets.Dataset.from_dict(rows), f"split {name!r} of the stories that alignattn makes up"
+        return datasets.Dataset.from_dict(rows), f"split {name!r} of alignattn's generated stories"
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows with a bad text."""

@@ -24,10 +24,10 @@ INPUT, TARGET = "input_ids", "labels"
 """The columns of a row's tokens, and of the tokens to generate."""
 
 UNLIMITED = 2**31 - 1
-"""More tokens than any row has."""
+"""Larger than the number of tokens of any row."""
 
 COVERED_SHARE = 0.99
-"""A message tells the length that covers so many of the rows."""
+"""Share of the rows that the length in a message covers."""
 
 MANY_UNKNOWN = 0.2
 """Share of a split's words: without every fifth word a text is hardly read."""
@@ -148,7 +148,7 @@ def count_unknown_rows(split: "EncodedSplit", tokenizer: Any) -> int:
 
 def unknown_rows_warning(count: int) -> str:
     """Return the warning about rows without a known word."""
-    return f"{count} row(s) hold no word that the model knows: their predictions mean nothing"
+    return f"{count} row(s) have no word of the model's vocabulary: their predictions are meaningless"
 
 
 def _count_words(split: "EncodedSplit", tokenizer: Any) -> "NDArray[np.int64]":

@@ -38,9 +38,9 @@ NO_LABEL = "it has no label"
 
 BINARY = 2
 SURELY_CLASSES = 20
-"""So many distinct labels are no free text, even in few rows."""
+"""Distinct labels up to which a column is never taken for free text."""
 MAX_DISTINCT = 0.5
-"""A column of classes has at most so many distinct labels per row."""
+"""Maximum distinct labels per row of a column of classes."""
 
 NULL_MARKERS = frozenset(
     r"""- -- --- _ ? ?? . n/a na #n/a <na> n.a. nan null <null> none nil \n unsup unlabeled unlabelled missing undefined
@@ -86,7 +86,7 @@ def read_user_labels(dataset: datasets.Dataset, column: str, origin: str) -> Use
         if problem is None and isinstance(value, float) and value in (float("inf"), -float("inf")):
             problem = f"label {value} is not a finite number"
         if problem is None and names and value not in (UNLABELLED, *range(len(names))):
-            problem = f"label {value} is the number of no class, and {len(names)} classes have a name"
+            problem = f"label {value} is not a class number, and {len(names)} classes have a name"
         if problem is None:
             values[index] = value
         else:
@@ -159,12 +159,12 @@ def _named_like(named: UserLabels, labels: UserLabels) -> UserLabels:
         return labels
     numbered = ", ".join(f"{number} = {name}" for number, name in enumerate(named.names))
     if are_names or not are_numbers:
-        problem = "which can be their names or their numbers" if are_names else "which are not all numbers of those"
+        problem = "which may be names or numbers" if are_names else "which are not all class numbers"
         raise AlignAttnError(
             f"{named.origin} names its classes ({numbered}), and {labels.origin} has the labels {listed}, {problem}: "
             "write the names in both"
         )
-    print(f"{labels.origin}: its label numbers are read by the names of {named.origin}: {numbered}", file=sys.stderr)
+    print(f"{labels.origin}: its label numbers get the names of {named.origin}: {numbered}", file=sys.stderr)
     by_name = {
         index: UNLABELLED if value == UNLABELLED else named.names[int(value)] for index, value in labels.labels.items()
     }

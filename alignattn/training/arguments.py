@@ -13,7 +13,7 @@ from alignattn.utils.option import OPTION, Option
 from alignattn.utils.options import Options, check_together, options_of
 
 GROUPS = (AlignmentTrainingOptions, *(method.options for method in METHODS if not method.predicts))
-"""The options that change a training."""
+"""The options of alignattn that change training."""
 
 BEST = Option(name="load_best_model_at_end", types=(bool,), default=False)
 """An option of transformers that a method may exclude."""

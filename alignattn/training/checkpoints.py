@@ -25,7 +25,7 @@ _WRITTEN = (
     *("*.model", "chat_template.jinja"),
     *("pytorch_model_fsdp*", "optimizer_*", "global_step*", "zero_to_fp32.py", "latest"),
 )
-"""The files that a Trainer, a model and a tokenizer write to a checkpoint."""
+"""Files that a Trainer, a model and a tokenizer write to a checkpoint."""
 
 
 def last_whole_checkpoint(output_dir: str | Path) -> Path | None:

@@ -42,7 +42,7 @@ def shard_slots(model: M, **options: Any) -> M:
 
     if any(isinstance(own, DTensor) for own in [*alignment_parameters(model), *function_parameters(model)]):
         raise AlignAttnError(
-            f"the slots of this {type(model).__name__} are sharded already: call alignattn.shard_slots before "
+            f"the slots of this {type(model).__name__} are already sharded: call alignattn.shard_slots before "
             "fully_shard"
         )
     for module in list(model.modules()):

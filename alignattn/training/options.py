@@ -6,9 +6,9 @@ from alignattn.utils.option import option
 from alignattn.utils.options import Options
 
 ALIGNMENT_LEARNING_RATE = 1e-3
-"""Adversaries and navigators are new networks: at the learning rate of a pretrained model they stay at chance."""
+"""Learning rate of adversaries and navigators, new networks that stay at chance at a pretrained model's rate."""
 
-L2_HELP = "Adds half of it times the squared weights to the loss, as Adam's weight decay (Kingma & Ba 2015)."
+L2_HELP = "L2 penalty in the loss, as Adam's weight decay (Kingma & Ba 2015)."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,9 @@ class AlignmentTrainingOptions(Options):
 
     heading = "alignment"
 
-    alignment_learning_rate: float = option(ALIGNMENT_LEARNING_RATE, "Learning rate of its networks.", above=0)
+    alignment_learning_rate: float = option(
+        ALIGNMENT_LEARNING_RATE, "Learning rate of the alignment's networks.", above=0
+    )
     slot_learning_rate: float | None = option(None, "Learning rate of slots (default: the model's).", above=0)
     alignment_warmup_ratio: float = option(0.0, "Share of steps over which λ rises.", low=0, high=1)
     l2_penalty: float = option(0.0, L2_HELP, low=0, group="training", rare=True)

@@ -11,7 +11,7 @@ from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.training.options import ALIGNMENT_LEARNING_RATE
 
 WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
-"""Names of parameters that do not decay, as in `transformers.Trainer`."""
+"""Names of parameters without weight decay, as in `transformers.Trainer`."""
 
 
 def parameter_groups(

@@ -25,7 +25,7 @@ PositiveCount = Annotated[int, Ge(1), Le(MAX_COUNT)]
 Nothing = Annotated[dict[str, Any], MaxLen(0)]
 
 _WHOLE: dict[str, Any] = {"extra": "forbid"}
-"""For pydantic: unknown names are refused."""
+"""pydantic's setting that refuses unknown names."""
 
 
 A = TypeVar("A")

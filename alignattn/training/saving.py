@@ -21,19 +21,19 @@ else:
     _Trainer = object
 
 TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
-"""Words of `torch.save`'s errors when the disk is full; they do not mention the disk."""
+"""Parts of `torch.save`'s errors on a full disk, which do not mention the disk."""
 
 TORN_WEIGHTS = re.compile(r".*/\.tmp[A-Za-z0-9]{6}")
-"""The names under which safetensors writes a file before it is complete."""
+"""Names of the temporary files of safetensors."""
 
 LOWER = (
     "lower --learning_rate, or with an alignment --alignment_learning_rate or its weight; earlier checkpoints are "
     "untouched"
 )
-"""What a user can do when a training diverges."""
+"""Advice for a training that diverges."""
 
 ADAM_MOMENTS = 2
-"""Adam's states of each parameter, each of the parameter's size."""
+"""Number of Adam's states per parameter."""
 
 ADAMS = ("adamw_torch", "adamw_torch_fused")
 
@@ -138,4 +138,4 @@ def check_finite_weights(model: nn.Module, step: int) -> None:
     """
     for name, parameter in model.named_parameters():
         if not parameter.detach().isfinite().all():
-            raise AlignAttnError(f"the weights are no longer finite (step {step}, {name}) and are not saved: {LOWER}")
+            raise AlignAttnError(f"the weights are not finite (step {step}, {name}) and are not saved: {LOWER}")

@@ -102,8 +102,8 @@ class AlignmentMixin(SavingMixin):
         changes_function = any(patch.config.changes_function for patch in patches)
         if self.args.load_best_model_at_end and loads_by_itself and changes_function:
             raise AlignAttnError(
-                f"load_best_model_at_end: {type(self).__name__} loads checkpoints as plain transformers does, which "
-                "cannot load one whose score, normalizer or value is ours: leave it out, or patch an alignment alone"
+                f"load_best_model_at_end: {type(self).__name__} loads checkpoints with plain transformers, which "
+                "cannot load a patched score, normalizer or value: leave it out, or patch an alignment alone"
             )
 
     def _chosen_methods(self) -> list[TrainingMethod]:
@@ -113,7 +113,7 @@ class AlignmentMixin(SavingMixin):
                 refuse_data_parallel(self.args, method.label)
             if method.needs_whole_weights and (self.is_deepspeed_enabled or self.is_fsdp_enabled):
                 raise AlignAttnError(
-                    f"{method.switch} needs whole weights, which DeepSpeed and FSDP keep in parts: leave it out"
+                    f"{method.switch} needs whole weights, which DeepSpeed and FSDP shard: leave it out"
                 )
         return [method(self.args, self._model) for method in chosen]
 
@@ -121,7 +121,7 @@ class AlignmentMixin(SavingMixin):
         """Refuse a basis that could not be folded at the end, because of adapters or of sharded weights."""
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
             raise AlignAttnError(
-                "gradient_scope 'basis' is folded into the projections, which DeepSpeed and FSDP keep in parts: take "
+                "gradient_scope 'basis' is folded into the projections, which DeepSpeed and FSDP shard: choose "
                 "another scope, or balance the finished model with `alignattn balance`"
             )
         check_foldable(self._model)

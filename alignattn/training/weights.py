@@ -11,7 +11,7 @@ IGNORED_LABEL = -100
 """The label of tokens that a loss ignores, in PyTorch and transformers."""
 
 PACKED_BOUNDS = "cu_seq_lens_q"
-"""The key of the bounds of a packed batch's samples, `[samples + 1]`, as in `DataCollatorWithFlattening`."""
+"""Key of the sample bounds of a packed batch, `[samples + 1]`, as in `DataCollatorWithFlattening`."""
 
 
 @dataclass(frozen=True)

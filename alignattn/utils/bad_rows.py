@@ -43,7 +43,7 @@ def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, sk
             f"{origin}, row {first.row}: {first.problem} ({len(bad)} bad of {num_rows} rows); correct it{advice}"
         )
     if len(bad) == num_rows:
-        raise AlignAttnError(f"{origin} has no good row, the first: {first.problem}; correct it")
+        raise AlignAttnError(f"{origin} has no usable row; the first: {first.problem}; correct it")
     return bad
 
 

@@ -25,7 +25,7 @@ SIGNATURES: Mapping[bytes, str] = {
     b"\xff\xfe": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
     b"\xfe\xff": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
 }
-"""What a file that cannot be decoded as text is, by its first bytes."""
+"""The format of a file that is not text, by its first bytes."""
 
 _NUL_SHARE = 0.25
 """Share of NUL characters in the first line that marks UTF-16 read byte by byte."""
@@ -47,7 +47,7 @@ COMPRESSIONS: Mapping[str, Callable[[Path], Any]] = {
 """The opener of a compressed file, by suffix."""
 
 BROKEN = (EOFError, zlib.error, lzma.LZMAError)
-"""What broken compression raises, besides OSError and ValueError."""
+"""Errors of damaged compressed files, besides OSError and ValueError."""
 
 
 def plain_suffix(path: str | Path) -> str:
@@ -102,6 +102,6 @@ def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool]:
     first_line = text.partition("\n")[0]
     if encoding is None and first_line.count("\0") > _NUL_SHARE * len(first_line):
         raise AlignAttnError(
-            f"{path} holds NUL at every other character, as text in UTF-16 does: give --encoding utf-16-le or utf-16-be"
+            f"{path} has NUL at every other character, so it is UTF-16: give --encoding utf-16-le or utf-16-be"
         )
     return text.removeprefix(BYTE_ORDER_MARK), is_decoded

@@ -11,7 +11,7 @@ from typing import Any
 MEGABYTE = 1e6
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Error numbers of a full disk or quota."""
+"""Error numbers of a full disk or an exceeded quota."""
 
 LEAST_ALIKE = 0.6
 """Similarity, from 0 to 1, above which difflib suggests a word."""
@@ -19,13 +19,10 @@ LEAST_ALIKE = 0.6
 _LISTED_NAMES = 10
 _SHOWN_CHARACTERS = 40
 _MESSAGE_START, _MESSAGE_END = 1000, 400
-"""Characters kept of a long message: the mistake stands first, the advice last."""
+"""Characters kept from the start and the end of a long message."""
 
 
-OUT_OF_MEMORY = (
-    "out of memory: fewer rows at a time (--per_device_train_batch_size, --per_device_eval_batch_size) or shorter ones "
-    "(--max_length) take less"
-)
+OUT_OF_MEMORY = "out of memory: lower --per_device_train_batch_size, --per_device_eval_batch_size or --max_length"
 _OF_MEMORY = ("OutOfMemoryError", "MemoryError")
 _OF_THE_CPU = "can't allocate memory"
 

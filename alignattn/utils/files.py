@@ -15,7 +15,7 @@ import yaml
 from alignattn.utils.errors import AlignAttnError, one_line
 
 OWN_PREFIX = ".alignattn"
-"""Prefix of temporary files, locks and marks, which do not count as content of a folder."""
+"""Prefix of temporary files, locks and marks, which are not counted as a folder's content."""
 
 TEMPORARY_PREFIX = f"{OWN_PREFIX}-"
 
@@ -98,7 +98,7 @@ def cache_folder() -> Path:
 def check_file(path: Path, advice: str = "give another") -> None:
     """Refuse a path that is not a file; `advice` tells the user what to do."""
     if path.is_dir():
-        raise AlignAttnError(f"{path} is a folder and no file: {advice}")
+        raise AlignAttnError(f"{path} is a folder, not a file: {advice}")
     if not path.is_file():
         raise AlignAttnError(f"there is no file {path}: {advice}")
 

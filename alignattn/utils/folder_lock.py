@@ -74,7 +74,7 @@ def _acquired(folder: Path) -> tuple[FileLock, bool]:
             lock.acquire(timeout=0)
         except Timeout:
             if not said:
-                print(f"waiting for {folder}, which is written by {holder_of(path)}", file=sys.stderr)
+                print(f"waiting for {holder_of(path)}, which writes to {folder}", file=sys.stderr)
             said = True
             time.sleep(LOCK_POLL_SECONDS)
         except FileNotFoundError:

@@ -13,10 +13,10 @@ from alignattn.utils.errors import AlignAttnError, shown
 from alignattn.utils.places import Place, input_file, input_folder, output_file, output_folder
 
 REQUIRED: Any = MISSING
-"""The default of an option that must be given."""
+"""The default of a required option."""
 
 MAX_SEED = 2**32 - 1
-"""NumPy takes no larger one."""
+"""The largest seed of NumPy."""
 
 MAX_PROCESSES = 1024
 """Processes or threads of one kind: more is a typing error."""
@@ -24,17 +24,17 @@ MAX_PROCESSES = 1024
 BOOLEANS: Mapping[str, bool] = dict.fromkeys(("true", "yes", "t", "y", "1"), True) | dict.fromkeys(
     ("false", "no", "f", "n", "0"), False
 )
-"""The words for a yes or no."""
+"""The words for true and false."""
 
 PLACEHOLDERS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "", dict: "JSON"}
-"""What stands for a value of each type in the help."""
+"""Metavar of each type."""
 
 EXPECTED: Mapping[type[Any], str] = {int: "a whole number", float: "a number", bool: "true or false", dict: "JSON"}
-"""What a value of each type is, for messages."""
+"""Description of each type's values, for messages."""
 
 
 NAMED_VALUE = "NAME=X"
-"""Stands for a value by name in the help; a file and a command line may each give some of them."""
+"""Metavar of named values; a file and the command line may each set some of them."""
 
 
 def _like(**details: Any) -> tuple[tuple[str, Any], ...]:
@@ -50,10 +50,10 @@ InputDir = Annotated[str, _like(metavar="DIR", place=input_folder)]
 OutputFile = Annotated[str, _like(metavar="FILE", place=output_file)]
 OutputDir = Annotated[str, _like(metavar="DIR", place=output_folder)]
 NamedValue = Annotated[str, _like(metavar=NAMED_VALUE)]
-"""Types of values, with the range of a number, or what a text names: an option says more, or otherwise."""
+"""Types of values with the range of a number or the meaning of a text; an option can override both."""
 
 OPTION = "option"
-"""Key of an option's own description in the metadata of its field."""
+"""Key of an option in the metadata of its field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class Option:
         if not values and self.default != ():
             raise AlignAttnError(f"{self.label} is an empty list: give a value, or leave it out")
         if self.distinct and len(set(values)) < len(values):
-            raise AlignAttnError(f"{self.label} {' '.join(map(str, values))} names a {self.distinct} twice")
+            raise AlignAttnError(f"{self.label} {' '.join(map(str, values))} contains a {self.distinct} twice")
         return values
 
     def check_place(self, value: Any) -> None:
@@ -171,7 +171,7 @@ class Option:
             )
         converted = self._converted(value)
         if isinstance(converted, str) and not _is_writable(converted):
-            raise AlignAttnError(f"{self.label} {shown(value)} holds a character that no file can hold: leave it out")
+            raise AlignAttnError(f"{self.label} {shown(value)} contains an invalid character: leave it out")
         if self.choices and converted not in self.choices:
             choices = ", ".join(map(str, self.choices))
             raise AlignAttnError(f"{self.label} {shown(value)}: choose one of {choices}")

@@ -29,10 +29,10 @@ from alignattn.utils.option import OPTION, REQUIRED, Option, option
 __all__ = ["REQUIRED", "Option", "Options", "option", "options_of", "other_options", "resolve", "values_of"]
 
 OTHERS = "others"
-"""Key, in the metadata of a field, of the options that another library declares."""
+"""Metadata key of a field whose options another library declares."""
 
 SLIP = 0.8
-"""How alike two names are, from 0 to 1, for one to be suggested for the other."""
+"""Minimum similarity, from 0 to 1, of a suggested name."""
 
 S = TypeVar("S", bound="Options")
 T = TypeVar("T")
@@ -70,13 +70,13 @@ class Options:
     """Base of dataclasses of options: each object's values are of their types and in their ranges."""
 
     heading: ClassVar[str] = "options"
-    """Of its own options in the help, not of those of its bases and groups."""
+    """Heading in the help of a dataclass's own options."""
 
     all_rare: ClassVar[bool] = False
-    """Whether its own options are shown by `--help-all` alone."""
+    """Whether only `--help-all` shows its own options."""
 
     hidden: ClassVar[Collection[str]] = ()
-    """Options of its groups or bases that it does not take."""
+    """Options of its groups or bases that it leaves out."""
 
     def __post_init__(self) -> None:
         for known in _own_options(type(self)):

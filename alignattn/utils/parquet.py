@@ -12,7 +12,7 @@ READ_BYTES = 2**16
 """Buffer size for reading a column."""
 
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
-"""What pyarrow raises on a damaged file."""
+"""Errors of pyarrow on a damaged file."""
 
 
 def read_parquet(path: Path, advice: str = "correct the file", **options: Any) -> pa.Table:
@@ -49,7 +49,7 @@ def check_parquet(path: Path) -> tuple[int, dict[str, dict[int, str]]]:
         with open_parquet(path) as file:
             names = file.schema_arrow.names
             if len(set(names)) < len(names):
-                raise AlignAttnError(f"{path} names a column twice: {', '.join(names)}; rename one")
+                raise AlignAttnError(f"{path} has duplicate columns: {', '.join(names)}; rename one")
             for batch in file.iter_batches():
                 _, found = without_bad_texts(pa.Table.from_batches([batch]))
                 for name, bad in found.items():
@@ -79,7 +79,7 @@ def without_bad_texts(table: pa.Table) -> tuple[pa.Table, dict[str, dict[int, st
             continue
         column = pa.chunked_array([column.combine_chunks()]) if column.num_chunks != 1 else column
         problems[name] = {
-            index: f"column {name!r} is no valid UTF-8"
+            index: f"column {name!r} is not valid UTF-8"
             for index in range(len(column))
             if not _is_valid(column.chunk(0).slice(index, 1))
         }

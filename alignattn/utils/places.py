@@ -10,7 +10,7 @@ from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_file
 
 Place = Callable[[str, str], None]
-"""Of an option's label and one of its values."""
+"""A function of an option's label and a value."""
 
 
 def input_file(label: str, value: str) -> None:
@@ -34,7 +34,7 @@ def input_file_like(pattern: str) -> Place:
     def place(label: str, value: str) -> None:
         files = sorted(Path(value).glob(f"**/{pattern}")) if Path(value).is_dir() else []
         if files:
-            raise AlignAttnError(f"{value} is a folder and no file: give {label} a file in it, such as {files[0]}")
+            raise AlignAttnError(f"{value} is a folder: give a file, such as {files[0]}, to {label}")
         input_file(label, value)
 
     return place
@@ -50,7 +50,7 @@ def input_folder(label: str, value: str) -> None:
     """Refuse a folder to read that is not there."""
     path = Path(value)
     if not path.is_dir():
-        problem = f"{value} is a file and no folder" if path.exists() else f"there is no folder {value}"
+        problem = f"{value} is a file, not a folder" if path.exists() else f"there is no folder {value}"
         raise AlignAttnError(f"{problem}: give another to {label}")
 
 

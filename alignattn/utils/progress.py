@@ -8,7 +8,7 @@ from typing import TextIO, TypeVar
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 LOG_SECONDS = 30.0
-"""Time between two lines of a log; shorter work logs nothing."""
+"""Seconds between two log lines; shorter work logs nothing."""
 
 T = TypeVar("T")
 

@@ -11,13 +11,13 @@ from typing import Any
 from alignattn.utils.errors import AlignAttnError, check_installed, one_line
 
 SECONDS_TO_ANSWER = 20.0
-"""Time limit of `ray status`, its start included."""
+"""Time limit of `ray status`, in seconds, including its start."""
 
 CLIENT_SCHEME, NEWEST = "ray://", "auto"
-"""Addresses that Ray itself finds or gives up within half a minute."""
+"""Addresses that Ray resolves itself, or rejects within half a minute."""
 
 GPU_PARTS = 10_000
-"""Ray counts resources in ten-thousandths and refuses finer shares."""
+"""Smallest share of a resource in Ray is one in this many."""
 
 ROUNDING = 1e-6
 """Tolerance for a product that should be a whole number."""

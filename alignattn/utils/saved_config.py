@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 LOADING_HINT = "load_with_alignattn_from_pretrained"
-"""The attention implementation that such a config names. There is none of this name: plain transformers refuses the
-checkpoint, where it would run it with soft attention, silently if the slots have no parameters."""
+"""The attention implementation in the config of a patched model.
+
+No implementation has this name, so plain transformers refuses the checkpoint instead of silently running it with soft
+attention.
+"""
 
 TYPE_SUFFIX = f"_{LOADING_HINT}"
-"""What such a config adds to its model type."""
+"""Suffix of the model type in such a config."""
 
 HIDDEN_FIELD = "alignattn_hides"
 """Field of such a config: the value that the field with the hint has."""

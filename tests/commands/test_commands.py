@@ -363,7 +363,7 @@ def test_values_of_a_program_go_the_same_way_as_words():
         ("balance --model transformer --task mrpc --output_dir o", "--model transformer"),
         ("predict --task mrpc", "--task is an option of finetune, robustness,"),
         ("domain-shift --task mrpc", "--task is an option of finetune, robustness,"),
-        ("inspect --model minilm --validation_file .", ". is a folder and no file: give another to --validation_file"),
+        ("inspect --model minilm --validation_file .", ". is a folder, not a file: give another to --validation_file"),
     ],
 )
 def test_an_answer_says_what_to_do(words: str, answer: str, capsys):
@@ -383,7 +383,7 @@ def test_of_a_folder_the_file_in_it_is_named(command: str, files: list[str], lab
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     assert main([*command.split(), str(tmp_path)]) == 2
-    said = f"{tmp_path} is a folder and no file: give {label} a file in it, such as {tmp_path / files[-1]}\n"
+    said = f"{tmp_path} is a folder: give a file, such as {tmp_path / files[-1]}, to {label}\n"
     assert capsys.readouterr().err.endswith(said)
 
 
@@ -406,7 +406,7 @@ def test_memory_that_is_not_there_is_one_line(monkeypatch, capsys):
     )
     assert main(["finetune"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("alignattn: out of memory: fewer rows at a time (--per_device_train_batch_size")
+    assert line.startswith("alignattn: out of memory: lower --per_device_train_batch_size")
 
 
 def draws(command: Command) -> bool:

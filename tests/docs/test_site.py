@@ -38,7 +38,7 @@ def test_ranges_choices_and_defaults_are_told(site):
         in page
     )
     assert "| `--fit_on SPLIT` | Fit a temperature on half of it; report the other half. |  |" in page
-    assert "| `--skip_bad_rows` | Skip bad rows, and list them. | `false` |" in page
+    assert "| `--skip_bad_rows` | Skip and list bad rows. | `false` |" in page
     assert "| `PREDICTIONS …` | Parquet files of predictions. | must be given |" in page
 
 

@@ -327,7 +327,7 @@ def test_an_early_look_has_an_interval_and_no_test():
     assert early.interval is not None
     half = 0.1 / np.sqrt(3) * stats.t.ppf(0.975, 2)
     assert early.interval.high == pytest.approx(0.2 + half)
-    assert "none before all 30 are there" in early.test
+    assert "none until all 30 are finished" in early.test
 
 
 # --- mistakes
@@ -357,7 +357,7 @@ def test_values_that_cannot_be_compared(values: list[float], baseline: list[floa
         ([(zeros_and_ones(4), zeros_and_ones(5))], "runs on 4 and on 5 examples"),
         ([(zeros_and_ones(4), zeros_and_ones(4, label=1))], "example 0 is 0 in one and 1 in another"),
         ([(zeros_and_ones(4), example_scores("f1", [0] * 4, [0] * 4))], "different measures"),
-        ([(zeros_and_ones(4), zeros_and_ones(4))] * 2, "of 2 seed\\(s\\), the values of 1"),
+        ([(zeros_and_ones(4), zeros_and_ones(4))] * 2, "have 2 seed\\(s\\) and the values 1"),
         (
             [(zeros_and_ones(4), example_scores("accuracy", [0] * 4, [0, 0, 0, 1]))],
             "give 0.7500 and its results 1.0000",
@@ -378,7 +378,7 @@ def test_examples_that_cannot_be_paired(pairs: PairedScores, message: str) -> No
         (lambda: example_scores("accuracy", [], []), "at least 1"),
         (lambda: example_scores("spearmanr", [0.0, 1.0], [0.0, np.nan]), "NaN"),
         (lambda: mean_scores([0, 1], [0.0, np.inf]), "infinity"),
-        (lambda: ratio_scores([0, 1], [0, 0], [0, 0]), "a share of nothing"),
+        (lambda: ratio_scores([0, 1], [0, 0], [0, 0]), "denominators are all 0"),
         (lambda: calibration_scores([[0.5, 0.4]], [0]), "sum"),
         (lambda: compare_scores([(zeros_and_ones(4), zeros_and_ones(4))], resamples=0), "resamples 0"),
     ],

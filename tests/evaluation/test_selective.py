@@ -105,7 +105,7 @@ def test_classwise_error_is_the_mean_of_the_classes_own():
 
 @pytest.mark.parametrize("sides", [(np.zeros((0, 2)), np.full((1, 2), 0.5)), (np.zeros(3), np.zeros(3))])
 def test_no_rows_are_refused(sides):
-    with pytest.raises(AlignAttnError, match="at least one row a side"):
+    with pytest.raises(AlignAttnError, match="at least one row per side"):
         shift_auroc(*sides)
 
 

@@ -46,7 +46,7 @@ def test_a_checkpoint_with_a_config_that_is_none(words, damage, here, capsys):
 
 
 OTHERS = {
-    "of another run": (("--learning_rate", "0.5"), "checkpoint-3 is of another run (it differs in learning_rate)"),
+    "of another run": (("--learning_rate", "0.5"), "checkpoint-3 is of another run (different: learning_rate)"),
     "of another model": (
         ("--attention", "aa-ct"),
         "is a checkpoint of another model (its config differs in",

@@ -85,7 +85,7 @@ def test_a_run_that_names_its_plain_twin_says_how_far_its_function_is_from_it(wo
     assert result_of(tmp_path / "again")["twin"]["attention"] == pytest.approx(0, abs=1e-6)
     capsys.readouterr()
     for more, culprit in {
-        ("--seed", "3"): "seed-3 is no finished run",
+        ("--seed", "3"): "seed-3 is not a finished run",
         ("--seed", "2", "--plain_twin", str(tmp_path / "plain/seed-1")): "the seed 1 and this run 2",
         ("--seed", "2", "--plain_twin", str(tmp_path / "aligned")): "is a run of aa-moments",
         ("--seed", "2", "--plain_twin", str(tmp_path)): "no finished run",
@@ -207,7 +207,7 @@ def test_models_and_data_of_the_hub_are_named_as_the_hub_names_them():
         "| validation_matched | 32 | 81.25 |",
         "| alignment A | `ot` (epsilon=0.05) |",
         "| layers | 0, 2 |",
-        "| gradient scope | `all`: the alignment loss also moves the layers below |",
+        "| gradient scope | `all`: the alignment loss also updates the layers below |",
         "| max_length | 128 |",
         "| seed | 7 |",
         "| runtime | 12 s |",
@@ -287,7 +287,7 @@ def test_a_card_that_the_user_changed_stays_and_one_of_a_torn_run_is_renewed(wor
     (folder / "results.json").unlink()
     (folder / "README.md").write_text(written.replace("# ", "# My own ", 1))
     assert main(words) == 0
-    assert f"{folder / 'README.md'} is not as alignattn writes it: it stays as it is" in capsys.readouterr().err
+    assert f"{folder / 'README.md'} was changed by a user" in capsys.readouterr().err
     assert "# My own " in (folder / "README.md").read_text()
 
 
@@ -358,7 +358,7 @@ def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made
     stand_in_hub.refuse_uploads = True
     assert main(pushing(words_of_run, folder, "--hub_strategy", "end")) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert line.startswith(f"alignattn: {folder} holds the finished run, which could not be pushed: 403 Forbidden: you")
+    assert line.startswith(f"alignattn: {folder} has the finished run, but the push failed: 403 Forbidden: you")
     kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert "results.json" in kept
 
@@ -441,5 +441,5 @@ def test_a_hub_out_of_reach_is_one_line_before_anything_is_trained(words_of_run,
 def test_several_seeds_are_not_pushed_to_one_repository(words_of_run, tmp_path, capsys):
     assert main(pushing(words_of_run, tmp_path / "runs", "--seeds", "1", "2")) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "--push_to_hub: 2 seeds are as many models, and a repository holds one" in line
+    assert "--push_to_hub: 2 seeds make as many models, and a repository holds one" in line
     assert not (tmp_path / "runs").exists()

@@ -25,7 +25,7 @@ from alignattn.tasks.task_types import processor_for
 from alignattn.tasks.truncation import TruncatedRows, count_unknown_rows, truncated_rows, unknown_share
 
 KNOWN, HALF, STRANGE = "the cat sees", "the zebra", "okapi zebra"
-TOLD = "1 row(s) hold no word that the model knows"
+TOLD = "1 row(s) have no word of the model's vocabulary"
 
 
 @pytest.fixture
@@ -147,7 +147,9 @@ def test_unknown_words_are_counted_by_word_and_by_row():
     assert count_unknown_rows(split, tokenizer) == 1
 
 
-@pytest.mark.parametrize(("dev", "said"), [(HALF, "validation: 50.0 % of the words are unknown"), (KNOWN, "")])
+@pytest.mark.parametrize(
+    ("dev", "said"), [(HALF, "validation: 50.0 % of the words are not in the model's vocabulary"), (KNOWN, "")]
+)
 def test_a_run_and_its_predictions_say_it(dev, said, tmp_path, capsys, caplog):
     for name, text in (("train", KNOWN), ("dev", dev)):
         (tmp_path / f"{name}.csv").write_text(f"text,label\n{text},a\n{text},b\n")

@@ -93,7 +93,7 @@ def test_a_task_that_has_changed_since_is_another_runs(words: list[str], definit
     definition.write_text(OWN.replace('["no", "yes"]', '["yes", "no"]'))
     capsys.readouterr()
     assert main(words) == 2
-    assert f"holds a run of {definition} as it was before: give another --output_dir" in capsys.readouterr().err
+    assert f"holds a run of an earlier definition of {definition}: give another --output_dir" in capsys.readouterr().err
     definition.write_text(OWN)
     assert main(words) == 0
 
@@ -157,5 +157,5 @@ def test_files_of_a_task_of_ones_own_are_told_apart_by_their_content(tmp_path: P
     check_same_data(options, tmp_path / "run")
     with (examples / "more-messages.tsv").open("a") as file:
         file.write("one more\tpraise\n")
-    with pytest.raises(AlignAttnError, match=r"\(of --task: .*more-messages.tsv holds other content than then\)"):
+    with pytest.raises(AlignAttnError, match=r"\(--task: .*more-messages.tsv has changed\)"):
         check_same_data(options, tmp_path / "run")

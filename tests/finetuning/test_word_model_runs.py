@@ -94,7 +94,7 @@ def test_a_run_with_query_value_interaction_predicts_what_it_wrote_and_resumes_b
 def test_a_broken_line_of_the_embeddings_is_named(run, vectors: Path, capsys) -> None:
     assert run("--model", "da", "--embeddings", str(vectors)) == 2
     error = capsys.readouterr().err.splitlines()[-1]  # after the bar of the reading
-    assert f"{vectors}, line 3: the vector of 'man' holds something that is no number" in error
+    assert f"{vectors}, line 3: the vector of 'man' has an entry that is not a number" in error
     assert "--skip_bad_rows" in error
 
 

@@ -31,7 +31,7 @@ def test_every_count_of_a_config_is_at_least_one(name):
             assert refusal(name, **{field: value}).startswith(f"{field} is {value!r} and must be a")
         checked_fields({field: getattr(config, field)}, type(config))
     for field in own & {*FIELDS_OF_THE_DATA}:
-        assert refusal(name, **{field: getattr(config, field)}) == f"{field} follows from the data: do not set it"
+        assert refusal(name, **{field: getattr(config, field)}) == f"the data determine {field}: leave it out"
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_every_count_of_a_config_is_at_least_one(name):
         ("lstm", {"dropout": False}, "dropout is False and must be a number from 0, below 1"),
         ("gat", {"negative_slope": float("inf")}, "negative_slope is inf and must be a finite number: correct it"),
         ("gat", {"negative_slope": "steep"}, "negative_slope is 'steep' and must be a finite number: correct it"),
-        ("han", {"sentence_ends": [1, 2]}, "sentence_ends follows from the data: do not set it"),
-        ("transformer-crf", {"crf_tags": "BIO"}, "crf_tags follows from the data: do not set it"),
+        ("han", {"sentence_ends": [1, 2]}, "the data determine sentence_ends: leave it out"),
+        ("transformer-crf", {"crf_tags": "BIO"}, "the data determine crf_tags: leave it out"),
         ("memn2n", {"memroy_size": 3}, "MemN2NConfig has no field 'memroy_size' (did you mean 'memory_size'?)"),
         ("memn2n", {"train_embeddings": False}, "MemN2NConfig has no field 'train_embeddings'"),
         # It would take the place of what saves the model.
@@ -88,11 +88,11 @@ def test_weights_of_hard_attention_are_finite_and_of_hard_attention(name, field)
         assert checked_fields({field: value, "hard_attention": True}, config_class)[field] == value
     for beside in ({}, {"hard_attention": False}):
         assert refusal(name, **{field: 1.0}, **beside) == (
-            f"{field} does nothing without hard_attention=true: give that as well, or leave it out"
+            f"{field} has no effect without hard_attention=true: give both, or leave it out"
         )
 
 
 def test_states_are_heads_of_one_size():
     config = TransformerConfig(hidden_dim=6, num_attention_heads=4)
-    with pytest.raises(ValueError, match="hidden_dim 6 is no 4 heads of one size"):
+    with pytest.raises(ValueError, match="hidden_dim 6 is not divisible by num_heads 4"):
         TransformerForSequenceClassification(config)

@@ -206,7 +206,7 @@ def test_what_reads_the_basis_of_queries_and_keys_is_refused(inputs):
 
 
 def test_features_of_another_width_are_one_line(inputs):
-    with pytest.raises(AlignAttnError, match="the graph has 12 features a node, and the model reads 5"):
+    with pytest.raises(AlignAttnError, match="the graph has 12 features per node, and the model expects 5"):
         make_model(num_features=5)(**inputs)
 
 

@@ -156,8 +156,8 @@ def test_it_is_saved_and_loaded_with_its_slots(inputs, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "image", "message"),
     [
-        ({}, torch.zeros(3, BOXES, 2), "has not the 6 features a region"),
-        ({"width": 0, **PICTURES}, torch.zeros(3, BOXES, WIDTH), "is no picture"),
+        ({}, torch.zeros(3, BOXES, 2), "does not have the 6 features per region"),
+        ({"width": 0, **PICTURES}, torch.zeros(3, BOXES, WIDTH), "must be [B"),
     ],
     ids=["width", "picture"],
 )

@@ -210,7 +210,7 @@ def test_a_file_of_babi_is_read_and_its_mistakes_are_one_line(tmp_path):
         ("1 Mary moved.\n2 Where is Mary?\t\n", "line 2 of qa.txt has a question without an answer"),
         ("1 Mary moved.\n2 \thall\t1\n", "line 2 of qa.txt has a question without an answer"),
         ("1 Mary moved.\n2\thall\t1\n", "line 2 of qa.txt has a question without an answer"),
-        ("", "qa.txt holds no story"),
+        ("", "qa.txt has no story"),
     ]:
         with pytest.raises(AlignAttnError, match=message):
             read_babi(Path("qa.txt"), text)

@@ -203,6 +203,6 @@ def test_a_transformer_sees_words_beside_their_positions():
 
 
 def test_a_pair_is_refused_by_name(name):
-    said = f"--model {name} reads one text, and a row of task 'mrpc' has 2: take da, esim, co-attention, memn2n or an"
+    said = f"--model {name} reads one text, and task 'mrpc' has 2 per row: give da, esim, co-attention, memn2n or an"
     with pytest.raises(AlignAttnError, match=said):
         check_fits(ModelOptions(model=name), get_task("mrpc"))

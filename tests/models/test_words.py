@@ -135,7 +135,7 @@ BAD_LINES = {
     "bird 1 2": "expected a word and 3 numbers, found 3 fields",
     "": "found 0 fields",
     " 1 2 3": "found 3 fields",
-    "bird 1 x 3": "'bird' holds something that is no number",
+    "bird 1 x 3": "'bird' has an entry that is not a number",
     "bird 1 nan 3": "'bird' holds NaN or infinity",
     "bird 1 2 inf": "'bird' holds NaN or infinity",
     "bird 1 2 1e99": "'bird' holds NaN or infinity",
@@ -173,7 +173,7 @@ def test_files_that_hold_no_vectors_are_refused(tmp_path):
     with pytest.raises(AlignAttnError, match="there is no file"):
         read_embeddings(tmp_path / "absent.txt", {"cat"})
     for text in ("", "cat\ndog\n", "2 0\ncat\ndog\n"):
-        with pytest.raises(AlignAttnError, match="holds no word vectors"):
+        with pytest.raises(AlignAttnError, match="has no word vectors"):
             read_embeddings(write(tmp_path / "empty.txt", text), {"cat"})
 
 

@@ -78,7 +78,7 @@ class TestAttend:
     )
     def test_other_masks_are_refused(self, mask):
         query, key, value = torch.randn(3, 2, HEADS, 5, SIZE // HEADS)
-        with pytest.raises(AlignAttnError, match=r"no mask of attend: give bool, \[2, 5\] or"):
+        with pytest.raises(AlignAttnError, match=r"not a mask of attend: give bool, \[2, 5\] or"):
             alignattn.attend(OwnAttention(), query, key, value, mask)
 
 

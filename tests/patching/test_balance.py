@@ -368,8 +368,8 @@ REFUSED = {
     "disentangled": (lambda: tiny_model("deberta-v3"), "scores positions by its queries and keys"),
     "rotary": (lambda: tiny_model("modernbert"), "rotates queries and keys by position"),
     "normed": (NormedQueries, "does not attend with the query that its projection gives"),
-    "additive": (lambda: alignattn.patch(tiny_model("bert"), "additive"), "'additive' is no dot product"),
-    "bilinear": (lambda: alignattn.patch(tiny_model("bert"), "bilinear"), "'bilinear' is no dot product"),
+    "additive": (lambda: alignattn.patch(tiny_model("bert"), "additive"), "'additive' is not a dot product"),
+    "bilinear": (lambda: alignattn.patch(tiny_model("bert"), "bilinear"), "'bilinear' is not a dot product"),
     "qvi": (lambda: alignattn.patch(tiny_model("bert"), "qvi"), "'qvi' reads the queries"),
     "sum": (lambda: alignattn.patch(tiny_model("bert"), "sum"), "'sum' reads the queries"),
     "predictive": (

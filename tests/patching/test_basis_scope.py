@@ -137,7 +137,7 @@ def adapted():
 REFUSED = {
     "rotary": (lambda: tiny_model("modernbert"), {}, "rotates queries and keys by position"),
     "disentangled": (lambda: tiny_model("deberta-v3"), {}, "scores positions by its queries and keys"),
-    "additive": (lambda: tiny_model("bert"), {"score": "additive"}, "'additive' is no dot product"),
+    "additive": (lambda: tiny_model("bert"), {"score": "additive"}, "'additive' is not a dot product"),
     "qvi": (lambda: tiny_model("bert"), {"value": "qvi"}, "'qvi' reads the queries"),
     "predictive": (
         lambda: tiny_model("bert"),

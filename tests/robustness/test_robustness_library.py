@@ -274,7 +274,7 @@ def test_every_package_of_the_project_is_pinned_at_a_version_that_it_allows():
 @pytest.mark.parametrize("door", [library.check_textattack, library.load_textattack])
 def test_another_version_of_textattack_is_refused(door, monkeypatch):
     monkeypatch.setattr(library, "version", lambda name: "0.3.10")
-    with pytest.raises(AlignAttnError, match=r"TextAttack 0\.3\.10 is installed, and attacks are those of 0\.3\.11"):
+    with pytest.raises(AlignAttnError, match=r"TextAttack 0\.3\.10 is installed, and alignattn needs 0\.3\.11"):
         door()
 
 

@@ -55,7 +55,7 @@ def test_more_examples_go_on_with_those_there_are(tiny_checkpoint, tmp_path):
         run(tiny_checkpoint, at_once, shard, many)
         assert run_bytes(path) == run_bytes(at_once)
         assert 0 < len(before) < len(read_run(path).records)
-        with pytest.raises(AlignAttnError, match=f"is of {NUM_EXAMPLES} examples: ask for as many or more"):
+        with pytest.raises(AlignAttnError, match=f"has {NUM_EXAMPLES} examples, more than"):
             run(tiny_checkpoint, path, shard, few)
 
 
@@ -89,7 +89,7 @@ def test_two_processes_do_not_write_the_same_records(whole, tiny_checkpoint, tmp
         ({"seed": 8}, "seed 7 and 8"),
         ({"recipe": "bae"}, "recipe 'toy' and 'bae'"),
         ({"resources": {"words": "ten"}}, "resources"),
-        ({"run": "another", "model": "34cd"}, "run 'toy' and 'another'; name both runs in one call"),
+        ({"run": "another", "model": "34cd"}, "run 'toy' and 'another'; give both runs to one call"),
     ],
 )
 def test_a_run_of_other_settings_is_not_continued(whole, tiny_checkpoint, tmp_path, change, message):
@@ -112,7 +112,7 @@ def test_another_shard_other_rows_and_foreign_files_are_refused(whole, tiny_chec
     with pytest.raises(AlignAttnError, match="SHA-256 of the rows"):
         attack_rows(attack, AttackJob(rows, path, SETTINGS))
     path.write_text("{}\n" + path.read_text())
-    with pytest.raises(AlignAttnError, match=r"line 1 is no attacked example \(index: Field required\)"):
+    with pytest.raises(AlignAttnError, match=r"line 1 is not an attacked example \(index: Field required\)"):
         run(tiny_checkpoint, path)
     path.write_text("a file of something else, without a line end")
     header_path(path).unlink()

@@ -43,7 +43,7 @@ def test_a_merge_that_was_killed_is_repeated_and_one_that_was_not_left_as_it_is(
         assert merge(paths, out).records == whole.records
         assert run_bytes(out) == run_bytes(whole.path)
     drop_last_line(out)
-    with pytest.raises(AlignAttnError, match="differs from its merged shards"):
+    with pytest.raises(AlignAttnError, match="differs from the merged shards"):
         merge(paths, out)
 
 
@@ -70,10 +70,10 @@ def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint, tmp_
         merge([one], out)
     with pytest.raises(AlignAttnError, match=r"there are 1/2, 1/2"):
         merge([one, one], out)
-    with pytest.raises(AlignAttnError, match=r"one.jsonl is there, and differs from its merged shards"):
+    with pytest.raises(AlignAttnError, match=r"one.jsonl exists and differs from the merged shards"):
         merge([one, two], one)
     two.write_bytes(two.read_bytes()[:-1])
-    with pytest.raises(AlignAttnError, match="shard 2/2: start it again"):
+    with pytest.raises(AlignAttnError, match="shard 2/2: run its command again"):
         merge([one, two], out)
     with pytest.raises(AlignAttnError, match="nothing to merge"):
         merge([], out)

@@ -63,26 +63,30 @@ def test_a_task_has_its_folder_for_itself():
     ("old", "new", "mistake"),
     [
         ("text-classification", "texts", "unknown task type 'texts': choose one of text-classification, multi"),
-        ("metrics:", "metric:", "metric is no field of this task type (did you mean 'metrics'?)"),
-        ("  files:", "  file:", "sources.file is no field of this task type"),
+        ("metrics:", "metric:", "metric is not a field of this task type (did you mean 'metrics'?)"),
+        ("  files:", "  file:", "sources.file is not a field of this task type"),
         ("accuracy, f1", "accuracy, bleu", "metrics.1 should be 'accuracy', 'f1', 'macro_f1', 'matthews_correlation'"),
         ("[question, reply]", "question", "text_columns should be a valid list"),
-        ("[question, reply]", "[]", "text_columns must be one or two, not 0"),
-        ("reply]", "right]", "a column is named twice among question, right, right"),
-        ('["no", "yes"]', "[no, yes]", "labels.0 should be a valid string, in quotes where YAML reads another type"),
+        ("[question, reply]", "[]", "text_columns needs one or two columns, not 0"),
+        ("reply]", "right]", "duplicate column among question, right, right"),
+        (
+            '["no", "yes"]',
+            "[no, yes]",
+            "labels.0 should be a valid string, in quotes where YAML would read another type",
+        ),
         (
             '["no", "yes"]',
             "{no: 0, yes: 1}",
-            'labels should be a valid list, in the order of their numbers and without them: ["no", "yes"]',
+            'labels should be a valid list, as a list in the order of their numbers: ["no", "yes"]',
         ),
-        ('["no", "yes"]', "[a, b, a]", "labels must be two or more, none of them twice, or none for scores: a, b, a"),
+        ('["no", "yes"]', "[a, b, a]", "labels must be two or more different names, or none for scores: a, b, a"),
         ('["no", "yes"]', str([f"c{n}" for n in range(10_001)]), "labels are 10,001, and a task has at most 10,000"),
         ('["no", "yes"]', "[a, b, c]", "metrics f1 do not go with 3 labels"),
-        ("sources:", "label_range: [0, 5]\nsources:", "label_range is for scores"),
+        ("sources:", "label_range: [0, 5]\nsources:", "label_range needs a task without labels"),
         ("sources:", "max_length: 0\nsources:", "max_length 0 must be at least 1"),
-        ("sources:", "evaluation_splits: []\nsources:", "metrics and evaluation_splits must name one each at least"),
-        ("sources:", "evaluation_splits: [train]\nsources:", "and not the split train"),
-        ("validation: rows", "dev: rows", "sources.files names a split 'dev', and there are train, validation"),
+        ("sources:", "evaluation_splits: []\nsources:", "metrics and evaluation_splits need at least one entry"),
+        ("sources:", "evaluation_splits: [train]\nsources:", "without train"),
+        ("validation: rows", "dev: rows", "sources.files has an unknown split 'dev': choose from train, validation"),
         (OWN, "[" * 5000, "is nested too deeply"),
         (OWN, "a: [b", "is not YAML: while parsing a flow sequence"),
         (OWN, "a: 2026-13-45", "is not YAML: month must be in 1..12"),
@@ -106,10 +110,10 @@ def test_a_mistake_in_a_file_is_one_line(tmp_path, old, new, mistake):
     [
         ("kind: multiple-choice\ncontext_column: c\nending_columns: [a, b]\nlabels: [A, B, C]", "2 for 3 labels"),
         ("kind: multiple-choice\ncontext_column: c\nending_columns: [a]", "1 for 0 labels"),
-        ("kind: token-classification\ntokens_column: a\ntags_column: a", "must be two columns"),
-        ("kind: token-classification\nlabels: [O, O]", "a tag that stands once"),
-        ("kind: question-answering\nmetrics: [best_f1]", "set has_unanswerable: true"),
-        ("kind: question-answering\ncolumns: [a]", "columns is no field of this task type"),
+        ("kind: token-classification\ntokens_column: a\ntags_column: a", "must differ"),
+        ("kind: token-classification\nlabels: [O, O]", "must not repeat"),
+        ("kind: question-answering\nmetrics: [best_f1]", "need has_unanswerable: true"),
+        ("kind: question-answering\ncolumns: [a]", "columns is not a field of this task type"),
     ],
 )
 def test_every_task_type_says_what_is_wrong_with_its_fields(tmp_path, content, mistake):
@@ -122,7 +126,7 @@ def test_every_task_type_says_what_is_wrong_with_its_fields(tmp_path, content, m
 def test_all_mistakes_are_told_at_once(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("kind: text-classification\nlabel: y\nmetrics: accuracy")
-    with pytest.raises(AlignAttnError, match=r"metrics should be .*; text_columns is missing; label is no field"):
+    with pytest.raises(AlignAttnError, match=r"metrics should be .*; text_columns is missing; label is not a field"):
         read_definition(path)
 
 
@@ -186,5 +190,7 @@ def test_a_model_of_mnli_is_evaluated_on_the_diagnostics(tiny_checkpoint, tmp_pa
 
 
 def test_the_diagnostics_are_not_trained_on(tmp_path):
-    with pytest.raises(AlignAttnError, match="task 'ax' has no rows to train on: give those of mnli as --train_file"):
+    with pytest.raises(
+        AlignAttnError, match="task 'ax' has no training rows: give the training rows of mnli as --train_file"
+    ):
         load_rows(TASKS["ax"])

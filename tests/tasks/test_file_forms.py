@@ -84,7 +84,7 @@ def test_a_table_between_tabs_need_not_be_quoted(tmp_path, capsys):
     lines = ["text\ty", *("\t".join(row) for row in zip(*PLAIN_ROWS.values(), strict=True))]
     path.write_text("\n".join(lines) + "\n")
     assert read_file(path)[:] == PLAIN_ROWS
-    assert "double quotes are read as letters" in capsys.readouterr().err
+    assert "double quotes are read as text" in capsys.readouterr().err
 
 
 def test_quotes_that_swallow_lines_are_letters(tmp_path):

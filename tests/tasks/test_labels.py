@@ -245,7 +245,7 @@ def test_labels_that_are_no_labels_are_refused_with_their_row(tmp_path, label, i
         load_task_files(OWN, path, None) if is_declared and empty else load(path, skip=empty is None)
     message = str(caught.value)
     # A file without any good row names the first bad one.
-    assert ("row 2" in message and "--label_column" in message) if empty else "no good row" in message
+    assert ("row 2" in message and "--label_column" in message) if empty else "no usable row" in message
 
 
 def test_other_rows_stay_where_one_has_several_labels(tmp_path):

@@ -120,7 +120,7 @@ def test_rows_that_say_neither_are_one_line(tmp_path, line, part):
 
 @pytest.mark.parametrize(
     ("columns", "part"),
-    [(("comment", "rude"), "named twice"), (("rude", "rude"), "named twice"), (("a", "b"), "no column")],
+    [(("comment", "rude"), "duplicate column"), (("rude", "rude"), "duplicate column"), (("a", "b"), "no column")],
 )
 def test_columns_that_cannot_be_are_one_line(rows, columns, part):
     with pytest.raises(AlignAttnError, match=part):
@@ -136,7 +136,7 @@ def test_several_label_columns_are_of_texts(words, capsys):
 
 @pytest.mark.parametrize(
     ("change", "part"),
-    [({}, None), ({"label_columns": ["a"]}, "two or more"), ({"metrics": ["f1"]}, "metrics f1 are none of")],
+    [({}, None), ({"label_columns": ["a"]}, "two or more"), ({"metrics": ["f1"]}, "metrics f1 are not among")],
 )
 def test_a_task_of_several_labels_may_be_a_file(tmp_path, change, part):
     path = tmp_path / "comments.yaml"

@@ -306,7 +306,7 @@ def test_files_with_bad_rows_alone_are_refused(finetune, tmp_path, capsys):
     path = tmp_path / "own.csv"
     path.write_text("text,label\n,yes\n,no\n")
     assert finetune(path, "--text_columns", "text", "--skip_bad_rows") == 2
-    assert f"{path} has no good row, the first: column 'text' is empty" in capsys.readouterr().err
+    assert f"{path} has no usable row; the first: column 'text' is empty" in capsys.readouterr().err
 
 
 def test_label_smoothing_needs_classes(rows_file, finetune, capsys):
@@ -327,7 +327,7 @@ def test_what_takes_one_class_a_row_for_right_is_not_for_questions_with_several_
 @pytest.mark.parametrize("task", ["cora", "easyvqacaptions"])
 def test_rows_without_a_length_have_no_order_by_it(task):
     training = resolve(TrainingOptions, {"output_dir": "run", "train_sampling_strategy": "group_by_length"})
-    assert f"rows of task {task!r} are no sequences" in training.reason_unsupported(TASKS[task])
+    assert f"rows of task {task!r} are not sequences" in training.reason_unsupported(TASKS[task])
     assert not training.reason_unsupported(TASKS["mrpc"])
 
 
@@ -373,7 +373,7 @@ def test_a_class_number_is_never_taken_for_another_tag(finetune, tmp_path, capsy
     words = ("--tokens_column", "tokens", "--label_column", "ner_tags", "--max_length", "32")
     numbered = write_rows(tmp_path / "numbered.jsonl", [{"tokens": ["a", "cat"], "ner_tags": [0, 1]}])
     assert finetune(train, *words, "--validation_file", str(numbered)) == 2
-    assert "row 1: its tag 1, '0', is none of the training split's (O, B-ANIMAL)" in capsys.readouterr().err
+    assert "row 1: its tag 1, '0', is not in the training split (O, B-ANIMAL)" in capsys.readouterr().err
     many = [{"tokens": sentence(11), "ner_tags": list(range(11))} for _ in range(ROWS)]
     rows = load_task_files(TASKS["msra"], write_rows(tmp_path / "many.jsonl", many), None)
     assert rows.task.labels == tuple(str(number) for number in range(11))
@@ -399,7 +399,7 @@ def test_the_best_checkpoint_is_chosen_by_the_first_of_two_splits(tiny_checkpoin
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--tokens_column tokens --label_column tokens", "a column is named twice"),
+        ("--tokens_column tokens --label_column tokens", "duplicate column"),
         ("--tokens_column tokens --label_column ctx", "has no column 'ctx'"),
         ("--task squad --n_best_size 0", "--n_best_size 0 must be at least 1"),
         ("--task squad --metric_for_best_model best_f1 --max_length 32 --doc_stride 8", "'best_f1' is not measured"),

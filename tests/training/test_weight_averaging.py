@@ -83,7 +83,7 @@ def test_a_training_that_ends_before_any_step_counts_says_that_it_averaged_nothi
 
     args = arguments(tmp_path, weight_averaging="swa", swa_start=0.5, max_steps=4)
     trainer = AlignmentTrainer(model=tiny_model("bert"), args=args, train_dataset=TinyRows(), callbacks=[Stop()])
-    with pytest.warns(UserWarning, match="ended before the first step that counts"):
+    with pytest.warns(UserWarning, match="ended before the first averaged step"):
         trainer.train()
 
 
@@ -94,7 +94,7 @@ def test_a_checkpoint_without_the_average_or_with_another_models_is_refused(tmp_
     average = checkpoint / AVERAGE_FILE
     kept = average.read_bytes()
     average.unlink()
-    with pytest.raises(AlignAttnError, match="holds no average"):
+    with pytest.raises(AlignAttnError, match="has no averaged weights"):
         train(tiny_model("bert"), tmp_path, resume=str(checkpoint), weight_averaging="ema", **options)
     other = train(tiny_model("distilbert"), tmp_path / "other", weight_averaging="ema", **options)
     average.write_bytes((tmp_path / "other/checkpoint-1" / AVERAGE_FILE).read_bytes())

@@ -71,7 +71,7 @@ def test_a_yes_or_no_takes_a_value_or_none(words: str, expected: bool):
         ("a --rate 1", "--rate 1.0 must be above 0 and below 1"),
         ("a --rate nan", "--rate nan must be finite"),
         ("a --seeds 1 -1", "--seeds -1 must be at least 0"),
-        ("a --seeds 1 1", "--seeds 1 1 names a seed twice"),
+        ("a --seeds 1 1", "--seeds 1 1 contains a seed twice"),
         ("a --device tpu", "--device 'tpu': choose one of cpu, cuda"),
         ("a --devise cpu", "--devise: did you mean 'device'?"),
         ("a --fa", "unknown option --fa"),

@@ -111,7 +111,7 @@ class Normalizer(Slot, ABC):
     def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
         """Return the weights of scores `[E, H]`, the largest of each segment 0."""
         raise AlignAttnError(
-            f"normalizer {type(self).__name__} is not for edges of a graph: choose one of "
+            f"normalizer {type(self).__name__} does not support the edges of a graph: choose one of "
             f"{', '.join(choices_with('normalizer', 'has_edge_form'))}"
         )
 

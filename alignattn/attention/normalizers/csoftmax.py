@@ -137,8 +137,8 @@ class CSoftmax(Normalizer):
             return _csoftmax(scores, mask, self.bound)
         if earlier is None or earlier.spent is None:
             raise AlignAttnError(
-                "normalizer 'csoftmax': fertility is a budget over the steps of a decoder that attends a query at a "
-                "time (--model seq2seq-lstm), and this attention has none: give bound"
+                "normalizer 'csoftmax': fertility needs a decoder that attends with one query at a time (--model "
+                "seq2seq-lstm): give bound instead"
             )
         left = (self.fertility - earlier.spent.to(scores.dtype)).clamp(0, 1)
         return _csoftmax(scores, mask, left)

@@ -9,7 +9,7 @@ from alignattn.utils.command import Command
 from alignattn.utils.option import REQUIRED, Count, InputDir, InputFile, OutputDir, Seed, option
 from alignattn.utils.options import Options
 
-TASK_HELP = "One of `alignattn list tasks`: its training rows give the moments."
+TASK_HELP = "A task of `alignattn list tasks`; its training rows are used."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,19 +18,19 @@ class BalanceOptions(Options):
 
     model: str = option(REQUIRED, "Folder, Hub id or minilm; patched by alignattn or not.", place=model_name)
     task: str | None = option(None, TASK_HELP, metavar="TASK")
-    train_file: InputFile | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.")
-    text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
+    train_file: InputFile | None = option(None, f"Instead: a {TEXT_FILE} file, one text per line, or a table.")
+    text_columns: tuple[str, ...] | None = option(None, "One or two text columns of the table.")
     data_dir: InputDir | None = option(None, "Folder of the task's Parquet files (default: the Hub).")
     output_dir: OutputDir = option(REQUIRED, "Folder for the balanced model and its report.")
-    max_train_samples: Count = option(256, "First rows, which give the moments.")
-    held_back_samples: Count = option(64, "The rows after them, to measure the change on.")
+    max_train_samples: Count = option(256, "Rows that estimate the moments (the first ones).")
+    held_back_samples: Count = option(64, "Held-out rows (the next ones) that measure the change.")
     max_length: Count | None = option(None, "Maximum tokens per row (default: the run's own, or 128).")
     batch_size: Count = option(16, "Batch size.")
-    centre: bool = option(False, "Equalise the means only: one bias changes.")
+    centre: bool = option(False, "Equalise only the means, which changes one bias.")
     random_seed: Seed | None = option(
         None,
-        "As a control, a random A of the same condition instead.",
-        excludes={"centre": "it draws A, and equal means need none"},
+        "Control: a random A with the same eigenvalues.",
+        excludes={"centre": "the means alone need no matrix A"},
     )
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class BalanceOptions(Options):
 
 COMMAND = Command(
     "balance",
-    "equal means and covariances of a model's queries and keys in closed form, its function untouched",
+    "give queries and keys equal means and covariances without changing what the model computes",
     BalanceOptions,
     run="alignattn.commands.balance.command:balance_checkpoint",
     examples=(

@@ -30,7 +30,7 @@ from alignattn.utils.publishing import publishable
 REPORT_FILE = "balance.json"
 MODEL_FILE = "config.json"
 MAX_LENGTH = 128
-"""Tokens of a row of texts for a model that is no run."""
+"""Default maximum of tokens per row for a model that is not a run of alignattn."""
 
 
 def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
@@ -65,8 +65,8 @@ def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
             {"alignattn": alignattn.__version__, "settings": settings, **counts, **report.to_dict()},
         )
     print(
-        f"{report.describe()}\nrows of {data}: {len(moments)} for the moments, {len(measured)} held back\n"
-        f"written to {folder}"
+        f"{report.describe()}\nrows of {data}: {len(moments)} for the moments, {len(measured)} held out\nwritten "
+        f"to {folder}"
     )
     return report
 
@@ -95,8 +95,8 @@ def _class_of(name: str) -> type:
         capabilities = capabilities_of(str(fields["model_type"]).removeprefix(MODEL_TYPE_PREFIX))
         instead = ", or train it with `alignattn finetune --balance end`" if capabilities.has_heads else ""
         raise AlignAttnError(
-            f"{name!r} is a trained model of {fields['model_type']}, and only pretrained encoders can be balanced "
-            f"here: give such a one{instead}"
+            f"{name!r} is a trained {fields['model_type']} model, and this command balances only pretrained "
+            f"encoders: give one{instead}"
         )
     architectures = fields.get("architectures") or [""]
     own: type = getattr(transformers, architectures[0], AutoModel)

@@ -26,7 +26,7 @@ BARE_MODELS: Mapping[str, BareSize] = {
     "bare-minilm": BareSize(384, 6, 12),
     "bert-base": BareSize(768, 12, 12),
 }
-"""What is built with random weights: no download, and any length."""
+"""Models that are built with random weights: no download, any length."""
 
 SUMMARY_FILE = "benchmark.csv"
 REPEATS_FILE = "repeats.csv"
@@ -36,7 +36,7 @@ BENCHMARK_FILES = (SUMMARY_FILE, REPEATS_FILE, RATIOS_FILE, GROWTH_FILE)
 
 DEFAULT_SHAPES = ("16x128", "4x512")
 
-MODEL_HELP = f"Folder, Hub id, {', '.join(PACKAGED)}; or without weights {', '.join(BARE_MODELS)}."
+MODEL_HELP = f"Folder, Hub id or {', '.join(PACKAGED)}; random weights: {', '.join(BARE_MODELS)}."
 SHAPES_HELP = f"Batches (default: {' '.join(DEFAULT_SHAPES)}, or --lengths)."
 DROPOUT_HELP = "All dropouts (default: the model's). On a CPU, PyTorch forms n × n weights in training unless it is 0."
 
@@ -70,21 +70,23 @@ class BenchmarkOptions(Options):
 
     output_dir: OutputDir = option(REQUIRED, "Folder for the CSV files and pictures.")
     model: str = option("bare-minilm", MODEL_HELP, place=_model_name)
-    attentions: tuple[str, ...] = option(tuple(PRESETS), f"Presets or slots, beside {PLAIN_ATTENTION} (no patch).")
+    attentions: tuple[str, ...] = option(
+        tuple(PRESETS), f"Presets or slots to compare with {PLAIN_ATTENTION} (unpatched)."
+    )
     shapes: tuple[str, ...] | None = option(None, SHAPES_HELP, metavar="ROWSxTOKENS")
-    lengths: tuple[Count, ...] | None = option(None, "Lengths to draw the growth over, of --rows or --tokens.")
-    rows: Count | None = option(None, "Rows of a batch at each of --lengths (default: 1).", requires=("lengths",))
+    lengths: tuple[Count, ...] | None = option(None, "Sequence lengths of a scaling plot, with --rows or --tokens.")
+    rows: Count | None = option(None, "Rows per batch at each of --lengths (default: 1).", requires=("lengths",))
     tokens: Count | None = option(
         None,
-        "Instead of --rows: tokens of a batch at each of --lengths.",
+        "Instead of --rows: tokens per batch at each of --lengths.",
         requires=("lengths",),
-        excludes={"rows": "each says how large a batch is"},
+        excludes={"rows": "both set the batch size"},
     )
-    repeats: Count = option(20, "Timed steps of each attention.")
-    warmup: int = option(3, "Untimed steps before them; one at least.", low=0)
+    repeats: Count = option(20, "Timed steps per attention.")
+    warmup: int = option(3, "Warm-up steps that are not timed, at least 1.", low=0)
     device: str = option("cpu", "cpu or cuda.", choices=("cpu", "cuda"))
     dtype: str = option("float32", "float32, or bfloat16 under autocast.", choices=("float32", "bfloat16"))
-    compile: bool = option(False, "Run the model through torch.compile.")
+    compile: bool = option(False, "Compile the model with torch.compile.")
     dropout: float | None = option(None, DROPOUT_HELP, low=0, below=1)
     threads: Processes | None = option(None, "CPU threads (default: PyTorch's choice).")
     seed: Seed = option(42, "Seed of random weights, token ids and dropout.")
@@ -97,7 +99,7 @@ class BenchmarkOptions(Options):
             Shape.parse(shape)
         for length in self.lengths or ():
             if self.tokens is not None and length > self.tokens:
-                raise AlignAttnError(f"--lengths {length} is more than --tokens {self.tokens}")
+                raise AlignAttnError(f"--lengths {length} exceeds --tokens {self.tokens}")
 
     def measured_attentions(self) -> list[str]:
         """Return `soft` and the others as they were named, each once."""

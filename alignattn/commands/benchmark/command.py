@@ -50,7 +50,7 @@ INTERMEDIATE_FACTOR = 4
 MIN_POSITIONS = 512
 NUM_LABELS = 2
 IDLE_LOAD = 0.5
-"""Processes that may run beside the benchmark before it warns."""
+"""Other running processes above which the benchmark warns."""
 
 
 def growth_shapes(arguments: BenchmarkOptions) -> list[Shape]:
@@ -73,7 +73,7 @@ def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     the folder measures all of it anew, for times of two runs are not to be compared.
     """
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        raise AlignAttnError("--device cuda: PyTorch sees no CUDA GPU here: take --device cpu")
+        raise AlignAttnError("--device cuda: PyTorch finds no CUDA GPU: use --device cpu")
     folder, shapes = Path(arguments.output_dir), measured_shapes(arguments)
     check_free(folder, BENCHMARK_FILES)
     if arguments.threads is not None:
@@ -156,7 +156,7 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
     positions = getattr(config, "max_position_embeddings", length)
     if length > positions:
         raise AlignAttnError(
-            f"{length} tokens are more than the {positions} that {name!r} takes: take shorter shapes, or --model {bare}"
+            f"{length} tokens exceed the maximum of {name!r}, {positions}: give shorter --shapes, or --model {bare}"
         )
     loaded: dict[str, Any] = {"config": config, "with_slots": False, "ignore_mismatched_sizes": True}
     return load_checkpoint(name, AutoModelForSequenceClassification, choices=choices, **loaded)
@@ -204,7 +204,7 @@ def _warn_if_busy(conditions: Conditions) -> None:
     threads = conditions["threads"] if conditions["device"] == "cpu" else 1
     if load + threads > cores + IDLE_LOAD:
         print(
-            f"warning: this machine is busy (load average {load:.1f} on {cores} cores, "
-            f"and {threads} threads to come): times will scatter",
+            f"this machine is busy (load average {load:.1f} on {cores} cores, and the benchmark uses {threads} "
+            "threads): times will be noisy",
             file=sys.stderr,
         )

@@ -37,9 +37,7 @@ class BenchmarkReader(ResultReader):
         except (OSError, ValueError, LookupError) as error:
             raise AlignAttnError(f"{path} is damaged or of another version: move its folder away") from error
         if len(columns[["batch", "length"]].drop_duplicates()) > 1:
-            raise AlignAttnError(
-                "the benchmark measured several shapes, and a table has room for one: give one --shapes"
-            )
+            raise AlignAttnError("the benchmark measured several shapes, and a table shows one: give one --shapes")
         numbers: dict[str, dict[str, dict[str, Any]]] = {}
         for line in columns.to_dict("records"):
             numbers.setdefault(line["attention"], {})[line["phase"]] = {name: line[name] for name in NUMBERS}

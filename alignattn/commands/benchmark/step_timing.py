@@ -23,7 +23,7 @@ Phase = Literal["training", "evaluation"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 MIN_ROW = 0.25
-"""Length of a batch's shortest rows, as a share of its longest one's."""
+"""Length of the shortest rows of a batch, as a share of the longest."""
 
 MEMORY_METHODS = {"cpu": "allocations seen by torch.profiler", "cuda": "torch.cuda.max_memory_allocated"}
 
@@ -31,7 +31,7 @@ CUDA_GRAPHS_MODE = "reduce-overhead"
 """Of `torch.compile`."""
 
 GRAPHS_A_MODEL = 4
-"""Graphs of one model that `torch.compile` may hold in one measurement; past that, compiling has gone wrong."""
+"""Maximum graphs that `torch.compile` makes of one model; more mean that it recompiles at each step."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def measure(
                 subject.clear()
     except torch.OutOfMemoryError as error:
         raise AlignAttnError(
-            f"{shape} {phase} does not fit into the memory of {setting.device}: leave that shape out or take fewer rows"
+            f"{shape} {phase} does not fit into the memory of {setting.device}: leave that shape out, or use fewer rows"
         ) from error
     return measurement
 

@@ -24,7 +24,7 @@ from alignattn.utils.publishing import published_names
 from alignattn.utils.text_tables import render_table
 
 SEPARATORS = r"[^\w.]+"
-"""What a name of a split may have in it, and a file's has not."""
+"""Characters of a split's name that a file name should not contain."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ReportedSplit:
 
 CalibrationReport = tuple[ReportedSplit, EstimatesByState]
 ShiftsByName = Mapping[str, Mapping[str, Estimate]]
-"""Of each reported split by its name and by state: the AUROC of its rows' confidence against the domain's."""
+"""AUROC of confidence, in-domain rows against the rows of each reported split, by split and state."""
 
 
 def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
@@ -193,7 +193,7 @@ def _check_pictures(parts: Sequence[ReportedSplit]) -> None:
     pictures = [part.picture for part in parts]
     for part in parts:
         if pictures.count(part.picture) > 1:
-            raise AlignAttnError(f"two splits would both be drawn in {part.picture}: choose one of them with --split")
+            raise AlignAttnError(f"two splits share the picture {part.picture}: choose one with --split")
 
 
 def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, ReportedSplit]:
@@ -207,7 +207,7 @@ def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, Rep
     others = [part for part in parts if part.split != split]
     if len(own) > 1 and any(part.file not in own for part in others):
         raise AlignAttnError(
-            f"--in_domain: several files have a split {split!r}, and another has none: give them apart"
+            f"--in_domain: several files have a split {split!r}, and others do not: give those files separately"
         )
     only = next(iter(own.values()))
     return {part.name: own.get(part.file, only) for part in others}
@@ -272,8 +272,8 @@ def _caption(
     return [
         f"Below each figure its {CONFIDENCE_LEVEL:.0%} bootstrap interval, {arguments.resamples} resamples of rows. "
         f"Calibration errors: {arguments.num_bins} bins;",
-        "noise makes them larger, which their intervals (method basic) allow for: they may lie below their figure,",
-        "and on few rows they are too short.",
+        "noise inflates them, and their intervals (basic bootstrap) correct for it, so they may lie below the value,",
+        "and are too short on few rows.",
         "Brier: sum over the classes, 0 to 2. NLL: nats.",
         *(temperature.describe() for temperature in fitted.values()),
         *(

@@ -18,24 +18,24 @@ class CompareOptions(Options):
 
     runs: tuple[str, ...] = option(
         REQUIRED,
-        "Run folders, or folders of a run a seed.",
+        "Run folders, or folders with one run per seed.",
         positional=True,
         metavar="RUNS",
         place=runs_folder,
     )
     baseline: str | None = option(
-        None, "The one that the others are compared with (default: the first).", metavar="RUNS", place=runs_folder
+        None, "Run to compare the others with (default: the first).", metavar="RUNS", place=runs_folder
     )
-    names: tuple[str, ...] | None = option(None, "Their names (default: ends of their folders' paths).")
-    output_dir: OutputDir = option("comparison", "For the table in all its forms, and a picture.")
+    names: tuple[str, ...] | None = option(None, "Names of the runs (default: last parts of their paths).")
+    output_dir: OutputDir = option("comparison", "Folder for the table in all formats and a picture.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         folders = self.folders
         if len(folders) < MIN_RUNS:
-            raise AlignAttnError(f"one run cannot be compared: give {MIN_RUNS} folders or more, the baseline first")
+            raise AlignAttnError(f"--runs needs at least {MIN_RUNS} folders, the baseline first")
         if len(set(folders)) < len(folders):
-            raise AlignAttnError(f"{' '.join(self.runs)} names a folder twice: give each once")
+            raise AlignAttnError(f"{' '.join(self.runs)} lists a folder twice: give each once")
         if self.names is not None and (len(self.names) != len(folders) or len(set(self.names)) < len(folders)):
             raise AlignAttnError(
                 f"--names {' '.join(self.names)}: give {len(folders)} different names, one for each of "
@@ -54,7 +54,7 @@ class CompareOptions(Options):
 
 COMMAND = Command(
     "compare",
-    "finished runs side by side: scores, paired differences to the first of them, and what tells them apart",
+    "compare finished runs: scores, paired differences to the first run, and the options that differ",
     CompareOptions,
     run="alignattn.commands.compare.command:compare_runs",
     examples=(

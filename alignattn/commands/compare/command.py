@@ -26,7 +26,7 @@ from alignattn.utils.publishing import publishable, publishable_text
 TABLE = "comparison"
 
 NOT_COMPARED = frozenset({"output_dir", "seed", "disable_tqdm", "report_to", "run_name", "resume_from_checkpoint"})
-"""Options that are no difference between runs; seeds are listed beside them."""
+"""Options that do not distinguish runs; seeds are listed separately."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def compared(entries: Sequence[ComparedRuns]) -> ResultTable:
     ]
     measures = [measure for measure in baseline.first.measures if measure not in undefined]
     if not measures:
-        raise AlignAttnError("each metric is undefined for one of these runs, so there is nothing to compare")
+        raise AlignAttnError("every metric is undefined for at least one of these runs: there is nothing to compare")
     runs = {
         entry.name: {seed: _table_run(entry, f"{number}-{seed}", run, reader) for seed, run in entry.runs.items()}
         for number, entry in enumerate(entries, start=1)
@@ -133,7 +133,7 @@ def compared(entries: Sequence[ComparedRuns]) -> ResultTable:
         runs={run.digest: run for by_seed in runs.values() for run in by_seed.values()},
         notes=[
             *_settings(entries),
-            *(f"{split} {metric} is undefined for a run, and left out." for split, metric in undefined),
+            *(f"{split} {metric} is undefined for a run and is left out." for split, metric in undefined),
             *_notes(entries),
             *problems,
         ],
@@ -189,14 +189,11 @@ def _notes(entries: Sequence[ComparedRuns]) -> list[str]:
     for entry in others:
         common = [str(seed) for seed in baseline.runs if seed in entry.runs]
         if not common:
-            lines.append(f"{entry.name} and {baseline.name} have no seed in common: they are compared by examples.")
+            lines.append(f"{entry.name} and {baseline.name} have no seed in common, so they are compared by examples.")
         elif set(baseline.runs) != set(entry.runs):
-            lines.append(
-                f"{entry.name}: the difference is over the seeds that {baseline.name} has too ({', '.join(common)}), "
-                "not all of them."
-            )
+            lines.append(f"{entry.name}: the difference is over the seeds in common ({', '.join(common)}).")
     lines += [
-        f"{entry.name}: {', '.join(folder.name for folder in entry.unfinished)} not finished, and left out."
+        f"{entry.name}: {', '.join(folder.name for folder in entry.unfinished)} not finished and left out."
         for entry in entries
         if entry.unfinished
     ]
@@ -211,7 +208,7 @@ def _notes(entries: Sequence[ComparedRuns]) -> list[str]:
     for what, by_entry in facts.items():
         if len(set(by_entry)) > 1:
             each = "; ".join(f"{entry.name}: {fact}" for entry, fact in zip(entries, by_entry, strict=True))
-            lines.append(f"Not all {what} the same: {each}.")
+            lines.append(f"Different {what}: {each}.")
     return lines
 
 
@@ -224,7 +221,7 @@ def _read_entry(folder: Path, name: str) -> ComparedRuns:
     runs = [_read_run(one) for one in finished]
     by_seed = {run.result.seed: run for run in runs}
     if len(by_seed) < len(runs):
-        raise AlignAttnError(f"{folder} holds two runs of one seed: give their folders one by one")
+        raise AlignAttnError(f"{folder} contains two runs with the same seed: give their folders one by one")
     return ComparedRuns(name, by_seed, [seed for seed in seeds if seed not in finished])
 
 

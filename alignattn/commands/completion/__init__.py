@@ -18,7 +18,7 @@ class CompletionOptions(Options):
 
 COMMAND = Command(
     "completion",
-    "print what a shell needs to complete commands and options",
+    "print a shell script that completes commands and options",
     CompletionOptions,
     run="alignattn.commands.completion.command:print_completion",
     examples=("alignattn completion bash > ~/.local/share/bash-completion/completions/alignattn",),

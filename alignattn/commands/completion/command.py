@@ -10,7 +10,7 @@ from alignattn.utils.command import Command
 from alignattn.utils.options import all_options_of
 
 COMPLETED = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
-"""How a shell completes a value, by what stands for it in the help."""
+"""How a shell completes a value, by the value's metavar."""
 
 
 def print_completion(options: CompletionOptions) -> None:

@@ -13,23 +13,23 @@ class DemoOptions(Options):
     """The options of `alignattn demo`."""
 
     output_dir: OutputDir = option("demo", "Folder of the data, the three runs and the picture.")
-    model: str = option("minilm", "Model folder, Hub id, or MiniLM of the extra 'demo'.", place=model_name)
+    model: str = option("minilm", "Folder or Hub id (default: MiniLM of the extra 'demo').", place=model_name)
     data_dir: InputDir | None = option(
         None,
         "Folder with glue/qqp and twitter_ppdb (Parquet files): questions of Quora and tweets instead of sentences of "
         "installed packages' documentation.",
     )
     train_rows: Count = option(600, "Rows to train on.")
-    validation_rows: Count = option(200, "Rows of each domain to evaluate on.")
+    validation_rows: Count = option(200, "Evaluation rows per domain.")
     num_train_epochs: float = option(2.0, "Training epochs.", above=0)
-    learning_rate: float = option(2e-4, "Learning rate of the pretrained model.", low=0)
-    alignment_weight: float = option(0.01, "λ of the aligned run.", low=0)
+    learning_rate: float = option(2e-4, "Peak learning rate of the encoder.", low=0)
+    alignment_weight: float = option(0.01, "Weight λ of the alignment loss.", low=0)
     seed: Seed = option(1, "Seed of the sentences and of the runs.")
 
 
 COMMAND = Command(
     "demo",
-    "fine-tune MiniLM with plain, aligned and balanced attention, and picture what came of it",
+    "fine-tune MiniLM with plain, aligned and balanced attention, and plot the results",
     DemoOptions,
     run="alignattn.commands.demo.command:run_demo",
     draws=True,

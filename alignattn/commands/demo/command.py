@@ -43,7 +43,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     ALIGNED: {"attention": ALIGNED_ATTENTION},
     BALANCED: {"attention": PLAIN_ATTENTION, "balance": "epoch"},
 }
-"""The options in which the runs differ, by the names that they have in the table, the picture and the folder."""
+"""The options that differ between the runs, by the run's name in the table, picture and folder."""
 
 DATA_FOLDER = "data"
 ROWS_FILE = "rows.json"
@@ -97,7 +97,7 @@ def _check_rows(folder: Path, sentences: DemoData, arguments: DemoOptions) -> No
     """Refuse a folder whose runs are of other rows: those that have finished would be shown as of these."""
     path = folder / ROWS_FILE
     if path.is_file() and read_json(path) != _rows_of(sentences, arguments):
-        raise AlignAttnError(f"{folder} already holds another demo, of other rows: give another --output_dir")
+        raise AlignAttnError(f"{folder} already holds a demo with other rows: give another --output_dir")
 
 
 def _distances(path: str, options: RunOptions) -> dict[str, float]:

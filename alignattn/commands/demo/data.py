@@ -34,7 +34,7 @@ FIRST_TEXT, SECOND_TEXT, LABEL = "first", "second", "label"
 
 NUMERICS, NETWORKS = "numerics", "networks"
 PACKAGES: Mapping[str, tuple[str, ...]] = {NUMERICS: ("numpy", "scipy", "sklearn"), NETWORKS: ("networkx",)}
-"""Those whose documentation is of a domain; alignattn and torch need them."""
+"""Packages whose documentation makes up a domain; alignattn and torch require them."""
 
 MIN_WORDS, MAX_WORDS = 6, 24
 SENTENCE = re.compile(r"[A-Z][A-Za-z0-9 ,;:'\"()-]*[.]")
@@ -139,7 +139,7 @@ def documentation_rows(domain: str, count: int, seed: int) -> list[dict[str, Any
     pairs = list(_pairs(domain))
     if count > len(pairs):
         raise AlignAttnError(
-            f"the documentation has {len(pairs)} pairs of sentences of {domain}, and {count} are asked for: lower "
+            f"the documentation has {len(pairs)} pairs of sentences of {domain}, and the demo needs {count}: lower "
             "--train_rows or --validation_rows"
         )
     rng = random.Random(f"{domain} {seed}")  # noqa: S311, the rows must be the same for a seed
@@ -185,14 +185,14 @@ def _paragraphs(package: str) -> Iterator[str]:
 
 QUESTIONS = DemoData(
     "questions",
-    "pairs of questions of Quora that ask the same or not, and out of domain pairs of tweets",
+    "pairs of questions from Quora that are duplicates or not, and out of domain pairs of tweets",
     ("questions", "tweets"),
     ("not_duplicate", "duplicate"),
     _write_questions,
 )
 DOCUMENTATION = DemoData(
     "documentation",
-    "sentences of the documentation of installed packages, where the second follows the first or does not",
+    "pairs of sentences from the documentation of installed packages: does the second follow the first?",
     (NUMERICS, NETWORKS),
     ("elsewhere", "next"),
     _write_documentation,

@@ -24,7 +24,7 @@ HIDDEN = frozenset(
         *("text_columns", "tokens_column", "label_column", PATIENCE, LOADING),
     }
 )
-"""Options of `finetune` that name rows, as the pair does, or choose by rows that are held out here."""
+"""Options of `finetune` that name rows, which --pair does here, or select a model by held-out rows."""
 
 LENGTHS: Mapping[str, Any] = {"num_train_epochs": 3.0, "max_length": 256}
 PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
@@ -33,7 +33,7 @@ PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
 }
 """The training settings of Desai & Durrett 2020, by base model."""
 
-PAIR_HELP = f"Two tasks of the same labels; {' and '.join(PUBLISHED_TRAINING)} train as Desai and Durrett (2020) did."
+PAIR_HELP = f"Two tasks with the same labels; {' and '.join(PUBLISHED_TRAINING)} train as Desai and Durrett (2020)."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class DomainShiftOptions(RunOptions):
 
     hidden = HIDDEN
     pair: str = option(REQUIRED, PAIR_HELP, group=SHIFT, metavar="TASK-TASK")
-    stratify: bool = option(False, "Halve the development sets class by class.", group=SHIFT)
+    stratify: bool = option(False, "Split the development sets in half within each class.", group=SHIFT)
 
     @cached_property
     def task(self) -> LabelledTask:
@@ -64,7 +64,7 @@ class DomainShiftOptions(RunOptions):
 
 COMMAND = Command(
     "domain-shift",
-    "fine-tune on one task, report accuracy and calibration on it and on another task",
+    "fine-tune on one task, and report accuracy and calibration on it and on another",
     DomainShiftOptions,
     run="alignattn.commands.domain_shift.command:domain_shift",
     draws=True,

@@ -58,7 +58,7 @@ COVERAGE_PICTURE = "risk-coverage.png"
 
 DEVELOPMENT = "development"
 HALVING_SEED = 42
-"""One draw for all runs, whatever their seed: they are compared on the same rows."""
+"""All runs, whatever their seed, use the same halves."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,9 @@ def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
     """Train and evaluate each seed of the call that is not finished, and write what they share."""
     seeds = options.training.seeds
     if seeds is not None and (options.output_dir / CONFIG_FILE).exists():
-        raise AlignAttnError(f"{options.output_dir} holds a single run, and --seeds makes several: give another folder")
+        raise AlignAttnError(
+            f"{options.output_dir} holds a single run, and --seeds trains several: give another --output_dir"
+        )
     runs = options.runs()
     for run in runs:
         check_folder(run)
@@ -185,7 +187,9 @@ def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> Dev
     loaded = load_evaluation_rows(replace(task, evaluation_splits=(split,)), options.model, options.data)
     rows = max_samples(loaded.task, loaded.evaluation[split], options.data.max_eval_samples, options.data.take)
     if len(rows) < MIN_TO_HALVE:
-        raise AlignAttnError(f"split {split!r} of {task.name} has one labelled row, and it is halved: give it more")
+        raise AlignAttnError(
+            f"split {split!r} of {task.name} has one labelled row and cannot be split in half: give more rows"
+        )
     drawn = halves(rows[task.label_column][:], HALVING_SEED, options.stratify)
     by_name = dict(zip((DEVELOPMENT, HELD_OUT), drawn, strict=True))
     return DevelopmentSet(side, replace(loaded, evaluation={split: rows}), by_name)

@@ -32,22 +32,22 @@ def names_of_pair(pair: str) -> tuple[str, str]:
         if all(is_definition(name) or name in TASKS for name in (first, second)):
             return first, second
     raise AlignAttnError(
-        f"--pair {pair!r} is not two tasks joined by a hyphen, such as snli-mnli: choose among {', '.join(TASKS)}"
+        f"--pair {pair!r} must be two tasks joined by a hyphen, such as snli-mnli: choose from {', '.join(TASKS)}"
     )
 
 
 def _checked_pair(pair: str, first: Task, second: Task) -> tuple[LabelledTask, LabelledTask]:
     if not (isinstance(first, LabelledTask) and isinstance(second, LabelledTask) and first.labels and second.labels):
         raise AlignAttnError(
-            f"--pair {pair}: calibration is of rows that have a class each, and {first.name} or {second.name} has "
-            "none: choose other tasks"
+            f"--pair {pair}: calibration needs one class per row, which {first.name} or {second.name} lacks: "
+            "choose other tasks"
         )
     is_matching = first.labels == second.labels or (
         f"{first.name}-{second.name}" in matching_pairs() and len(first.labels) == len(second.labels)
     )
     if type(first) is not type(second) or not is_matching:
         described = " and ".join(f"{task.name} has {', '.join(task.labels)}" for task in (first, second))
-        raise AlignAttnError(f"--pair {pair}: the labels differ ({described}): choose two tasks of the same labels")
+        raise AlignAttnError(f"--pair {pair}: the labels differ ({described}): choose two tasks with the same labels")
     if first == second:
-        raise AlignAttnError(f"--pair {pair} names {first.name} twice: choose two tasks")
+        raise AlignAttnError(f"--pair {pair} needs two different tasks")
     return first, second

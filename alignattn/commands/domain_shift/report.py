@@ -18,7 +18,7 @@ from alignattn.utils.text_tables import render_table
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
 HELD_OUT = "held-out"
-"""The half of a development set that is reported."""
+"""The reported half of a development set."""
 TABLE_FIGURES = ("accuracy", "expected_calibration_error", "area_under_risk_coverage")
 HEADER = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
 
@@ -109,8 +109,8 @@ def render_domain_shift(result: DomainShiftResult) -> str:
     before, after = (result.development_nll[state] for state in ("before", "after"))
     caption = [
         f"In brackets {CONFIDENCE_LEVEL:.0%} bootstrap intervals over rows. ECE: {result.num_bins} bins;",
-        "noise makes it larger, which its intervals (method basic) allow for: they may lie below their figure, and",
-        "on few rows they are too short.",
+        "noise inflates it, and its intervals (basic bootstrap) correct for it, so they may lie below the value, and",
+        "are too short on few rows.",
         *(_describe(name, side, result) for name, side in result.sides.items()),
         *(f"{name}: {answer} is predicted for every row" for name, answer in result.constant_prediction.items()),
         *(
@@ -166,7 +166,7 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
 
 
 def _auroc_words(state: str) -> str:
-    return f"AUROC of the largest probability, rows in domain against out of it, {state} temperature scaling:"
+    return f"AUROC of the largest probability, in-domain against out-of-domain rows, {state} temperature scaling:"
 
 
 def _describe(name: str, side: SideResult, result: DomainShiftResult) -> str:
@@ -181,7 +181,8 @@ def _describe(name: str, side: SideResult, result: DomainShiftResult) -> str:
     return "; ".join(
         [
             f"{side.task}: {trained}split {side.split} {how} with seed {result.halving_seed} into "
-            f"{side.development_rows} development and {side.held_out_rows} held-out rows, which are reported",
+            f"{side.development_rows} development and {side.held_out_rows} held-out rows; the report is on the "
+            "latter",
             *notes,
         ]
     )

@@ -25,7 +25,7 @@ from alignattn.reports.result_reader import ResultReader, RunReport, listed
 from alignattn.utils.files import read_text
 
 AFTER = "after"
-"""The state of figures after temperature scaling, as the result has it."""
+"""Key of the measures after temperature scaling."""
 
 
 class DomainShiftReader(ResultReader):

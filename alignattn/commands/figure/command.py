@@ -42,7 +42,7 @@ DRAWN: Mapping[str, Callable[[Mapping[str, Path], FigureOptions], Any]] = {
     "distance": draw_distance,
     "curves": draw_training,
 }
-"""What makes the `matplotlib` figure of runs, by kind."""
+"""The function that draws the `matplotlib` figure of each kind."""
 
 
 def make_figure(options: FigureOptions) -> Any:

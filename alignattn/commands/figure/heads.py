@@ -21,7 +21,7 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
         for folder in folders:
             # Joined, more texts than a row has would be no row that the model knows.
             if len(texts) > len(read_finished_run(folder, "--run").task.input_columns):
-                raise AlignAttnError(f"--text takes one text here: {folder} is of a task whose rows are one; give one")
+                raise AlignAttnError(f"--text: the task of {folder} has one text per row; give one text")
         return Examples(
             "the given text",
             processor_class(TextClassification),
@@ -32,11 +32,11 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
     for folder, source in zip(folders, sources, strict=True):
         if source != sources[0]:
             raise AlignAttnError(
-                f"--run: {folders[0]} is of {sources[0]} and {folder} of {source}: give runs of one task, or --text"
+                f"--run: {folders[0]} shows {sources[0]} and {folder} {source}: give runs of one task, or --text"
             )
     rows = load_run_evaluation(runs[0], options.data_dir)
     if isinstance(rows.task, MultipleChoice):
-        raise AlignAttnError(f"task {rows.task.name!r} has several sequences a row: give --text")
+        raise AlignAttnError(f"task {rows.task.name!r} has several sequences per row: give --text")
     if not rows.evaluation:
         raise AlignAttnError(f"{folders[0]} has no evaluation rows: it was made without --validation_file; give --text")
     split, dataset = next(iter(rows.evaluation.items()))

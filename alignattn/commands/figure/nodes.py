@@ -75,7 +75,9 @@ def see_nodes(folder: Path, options: FigureOptions) -> SeenNodes:
     """
     run = read_finished_run(folder, "--run")
     if not isinstance(run.task, NodeClassification):
-        raise AlignAttnError(f"--run {folder}: task {run.task.name!r} is of no graph: draw its heads, by tsne")
+        raise AlignAttnError(
+            f"--run {folder}: task {run.task.name!r} has no graph: draw its heads with `alignattn figure tsne`"
+        )
     graph = graph_of(next(iter(load_run_evaluation(run.options, options.data_dir).evaluation.values())))
     model: Any = load_predictor(run, device="cpu").model
     count = len(model.layers)
@@ -85,7 +87,9 @@ def see_nodes(folder: Path, options: FigureOptions) -> SeenNodes:
     is_labelled = graph.labels >= 0
     labels = graph.labels[is_labelled]
     if len(labels) < MIN_TOKENS or len(np.unique(labels)) in (1, len(labels)):
-        raise AlignAttnError(f"--run {folder}: its graph has {len(labels)} nodes with a class, and none alike to draw")
+        raise AlignAttnError(
+            f"--run {folder}: its graph has {len(labels)} nodes with a class, and no two of them share one"
+        )
     states = _states(model, graph, layer)[torch.from_numpy(is_labelled)].numpy()
     return SeenNodes(layer, states, labels, graph.class_names)
 

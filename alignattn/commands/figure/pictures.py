@@ -88,7 +88,7 @@ def draw_distance(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     for name, folder in runs.items():
         if DISTANCE_NAME not in curves[name]:
             raise AlignAttnError(
-                f"{folder} logged no {DISTANCE_NAME}: train into another folder with --log_query_key_distance true"
+                f"{folder} did not log {DISTANCE_NAME}: train another run with --log_query_key_distance true"
             )
     panels = [
         CurvePanel(title, Y_LABELS[logged], {name: of[logged] for name, of in curves.items() if logged in of})
@@ -102,20 +102,20 @@ def draw_training(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     """Return the training curves of runs, one panel a quantity and one line a run."""
     panels = curve_panels({name: read_log_history(folder) for name, folder in runs.items()})
     if not panels:
-        raise AlignAttnError(f"{', '.join(map(str, runs.values()))} logged no losses: train with --logging_steps")
+        raise AlignAttnError(f"{', '.join(map(str, runs.values()))} did not log any loss: train with --logging_steps")
     return draw_curves(panels, names=list(runs), x_label=X_LABEL, title="Training curves")
 
 
 def _read_probabilities(folder: Path) -> Predictions:
     path = folder / PREDICTIONS_FILE
     if not path.is_file():
-        raise AlignAttnError(f"{folder} holds no {PREDICTIONS_FILE}: its run has not finished, or evaluated nothing")
+        raise AlignAttnError(f"{folder} has no {PREDICTIONS_FILE}: the run has not finished, or had no evaluation rows")
     try:
         columns = pq.read_schema(path).names
     except (pa.ArrowException, OSError) as error:
         raise AlignAttnError(f"cannot read {path} as a Parquet file: {one_line(error)}") from error
     if PROBABILITIES_COLUMN not in columns:
         raise AlignAttnError(
-            f"{folder} has no probabilities: only tasks whose rows have one class each have a reliability diagram"
+            f"{folder} has no probabilities: a reliability diagram needs a task with one class per row"
         )
     return read_predictions(path, label_column=LABEL_COLUMN, probabilities_column=PROBABILITIES_COLUMN)

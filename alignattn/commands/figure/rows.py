@@ -52,7 +52,7 @@ def draw_written(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     if len(maps) == len(panels):
         return draw_token_maps(maps, title=options.text[0])
     if len(panels) > 1:
-        raise AlignAttnError("figure written shows a picture under each word of one caption: give one --run")
+        raise AlignAttnError("figure written shows the caption of one run: give one --run")
     ((name, pictures),) = panels.items()
     assert not isinstance(pictures, TokenMapPanel)
     return draw_image_attention(pictures, title=name, cells="weight of a cell")
@@ -86,7 +86,7 @@ def _question_panel(folder: Path, name: str, texts: Sequence[str] | None) -> Ima
     """The weights of a picture's cells in what a run's model answers, and of the words that the cells attend to."""
     run = read_finished_run(folder, "--run")
     if not isinstance(run.task, VisualQuestionAnswering) or run.task.reads_features:
-        raise AlignAttnError(f"--run {folder}: task {run.task.name!r} asks no questions about pictures")
+        raise AlignAttnError(f"--run {folder}: task {run.task.name!r} has no questions about pictures")
     if texts is None or len(texts) != len(run.task.input_columns):
         raise AlignAttnError("figure question shows one question: give --text PICTURE QUESTION")
     predictor, batch, _ = _row(run, texts)
@@ -103,7 +103,7 @@ def _question_panel(folder: Path, name: str, texts: Sequence[str] | None) -> Ima
     sides = [model.attention_sides[number] for number in numbers]
     if (REGIONS, WORDS) not in sides:
         there = listing(list(map(str, numbers)))
-        raise AlignAttnError(f"--run {folder}: none of its patched layers, {there}, attends from cells to words")
+        raise AlignAttnError(f"--run {folder}: none of its patched layers, {there}, attends from image cells to words")
     weights = [record.weights[0].mean(dim=0) for record in seen.layers if record.weights is not None]
     cells, word_weights = roll_out(pooled, sides, weights)
     return ImagePanel(
@@ -143,7 +143,7 @@ def _generated(folder: Path, name: str, texts: Sequence[str] | None) -> TokenMap
     """The weights by which each generated word attends to words, or a panel a word over the cells of a picture."""
     run = read_finished_run(folder, "--run")
     if not processor_class(run.task).is_generative:
-        raise AlignAttnError(f"--run {folder}: task {run.task.name!r} writes no sequences")
+        raise AlignAttnError(f"--run {folder}: task {run.task.name!r} generates no sequences")
     if texts is None or len(texts) != len(run.task.input_columns):
         raise AlignAttnError(f"figure written shows one row: give --text {' '.join(run.task.input_columns).upper()}")
     predictor, batch, task_options = _row(run, texts)

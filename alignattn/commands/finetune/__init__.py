@@ -20,10 +20,8 @@ SEARCH = "search"
 SEARCH_OPTIONS = ("hyperparameter_search", "search_space")
 MAX_TRIALS = 100_000
 LOSS = "loss"
-"""How the name ends of what is no score."""
-SPACE_HELP = (
-    f"Ranges of it, and what it does not name is held (default: {' '.join(DEFAULT_SPACE)}, of those not given)."
-)
+"""End of the names of entries that are not scores."""
+SPACE_HELP = f"Ranges to search; other options stay fixed (default: {' '.join(DEFAULT_SPACE)})."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +30,13 @@ class FinetuneOptions(RunOptions):
 
     hyperparameter_search: Count | None = option(
         None,
-        "Trials: runs with other values each, in DIR/trial-N.",
+        "Search with N trials, each a run in DIR/trial-N.",
         group=SEARCH,
         high=MAX_TRIALS,
         excludes={
-            "seeds": "a trial has one seed",
-            "resume_from_checkpoint": "a search goes on by itself",
-            "push_to_hub": "the best run is pushed when it is chosen",
+            "seeds": "each trial has one seed",
+            "resume_from_checkpoint": "a search resumes on its own",
+            "push_to_hub": "push the best run after the search",
         },
         rare=True,
     )
@@ -57,20 +55,20 @@ class FinetuneOptions(RunOptions):
             return
         if not self.data.has_evaluation_rows:
             raise AlignAttnError(
-                "--hyperparameter_search chooses by evaluation rows: give --validation_file, or --validation_share 0.1"
+                "--hyperparameter_search needs evaluation rows: give --validation_file, or --validation_share 0.1"
             )
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:
             raise AlignAttnError("--hyperparameter_search runs in one process: leave torchrun out")
         if str(self.training.metric_for_best_model).endswith(LOSS):
             raise AlignAttnError(
-                f"--metric_for_best_model {self.training.metric_for_best_model}: a search chooses by the scores of the "
-                "results, among which is no loss: give one of them, as accuracy"
+                f"--metric_for_best_model {self.training.metric_for_best_model}: a search needs a score of the "
+                "results, not a loss: give one such as accuracy"
             )
         check_installed("optuna", "search", "--hyperparameter_search")
         if not self.space:
             raise AlignAttnError(
-                "--hyperparameter_search: the search space is empty, what would be searched is given or does nothing "
-                "here: give another as --search_space"
+                "--hyperparameter_search: the search space is empty, because the default options are given or "
+                "have no effect here: give --search_space"
             )
 
         # What a trial cannot have is to be said before the first of them.
@@ -86,7 +84,7 @@ class FinetuneOptions(RunOptions):
         known = options_of(type(self))
         for name in space:
             if name in known and self.values[name] != known[name].default:
-                raise AlignAttnError(f"--{name} is given, and --search_space searches it: leave one of them out")
+                raise AlignAttnError(f"--{name} is given, but --search_space searches it: leave one of them out")
         return space
 
     def _is_settled(self, name: str) -> bool:

@@ -32,7 +32,7 @@ from alignattn.utils.text_tables import render_table
 STORAGE_FILE, TRIALS_FILE = "search.db", "trials.csv"
 STUDY = "search"
 MADE_OF = "options"
-"""Key of what a search was started with, in its storage."""
+"""Key of a search's options in its storage."""
 
 
 def search(options: FinetuneOptions) -> list[RunResult]:
@@ -40,7 +40,7 @@ def search(options: FinetuneOptions) -> list[RunResult]:
     folder = options.output_dir
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / CONFIG_FILE).exists():
-        raise AlignAttnError(f"{folder} holds a single run, and a search makes several: give another folder")
+        raise AlignAttnError(f"{folder} holds a single run, and a search trains several: give another folder")
     with folder_lock(folder):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = _open_study(options)
@@ -68,7 +68,7 @@ def _open_study(options: FinetuneOptions) -> optuna.Study:
     elif theirs != mine:
         changed = sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
         raise AlignAttnError(
-            f"{options.output_dir} holds a search of other options ({', '.join(changed)}): give another --output_dir"
+            f"{options.output_dir} holds a search with other options ({', '.join(changed)}): give another --output_dir"
         )
     return study
 
@@ -154,7 +154,7 @@ def _told(study: optuna.Study, options: FinetuneOptions, results: Mapping[int, R
         [
             render_table(list(lines[0]), rows),
             f"the best of {len(done)} trials is {best}: {split} {metric} {score_text(metric, value)} with {values}",
-            "its score is the best of several on these rows, and other rows will give a lower one",
+            "it was selected on these rows, so expect a lower score on others",
             f"repeat it: alignattn finetune --config {best / CONFIG_FILE} --output_dir DIR",
         ]
     )

@@ -13,10 +13,10 @@ from alignattn.utils.options import find_option, options_of
 DEFAULT_SPACE = ("alignment_weight=0.001:1:log", "learning_rate=1e-5:1e-4:log", "alignment_learning_rate=1e-4:1e-2:log")
 
 LOG = "log"
-"""Behind a range whose values are drawn evenly by their logarithm."""
+"""Suffix of a range that is sampled uniformly in the logarithm."""
 
 HELD = frozenset({"seed", "data_seed", "local_rank"})
-"""Numbers that choose nothing about the training."""
+"""Numbers that do not affect the training."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def parse_space(entries: Sequence[str]) -> Mapping[str, Range]:
     for entry in entries:
         parsed = _parse(entry)
         if parsed.option.name in space:
-            raise AlignAttnError(f"--search_space names {parsed.option.name} twice: give one range")
+            raise AlignAttnError(f"--search_space contains {parsed.option.name} twice: give one range")
         _check(parsed)
         space[parsed.option.name] = parsed
     return space
@@ -61,7 +61,7 @@ def _parse(entry: str) -> Range:
     known = find_option(RunOptions, name)
     if known is None or name in HELD or known.is_list or str in known.types or not {int, float} & set(known.types):
         hint = did_you_mean(name, options_of(RunOptions)) or ": give a number's, such as learning_rate"
-        raise AlignAttnError(f"--search_space {entry}: there is no such option to search{hint}")
+        raise AlignAttnError(f"--search_space {entry}: this option cannot be searched{hint}")
     low, high = (known.checked(end) for end in parts[:2])
     if name in STEPS_OR_SHARES and high > 1 and low == int(low) and high == int(high):
         # Steps, of which there are no parts.

@@ -11,8 +11,8 @@ from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import REQUIRED, Count, InputDir, InputFile, OutputDir, Seed, option
 from alignattn.utils.options import Options
 
-TASK_HELP = "One of `alignattn list tasks`: its first development split is read."
-DATA: Mapping[str, str] = {"data": "called --task (a task) or --validation_file (a file of texts) now"}
+TASK_HELP = "A task of `alignattn list tasks`; its first development split is read."
+DATA: Mapping[str, str] = {"data": "give --task (a task) or --validation_file (a file of texts)"}
 """A name by which the texts are asked for."""
 
 
@@ -22,12 +22,12 @@ class InspectOptions(Options):
 
     model: str = option(REQUIRED, "Model folder or Hub id; patched by alignattn or not.", place=model_name)
     task: str | None = option(None, TASK_HELP, metavar="TASK")
-    validation_file: InputFile | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.")
-    compare: str | None = option(None, "Another model, shown beside the first.", place=model_name)
-    text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
+    validation_file: InputFile | None = option(None, f"Instead: a {TEXT_FILE} file, one text per line, or a table.")
+    compare: str | None = option(None, "Second model to compare with.", place=model_name)
+    text_columns: tuple[str, ...] | None = option(None, "One or two text columns of the table.")
     data_dir: InputDir | None = option(None, "Folder of the task's Parquet files (default: the Hub).")
     output_dir: OutputDir = option("inspection", "Folder for the table and the heat maps.")
-    max_eval_samples: Count = option(64, "Maximum rows; of more, a sample.")
+    max_eval_samples: Count = option(64, "Maximum rows; more are sampled.")
     max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
     batch_size: Count = option(8, "Batch size.")
     seed: Seed = option(42, "Seed of the sample.")
@@ -36,7 +36,7 @@ class InspectOptions(Options):
         super().__post_init__()
         check_text_source(self, "validation_file", "look at")
         if self.compare == self.model:
-            raise AlignAttnError(f"--compare {self.compare} is --model itself: name another checkpoint")
+            raise AlignAttnError(f"--compare {self.compare} is the same as --model: give another checkpoint")
 
     def models(self) -> list[str]:
         """Return the models to study: one, or the two to compare."""
@@ -45,7 +45,7 @@ class InspectOptions(Options):
 
 COMMAND = Command(
     "inspect",
-    "what each attention head of a model does, as a table and heat maps; or two models side by side",
+    "measure each attention head of a model, or compare two models: a table and heat maps",
     InspectOptions,
     run="alignattn.commands.inspect.command:inspect_model",
     draws=True,

@@ -170,7 +170,7 @@ def _samples(
 def _task_texts(name: str, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     task = get_task(name)
     if not processor_class(task).reads_texts:
-        raise AlignAttnError(f"--task {name} has no texts whose tokens could be studied: give one that has")
+        raise AlignAttnError(f"--task {name} has no texts: give a task with texts")
     loaded = load_rows(task, need_train=False, data_dir=arguments.data_dir)
     return loaded.task, loaded.evaluation[task.evaluation_splits[0]]
 
@@ -183,4 +183,4 @@ def _check_same_shape(models: Sequence[RecordedModel]) -> None:
         for loaded, (count, heads), which in zip(models, shapes, layers, strict=True)
     ]
     if len(set(zip(shapes, layers, strict=True))) > 1:
-        raise AlignAttnError(f"{', '.join(described)}: compare models of the same shape")
+        raise AlignAttnError(f"{', '.join(described)}: compare models with the same numbers of layers and heads")

@@ -26,9 +26,9 @@ MEASURES = (
     *("sliced_wasserstein", "energy_distance", "spread_distance", "distance_floor", "c2st_accuracy"),
     *("entropy", "sparsity"),
 )
-"""Those of heads of texts that a graph has: its nodes have no order, and its scores no basis to choose."""
+"""The measures that apply to graphs: nodes have no order, and their scores no free basis."""
 OF_TEXTS = ("max_eval_samples", "max_length", "batch_size")
-"""Options that nothing of a graph depends on."""
+"""Options that do not apply to a graph."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def inspect_graph(options: InspectOptions, task: NodeClassification) -> None:
     check_free(folder, FILES)
     defaults = {field.name: field.default for field in fields(options)}
     if idle := [f"--{name}" for name in OF_TEXTS if getattr(options, name) != defaults[name]]:
-        raise AlignAttnError(f"{', '.join(idle)}: --task {options.task} is a graph, all of whose nodes are read")
+        raise AlignAttnError(f"{', '.join(idle)}: --task {options.task} is a graph and reads all its nodes")
     rows = load_rows(task, need_train=False, data_dir=options.data_dir)
     graph = graph_of(next(iter(rows.evaluation.values())))
     names = published_names(options.models())
@@ -59,7 +59,9 @@ def inspect_graph(options: InspectOptions, task: NodeClassification) -> None:
         study_graph(Path(model), name, graph, options.seed) for model, name in zip(options.models(), names, strict=True)
     ]
     if len({tuple(zip(one.frame["layer"], one.frame["head"], strict=True)) for one in studies}) > 1:
-        raise AlignAttnError(f"{' and '.join(names)} differ in layers or heads: compare models of the same shape")
+        raise AlignAttnError(
+            f"{' and '.join(names)} differ in layers or heads: compare models with the same numbers of both"
+        )
     frames = [study.frame.assign(data=task.name, nodes=graph.num_nodes) for study in studies]
     with unfinished(folder):
         write_heads(folder, frames, "\n".join([*lettered(studies), f"nodes of {task.name}"]))
@@ -80,7 +82,7 @@ def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:
     """
     run = read_finished_run(folder, "--model")
     if not isinstance(run.task, NodeClassification):
-        raise AlignAttnError(f"--model {folder}: task {run.task.name!r} is of no graph: give --task of texts")
+        raise AlignAttnError(f"--model {folder}: task {run.task.name!r} has no graph: give a --task with texts")
     model: Any = load_predictor(run, device="cpu").model
     with torch.inference_mode(), collect(model) as seen:
         model(torch.arange(graph.num_nodes), graph.features, graph.edges)

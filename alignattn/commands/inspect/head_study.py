@@ -20,7 +20,7 @@ from alignattn.attention.distance import (
 )
 
 ROLES = ("previous", "next", "separators", "rare")
-"""What a head may mostly attend to: the token before, the token after, special tokens, tokens that are rare."""
+"""Roles of a head, by what it attends to most: the previous token, the next one, special or rare tokens."""
 
 TEXT_MEASURES = ("sliced_wasserstein", "energy_distance", "entropy", "sparsity", *ROLES)
 """Means over texts."""
@@ -29,14 +29,14 @@ POOLED_MEASURES = ("spread_distance", "balanced_distance", "distance_floor", "c2
 the accuracy of a discriminator as is, and in the balanced basis."""
 MEASURES = (*TEXT_MEASURES[:2], *POOLED_MEASURES, *TEXT_MEASURES[2:])
 POOLED_TOKENS = 4096
-"""The first of all texts; they are kept in memory."""
+"""Number of texts whose attention is kept in memory."""
 
 NO_ROLE = "–"
 ROLE_FACTOR = 3.0
-"""A head has a role if it gives at least this many times the attention that a uniform head would give."""
+"""A head has a role if its weight is at least this multiple of a uniform head's."""
 
 RARE_SHARE = 0.1
-"""Share of a data set's tokens, special ones left out, that rare tokens make up at least."""
+"""Minimum share of rare tokens among the tokens that are not special."""
 
 
 @dataclass(frozen=True)

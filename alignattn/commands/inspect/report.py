@@ -20,7 +20,7 @@ HEADS_PICTURE = "heads.png"
 FILES = (HEADS_TABLE, HEADS_PICTURE)
 
 LETTERS = ("A", "B")
-"""What two models are called where their names are too long."""
+"""Short names of two models."""
 
 COLUMN_NAMES = {
     "sliced_wasserstein": "sliced",
@@ -34,7 +34,7 @@ COLUMN_NAMES = {
     "previous": "prev.",
     "separators": "sep.",
 }
-"""In the table on the terminal; the other measures go by their own names."""
+"""Column headings in the terminal, where they differ from the measure's name."""
 
 PANEL_TITLES = {
     "sliced_wasserstein": "sliced Wasserstein distance",
@@ -52,15 +52,15 @@ PANEL_TITLES = {
     "rare": "weight on rare tokens",
 }
 GUIDED = "guided"
-"""What attention is called whose queries and keys are of two modalities, where there is little room."""
+"""Short name of attention between two modalities."""
 
 MAX_NAME = 70
 """Characters of a model's name that fit above the picture."""
 
-NO_PRODUCTS = "scores are no products of plain projections"
+NO_PRODUCTS = "scores are not products of plain projections"
 
 LAYER_NAME = "layer_name"
-"""Column of a layer's name in the tables, which is not written."""
+"""Column with the name of a layer, which the tables do not show."""
 CHANGES = ("attention_change", "product_change", "prediction_change", "differing_predictions")
 
 
@@ -243,7 +243,7 @@ def _change_of_function(studies: Sequence[ModelStudy]) -> list[str]:
         return []
     change = studies[1].change
     if change is None:
-        return ["the two models tokenize otherwise: how far their functions are apart was not measured."]
+        return ["the two models tokenize differently, so the change of the function was not measured."]
     lines = [
         [name, f"{change.attention[place].mean():.3f}", f"{change.products[place].mean():.3f}"]
         for name, place in zip(studies[1].layer_names, studies[1].order, strict=True)
@@ -258,7 +258,7 @@ def _change_of_function(studies: Sequence[ModelStudy]) -> list[str]:
         "from A to B, mean over heads",
         *folded_tables(["layer", "attention", "W_Q'W_K"], lines, READABLE_WIDTH),
         "attention: total variation of the weights, mean over queries, 0 to 1. W_Q'W_K: relative change of the product",
-        f"that scores are of, whatever the basis; nan: {NO_PRODUCTS}.",
+        f"behind the scores, which no basis changes; nan: {NO_PRODUCTS}.",
         predicted,
     ]
 

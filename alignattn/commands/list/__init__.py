@@ -20,7 +20,7 @@ class ListOptions(Options):
 
 COMMAND = Command(
     "list",
-    "what there is to choose from, with its sources: slots, presets, tasks, models, tables",
+    "list the slots, presets, tasks, models and tables, with their sources",
     ListOptions,
     run="alignattn.commands.list.command:print_lists",
     examples=("alignattn list slots presets",),

@@ -17,7 +17,7 @@ from alignattn.utils.registry import Entry
 from alignattn.utils.text_tables import render_table, terminal_width
 
 Listing = tuple[Sequence[str], Sequence[tuple[str, str]]]
-"""The cells of a line, and its sources, each with the place in it."""
+"""The cells of a line; its sources, each with the place within the source."""
 
 
 def print_lists(options: ListOptions) -> None:
@@ -71,7 +71,7 @@ def _models() -> Iterator[Listing]:
         yield (name, entry.description), [_source(entry)]
     for name, packaged in PACKAGED.items():
         yield (name, f"{packaged.hub_id}, of the PyPI package {packaged.package}"), []
-    yield ("any other name", "a pretrained encoder: a folder, or an id on the Hub"), []
+    yield ("another name", "a pretrained encoder: a folder, or an id on the Hub"), []
 
 
 def _tables() -> Iterator[Listing]:

@@ -44,34 +44,38 @@ class PredictOptions(Options):
         place=_rows,
     )
     text: tuple[str, ...] | None = option(
-        None, "Texts instead; for pairs, both.", metavar="TEXT", excludes={"file": "each names what to predict"}
+        None, "Texts to predict; for pairs, both.", metavar="TEXT", excludes={"file": "each says what to predict"}
     )
     output_file: OutputFile | None = option(
         None, f"{', '.join(FORMATS)} (default: beside the file; standard output for --text and -)."
     )
-    encoding: str | None = option(None, "Of a file of text (default: utf-8).", metavar="NAME")
+    encoding: str | None = option(None, "Encoding of a text file (default: utf-8).", metavar="NAME")
     top_k: Count | None = option(None, "Classes or answers per row (default: all; one).")
-    temperature: str | None = option(None, "A number, or the calibration.json of `calibrate`.", metavar="T")
+    temperature: str | None = option(None, "A number, or the calibration.json of `alignattn calibrate`.", metavar="T")
     num_beams: Count | None = option(
         None, f"{BEAMS_HELP.removesuffix('.')} (default: as the run).", high=MAX_BEAMS, metavar="N"
     )
-    skip_bad_rows: bool = option(False, "Leave the predictions of bad rows empty.")
+    skip_bad_rows: bool = option(False, "Leave predictions of bad rows empty.")
     batch_size: Count | None = option(None, "Batch size (default: by the device).")
-    in_order: bool = option(False, "Batches as the run's evaluation had: its numbers bit for bit.")
-    output_dir: OutputDir | None = option(None, "For a folder's files (default: beside it).", group=MANY_GROUP)
-    shard: str = option(str(WHOLE), "A part of its files alone, such as 3/8.", group=MANY_GROUP, metavar="N/COUNT")
-    launcher: str = option(LOCAL, f"{LOCAL}, or {RAY}: files on a cluster.", group=MANY_GROUP, choices=(LOCAL, RAY))
+    in_order: bool = option(False, "Use the run's evaluation batches: bitwise equal numbers.")
+    output_dir: OutputDir | None = option(
+        None, "Folder for the predictions of a folder (default: beside it).", group=MANY_GROUP
+    )
+    shard: str = option(str(WHOLE), "Predict one part of the files, such as 3/8.", group=MANY_GROUP, metavar="N/COUNT")
+    launcher: str = option(
+        LOCAL, f"{LOCAL}, or {RAY}: distribute files over a cluster.", group=MANY_GROUP, choices=(LOCAL, RAY)
+    )
     processes: Processes | None = option(
-        None, "Files at once (default: as it has room).", group=MANY_GROUP, requires=ON_RAY
+        None, "Parallel files (default: as many as fit).", group=MANY_GROUP, requires=ON_RAY
     )
     ray_address: str | None = option(
-        None, "Of a cluster (default: one started here).", group=MANY_GROUP, requires=ON_RAY
+        None, "Address of a Ray cluster (default: start one).", group=MANY_GROUP, requires=ON_RAY
     )
-    explain: OutputFile | None = option(None, "Picture of a head's attention in the first row.", group=PICTURE_GROUP)
+    explain: OutputFile | None = option(None, "Draw a head's attention in the first row.", group=PICTURE_GROUP)
     layer: int | None = option(
-        None, "Of that head, from 0 (default: the last).", group=PICTURE_GROUP, low=0, requires=("explain",)
+        None, "Layer of that head, from 0 (default: the last).", group=PICTURE_GROUP, low=0, requires=("explain",)
     )
-    head: int = option(0, "The head, from 0.", group=PICTURE_GROUP, low=0, requires=("explain",))
+    head: int = option(0, "Head, from 0.", group=PICTURE_GROUP, low=0, requires=("explain",))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,12 +128,12 @@ def _check_new_file(name: str, value: str | None, endings: tuple[str, ...]) -> N
     if Path(value).suffix.lower() not in endings:
         raise AlignAttnError(f"--{name} {value}: its name must end in {', '.join(endings)}")
     if Path(value).exists():
-        raise AlignAttnError(f"{value} is there already: give another name to --{name}")
+        raise AlignAttnError(f"{value} already exists: give another --{name}")
 
 
 COMMAND = Command(
     "predict",
-    "what a trained model says of new rows: classes, scores, answers, tags, choices",
+    "predict new rows with a finished run: classes, scores, answers, tags, choices",
     PredictOptions,
     run="alignattn.commands.predict.command:predict",
     # Of a folder's files several calls may each predict a part.

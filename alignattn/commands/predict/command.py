@@ -28,22 +28,22 @@ from alignattn.utils.progress import progress
 from alignattn.utils.shard import WHOLE, Shard
 
 MANY_CLASSES = 100
-"""With more, the probabilities of one row fill a page."""
+"""Classes above which the output suggests --top_k."""
 
 ENDING = "-predicted"
-"""Added to the name of the rows for the name of their predictions."""
+"""Suffix of the name of a file of predictions."""
 
 SETTINGS = ("top_k", "num_beams", "skip_bad_rows", "batch_size", "in_order")
-"""Options that make other predictions of the same rows."""
+"""Options that change the predictions."""
 
 RECORD_FILE = "predictions.json"
-"""In a folder of predictions: which model and settings made them."""
+"""File of a folder of predictions with its model and settings."""
 
 SHARD_PREFIX = f"{OWN_PREFIX}-shard-"
 """Prefix of the folders that are locked for shards."""
 
 HIDDEN = (".", "_")
-"""Prefixes of files that other programs keep in a folder of Parquet files, and which are no rows."""
+"""Prefixes of other programs' files in a folder of Parquet files; they hold no rows."""
 
 
 def predict(options: PredictOptions) -> None:
@@ -116,11 +116,11 @@ def _check_run(options: PredictOptions, run: FinishedRun) -> None:
     task = run.task
     if options.explain is not None and not run.has_heads:
         raise AlignAttnError(
-            f"--explain: {run.folder} is a run of {run.options.model.model}, which has no attention heads"
+            f"--explain: {run.folder} is a {run.options.model.model} run, which has no attention heads"
         )
     if options.explain is not None and not processor_class(task).reads_only_texts:
         raise AlignAttnError(
-            f"--explain: {run.folder} reads more than texts, and the picture shows only tokens: leave it out"
+            f"--explain: {run.folder} reads more than texts, and the picture shows tokens only: leave it out"
         )
     if options.num_beams is not None:
         check_generates(task)
@@ -136,7 +136,7 @@ def _temperature(options: PredictOptions, run: FinishedRun) -> float:
         return options.temperature_number
     path = Path(options.temperature)
     if not path.is_file():
-        raise AlignAttnError(f"--temperature {path} is no number and no file: give one, or calibration.json")
+        raise AlignAttnError(f"--temperature {path} is neither a number nor a file: give one of them")
     found = read_calibration(path)
     print(f"temperature {found:.4g} of {path}", file=sys.stderr)
     return found
@@ -148,10 +148,10 @@ def read_calibration(path: Path) -> float:
     try:
         values = {float(file["temperature"]["value"]) for file in content["files"] if file["temperature"] is not None}
     except (KeyError, TypeError, ValueError) as error:
-        raise AlignAttnError(f"{path} is no file of `alignattn calibrate`: give its calibration.json") from error
+        raise AlignAttnError(f"{path} is not a file of `alignattn calibrate`: give its calibration.json") from error
     if len(values) != 1:
-        many = "several temperatures" if values else "no temperature: give --fit_on to calibrate"
-        raise AlignAttnError(f"{path} holds {many}; or give the number itself to --temperature")
+        many = "several temperatures" if values else "has no temperature: run `alignattn calibrate` with --fit_on"
+        raise AlignAttnError(f"{path} holds {many}; or pass the number as --temperature")
     return values.pop()
 
 
@@ -177,20 +177,20 @@ def _target(options: PredictOptions, source: Source) -> Path | None:
 
 def _check_new(target: Path) -> None:
     if target.exists():
-        raise AlignAttnError(f"{target} is there already: give another name to --output_file")
+        raise AlignAttnError(f"{target} already exists: give another --output_file")
 
 
 def _jobs(options: PredictOptions, folder: Path, output: Path) -> Mapping[Path, Path]:
     """The files of the shard by those of their predictions."""
     if output.resolve().is_relative_to(folder.resolve()):
-        raise AlignAttnError(f"--output_dir {output} lies in {folder}, whose files are the rows: give another")
+        raise AlignAttnError(f"--output_dir {output} is inside {folder}, the folder of the rows: give another")
     names = sorted(
         path.relative_to(folder)
         for path in folder.rglob(f"*{PARQUET}")
         if path.is_file() and not any(part.startswith(HIDDEN) for part in path.relative_to(folder).parts)
     )
     if not names:
-        raise AlignAttnError(f"{folder} holds no Parquet file but hidden ones: give another to --file")
+        raise AlignAttnError(f"{folder} contains no Parquet files (hidden ones do not count): give another --file")
     return {output / name: folder / name for name in options.part.deal(names)}
 
 
@@ -224,7 +224,7 @@ def _check_record(output: Path, run: FinishedRun, settings: dict[str, Any]) -> N
     digest, path = model_digest(run.folder), output / RECORD_FILE
     if not path.is_file():
         if output.is_dir() and entries(output):
-            raise AlignAttnError(f"{output} exists and holds no predictions: give another --output_dir")
+            raise AlignAttnError(f"{output} exists but does not contain predictions: give another --output_dir")
         write_json(path, {"run": label_model(run.folder, digest), "model": digest, "settings": settings})
     written = read_json(path)
     if written.get("model") != digest:
@@ -242,8 +242,8 @@ def _pending(sources: Mapping[Path, Source]) -> Mapping[Path, Source]:
             left[target] = source
         elif (rows := pq.read_metadata(target).num_rows) != source.num_rows:
             raise AlignAttnError(
-                f"{target} has {rows} rows and {source.origin} {source.num_rows}: it has changed; remove the former"
+                f"{target} has {rows} rows and {source.origin} {source.num_rows}: it has changed; remove {target}"
             )
     if len(left) < len(sources):
-        print(f"{len(sources) - len(left)} of {len(sources)} files are predicted already", file=sys.stderr)
+        print(f"{len(sources) - len(left)} of {len(sources)} files already have predictions", file=sys.stderr)
     return left

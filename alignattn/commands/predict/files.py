@@ -28,10 +28,10 @@ from alignattn.utils.parquet import UNREADABLE, open_parquet, without_bad_texts
 
 CSV, TSV, JSON_LINES, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
 NESTED = (".json", JSON_LINES, CONLL)
-"""Endings of files whose rows hold lists, which JSON lines hold as well."""
+"""Endings of files whose rows can hold lists; their predictions are JSON lines."""
 PARQUET_MAGIC = b"PAR1"
 STANDARD_INPUT = "standard input"
-"""Its name in messages."""
+"""Name in messages."""
 
 Write = Callable[[pa.Table], object]
 """Takes the next rows."""
@@ -115,8 +115,8 @@ def text_source(task: Task, texts: Sequence[str]) -> Source:
     count = task.texts_of_a_row
     if len(texts) % count:
         raise AlignAttnError(
-            f"--text: task {task.name!r} reads {count} texts a row ({', '.join(task.input_columns)}), and there are "
-            f"{len(texts)}"
+            f"--text: task {task.name!r} reads {count} texts per row ({', '.join(task.input_columns)}), and there "
+            f"are {len(texts)}"
         )
     rows = [task.row_of(texts[first : first + count]) for first in range(0, len(texts), count)]
     return _dataset_source(FileRows(datasets.Dataset.from_list(rows)), task, "--text", JSON_LINES)
@@ -279,4 +279,4 @@ def _as_text(value: Any) -> str:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    raise AlignAttnError(f"a column holds {type(value).__name__}, which is no text: give --output_file NAME.parquet")
+    raise AlignAttnError(f"a column holds {type(value).__name__}, which is not text: give --output_file NAME.parquet")

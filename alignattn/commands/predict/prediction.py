@@ -29,16 +29,16 @@ from alignattn.utils.progress import counted
 from alignattn.utils.ray_cluster import gpu_or_core, ray_cluster
 
 PART_ROWS = 4096
-"""Read, sorted by length and held at once."""
+"""Rows that are read and sorted by length at a time."""
 
 PART_NUMBERS = 2**22
-"""Probabilities that are held at once: of many classes, parts have fewer rows."""
+"""Maximum probabilities in memory; with many classes, fewer rows are read at a time."""
 
 MAX_PANELS = 4
-"""Sequences of one row that are drawn: its choices, or windows of its context."""
+"""Maximum sequences of a row that are drawn: its choices, or windows of its context."""
 
 RAYS_OWN_PROGRESS = ("ray.data._internal.execution.streaming_executor", "ray.data._internal.progress")
-"""Loggers of Ray Data's own progress, which is shown here as for any other work."""
+"""Loggers of Ray Data's progress; alignattn logs its own."""
 
 
 @dataclass
@@ -71,8 +71,8 @@ class SeenRows:
             yield f"{truncated} (it is the run's)"
         if self.unspaced:
             yield (
-                f"{self.unspaced} row(s) are one word of several Chinese characters, and get one tag: a word is what "
-                "stands between blanks; put them between characters if the training rows have each as a word"
+                f"{self.unspaced} row(s) are one word of several Chinese characters and get one tag: put blanks "
+                "between the characters if the training rows have them"
             )
         if self.unknown:
             yield unknown_rows_warning(self.unknown)
@@ -109,7 +109,7 @@ class Prediction:
         """
         for name in self.nothing.column_names:
             if name in source.columns:
-                raise AlignAttnError(f"{source.origin} has a column {name!r}, as the predictions do: rename it")
+                raise AlignAttnError(f"{source.origin} has a column {name!r}, which the predictions need: rename it")
         labels = getattr(self.predictor.task, "num_labels", 1)
         rows, size = max(1, min(PART_ROWS, PART_NUMBERS // labels)), self.batching.size or 1
         before = 0

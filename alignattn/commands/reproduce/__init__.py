@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 NUM_SEEDS, MAX_SEEDS = 5, 1000
 
-SEEDS_HELP = f"Instead: the seeds 1 to N (default: the table's, or {NUM_SEEDS})."
+SEEDS_HELP = f"Use the seeds 1 to N (default: the table's, or {NUM_SEEDS})."
 ON_RAY = ("launcher=ray",)
-OTHERS_HELP = "Options of the commands that fill the table."
+OTHERS_HELP = "Options of the table's commands."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(Options):
     """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
 
-    table: str = option(REQUIRED, f"{', '.join(TABLES)}, or a YAML file of yours.", positional=True, metavar="TABLE")
-    seeds: tuple[Seed, ...] | None = option(None, "Seeds of a cell's runs.", distinct="seed")
+    table: str = option(REQUIRED, f"{', '.join(TABLES)}, or your own YAML file.", positional=True, metavar="TABLE")
+    seeds: tuple[Seed, ...] | None = option(None, "Seeds of the runs of each cell.", distinct="seed")
     num_seeds: Count | None = option(None, SEEDS_HELP, high=MAX_SEEDS)
-    tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
-    models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")
-    attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
-    note: str | None = option(None, "A sentence to stand below the table.", metavar="TEXT")
-    dry_run: bool = option(False, "Run nothing: list the runs, with an estimate of time.")
+    tasks: tuple[str, ...] | None = option(None, "Subset of the table's tasks or pairs (default: all).", metavar="TASK")
+    models: tuple[str, ...] | None = option(None, "Subset of the table's models (default: all).")
+    attentions: tuple[str, ...] | None = option(None, "Subset of the table's attentions (default: all).")
+    note: str | None = option(None, "Sentence below the table.", metavar="TEXT")
+    dry_run: bool = option(False, "List the runs with an estimate of time; run none.")
     finished_only: bool = option(
-        False, "Run nothing: write the table of what is finished.", excludes={"dry_run": "that writes no table"}
+        False, "Write the table of finished runs; run none.", excludes={"dry_run": "--dry_run writes no table"}
     )
     launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
-    processes: Processes | None = option(None, "Runs at once (default: what fits, or 1).")
+    processes: Processes | None = option(None, "Parallel runs (default: as many as fit, or 1).")
     gpu_share: float | None = option(
-        None, "Of a GPU, for each run on Ray (default: 1).", low=1 / GPU_PARTS, high=1, requires=ON_RAY
+        None, "GPUs per run on Ray (default: 1).", low=1 / GPU_PARTS, high=1, requires=ON_RAY
     )
     ray_address: str | None = option(
-        None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS", requires=ON_RAY
+        None, "Address of a Ray cluster (default: start one).", metavar="ADDRESS", requires=ON_RAY
     )
     output_dir: OutputDir = option("results", "Folder for the runs and the tables.")
     others: tuple[str, ...] = option((), OTHERS_HELP, rest=True, metavar="[options of its runs]")
@@ -53,7 +53,9 @@ class ReproduceOptions(Options):
         super().__post_init__()
         seeds = self.seeds or ()
         if self.num_seeds is not None and len(seeds) not in (0, self.num_seeds):
-            raise AlignAttnError(f"--num_seeds {self.num_seeds} is not how many --seeds lists: leave one of them out")
+            raise AlignAttnError(
+                f"--num_seeds {self.num_seeds} differs from the number of --seeds: leave one of them out"
+            )
         if len(seeds) == 1 and self.num_seeds is None:
             raise AlignAttnError(
                 f"--seeds lists seeds: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]} (for this one alone, "
@@ -94,7 +96,7 @@ class ReproduceOptions(Options):
 
 COMMAND = Command(
     "reproduce",
-    "a table of a paper, measured: what is missing of it is run, and written beside the published figures",
+    "reproduce a table of a paper: make the missing runs, and write the results beside the published numbers",
     ReproduceOptions,
     run="alignattn.commands.reproduce.command:reproduce",
     shares_folder=True,

@@ -19,7 +19,7 @@ from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.progress import progress
 
 RUNS_POLL_SECONDS = 2.0
-"""Between two looks at a run that another process makes."""
+"""Seconds between two checks of a run that another process makes."""
 
 
 def reproduce(arguments: ReproduceOptions) -> None:

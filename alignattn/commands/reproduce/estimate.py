@@ -34,7 +34,7 @@ def _summary(folders: Sequence[RunFolder], states: Sequence[str], missing: Seque
     unfit = {folder.reason_unsupported for folder in folders if folder.reason_unsupported}
     summary = f"{states.count('done')} of {len(folders)} runs are done"
     if unfit:
-        summary += f" ({states.count('unfit')} cannot be: {'; '.join(sorted(unfit))})"
+        summary += f" ({states.count('unfit')} not supported: {'; '.join(sorted(unfit))})"
     estimated = [seconds for seconds in missing if not math.isnan(seconds)]
     if estimated:
         total = sum(estimated) / SECONDS_A_MINUTE

@@ -13,7 +13,7 @@ from alignattn.training.methods import METHODS
 from alignattn.utils.publishing import short_path
 
 FORMAT = 1
-"""Of what makes a digest: raised when equal options come to mean another run."""
+"""Version of the digest: raised when equal options come to mean another run."""
 
 DIGEST_CHARACTERS = 16
 
@@ -27,13 +27,13 @@ SYMBOLS: Mapping[str, str] = {
     "lora_r": "LoRA ",
     SEED_OPTION: "seed ",
 }
-"""What stands before the value of an option that would not be known by it."""
+"""Words in front of the values that mean nothing without them."""
 
 TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)
 
 
 INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_distance", "report_to"})
-"""Options that change nothing of what a run measures."""
+"""Options that do not change what a run measures."""
 
 
 @dataclass(frozen=True)

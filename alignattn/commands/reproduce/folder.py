@@ -36,10 +36,10 @@ SECONDS_FILE = "seconds.txt"
 LOCK_FILE = ".lock"
 
 SETTLED: Collection[State] = frozenset({"done", "unfit"})
-"""States of a run for which there is nothing to do."""
+"""States of a run that needs no work."""
 
 NEEDED_RUN = "run"
-"""The option that says on the result of which run a command works."""
+"""The option that names the run on whose result a command works."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class RunFolder:
             raise AlignAttnError(f"{path} holds no {EXPERIMENT_FILE}: move it away")
         folder = cls(path.parents[1], experiment)
         if folder.path != path:
-            raise AlignAttnError(f"{path} holds another run than its name says: move it away")
+            raise AlignAttnError(f"{path} contains another run than its name says: move it away")
         return folder
 
     @property

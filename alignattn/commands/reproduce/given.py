@@ -31,14 +31,16 @@ def options_named(commands: Sequence[str], name: str) -> list[Option]:
         found += filter(None, [own_option(command, name) or (own_option(needs, name) if needs else None)])
     if not found:
         known = {other for command in commands for other in all_options_of(get_command(command).options)}
-        raise AlignAttnError(f"--{name} is no option of {' or '.join(commands)}{did_you_mean(name, known)}")
+        raise AlignAttnError(f"--{name} is not an option of {' or '.join(commands)}{did_you_mean(name, known)}")
     return found
 
 
 def read_given(commands: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
     """Return what words give by name of the options of commands whose runs fill a table, and of those they need."""
     if words and not words[0].startswith("--"):
-        raise AlignAttnError(f"{words[0]!r} is no option: alignattn reproduce takes the name of one table (see --help)")
+        raise AlignAttnError(
+            f"{words[0]!r} is not an option: alignattn reproduce expects the name of one table (see --help)"
+        )
     needed = [results_of(command).needs for command in commands]
     # The first stands for all in messages.
     names = list(dict.fromkeys(name for name in (*needed, *commands) if name is not None))

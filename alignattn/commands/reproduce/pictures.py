@@ -15,7 +15,7 @@ from alignattn.utils.files import write_json
 from alignattn.utils.json_records import read_json
 
 PICTURES_FILE = "pictures.json"
-"""In the folder of a run: the pictures by title, and the SHA-256 of what they are of."""
+"""File of a run's folder: its pictures by title, and the SHA-256 of their content."""
 
 CURVES_TITLE, RELIABILITY_TITLE = "Training curves", "Reliability diagram"
 

@@ -76,7 +76,7 @@ def _read_run(folder: RunFolder) -> Run:
         try:
             report = folder.reader.report(folder.output)
         except UNREADABLE as error:
-            state, reason = "failed", f"what it left cannot be read: {one_line(error)}"
+            state, reason = "failed", f"its results cannot be read: {one_line(error)}"
 
     def published(text: str) -> str:
         return _without_paths(text, folder.results, folder.values)

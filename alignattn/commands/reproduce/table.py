@@ -62,10 +62,10 @@ DISPLACED: Mapping[str, Sequence[str]] = {
     "num_train_epochs": ("max_steps", "warmup_steps"),
     "max_steps": ("warmup_steps",),
 }
-"""Options of a table that no longer hold where a user gives the first: fields of another model, another length."""
+"""Options of a table that the user's option replaces: fields of another model, another length."""
 
 EMBEDDINGS = "embeddings"
-"""The option that a user gives for the rows whose models read word vectors; others do not take it."""
+"""An option that applies only to rows whose models read word vectors."""
 
 CONFIGS = resources.files("alignattn.configs")
 
@@ -101,20 +101,20 @@ class Table(Definition):
                     options_named([self.command_of(column)], name)[0].checked(value)
         labels = Counter(map(self.label, self.rows))
         if twice := next((label for label, count in labels.items() if count > 1), None):
-            raise ValueError(f"two rows are called {twice!r}: give each a label of its own")
+            raise ValueError(f"two rows have the label {twice!r}: give them different labels")
         is_ensemble = {row.label: row.ensemble for row in self.rows}
         for against in filter(None, (row.against for row in self.rows)):
             if against not in is_ensemble:
-                raise ValueError(f"a row is compared with {against!r}, and no row has that label")
+                raise ValueError(f"a row is compared with {against!r}, but no row has that label")
             if is_ensemble[against]:
-                raise ValueError(f"a row is compared with {against!r}, and an ensemble has no seeds to pair with")
+                raise ValueError(f"a row is compared with {against!r}, but an ensemble has no seeds to pair")
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.
             counts = zip(row.published, measures, strict=False)
             published = [count if numbers == [None] else len(numbers) for numbers, count in counts]
             if row.published and (published != measures or len(row.published) != len(measures)):
-                raise ValueError(f"a row has {published} published numbers, and the columns have {measures} measures")
+                raise ValueError(f"a row has {published} published numbers for {measures} measures")
         return self
 
     @property
@@ -175,7 +175,7 @@ class Table(Definition):
         for name in given:
             if name in cells_own:
                 raise AlignAttnError(
-                    f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
+                    f"--{name} distinguishes the runs of {self.name}: select runs with --tasks, --models, "
                     "--attentions, --seeds or --num_seeds"
                 )
         for name, value in given.items():

@@ -10,7 +10,7 @@ from alignattn.utils.command import Command, TableResults
 
 COMMAND = Command(
     "robustness",
-    "how many attacks by TextFooler, TextBugger and BAE fail",
+    "attack classifiers with TextFooler, TextBugger and BAE, and report how many attacks fail",
     RobustnessOptions,
     run="alignattn.commands.robustness.command:robustness",
     shares_folder=True,
@@ -27,14 +27,14 @@ COMMAND = Command(
     subcommands={
         "show": Command(
             "robustness show",
-            "adversarial examples to read",
+            "show the adversarial examples",
             ShowOptions,
             run="alignattn.commands.robustness.show:show",
             examples=(f"{ROBUSTNESS} show attacks/mrpc-seed-1/textfooler.jsonl --html textfooler.html",),
         ),
         "train-mlm": Command(
             "robustness train-mlm",
-            "train a masked-language head for attacks that propose words",
+            "train a masked-language head for BAE",
             MaskedLanguageOptions,
             run="alignattn.commands.robustness.train_mlm:train_masked_language_model",
             examples=(f"{ROBUSTNESS} train-mlm --model DIR --train_file texts.txt --output_dir mlm",),

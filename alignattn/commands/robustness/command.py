@@ -36,12 +36,13 @@ def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
         print(_describe(run))
     if arguments.part != WHOLE:
         print(
-            f"shard {arguments.part} is done: gather all in {folder} and run {ROBUSTNESS} --merge --output_dir {folder}"
+            f"shard {arguments.part} is finished: collect all shards in {folder} and run {ROBUSTNESS} --merge "
+            f"--output_dir {folder}"
         )
         return runs
     finished = [*runs, *_others(folder, runs)]
     if not finished:
-        raise AlignAttnError(f"{folder} holds no finished attacks: give the --output_dir of the shards")
+        raise AlignAttnError(f"{folder} contains no finished attacks: give the --output_dir of the shards")
     tables = tabulate([summarise_attacks(run) for run in finished])
     written = write_attack_tables(folder, tables)
     print("\n\n".join(table.render() for table in tables))
@@ -138,7 +139,7 @@ def _others(folder: Path, runs: Sequence[AttackRun]) -> list[AttackRun]:
             run = read_run(path)
             check_finished(run)
         except AlignAttnError as error:
-            print(f"not in the table: {error}")
+            print(f"left out of the table: {error}")
             continue
         others.append(run)
     return others
@@ -149,8 +150,8 @@ def _describe(run: AttackRun) -> str:
     summary = summarise_attacks(run)
     attacked = summary.failed + summary.succeeded
     is_short = run.header.rows == run.header.rows_available and attacked < settings.num_examples
-    fewer = f", fewer than the {settings.num_examples} asked for: the split is used whole" if is_short else ""
-    errors = f", {summary.errors} more ended in an error" if summary.errors else ""
+    fewer = f"(the split has fewer than {settings.num_examples})" if is_short else ""
+    errors = f", {summary.errors} more failed with an error" if summary.errors else ""
     left_out = f", {summary.rows_left_out} unusable left out" if summary.rows_left_out else ""
     columns = " and ".join(settings.attack_columns)
     return (

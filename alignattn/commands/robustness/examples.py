@@ -10,7 +10,7 @@ from alignattn.robustness.records import AttackRecord
 
 Change = Literal["same", "deleted", "inserted"]
 Piece = tuple[Change, str]
-"""Adjacent words of a text, and whether the other text has them."""
+"""Adjacent words of a text, and whether they are the same in the other text."""
 
 
 def changed_words(original: str, perturbed: str) -> tuple[list[Piece], list[Piece]]:
@@ -77,7 +77,7 @@ def summary_line(records: Sequence[AttackRecord]) -> str:
     """Return the number of examples of each outcome, and the share of failed attacks."""
     counts = Counter(record.outcome for record in records)
     attacked = counts["failed"] + counts["succeeded"]
-    share = f"{counts['failed'] / attacked:.1%} of {attacked}" if attacked else "none was attacked"
+    share = f"{counts['failed'] / attacked:.1%} of {attacked}" if attacked else "no row was attacked"
     each = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
     return f"{len(records)} example(s): {each}; attacks that failed: {share}"
 

@@ -30,13 +30,13 @@ def read_texts(paths: Sequence[Path], columns: Sequence[str] | None) -> list[str
     """
     tables = [path for path in paths if plain_suffix(path) in TABLES]
     if columns and not tables:
-        raise AlignAttnError(f"--text_columns is for tables ({', '.join(TABLES)}): drop it for lines of text")
+        raise AlignAttnError(f"--text_columns is for tables ({', '.join(TABLES)}), not lines of text: leave it out")
     parts = [_table_texts(path, columns) if path in tables else _lines(path) for path in paths]
     # Distinct, so that no held-out text is also trained on.
     texts = list(dict.fromkeys(text.strip() for text in chain.from_iterable(parts) if text.strip()))
     if len(texts) < MIN_TEXTS:
         names = ", ".join(str(path) for path in paths)
-        raise AlignAttnError(f"{names}: {len(texts)} distinct text(s): give at least {MIN_TEXTS}, one is held out")
+        raise AlignAttnError(f"{names}: {len(texts)} distinct text(s): give at least {MIN_TEXTS} (one is held out)")
     return texts
 
 
@@ -97,7 +97,7 @@ def most_frequent_token(encoded: datasets.Dataset) -> int:
     for tokens, is_special in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True):
         counts.update(compress(tokens, (not special for special in is_special)))
     if not counts:
-        raise AlignAttnError("the tokenizer finds no token in the texts to train on: give other --text")
+        raise AlignAttnError("the training texts contain no tokens: give other --text")
     return counts.most_common(1)[0][0]
 
 
@@ -110,13 +110,15 @@ def _table_texts(path: Path, columns: Sequence[str] | None) -> list[str]:
     table = read_file(path)
     there = f"there: {', '.join(table.column_names)}"
     if not columns:
-        raise AlignAttnError(f"{path} is a table: say with --text_columns which columns hold texts ({there})")
+        raise AlignAttnError(f"{path} is a table: name its text columns with --text_columns ({there})")
     texts: list[str] = []
     for name in columns:
         if name not in table.column_names:
             raise AlignAttnError(f"--text_columns: {path} has no column {name!r} ({there})")
         for number, value in enumerate(table[name], start=1):
             if not isinstance(value, str):
-                raise AlignAttnError(f"row {number} of {path}: column {name!r} is {value!r} and no text: correct it")
+                raise AlignAttnError(
+                    f"row {number} of {path}: column {name!r} is {value!r}, which is not text: correct it"
+                )
             texts.append(value)
     return texts

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from alignattn.robustness.resources import Resources
 
 ROBUSTNESS = "alignattn robustness"
-EXAMPLES = "Examples to attack, without rows that the model gets wrong; it may be raised later."
-ENCODERS = f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder) or an encoder's folder."
+EXAMPLES = "Correctly classified examples to attack; may be raised later."
+ENCODERS = f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder), or the folder of an encoder."
 RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
 RESOURCES = "resources"
 """Group in the help."""
 
 DEFAULT_LIMIT = 20
-"""Examples that the terminal shows; a page holds all."""
+"""Examples shown in the terminal; a page shows all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,37 +43,37 @@ class AttackOptions(Options):
 
     run: tuple[str, ...] | None = option(
         None,
-        "Run folders of alignattn finetune; several give a table.",
+        "Run folders of `alignattn finetune`.",
         metavar="DIR",
         place=run_folder,
     )
-    model: str | None = option(None, "A fine-tuned classifier to attack, with --task.", place=model_name)
-    task: str | None = option(None, "The task of --model.", metavar="TASK")
+    model: str | None = option(None, "Fine-tuned classifier to attack; needs --task.", place=model_name)
+    task: str | None = option(None, "Task of --model.", metavar="TASK")
     recipes: tuple[str, ...] = option(tuple(RECIPES), "Attacks.", choices=tuple(RECIPES), distinct="recipe")
     num_examples: Count = option(1000, EXAMPLES)
-    attack_columns: tuple[str, ...] | None = option(None, "Columns to change (default: the recipe's own rule).")
+    attack_columns: tuple[str, ...] | None = option(None, "Columns to attack (default: the recipe's rule).")
     data_dir: InputDir | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).")
-    skip_bad_rows: bool = option(False, "Leave out rows that cannot be used (those of a run anyway).")
+    skip_bad_rows: bool = option(False, "Skip bad rows (always for a run).")
     max_length: Count | None = option(None, f"Maximum tokens per row (default: the run's, or the model's, {LONGEST}).")
     batch_size: Count | None = option(None, "Batch size of scoring (default: by the device).")
-    half_precision: bool = option(False, "float16, on CUDA.")
+    half_precision: bool = option(False, "Score in float16 (CUDA only).")
     seed: Seed = option(42, "Seed of the attacks.")
-    word_vectors: InputFile | None = option(None, "In place of counter-fitted vectors.", group=RESOURCES)
-    neighbors: InputFile | None = option(None, "Parquet (word, neighbors) in their place.", group=RESOURCES)
+    word_vectors: InputFile | None = option(None, "Replace the counter-fitted vectors.", group=RESOURCES)
+    neighbors: InputFile | None = option(None, "Replace them by a Parquet file (word, neighbors).", group=RESOURCES)
     synonyms: str | None = option(
-        None, "Its synonyms in their place.", group=RESOURCES, choices=(WORDNET,), metavar=WORDNET
+        None, "Replace them by the synonyms of WordNet.", group=RESOURCES, choices=(WORDNET,), metavar=WORDNET
     )
     sentence_encoder: str = option(
         UNIVERSAL_SENTENCE_ENCODER, ENCODERS, group=RESOURCES, metavar="DIR", place=model_folder
     )
-    mlm: InputDir | None = option(None, "Masked-language model, not bert-base-uncased.", group=RESOURCES)
+    mlm: InputDir | None = option(None, "Masked-language model (default: bert-base-uncased).", group=RESOURCES)
     nltk_data: InputDir | None = option(None, "Folder of NLTK data.", group=RESOURCES)
     output_dir: OutputDir = option("robustness", "Folder for records and tables.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.run and (self.model is not None or self.task is not None):
-            raise AlignAttnError("--run names model and task: leave --model and --task out")
+            raise AlignAttnError("--run sets model and task: leave --model and --task out")
         if self.attacks and not self.run and (self.model is None or self.task is None):
             raise AlignAttnError("nothing to attack: give --run FOLDER, or --model FOLDER with --task NAME")
         if self.task is not None:
@@ -101,8 +101,8 @@ class AttackOptions(Options):
 class RobustnessOptions(AttackOptions):
     """The options of `alignattn robustness`."""
 
-    shard: str = option(str(WHOLE), "Attack a part of the rows alone, such as 3/8.", metavar="N/COUNT")
-    merge: bool = option(False, "Merge the shards in --output_dir, and write the table of all runs there.")
+    shard: str = option(str(WHOLE), "Attack one part of the rows, such as 3/8.", metavar="N/COUNT")
+    merge: bool = option(False, "Merge the shards in --output_dir and write the table.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,7 +112,7 @@ class RobustnessOptions(AttackOptions):
         known = options_of(type(self))
         others = [name for name in known.keys() - {"merge", "output_dir"} if getattr(self, name) != known[name].default]
         if others:
-            raise AlignAttnError(f"--merge takes --output_dir alone: leave --{' and --'.join(sorted(others))} out")
+            raise AlignAttnError(f"--merge works with --output_dir alone: leave --{' and --'.join(sorted(others))} out")
 
     @property
     def attacks(self) -> bool:
@@ -131,15 +131,15 @@ class ShowOptions(Options):
 
     results: str = option(
         REQUIRED,
-        "JSON lines that an attack wrote.",
+        "JSON lines file of an attack.",
         positional=True,
         metavar="RESULTS",
         place=input_file_like("*.jsonl"),
     )
-    html: OutputFile | None = option(None, "Write one page of the examples to this new file.")
+    html: OutputFile | None = option(None, "Write the examples to a new HTML page.")
     limit: Count | None = option(None, f"Maximum examples (default: {DEFAULT_LIMIT}; all in a page).")
-    outcome: str | None = option(None, f"Only those that {', '.join(OUTCOMES)}.", choices=OUTCOMES)
-    labels: tuple[str, ...] | None = option(None, "Names of the classes (default: those of the task).")
+    outcome: str | None = option(None, f"Show one outcome only: {', '.join(OUTCOMES)}.", choices=OUTCOMES)
+    labels: tuple[str, ...] | None = option(None, "Class names (default: the task's).")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class MaskedLanguageTrainingOptions(TransformersOptions):
     num_train_epochs: float = option(3.0, "Training epochs.", group=TRAINING, above=0)
     per_device_train_batch_size: Count = option(32, "Training batch size.", group=TRAINING)
     per_device_eval_batch_size: Count = option(64, "Evaluation batch size.", group=TRAINING)
-    save_strategy: str = option("no", "When checkpoints are saved.", group=RUN, choices=SAVE_STRATEGIES)
+    save_strategy: str = option("no", "When to save checkpoints.", group=RUN, choices=SAVE_STRATEGIES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +166,6 @@ class MaskedLanguageOptions(Options):
     training: MaskedLanguageTrainingOptions
     model: str = option(REQUIRED, "Folder or Hub id of the encoder, such as a MiniLM.", place=model_name)
     train_file: tuple[InputFile, ...] = option(REQUIRED, "One text per line; or tables, with --text_columns.")
-    text_columns: tuple[str, ...] | None = option(None, "Columns of the tables; each holds texts of its own.")
+    text_columns: tuple[str, ...] | None = option(None, "Text columns of the tables; each cell is one text.")
     max_length: Count = option(64, "Maximum tokens per text; longer ones are truncated.")
     mlm_probability: float = option(0.15, "Share of masked tokens.", above=0, below=1)

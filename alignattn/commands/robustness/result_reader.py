@@ -59,11 +59,13 @@ class RobustnessReader(ResultReader):
     def reason_unsupported(self, options: Any, needed: RunOptions | None = None) -> str:
         """Return why a run is not attacked: its saved model alone does not predict as the run did."""
         method = None if needed is None else prediction_method(needed.training)
-        return "" if method is None else f"--{method.switch} is no part of a saved model, which is what attacks are on"
+        return (
+            "" if method is None else f"--{method.switch} is not part of a saved model, and attacks need a saved model"
+        )
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
         """Return that an attack is on one model."""
-        return "an attack is on one saved model, and an ensemble is of several"
+        return "attacks need one saved model, and an ensemble is several"
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
         """Return the attacked rows."""
@@ -83,7 +85,9 @@ def _summary(folder: Path) -> AttackSummary:
 def _read_attacks(folder: Path) -> AttackRun:
     found = list(folder.glob(f"*/{_summary(folder).settings.recipe}{RECORDS_SUFFIX}"))
     if len(found) != 1:
-        raise AlignAttnError(f"{folder} holds {len(found)} files of records, not one: move it away to attack again")
+        raise AlignAttnError(
+            f"{folder} holds {len(found)} files of records instead of one: move it away to attack again"
+        )
     return read_run(found[0])
 
 

@@ -26,14 +26,14 @@ from alignattn.utils.files import write_text
 Marks = Mapping[Change, tuple[str, str]]
 
 MARKS: Marks = {"same": ("", ""), "deleted": ("[-", "-]"), "inserted": ("{+", "+}")}
-"""Around words where there is no colour; those of `git diff --word-diff`."""
+"""Marks around changed words without colour, as of `git diff --word-diff`."""
 
 ANSI_COLOURS: Marks = {
     "same": ("", ""),
     "deleted": ("\x1b[1;31m", "\x1b[0m"),
     "inserted": ("\x1b[1;32m", "\x1b[0m"),
 }
-"""Around words in a terminal: the ANSI sequences of bold red and bold green."""
+"""Marks around changed words in a terminal: ANSI sequences of bold red and bold green."""
 
 ARROW = "→"
 
@@ -49,7 +49,7 @@ def show(arguments: ShowOptions) -> None:
         return
     page = Path(arguments.html)
     if page.exists():
-        raise AlignAttnError(f"{page} is there already: give another name to --html")
+        raise AlignAttnError(f"{page} already exists: give another --html")
     write_text(page, examples_page(records[: arguments.limit], path.name, labels))
     _print(f"{summary_line(records)}\nwritten to {page}")
 

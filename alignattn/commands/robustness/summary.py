@@ -17,7 +17,7 @@ from alignattn.utils.text_tables import READABLE_WIDTH, folded_tables
 
 TABLE_NAME = "robustness"
 NO_SHARE = "-"
-"""What stands in a table for the share of nothing."""
+"""Cell of a share whose denominator is 0."""
 
 SUMMARY_HEADINGS: Mapping[str, str] = {
     "recipe": "recipe",
@@ -37,10 +37,10 @@ SUMMARY_HEADINGS: Mapping[str, str] = {
     "words_changed_share": "words changed %",
     "run": "run",
 }
-"""The columns of a table in the terminal."""
+"""Columns of a table in the terminal."""
 
 KEYS = ("recipe", "task", "attention")
-"""Those that stand in each part of a table that is too wide for one."""
+"""Columns that are repeated in each part of a wide table."""
 
 OF_A_TABLE = ("num_examples", "max_length", "precision", "seed")
 """Settings in which all attacks of a table agree."""
@@ -178,8 +178,8 @@ class AttackTable:
         rows = [[_cell(name, line[name]) for name in SUMMARY_HEADINGS] for line in map(_line, self.summaries)]
         tables = folded_tables(list(SUMMARY_HEADINGS.values()), rows, READABLE_WIDTH, keys=len(KEYS))
         constant = dict.fromkeys(
-            f"{one.settings.run} predicts {one.constant_prediction} for every row of {one.settings.task}: that attacks "
-            "on it fail does not make it robust"
+            f"{one.settings.run} predicts {one.constant_prediction} for every row of {one.settings.task}: failed "
+            "attacks do not mean that it is robust"
             for one in self.summaries
             if one.constant_prediction is not None
         )

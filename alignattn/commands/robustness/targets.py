@@ -106,7 +106,7 @@ class Target:
 def target_loaders(arguments: AttackOptions) -> list[Callable[[], Target]]:
     """Return one function per model of the options, which loads it."""
     if arguments.half_precision and not torch.cuda.is_available():
-        raise AlignAttnError("--half_precision is for CUDA, and there is no such GPU here: leave it out")
+        raise AlignAttnError("--half_precision needs a CUDA GPU: leave it out")
     if arguments.run:
         folders = [Path(run) for run in arguments.run]
         for folder in folders:
@@ -161,7 +161,7 @@ def _target_of_run(folder: Path, name: str, arguments: AttackOptions) -> Target:
     options = read_run_options(folder)
     warn_plain(folder, options)
     if arguments.data_dir is not None and options.data.train_file is not None:
-        raise AlignAttnError(f"--data_dir does not go with {folder}, a run on files of its own: leave it out")
+        raise AlignAttnError(f"--data_dir does not go with {folder}, a run on the user's own files: leave it out")
     if arguments.skip_bad_rows:
         options = replace(options, data=replace(options.data, skip_bad_rows=True))
     rows = load_run_evaluation(options, arguments.data_dir)
@@ -171,7 +171,7 @@ def _target_of_run(folder: Path, name: str, arguments: AttackOptions) -> Target:
 
 def _check_task(rows: Rows[Any]) -> Rows[TextClassification]:
     if not isinstance(rows.task, TextClassification) or rows.task.is_regression:
-        raise AlignAttnError(f"attacks change the class of texts, and task {rows.task.name!r} has no such classes")
+        raise AlignAttnError(f"attacks need one class per text, and task {rows.task.name!r} has none")
     if not rows.evaluation:
         raise AlignAttnError("the run has no evaluation rows to attack: it was made without --validation_file")
     return rows
@@ -187,8 +187,8 @@ def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
     loaded = merge_adapters(loaded)
     if loaded.config.num_labels != task.num_labels:
         raise AlignAttnError(
-            f"{model} has {loaded.config.num_labels} output(s), and task {task.name!r} has {task.num_labels} classes: "
-            "give the task that it was fine-tuned on"
+            f"{model} has {loaded.config.num_labels} output(s), and task {task.name!r} has {task.num_labels} "
+            "classes: give the task of its fine-tuning"
         )
     saved = named_classes(loaded.config)
     processor_for(task).configure(loaded.config)

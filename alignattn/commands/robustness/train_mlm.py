@@ -200,7 +200,9 @@ def _load(arguments: MaskedLanguageOptions) -> tuple[PreTrainedModel, PreTrained
         arguments.model, AutoModelForMaskedLM, choices=CHECKPOINT, dtype=torch.float32, use_safetensors=True
     )
     if tokenizer.mask_token is None or tokenizer.pad_token is None:
-        raise AlignAttnError(f"the tokenizer of {arguments.model} has no mask or no padding token: give an encoder")
+        raise AlignAttnError(
+            f"the tokenizer of {arguments.model} lacks a mask token or a padding token: give an encoder"
+        )
     smallest = tokenizer.num_special_tokens_to_add() + 1
     largest = most_tokens(model, tokenizer)
     if not smallest <= arguments.max_length <= largest:

@@ -10,35 +10,35 @@ from alignattn.utils.options import Options
 UNCERTAINTY_FILE, PREDICTIONS_FILE = "uncertainty.json", "predictions.parquet"
 
 PASSES, LEVEL = 20, 0.05
-"""Those of `alignattn.evaluation.calibration.passes`, which needs SciPy."""
+"""The constants of `alignattn.evaluation.calibration.passes`, whose import needs SciPy."""
 
 MAX_PASSES, MAX_BINS, MAX_RESAMPLES = 10_000, 1000, 100_000
-"""More take minutes, and tell nothing more."""
+"""More take minutes and change nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UncertaintyOptions(Options):
     """The options of `alignattn uncertainty`."""
 
-    run: str = option(REQUIRED, "A run folder, of a task of classes.", metavar="DIR", place=run_folder)
-    output_dir: OutputDir = option("uncertainty", f"For {UNCERTAINTY_FILE}, {PREDICTIONS_FILE} and a diagram a split.")
-    passes: int = option(PASSES, "Forward passes with dropout.", low=2, high=MAX_PASSES)
-    level: float = option(
-        LEVEL, "A row is certain if the test of its two likeliest classes has p below.", above=0, high=1
+    run: str = option(REQUIRED, "Run folder of a classifier.", metavar="DIR", place=run_folder)
+    output_dir: OutputDir = option(
+        "uncertainty", f"Folder for {UNCERTAINTY_FILE}, {PREDICTIONS_FILE} and one diagram per split."
     )
-    noise: float = option(1.0, "Standard deviation of input noise, relative to each feature's; 0: none.", low=0)
-    split: tuple[str, ...] | None = option(None, "Splits to report (default: all that the run evaluates).")
+    passes: int = option(PASSES, "Forward passes with dropout.", low=2, high=MAX_PASSES)
+    level: float = option(LEVEL, "p-value below which the two likeliest classes differ.", above=0, high=1)
+    noise: float = option(1.0, "Input noise, relative to each feature's standard deviation; 0: none.", low=0)
+    split: tuple[str, ...] | None = option(None, "Splits to report (default: all of the run's).")
     max_eval_samples: Count | None = option(None, "The first N rows of each split (default: all).")
     data_dir: InputDir | None = option(None, "Folder of Parquet files of rows (default: the run's).")
     batch_size: Count | None = option(None, "Batch size (default: the run's own).")
     num_bins: Count = option(10, "Bins of the calibration error and of the diagrams.", high=MAX_BINS)
-    resamples: Count = option(1000, "Bootstrap resamples behind each interval.", high=MAX_RESAMPLES)
+    resamples: Count = option(1000, "Bootstrap resamples per interval.", high=MAX_RESAMPLES)
     seed: Seed = option(42, "Seed of dropout, noise and resamples.")
 
 
 COMMAND = Command(
     "uncertainty",
-    "whether a run's model is certain where it is right (PAvPU), on its inputs and on noisy ones",
+    "measure whether a model is certain where it is right (PAvPU), on clean and on noisy inputs",
     UncertaintyOptions,
     run="alignattn.commands.uncertainty.command:uncertainty",
     draws=True,

@@ -38,7 +38,7 @@ from alignattn.utils.text_tables import render_table
 ORIGINAL, NOISY = "original", "noisy"
 
 SHOWN = ("accuracy", *PASS_FIGURES, "expected_calibration_error", "area_under_risk_coverage")
-"""Of the figures, those of the table; the file has all."""
+"""Measures of the table; the file has all."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
     predictor = load_predictor(run)
     if not can_drop(predictor.model):
         raise AlignAttnError(
-            f"--run {options.run}: {run.options.model.model} has no dropout, and all passes are the same: give the run "
+            f"--run {options.run}: {run.options.model.model} has no dropout, so all passes are equal: give a run "
             "of another model"
         )
     encoded = {
@@ -111,8 +111,8 @@ def render(measured: list[MeasuredInputs]) -> str:
 def _check_task(run: FinishedRun) -> None:
     if not isinstance(run.task, LabelledTask) or run.task.is_regression:
         raise AlignAttnError(
-            f"--run {run.folder}: rows of task {run.task.name!r} have no one class each to be certain of: give the run "
-            "of a classifier"
+            f"--run {run.folder}: rows of task {run.task.name!r} do not have one class each: give the run of a "
+            "classifier"
         )
 
 
@@ -164,8 +164,7 @@ def _of_passes(
     logits = np.stack(passes)
     if (logits == logits[0]).all():
         raise AlignAttnError(
-            f"--run {options.run}: its model drops nothing, and all passes are the same: train it with a dropout in "
-            "its config"
+            f"--run {options.run}: its dropout rates are 0, so all passes are equal: train a model with dropout"
         )
     drawn = {"num_bins": options.num_bins, "resamples": options.resamples, "seed": options.seed}
     estimates = summarise_passes(logits, labels, level=options.level, **drawn)
@@ -215,10 +214,15 @@ def _content(run: FinishedRun, measured: list[MeasuredInputs], options: Uncertai
 def _caption(options: UncertaintyOptions) -> str:
     lines = [
         f"{options.passes} passes with dropout; probabilities are their mean. A row is certain where the two likeliest",
-        f"classes differ over the passes with p < {options.level:g} (paired t-test of their logits). PAvPU: rows that",
+        (
+            f"classes differ significantly over the passes, with p < {options.level:g} (paired t-test of their "
+            "logits). PAvPU: rows that"
+        ),
         "are right and certain, or wrong and uncertain.",
         f"Below each figure its {CONFIDENCE_LEVEL:.0%} bootstrap interval, {options.resamples} resamples of rows.",
     ]
     if options.noise:
-        lines.append(f"{NOISY}: Gaussian noise of {options.noise:g} times each feature's deviation on the inputs.")
+        lines.append(
+            f"{NOISY}: Gaussian noise on the inputs, {options.noise:g} times each feature's standard deviation."
+        )
     return "\n".join(lines)

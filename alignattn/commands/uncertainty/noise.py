@@ -11,7 +11,7 @@ from alignattn.tasks.processor import TaskProcessor
 from alignattn.training.methods.freelb import embeddings_of
 
 Change = Callable[[Tensor, Tensor | None], Tensor]
-"""Maps inputs `[…, features]` and which of them are real, `[…]` bool or None for all, to the inputs in their place."""
+"""Maps inputs `[…, features]` and the mask of real ones, `[…]` bool or None for all, to noisy inputs."""
 
 
 class InputNoise:

@@ -15,10 +15,10 @@ from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.utils.errors import AlignAttnError
 
 SUM_TOLERANCE = 1e-3
-"""How far the probabilities of a row may miss 1 by: those of a model in half precision do."""
+"""Tolerance of the sum of a row's probabilities, for models in half precision."""
 
 PROBABILITY_FLOOR = float(np.finfo(np.float32).tiny)
-"""Stands for a probability of 0 (1.2e-38): what models compute in single precision and find smaller is stored as 0."""
+"""Replaces a probability of 0 (1.2e-38), the smallest number of single precision."""
 
 
 def find_bad_rows(probabilities: NDArray[np.float64], labels: ArrayLike) -> dict[int, str]:

@@ -17,13 +17,13 @@ from alignattn.evaluation.statistics.intervals import MIN_ROWS, RESAMPLES, SEED,
 from alignattn.utils.errors import AlignAttnError
 
 PASS_FIGURES: Mapping[str, str] = {"pavpu": "PAvPU %", "certain": "certain %"}
-"""Figures of passes beside `FIGURES`: the headings of their columns."""
+"""Measures of passes besides `FIGURES`, with their column headings."""
 
 MIN_PASSES = 2
-"""A test needs a variance."""
+"""Minimum passes: the test needs a variance."""
 
 LEVEL = 0.05
-"""Of the test below which a row is certain, as in Fan et al. 2020."""
+"""p-value below which a row is certain, as in Fan et al. 2020."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PassScores:
         logits = np.asarray(passes, dtype=np.float64)
         if logits.ndim != 3 or len(logits) < MIN_PASSES or logits.shape[2] < 2 or not logits.shape[1]:
             raise AlignAttnError(
-                f"passes are logits [T, N, C] of at least {MIN_PASSES} passes, a row and 2 classes, not "
+                f"passes must be logits [T, N, C] with at least {MIN_PASSES} passes, 1 row and 2 classes, not "
                 f"{list(logits.shape)}"
             )
         if not np.isfinite(logits).all():

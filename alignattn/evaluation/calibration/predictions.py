@@ -66,7 +66,7 @@ def read_predictions(
     flat = pc.list_flatten(lists.take(pa.array(regular))).to_numpy(zero_copy_only=False)
     probabilities = flat.astype(np.float64).reshape(len(regular), num_classes)
     splits = table[SPLIT_COLUMN].to_pylist() if SPLIT_COLUMN in table.column_names else [path.stem] * len(lists)
-    problems = {row: f"it names no {SPLIT_COLUMN}" for row, split in enumerate(splits) if split is None}
+    problems = {row: f"it has no {SPLIT_COLUMN}" for row, split in enumerate(splits) if split is None}
     problems |= {
         int(row): f"it has {lengths[row]} probabilities, and most rows have {num_classes}"
         for row in np.flatnonzero(lengths != num_classes)
@@ -93,8 +93,8 @@ def all_splits(files: Sequence[Predictions]) -> list[str]:
 def _column(table: pa.Table, name: str, path: Path, option: str) -> pa.Array:
     if name not in table.column_names:
         raise AlignAttnError(
-            f"{path} has no column {name!r} (it has {', '.join(table.column_names)}): name another with {option}; "
-            "only tasks whose rows have one class each have probabilities and a calibration"
+            f"{path} has no column {name!r} (it has {', '.join(table.column_names)}): name another with {option} "
+            "(only tasks with one class per row have probabilities)"
         )
     column = table[name].combine_chunks()
     # A version-dependent return: one array, or chunks that are one array.

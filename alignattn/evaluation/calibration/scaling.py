@@ -25,11 +25,11 @@ from alignattn.evaluation.calibration.predictions import Predictions, all_splits
 from alignattn.utils.errors import AlignAttnError
 
 TEMPERATURE_RANGE = (0.01, 100.0)
-"""Where a temperature is looked for: it would run away on rows that are all right, or no better than chance."""
+"""Range of the search: on rows that are all correct, or at chance, the temperature would diverge."""
 
 LOG_TEMPERATURE_TOLERANCE = 1e-6
 AT_BOUND = 1.01
-"""A temperature within this factor of an end of the range is at it."""
+"""A temperature within this factor of an end of the range counts as that end."""
 
 
 def is_at_bound(temperature: float) -> bool:
@@ -56,7 +56,7 @@ def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:
         )
     if not np.isfinite(logits).all():
         row = int(np.argmin(np.isfinite(logits).all(axis=1)))
-        raise AlignAttnError(f"row {row + 1}: its logits must be finite; log_probabilities makes such of probabilities")
+        raise AlignAttnError(f"row {row + 1}: its logits must be finite; log_probabilities converts probabilities")
     for row, problem in find_bad_rows(softmax(logits, axis=1), classes).items():
         raise AlignAttnError(f"row {row + 1}: {problem}")
     index, targets = np.arange(len(logits)), classes.astype(np.int64)
@@ -78,7 +78,7 @@ def apply_temperature(probabilities: ArrayLike, temperature: float) -> NDArray[n
 
 
 MAX_PARAMETER = 100.0
-"""Of vector scaling: on rows that a line separates the likelihood has no optimum, and would run away."""
+"""Regularisation of vector scaling, whose parameters would diverge on separable rows."""
 
 
 class Scaling(Protocol):
@@ -210,9 +210,9 @@ class Temperature:
         before, after = self.nll
         note = BOUND_NOTE if is_at_bound(self.value) else ""
         return (
-            f"temperature {self.value:.3f}{note}: fitted on {len(self.rows)} of the {self.split_rows} rows of split "
-            f"{self.split!r} of {self.file} (NLL there {before:.3f} before, {after:.3f} after); the figures of that "
-            f"split are those of the other {self.split_rows - len(self.rows)} rows."
+            f"temperature {self.value:.3f}{note}: fitted on {len(self.rows)} of the {self.split_rows} rows of "
+            f"split {self.split!r} of {self.file} (NLL there {before:.3f} before, {after:.3f} after); the measures "
+            f"of that split use the other {self.split_rows - len(self.rows)} rows."
             + (f" On the same rows: {', '.join(self.others)}." if self.others else "")
         )
 
@@ -234,14 +234,14 @@ def fit_temperatures(
         raise AlignAttnError(f"--fit_on: there is no split {split!r}: choose one of {', '.join(all_splits(files))}")
     if 1 < len(found) < len(files):
         path = files[fitted.index(None)].path
-        raise AlignAttnError(f"--fit_on: {path} has no split {split!r}, and several others have: give it by itself")
+        raise AlignAttnError(f"--fit_on: {path} has no split {split!r}, but several others do: give this file alone")
     return [temperature or found[0] for temperature in fitted]
 
 
 def _fit(file: Predictions, split: str, seed: int, also: Sequence[str]) -> Temperature:
     rows = np.flatnonzero(file.splits == split)
     if len(rows) < MIN_TO_HALVE:
-        raise AlignAttnError(f"--fit_on: split {split!r} of {file.path} has one row, and one half of it is fitted on")
+        raise AlignAttnError(f"--fit_on: split {split!r} of {file.path} has one row, which cannot be split in half")
     half = np.sort(np.random.default_rng(seed).permutation(rows)[: len(rows) // 2])
     probabilities, labels = file.probabilities[half], file.labels[half]
     value = fit_temperature(log_probabilities(probabilities), labels)

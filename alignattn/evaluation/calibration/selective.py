@@ -105,7 +105,7 @@ def shift_auroc_interval(
 def _confidence(probabilities: ArrayLike) -> NDArray[np.float64]:
     rows = np.asarray(probabilities, dtype=np.float64)
     if rows.ndim != 2 or rows.size == 0:
-        raise AlignAttnError(f"a shift needs probabilities [N, C] of at least one row a side, not {rows.shape}")
+        raise AlignAttnError(f"a shift needs probabilities [N, C] of at least one row per side, not {rows.shape}")
     return np.asarray(rows.max(axis=1))
 
 

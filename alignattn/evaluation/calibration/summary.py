@@ -70,7 +70,7 @@ FIGURES: Mapping[str, CalibrationFigure] = {
     "brier_score": CalibrationFigure("Brier", ("squared_error",), _mean),
     "negative_log_likelihood": CalibrationFigure("NLL", ("log_loss",), _mean),
 }
-"""By the name in results; the functions of the same names document definitions and units."""
+"""Column headings by name in results; the functions of the same names document definitions and units."""
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ from alignattn.utils.errors import AlignAttnError
 SIGNIFICANCE_LEVEL = 0.05
 
 TEST_RESAMPLES = 10_000
-"""Of a bootstrap whose p-value is corrected: with fewer, the smallest p-value times a table's tests is above 0.05."""
+"""Bootstrap resamples behind a corrected p-value; with fewer, the smallest corrected p-value exceeds 0.05."""
 
 VALUE_TOLERANCE = 1e-3
-"""How far the examples may put a measure from where it was measured; predictions are stored rounded."""
+"""Tolerance between a measure and its value from the stored, rounded predictions."""
 
 NO_COMMON_SEED = "no seed in common"
-"""Why runs are compared by examples alone."""
+"""Reason for comparing runs by examples alone."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def compare_early(values: Sequence[float], baseline_values: Sequence[float], *, 
         planned: how many seeds there will be.
     """
     early = _without_test(_paired_differences(values, baseline_values))
-    return replace(early, test=f"{early.test}, none before all {planned} are there", is_early=True)
+    return replace(early, test=f"{early.test}, but none until all {planned} are finished", is_early=True)
 
 
 def compare_unpaired(
@@ -211,18 +211,17 @@ def _paired_differences(values: Sequence[float], baseline_values: Sequence[float
     measured, baseline = (np.asarray(side, dtype=np.float64) for side in (values, baseline_values))
     if measured.ndim != 1 or measured.shape != baseline.shape or not measured.size:
         raise AlignAttnError(
-            f"{measured.size} value(s) cannot be paired with {baseline.size} of plain attention: "
-            "compare the seeds that both have"
+            f"{measured.size} value(s) cannot be paired with {baseline.size} of the baseline: compare the common seeds"
         )
     if not (np.isfinite(measured).all() and np.isfinite(baseline).all()):
-        raise AlignAttnError("values to compare hold NaN or infinity: run the seeds again that measured them")
+        raise AlignAttnError("values to compare hold NaN or infinity: repeat the runs of those seeds")
     return measured - baseline
 
 
 def _check_pairs(pairs: PairedScores, values: Sequence[float], baseline_values: Sequence[float]) -> None:
     """Refuses scores that are not of the same examples throughout, or not those that the values were measured of."""
     if len(pairs) != len(values):
-        raise AlignAttnError(f"scores of examples are of {len(pairs)} seed(s), the values of {len(values)}")
+        raise AlignAttnError(f"scores of examples have {len(pairs)} seed(s) and the values {len(values)}")
     for pair, measured in zip(pairs, zip(values, baseline_values, strict=True), strict=True):
         _check_scores(pairs[0][0], pair, measured)
 
@@ -239,7 +238,7 @@ def _check_scores(first: ExampleScores, scores: Sequence[ExampleScores], values:
 
 def _check_same_examples(first: ExampleScores, other: ExampleScores) -> None:
     if other.statistic is not first.statistic:
-        raise AlignAttnError("runs cannot be paired: the scores of their examples are of different measures")
+        raise AlignAttnError("runs cannot be paired: their scores are of different measures")
     sizes = len(first.examples), len(other.examples)
     if sizes[0] != sizes[1]:
         raise AlignAttnError(

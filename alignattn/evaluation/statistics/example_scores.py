@@ -11,10 +11,10 @@ from alignattn.evaluation.statistics.intervals import IntervalMethod
 from alignattn.utils.errors import AlignAttnError
 
 Statistic = Callable[..., NDArray[np.float64]]
-"""Of one sample or many at once: takes arrays `[..., N]` and returns `[...]`."""
+"""A statistic of one or many samples: takes arrays `[..., N]` and returns `[...]`."""
 
 POSITIVE_CLASS = 1
-"""The class that F1 is of."""
+"""The positive class of F1."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def example_scores(metric_name: str, labels: ArrayLike, predictions: ArrayLike) 
     """
     if metric_name not in _OF_PREDICTIONS:
         raise AlignAttnError(
-            f"no metric {metric_name!r} is a statistic of examples: one of {', '.join(_OF_PREDICTIONS)}"
+            f"metric {metric_name!r} is not a statistic of examples: choose one of {', '.join(_OF_PREDICTIONS)}"
         )
     statistic, prepare = _OF_PREDICTIONS[metric_name]
     references, outputs = np.asarray(labels), np.asarray(predictions)
@@ -102,7 +102,7 @@ def ratio_scores(examples: ArrayLike, numerators: ArrayLike, denominators: Array
     """
     scores = ExampleScores(np.asarray(examples), ratio_of_sums, (np.asarray(numerators), np.asarray(denominators)))
     if not scores.arrays[1].any():
-        raise AlignAttnError("a share of nothing cannot be compared: all denominators are 0")
+        raise AlignAttnError("a ratio whose denominators are all 0 cannot be compared")
     return scores
 
 
@@ -213,4 +213,4 @@ _OF_PREDICTIONS: Mapping[str, tuple[Statistic, Callable[[NDArray[Any], NDArray[A
     "mse": (mean, lambda labels, found: ((labels - found) ** 2,)),
     "mae": (mean, lambda labels, found: (np.abs(labels - found),)),
 }
-"""Of each metric, its statistic and what makes the statistic's arrays from labels and predictions."""
+"""Each metric's statistic, and the function that computes its arrays from labels and predictions."""

@@ -14,10 +14,10 @@ CONFIDENCE_LEVEL = 0.95
 RESAMPLES = 1000
 SEED = 42
 MIN_ROWS = 2
-"""Resampling a single row gives nothing but that row."""
+"""Minimum rows: resampling one row always gives that row."""
 
 BATCH_NUMBERS = 2**20
-"""Numbers of each array that are resampled at once: what a processor's cache holds is fastest."""
+"""Numbers of each array that are resampled at once, which fit a processor's cache."""
 
 IntervalMethod = Literal["percentile", "basic"]
 

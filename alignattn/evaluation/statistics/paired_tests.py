@@ -11,16 +11,16 @@ from alignattn.evaluation.statistics.intervals import BATCH_NUMBERS, CONFIDENCE_
 from alignattn.utils.errors import AlignAttnError
 
 ROUNDING = 1e-12
-"""Differences that are smaller are none: sums of the same numbers in another order."""
+"""Differences below this count as 0: sums of the same numbers in another order."""
 
 MAX_SIGN_FLIPS = 2**16
-"""All signs of up to 16 differences."""
+"""Maximum sign patterns that are enumerated, those of 16 differences."""
 
 PairedScores = Sequence[tuple[ExampleScores, ExampleScores]]
-"""The scores of the measured run and of the plain one, of each seed."""
+"""The scores of the measured run and of the baseline, per seed."""
 
 UnpairedScores = tuple[Sequence[ExampleScores], Sequence[ExampleScores]]
-"""The scores of the measured runs, and of the plain ones."""
+"""The scores of the measured runs and of the baseline's."""
 
 
 def sign_flip_p_value(differences: NDArray[np.float64], seed: int) -> float:

@@ -9,10 +9,10 @@ from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, Interval
 from alignattn.utils.errors import AlignAttnError
 
 POWER = 0.8
-"""The chance, that a difference is found which is there, at which it counts as detectable."""
+"""Power from which a difference counts as detectable."""
 
 FARTHEST = 1e3
-"""In standard errors: of two seeds, a difference is detectable from 38 on."""
+"""Bound of the search, in standard errors (with two seeds, 38 are detectable)."""
 
 MIN_SEEDS, MAX_SEEDS = 2, 100_000
 
@@ -39,7 +39,9 @@ def seeds_needed(difference: float, deviation: float, level: float = 1 - CONFIDE
     while high <= MAX_SEEDS and power_of(difference, deviation, high, level) < power:
         low, high = high, 2 * high
     if high > MAX_SEEDS:
-        raise AlignAttnError(f"a difference of {difference} with a deviation of {deviation} takes too many seeds")
+        raise AlignAttnError(
+            f"a difference of {difference} with a standard deviation of {deviation} needs too many seeds"
+        )
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if power_of(difference, deviation, middle, level) < power else (low, middle)

@@ -4,4 +4,4 @@ from collections.abc import Mapping
 from pathlib import Path
 
 TABLES: Mapping[str, Path] = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
-"""Their files by name."""
+"""Files of tables, by name."""

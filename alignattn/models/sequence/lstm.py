@@ -19,7 +19,7 @@ from alignattn.tasks.sequences import NO_LABEL
 from alignattn.utils.errors import AlignAttnError
 
 BASELINE_DECAY = 0.9
-"""Of the moving average of the likelihood, the baseline of REINFORCE."""
+"""Decay of the moving average of the likelihood, the baseline of REINFORCE."""
 
 
 @strict
@@ -198,7 +198,7 @@ class LstmGenerator(SequenceModel):
             return attended, weights, (state.log_choice, state.entropy)
         slots = getattr(self.attention, CHILD_NAME, None)
         if slots is not None and not isinstance(slots.value_slot, Identity):
-            raise AlignAttnError("hard_attention takes the sampled value as it is: leave out --value")
+            raise AlignAttnError("hard_attention allows no value: leave --value out")
         place_weights = weights[:, 0, 0]
         if state.choices is None:
             place = choose_place(place_weights.detach(), samples=self.training)
@@ -267,7 +267,7 @@ class Seq2SeqLstm(LstmGenerator):
         super().__init__(config)
         size = config.hidden_dim
         if size % 2:
-            raise ValueError(f"hidden_dim {size} is odd, and half of it is of each direction")
+            raise ValueError(f"hidden_dim {size} must be even, because each direction has half of it")
         self.encoder = Recurrent(config.embedding_dim, size // 2)
         self.bridge = nn.Linear(size // 2, size)
         self.post_init()  # type: ignore[no-untyped-call]

@@ -22,7 +22,7 @@ from alignattn.tasks.sequences import BEGIN, END, NO_LABEL, PADDING, SPECIAL, UN
 from alignattn.tasks.task_types import Units
 
 State = tuple[Any, ...]
-"""A decoder's state: tensors `[B, …]`, and what all rows share."""
+"""A decoder's state: tensors `[B, …]`, and entries that all rows share."""
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
 """Takes the last tokens, `[B]`, and a state; returns the logits of the next, `[B, V]`, and the next state."""
@@ -146,9 +146,9 @@ class SequenceModel(WordModel):
     config_class = SequenceModelConfig
     config: SequenceModelConfig
     reads_words: ClassVar[bool] = True
-    """Whether the input is words; otherwise the only table of vectors is of the generated words."""
+    """Whether the input is words; otherwise only the generated words have vectors."""
     loss_is_of_rows: ClassVar[bool] = True
-    """The Trainer needs it to accumulate batches."""
+    """Read by the Trainer to accumulate batches."""
 
     def __init__(self, config: SequenceModelConfig) -> None:
         super().__init__(config)

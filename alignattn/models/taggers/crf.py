@@ -21,13 +21,13 @@ CRF_FIELD = "crf_tags"
 """The config field of a model with a CRF: the `SchemeName` of its tags."""
 
 FORBIDDEN = -1e30
-"""The score of a forbidden transition: lower than any path of others, and with finite sums in float32."""
+"""Score of a forbidden transition: lower than any allowed path, with finite sums in float32."""
 
 MIN_LOG = -100.0
-"""Of a log-probability; e^-100 is 0 in float32."""
+"""Minimum log-probability; e^-100 is 0 in float32."""
 
 FIRST_SCORES = 0.1
-"""Initial transition scores are uniform between this and its negative, as in pytorch-crf."""
+"""Bound of the uniform initial transition scores, as in pytorch-crf."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ MIN_WIDTH = 6.0
 """In inches, so the next."""
 BAR_INCHES = 0.5
 BARS_SHARE = 0.8
-"""Share of a group's width that its bars fill."""
+"""Share of a group's width that bars fill."""
 DIGITS = ".3g"
 """Of the number over a bar."""
 
@@ -115,11 +115,11 @@ def _draw_bars(
 POINT_PANEL_INCHES = (4.2, 4.4)
 """Width and height."""
 POINTS_TITLE_INCHES = 0.7
-"""What the picture's title and legend need of its height."""
+"""Height of the picture's title and legend."""
 POINT_AREA = 12
 """Of a marker, in square points."""
 CLOUD_MARKERS = ("o", "^", "D", "P")
-"""Told apart where they are small, too."""
+"""Markers that are distinct even when small."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from alignattn.reports.plots.drawing import COLOURS, finished, new_figure
 ROW_INCHES = 0.3
 PANEL_INCHES = 3.4
 LABEL_INCHES = 2.2
-"""What the names of the rows take of the picture's width."""
+"""Width of the names of the rows."""
 FRAME_INCHES = 1.4
-"""What titles and axes take of its height."""
+"""Height of titles and axes."""
 MAX_ABREAST = 6
-"""Panels side by side; more go on below."""
+"""Panels per row of the picture."""
 NOISE_COLOUR, SURVIVING_COLOUR = COLOURS[6], COLOURS[4]
 
 

@@ -17,12 +17,12 @@ from alignattn.utils.files import replacing
 logger = logging.getLogger(__name__)
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette, which the colour-blind tell apart, less its yellow, too pale on white."""
+"""Okabe and Ito's palette for the colour-blind, without yellow, which is too pale on white."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HEAT_COLOURS = "cividis"
-"""Rises evenly in lightness, also for the colour-blind."""
+"""A colour map with even steps of lightness, also for the colour-blind."""
 DIFFERENCE_COLOURS = "RdBu_r"
-"""White at no difference, red above it and blue below."""
+"""A colour map with white at no difference, red above and blue below."""
 DOTS_PER_INCH = 150
 PANEL_WIDTH = 4.2
 """In inches, so the next."""
@@ -30,7 +30,7 @@ PANEL_HEIGHT = 3.6
 TITLE_CHARACTERS = 11
 """An inch of the picture's width; a longer title goes on in the next line."""
 LEGEND_INCHES = 1.4
-"""What a name in the legend takes of the picture's width."""
+"""Width of a name in the legend."""
 HANDLE_INCHES = 0.5
 LEGEND_CHARACTERS = 13
 """An inch of a name in the legend, beside its handle."""
@@ -38,11 +38,11 @@ LEGEND_CHARACTERS = 13
 LEGEND_MARKER_SCALE = 1.5
 
 FONT = "DejaVu Sans"
-"""Of all pictures: matplotlib brings it along."""
+"""Font of all pictures, which matplotlib contains."""
 REGULAR_WEIGHTS = (400, "normal", "regular", "book")
-"""Of a font's face, as matplotlib names them."""
+"""Attributes of a font face, by matplotlib's names."""
 BOXES = "Last Resort"
-"""How the name of a font begins that has a box for every character."""
+"""Prefix of the name of a font with a box for every character."""
 
 FILE_SETTINGS: Any = {
     "svg.fonttype": "none",
@@ -50,7 +50,7 @@ FILE_SETTINGS: Any = {
     "svg.hashsalt": "alignattn",
     "font.sans-serif": [FONT],
 }
-"""Text stays text, which is small and can be searched, and the same picture is the same SVG."""
+"""Settings that keep text as text, which is small and searchable, and make equal pictures equal files."""
 SVG_DIGITS = 1
 """Of a point, 1/72 inch."""
 SVG_REPLACEMENTS = (
@@ -60,7 +60,7 @@ SVG_REPLACEMENTS = (
     (r"^<svg ", "<svg font-family=\"'DejaVu Sans', sans-serif\" "),
     (r">\s+<", "><"),
 )
-"""What is looked for in the SVG of `matplotlib`, and what takes its place."""
+"""Replacements in the SVG of `matplotlib`."""
 SVG = "svg"
 WITHOUT_DATE: Mapping[str, Any] = {"Date": None}
 

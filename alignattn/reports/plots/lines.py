@@ -15,7 +15,7 @@ MAX_TICKS = 5
 MIN_SHOWN = 2**-14
 """Share of a panel's largest value below which a logarithmic axis ends."""
 CURVES_TITLE_INCHES = 0.6
-"""What the picture's title and legend need of its height."""
+"""Height of the picture's title and legend."""
 
 Curve = Sequence[tuple[float, float]]
 """Points, x and y."""
@@ -104,7 +104,7 @@ def _scale_by_doubling(axes: Any, panel: CurvePanel, *, has_guide: bool) -> None
 
 STYLES = ("-", "--", ":", "-.")
 TITLE_LINE_INCHES = 0.2
-"""What each line of a panel's title takes of the picture's height."""
+"""Height of each line of a panel's title."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ def draw_risk_coverage(panels: Sequence[CoveragePanel], *, title: str) -> Any:
             axes.axhline(risk[-1], color=cycled(COLOURS, index), linestyle=":", linewidth=0.8)
         axes.set_xlim(0, 1)
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("coverage: share of rows that are answered")
+        axes.set_xlabel("coverage: share of rows with an answer")
         axes.set_title(panel.title, fontsize="small")
         axes.grid(alpha=0.3)
-    all_axes[0].set_ylabel("risk: share of these that are wrong")
+    all_axes[0].set_ylabel("risk: share of wrong answers")
     return finished(figure, all_axes)

@@ -17,7 +17,7 @@ from alignattn.reports.plots.drawing import (
 HEAT_PANELS_ABREAST = 4
 CELL_INCHES = 0.2
 HEAT_MARGIN_INCHES = (1.2, 0.9)
-"""What a heat map needs beside its cells for labels and its colour bar, and above and below them."""
+"""Size of a heat map's labels, colour bar and margins around its cells."""
 MIN_HEAT_WIDTH = 2.8
 """In inches: what a title needs."""
 
@@ -93,11 +93,11 @@ def _draw_heat_map(figure: Any, axes: Any, panel: HeatMapPanel, name: str) -> No
 
 
 TOKEN_INCHES = 0.2
-"""Of a token's row and column, unless there are too many."""
+"""Size of a token's row and column, unless there are too many."""
 MAP_INCHES = (3.0, 13.0)
-"""Least and greatest width and height of a map's cells."""
+"""Minimum and maximum width and height of a map."""
 LABEL_INCHES = 1.1
-"""What the labels of the tokens and the axes need beside the cells, and below them."""
+"""Size of the labels of tokens and axes beside and below the cells."""
 COLOUR_BAR_INCHES = 0.9
 COLOUR_BAR_ASPECT = 30
 MAP_TITLE_INCHES = 0.9
@@ -159,7 +159,7 @@ def draw_token_maps(panels: Sequence[TokenMapPanel], *, title: str) -> Any:
 
 
 COVER = 0.6
-"""How much of the picture a cell's colour hides."""
+"""Opacity of a cell's colour over the picture."""
 
 
 @dataclass(frozen=True)

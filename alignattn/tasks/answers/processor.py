@@ -19,7 +19,7 @@ from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import QuestionAnswering
 
 _ANSWERS = {"text": datasets.List(datasets.Value("string")), "answer_start": datasets.List(datasets.Value("int32"))}
-"""The type of a column of answers."""
+"""Type of an answer column."""
 
 
 class QuestionAnsweringProcessor(TaskProcessor[QuestionAnswering]):

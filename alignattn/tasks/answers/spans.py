@@ -109,7 +109,7 @@ def _check_windows(
     contexts: int,
 ) -> None:
     if starts.ndim != 2 or starts.shape != ends.shape:
-        raise ValueError(f"logits {starts.shape} and {ends.shape} are not both [W, n]")
+        raise ValueError(f"start logits {starts.shape} and end logits {ends.shape} must both be [W, n]")
     if not len(rows) == len(span_start) == len(span_end) == len(starts):
         raise ValueError(f"{len(rows)} rows, {len(span_start)} and {len(span_end)} spans, {len(starts)} logits")
     if len(rows) and not 0 <= rows.min() <= rows.max() < contexts:

@@ -36,11 +36,11 @@ def qa_problem(context: Any, question: Any, answers: Any, *, has_unanswerable: b
     texts, starts = answers["text"], answers["answer_start"]
     for name, values in (("text", texts), ("answer_start", starts)):
         if isinstance(values, str) or not isinstance(values, Sequence):
-            return f"its answers' {name!r} is {shown(values)}, which is not a list"
+            return f"its answers' {name!r} is {shown(values)}, not a list"
     if len(texts) != len(starts):
         return f"its answers have {len(texts)} text(s) and {len(starts)} answer_start(s)"
     if not texts and not has_unanswerable:
-        return "its question has no answer, and every question of this task has one (those of squadv2 need not)"
+        return "its question has no answer, which this task requires (squadv2 does not)"
     problems = (_answer_problem(context, text, start) for text, start in zip(texts, starts, strict=True))
     return next((problem for problem in problems if problem), None)
 
@@ -67,5 +67,5 @@ def _answer_problem(context: str, text: Any, start: Any) -> str | None:
     if context.startswith(text, start):
         return None
     found = context.find(text)
-    elsewhere = "nor anywhere else in it" if found < 0 else f"but at character {found}"
+    elsewhere = "nor anywhere else in the context" if found < 0 else f"but at character {found}"
     return f"its answer {shown(text)} is not at character {start} of its context, {elsewhere}"

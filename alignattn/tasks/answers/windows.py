@@ -10,7 +10,7 @@ from alignattn.tasks.processor import map_rows
 from alignattn.utils.errors import AlignAttnError
 
 MAX_QUESTION_TOKENS = 64
-"""A longer question is truncated, as in BERT's `run_squad.py`."""
+"""Maximum tokens of a question, as in BERT's `run_squad.py`."""
 NULL_POSITION = 0
 """The position of the [CLS] token, which means "no answer"."""
 NO_CHARACTER = -1
@@ -72,13 +72,12 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     name = type(tokenizer).__name__
     if not tokenizer.is_fast:
         raise AlignAttnError(
-            f"question answering needs a fast tokenizer, which knows each token's characters, and {name} is slow: "
-            "choose another model"
+            f"question answering needs a fast tokenizer, and that of {name} is slow: choose another model"
         )
     if tokenizer.cls_token_id is None or tokenizer("a", "a")["input_ids"][NULL_POSITION] != tokenizer.cls_token_id:
         raise AlignAttnError(
-            f"question answering needs sequences that start with a [CLS] token, and those of {name} do not: "
-            "choose another model"
+            f"question answering needs a tokenizer that adds a [CLS] token, and that of {name} does not: choose "
+            "another model"
         )
 
 

@@ -31,7 +31,7 @@ def read_babi(path: Path, text: str) -> TextRows:
     def check_asked() -> None:
         if not is_asked:
             raise AlignAttnError(
-                f"the story of {path} that begins in line {start} has no question: add one, or take it out"
+                f"the story of {path} that begins in line {start} has no question: add one, or remove the story"
             )
 
     for number, line in enumerate(text.splitlines(), start=1):
@@ -41,8 +41,8 @@ def read_babi(path: Path, text: str) -> TextRows:
         found = _NUMBERED.fullmatch(line.lstrip().rstrip(" \r"))
         if found is None:
             raise AlignAttnError(
-                f"line {number} of {path} is none of a story, {shown(line)}: give a number and a sentence, as bAbI "
-                "does, or name a table .csv or .tsv"
+                f"line {number} of {path} is not a line of a bAbI story, {shown(line)}: write a number and a "
+                "sentence (a table needs the ending .csv or .tsv)"
             )
         if int(found[1]) == 1:
             check_asked()
@@ -57,6 +57,6 @@ def read_babi(path: Path, text: str) -> TextRows:
         rows.append((" ".join(facts), sentence, rest[0]))
     check_asked()
     if not rows:
-        raise AlignAttnError(f"{path} holds no story: give numbered lines, and a question with its answer after a tab")
+        raise AlignAttnError(f"{path} has no story: give numbered lines, and a question with its answer after a tab")
     columns = zip(*rows, strict=True)
     return TextRows({name: list(values) for name, values in zip((STORY, QUESTION, ANSWER), columns, strict=True)})

@@ -10,7 +10,7 @@ from alignattn.utils.compression import BROKEN, plain_suffix, read_whole
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 
 NAMED_FILES = 3
-"""A message names so many of the files that are not read."""
+"""Maximum skipped files in a message."""
 
 
 def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
@@ -31,12 +31,12 @@ def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
     ]
     remark = _unread_files(folder, {path for path, _ in files})
     if empty := [path.name for path in classes if path.name not in {name for _, name in files}]:
-        remark.append(f"{listing(empty)} hold no {TEXT_FILE} file and make no class")
+        remark.append(f"{listing(empty)} contain no {TEXT_FILE} file, so they are not classes")
     remarks = "; ".join(remark)
     if not files:
         raise AlignAttnError(
-            f"{folder} is a folder and no file: give a file, or a folder that holds one folder per class with one "
-            f"{TEXT_FILE} file per text, as pos/1{TEXT_FILE}{f' ({remarks})' if remarks else ''}"
+            f"{folder} is a folder without texts: give a file, or a folder with one folder per class and one "
+            f"{TEXT_FILE} file per text, such as pos/1{TEXT_FILE}{f' ({remarks})' if remarks else ''}"
         )
     if remarks:
         print(f"{folder}: {remarks}", file=sys.stderr)
@@ -60,6 +60,6 @@ def _unread_files(folder: Path, read: set[Path]) -> list[str]:
     if not others:
         return []
     return [
-        f"{len(others)} file(s) are not read, such as {', '.join(others[:NAMED_FILES])}: a text is a {TEXT_FILE} "
-        "file right in the folder of its class"
+        f"{len(others)} file(s) are not read, such as {', '.join(others[:NAMED_FILES])}: texts are {TEXT_FILE} "
+        "files directly in the folder of their class"
     ]

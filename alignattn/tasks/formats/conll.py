@@ -26,9 +26,9 @@ _MARKS = frozenset({"_", "-", "*"})
 """Values that mean "none"."""
 
 SURELY_TAGS, MAX_DIFFERENT = 20, 0.5
-"""More distinct values than these, as a number and as a share of all words, are no tags."""
+"""Maximum distinct tags, as a number and as a share of all words."""
 SYNTAX_COLUMNS = 8
-"""CoNLL-X, CoNLL-U and CoNLL-2009 have at least so many columns besides the index."""
+"""Minimum columns of CoNLL-X, CoNLL-U and CoNLL-2009 besides the index."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def read_conll(path: Path, text: str) -> TextRows:
     rows = _words(path, [[line.columns for line in lines] for lines in good])
     kept = [index for index, row in enumerate(rows) if index in problems or (row and row[0][0] != _DOCUMENT_START)]
     if not kept:
-        raise AlignAttnError(f"{path} holds no sentence: give a file with a token and its tag a line")
+        raise AlignAttnError(f"{path} has no sentence: give a file with one token and its tag per line")
     rows = [rows[index] for index in kept]
     _check_columns(path, [row for row in rows if row])
     columns = {
@@ -159,12 +159,12 @@ def _words(path: Path, sentences: list[list[list[str]]]) -> list[list[list[str]]
     tags = {columns[-1] for columns in lines}
     if len(lines[0]) - 1 >= SYNTAX_COLUMNS and not _are_entities(tags):
         raise AlignAttnError(
-            f"{path} has the columns of syntax, as CoNLL-X and CoNLL-U, the last of which holds no tags: keep two of "
-            "them, the word and the tag to learn"
+            f"{path} has the columns of CoNLL-X or CoNLL-U, whose last one has no tags: keep two columns, the word "
+            "and the tag"
         )
     left_out = sum(_PART.fullmatch(columns[0]) is not None for columns in lines)
-    others = f", nor are {left_out} line(s) of several words or none (such as 1-2 or 1.1)" if left_out else ""
-    print(f"{path}: its first column numbers the words and is not read{others}", file=sys.stderr)
+    others = f", as are {left_out} line(s) of several words or none (such as 1-2 or 1.1)" if left_out else ""
+    print(f"{path}: its first column numbers the words and is skipped{others}", file=sys.stderr)
     return [[columns[1:] for columns in lines if _COUNT.fullmatch(columns[0])] for lines in sentences]
 
 
@@ -195,15 +195,15 @@ def _check_columns(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> 
     if len(firsts) > 1 and _are_entities(firsts) and not any(map(_OF_ENTITIES.fullmatch, tags)):
         raise AlignAttnError(f"{path}: its first column holds tags, such as {shown(max(firsts - {'O'}))}: {advice}")
     if tags and set(tags) <= _MARKS:
-        raise AlignAttnError(f"{path}: its last column is {shown(max(tags))} throughout, and no tag: {advice}")
+        raise AlignAttnError(f"{path}: its last column is {shown(max(tags))} throughout, which is not a tag: {advice}")
     if tags and all(isinstance(parse_label(tag), float) for tag in tags):
         raise AlignAttnError(f"{path}: its last column holds numbers, such as {shown(max(tags))}: {advice}")
     if long and all(columns[0] == columns[-1] for sentence in sentences for columns in sentence):
         raise AlignAttnError(f"{path}: its last column repeats the word, such as {shown(long[0][0])}: {advice}")
     if len(tags) > max(SURELY_TAGS, MAX_DIFFERENT * tags.total()):
         raise AlignAttnError(
-            f"{path}: its last column holds {len(tags):,} different values in {tags.total():,} lines, more than tags "
-            f"can be: {advice}"
+            f"{path}: its last column holds {len(tags):,} different values in {tags.total():,} lines, too many for "
+            f"tags: {advice}"
         )
 
 

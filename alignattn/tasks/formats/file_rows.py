@@ -11,7 +11,7 @@ import datasets
 from alignattn.utils.errors import AlignAttnError
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a character, which no encoding can write."""
+"""Half of a surrogate pair, which no encoding can write."""
 _BYTE = range(0xDC80, 0xDD00)
 """The surrogates that stand for undecodable bytes under `errors="surrogateescape"`."""
 
@@ -61,13 +61,13 @@ def file_rows(rows: TextRows, *, path: Path | str, is_decoded: bool) -> FileRows
     for name, values in rows.columns.items():
         if _LONE_SURROGATE.search(name):
             advice = "correct the file" if is_decoded else "give its --encoding, such as cp1252"
-            raise AlignAttnError(f"{path} has a column {name!r}, whose name is no valid text: {advice}")
+            raise AlignAttnError(f"{path} has a column {name!r}, whose name is not valid text: {advice}")
         for index, value in enumerate(values):
             surrogate = _first_surrogate(value)
             if surrogate is None:
                 continue
             values[index] = None
-            problem = f"holds \\u{surrogate:04x}, which is half of a character and no valid text"
+            problem = f"holds \\u{surrogate:04x}, half of a character, which is not valid text"
             if not is_decoded and surrogate in _BYTE:
                 byte = surrogate - _BYTE.start + 0x80
                 problem = f"holds the byte 0x{byte:02x}, which the encoding cannot decode (--encoding, such as cp1252)"

@@ -14,13 +14,13 @@ MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 """The range of a column's integers."""
 
 LIST_OF_ROWS = "data"
-"""The name of the list of rows in a document with other values, such as a version: SQuAD's, for example."""
+"""Key of the rows in a document with further values, such as SQuAD's version."""
 
 PARAGRAPHS, QUESTIONS = "paragraphs", "qas"
 """Lists of SQuAD's articles and of their paragraphs."""
 
 Row = tuple[dict[str, Any], str | None]
-"""A row and what is wrong with it, if anything."""
+"""A row and its problem, if any."""
 
 
 class _Unread(NamedTuple):
@@ -47,7 +47,7 @@ def read_json_rows(path: Path, text: str) -> TextRows:
     names = {name: None for row in rows for name in row}  # a dict keeps the order of the file
     if not names:
         raise AlignAttnError(
-            f"{path} holds no row: {next(iter(problems.values()))}; give one JSON object per row"
+            f"{path} has no rows: {next(iter(problems.values()))}; give one JSON object per row"
             if problems
             else f"{path} is empty: give a file that holds rows"
         )
@@ -80,7 +80,7 @@ def _squad_questions(value: Mapping[str, Any]) -> Iterator[Row]:
             problem = None
             if question.get("is_impossible") is True:
                 row["answers"] = question.get("answers") or []
-                problem = "it has answers, and its is_impossible is true" if row["answers"] else None
+                problem = "it has answers although its is_impossible is true" if row["answers"] else None
             yield row, problem
 
 

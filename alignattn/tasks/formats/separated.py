@@ -13,17 +13,17 @@ from alignattn.utils.errors import AlignAttnError, listing, shown
 
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-"""The separator that a file's ending promises."""
+"""The separator by the file's ending."""
 SEPARATOR_LINES = frozenset(f"sep={separator}".strip() for separator in NAMES)
-"""Spreadsheets write such a line before the header."""
+"""Line before the header that spreadsheets write."""
 SNIFFED_ROWS = 200
-"""The separator is chosen by the first rows."""
+"""Number of rows that determine the separator."""
 QUOTE = '"'
 UNNAMED = "Unnamed: {}"
-"""pandas' name of a column without a name, by its number from 0."""
+"""pandas' name of an unnamed column, by its number from 0."""
 
 Record = list[str] | str
-"""The fields of a row, or what is wrong with lines that form none."""
+"""The fields of a row, or the problem of its lines."""
 
 # The standard library parses. The builders of `datasets` guess: a text "NA" becomes None, "007" becomes 7,
 # "2020-01-01" a date, an unquoted comma shifts the columns.
@@ -52,7 +52,7 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     if isinstance(header, str):
         raise AlignAttnError(f"cannot read the header of {path}: {header}; correct it")
     if not rows:
-        alone = f" but for its header ({listing([shown(name) for name in header])})" if header else ""
+        alone = f" except for its header ({listing([shown(name) for name in header])})" if header else ""
         raise AlignAttnError(f"{path} is empty{alone}: give a file that holds rows")
     problems: dict[int, str] = {}
     for number, row in enumerate(rows):
@@ -70,7 +70,7 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     columns = _columns(path, header, values)
     names = [name for _, name in columns]
     if len(set(names)) < len(names):
-        raise AlignAttnError(f"the header of {path} names a column twice: {', '.join(names)}; rename one")
+        raise AlignAttnError(f"the header of {path} has duplicate columns: {', '.join(names)}; rename one")
     return TextRows({name: [value[place] for value in values] for place, name in columns}, problems)
 
 
@@ -87,9 +87,8 @@ def _columns(path: Path, header: Sequence[str], rows: Sequence[Sequence[str | No
     if reported:
         numbers = {number for place in reported for number in filled[place]}
         print(
-            f"{path}: {len(numbers)} row(s), the first of them row {min(numbers)}, hold values in columns without a "
-            f"name, which are called {', '.join(repr(unnamed[place]) for place in reported)}: are texts in double "
-            "quotes?",
+            f"{path}: {len(numbers)} row(s), the first of them row {min(numbers)},have values in unnamed columns, "
+            f"called {', '.join(repr(unnamed[place]) for place in reported)}: are texts in double quotes?",
             file=sys.stderr,
         )
     return [(place, unnamed.get(place, name)) for place, name in enumerate(header) if name.strip() or place in unnamed]
@@ -106,7 +105,7 @@ def _parsed(lines: Sequence[str], separator: str, path: Path) -> list[Record]:
     if (full_quoted == len(quoted) and full_bare < len(bare)) or full_quoted >= full_bare:
         return quoted
     if any(field.startswith(QUOTE) for row in bare for field in row):
-        print(f"{path}: its double quotes are read as letters: they enclose no whole fields", file=sys.stderr)
+        print(f"{path}: its double quotes are read as text, because they do not enclose whole fields", file=sys.stderr)
     return bare
 
 
@@ -168,7 +167,7 @@ def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINI
         start = place
         if start < doubtful and QUOTE in lines[start]:
             place += 1
-            yield f"line {start + 1} may be part of a field that an earlier line begins by a double quote"
+            yield f"line {start + 1} may be part of a field that an earlier line opens with a double quote"
             continue
         try:
             row = next(reader)
@@ -177,7 +176,7 @@ def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINI
         except csv.Error as error:
             place, doubtful = start + 1, max(place, doubtful)
             reader = new_reader()
-            yield f"line {start + 1} has double quotes that enclose no whole field ({error})"
+            yield f"line {start + 1} has double quotes that do not enclose a whole field ({error})"
             continue
         if len(row) > 1 or any(field.strip() for field in row):
             yield row

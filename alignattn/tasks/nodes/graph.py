@@ -34,7 +34,7 @@ SPARSE_BELOW = 0.1
 """Features with a smaller share of nonzero values are stored as CSR: dropout and product then cost as much less."""
 
 GRAPHS_KEPT = 4
-"""In memory, the last ones read."""
+"""Number of graphs in memory, the last ones read."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Graph:
     def problem(self) -> str | None:
         """Why the graph makes no task, or None."""
         if len(self.class_names) < 2:
-            return f"{LABELS} holds {len(self.class_names)} class(es), and a task has two at least"
+            return f"{LABELS} holds {len(self.class_names)} class(es): give at least two"
         if not len(self.splits[TRAIN]):
-            return f"{SPLITS[TRAIN]} lists no node to train on"
+            return f"{SPLITS[TRAIN]} lists no training nodes"
         if len(self.splits) == 1:
-            return f"there is neither {' nor '.join(list(SPLITS.values())[1:])}, and nothing could be evaluated"
+            return f"there is neither {' nor '.join(list(SPLITS.values())[1:])}: give nodes to evaluate on"
         return None
 
     @property
@@ -102,7 +102,7 @@ def graph_of(rows: datasets.Dataset) -> Graph:
     """
     paths = rows.unique(GRAPH)
     if len(paths) != 1:
-        raise AlignAttnError(f"the rows are nodes of {len(paths)} graphs: give those of one")
+        raise AlignAttnError(f"the rows are nodes of {len(paths)} graphs: give nodes of one graph")
     return read_graph(paths[0])
 
 
@@ -158,7 +158,7 @@ class _Checked:
         outside = (numbers < low) | (numbers >= below if below is not None else False)
         if outside.any():
             until = "" if below is None else f" to {below - 1}"
-            raise self.wrong(f"{name} holds {numbers[outside][0]}, and its numbers go from {low}{until}")
+            raise self.wrong(f"{name} holds {numbers[outside][0]}, and must be from {low}{until}")
 
 
 def _features(reader: _Checked, nodes: int) -> Tensor:
@@ -171,11 +171,11 @@ def _features(reader: _Checked, nodes: int) -> Tensor:
         values = reader.array(SPARSE_FEATURES[2], 1, "fiub", "numbers").astype(np.float32)
         shape = tuple(reader.whole_numbers(SPARSE_FEATURES[3], 1).tolist())
         if len(shape) != 2 or not len(rows) == len(columns) == len(values):
-            raise reader.wrong(f"{', '.join(SPARSE_FEATURES)} are of different lengths")
+            raise reader.wrong(f"{', '.join(SPARSE_FEATURES)} differ in length")
         reader.check_range(SPARSE_FEATURES[0], rows, 0, shape[0])
         reader.check_range(SPARSE_FEATURES[1], columns, 0, shape[1])
     if shape[0] != nodes or shape[1] < 1:
-        raise reader.wrong(f"there are {nodes} labels, and features of {shape[0]} nodes and {shape[1]} columns")
+        raise reader.wrong(f"there are {nodes} labels for features of {shape[0]} nodes and {shape[1]} columns")
     if not np.isfinite(values).all():
         raise reader.wrong("features hold NaN or infinity")
     with warnings.catch_warnings():
@@ -212,8 +212,8 @@ def _splits(reader: _Checked, nodes: int) -> dict[str, NDArray[np.int64]]:
         reader.check_range(name, numbers, 0, nodes)
         for other, theirs in {**splits, split: numbers[:0]}.items():
             if len(both := np.intersect1d(numbers, theirs)):
-                raise reader.wrong(f"node {both[0]} is in {SPLITS[other]} and in {name}, and splits must not overlap")
+                raise reader.wrong(f"node {both[0]} is in {SPLITS[other]} and in {name}: splits must not overlap")
         if len(np.unique(numbers)) < len(numbers):
-            raise reader.wrong(f"{name} lists a node twice")
+            raise reader.wrong(f"{name} contains a node twice")
         splits[split] = numbers
     return splits

@@ -11,7 +11,7 @@ from alignattn.utils.files import cache_folder, replacing
 from alignattn.utils.network import log_request
 
 HOST = "https://github.com/kimiyoung/planetoid"
-"""The server of torch-geometric's loader."""
+"""Server that torch-geometric downloads from."""
 
 
 def planetoid_file(task: NodeClassification, cache_dir: str | None) -> Path:
@@ -37,8 +37,7 @@ def planetoid_file(task: NodeClassification, cache_dir: str | None) -> Path:
         from torch_geometric.datasets import Planetoid
     except ImportError as error:
         raise AlignAttnError(
-            f"task {task.name!r} is loaded by torch-geometric, which is not installed: {install_extra('graph')}; or "
-            f"{advice}"
+            f"task {task.name!r} needs torch-geometric: {install_extra('graph')}; or {advice}"
         ) from error
     log_request(f"{task.planetoid}, by torch-geometric", HOST)
     try:

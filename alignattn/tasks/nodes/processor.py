@@ -36,7 +36,7 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
         if data_dir is not None:
             path = Path(data_dir) / task.sources.folder / f"{task.name}{NPZ}"
             if not path.is_file():
-                raise AlignAttnError(f"no data for task {task.name!r}: there is no {path}; put it there")
+                raise AlignAttnError(f"no data for task {task.name!r}: put {path} there")
         elif task.sources.files:
             path = Path(task.sources.files[name])
         else:
@@ -71,7 +71,7 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
         """Return the rows whose node is not in their graph."""
         counts = {path: read_graph(path).num_nodes for path in dataset.unique(GRAPH)}
         return {
-            index: f"node {shown(node)} is none of 0 to {counts[path] - 1}"
+            index: f"node {shown(node)} is not in 0 to {counts[path] - 1}"
             for index, (path, node) in enumerate(zip(dataset[GRAPH][:], dataset[NODE][:], strict=True))
             if not isinstance(node, int) or not 0 <= node < counts[path]
         }

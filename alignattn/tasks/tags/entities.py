@@ -13,10 +13,10 @@ from typing import Final
 from seqeval.metrics.sequence_labeling import accuracy_score, get_entities, precision_recall_fscore_support
 
 OUTSIDE = "O"
-"""The tag of a token that is in no entity."""
+"""The tag of a token outside any entity."""
 
 TOKEN_ACCURACY: Final = "token_accuracy"  # noqa: S105
-"""The only score that needs no entities."""
+"""The only metric that needs no entities."""
 
 SCORES: Final = ("precision", "recall", "f1", TOKEN_ACCURACY)
 

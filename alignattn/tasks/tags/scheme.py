@@ -10,7 +10,7 @@ BIO: Literal["bio"] = "bio"
 """Also called IOB2: an entity's first word has the tag `B-` and its type, the others `I-` and its type."""
 
 ANY: Literal["any"] = "any"
-"""Any other scheme: each tag may follow each."""
+"""Any other scheme: any tag may follow any other."""
 
 SchemeName = Literal["bio", "any"]
 
@@ -58,7 +58,7 @@ def scheme_of(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Scheme:
         begun, wrong, odd_rows = begun + sum(tag.startswith("B") for tag in tags), wrong + here, odd_rows + (here > 0)
     if wrong == 0:
         return Scheme(BIO)
-    remark = f"in {odd_rows:,} training row(s) an I- tag continues no entity"
+    remark = f"in {odd_rows:,} training row(s) an I- tag does not continue an entity"
     if wrong > begun:
         return Scheme(ANY, f"{remark}, more often than an entity begins with B-: read as IOB1, any tag may follow any")
-    return Scheme(BIO, f"{remark}, against BIO: the CRF learns from them, and predicts no such tags")
+    return Scheme(BIO, f"{remark}, against BIO: the CRF learns from them and never predicts such tags")

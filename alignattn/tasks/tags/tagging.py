@@ -21,13 +21,13 @@ IGNORED = -100
 """The label of a piece that is not the first of its word; `torch.nn.functional.cross_entropy` ignores it."""
 
 WORDS_READ = "words_read"
-"""The column that tells of each word whether a piece of it is left after truncation."""
+"""Column that marks the words with a piece left after truncation."""
 
 IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 """A Chinese character, in the blocks at which BERT's tokenizer splits."""
 
 WORD_STARTS = "word_starts"
-"""The column that tells of each piece whether a word begins with it; some models take it as an argument."""
+"""Column that marks the pieces that begin a word; some models take it as an argument."""
 
 
 def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin: str) -> tuple[str, ...]:
@@ -48,16 +48,16 @@ def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin
     names = {tag for tags in rows if _is_list(tags) for tag in tags if isinstance(tag, str) and tag}
     if not names:
         raise AlignAttnError(
-            f"{origin} has no tag at all; its first row has {shown(rows[0])} for tags: give lists of words and of "
-            "tags, in Parquet, JSON lines or CoNLL"
+            f"{origin} has no tags (its first row has {shown(rows[0])}): give lists of words and of tags, in "
+            "Parquet, JSON lines or CoNLL"
         )
     if not is_numbered(names) or any(map(is_code, names)):
         return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
     numbers = sorted(map(int, names))
     if numbers != list(range(len(numbers))):
         raise AlignAttnError(
-            f"the numbers of the {len(numbers)} tags of {origin} go from {numbers[0]} to {numbers[-1]}: number them "
-            "from 0 without a gap, or give their names"
+            f"the numbers of the {len(numbers)} tags of {origin} are from {numbers[0]} to {numbers[-1]}: number "
+            "them from 0 without gaps, or give names"
         )
     return tuple(map(str, numbers))
 
@@ -76,28 +76,28 @@ def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
         names: the tags of the training split, of `tag_names`.
     """
     if not _is_list(tags):
-        return f"its tags are {shown(tags)} and no list" if _is_list(tokens) else words_problem(tokens)
+        return f"its tags are {shown(tags)}, not a list" if _is_list(tokens) else words_problem(tokens)
     if _is_list(tokens) and len(tokens) != len(tags):
         return f"it has {len(tokens)} tokens and {len(tags)} tags"
     if problem := words_problem(tokens):
         return problem
     for position, tag in enumerate(tags, start=1):
         if tag not in names:
-            return f"its tag {position}, {shown(tag)}, is none of the training split's ({listing(names)})"
+            return f"its tag {position}, {shown(tag)}, is not in the training split ({listing(names)})"
     return None
 
 
 def words_problem(tokens: Any) -> str | None:
     """Return what is wrong with the words of a row, as `tag_problem`."""
     if not _is_list(tokens):
-        return f"its tokens are {shown(tokens)} and no list"
+        return f"its tokens are {shown(tokens)}, not a list"
     if not tokens:
         return "it has no tokens"
     for position, token in enumerate(tokens, start=1):
         if token == "":
             return f"its token {position} is empty"
         if not isinstance(token, str):
-            return f"its token {position} is {shown(token)} and no text"
+            return f"its token {position} is {shown(token)}, not text"
     return None
 
 
@@ -125,14 +125,13 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     name = tokenizer.name_or_path or type(tokenizer).__name__
     if not tokenizer.is_fast:
         raise AlignAttnError(
-            f"tokenizer {name} is not a fast one, which tagging needs to know the word of a piece: "
-            "choose a model that has a fast tokenizer"
+            f"tokenizer {name} is slow, and tagging needs a fast one: choose a model with a fast tokenizer"
         )
     words = ["a", "a"]
     if tokenizer(words, is_split_into_words=True)["input_ids"] != tokenizer(" ".join(words))["input_ids"]:
         raise AlignAttnError(
-            f"tokenizer {name} does not set the words of a list apart: load RoBERTa's with add_prefix_space=True, set "
-            "backend_tokenizer.pre_tokenizer.add_prefix_space of another, or choose another model"
+            f"tokenizer {name} does not separate the words of a list: load it with add_prefix_space=True, set "
+            "backend_tokenizer.pre_tokenizer.add_prefix_space, or choose another model"
         )
 
 
@@ -217,7 +216,7 @@ def word_tags(
         decoded: the numbers of the tags that a model decodes itself, `[N, n]`; the largest logit's if None.
     """
     if logits.ndim != 3 or logits.shape != (*labels.shape, len(names)):
-        raise ValueError(f"logits {logits.shape} are not [N, n, {len(names)}] of labels {labels.shape}")
+        raise ValueError(f"logits {logits.shape} must be [N, n, {len(names)}] for labels {labels.shape}")
     at_words = labels != IGNORED
     outputs = logits[at_words]
     check_finite(outputs)

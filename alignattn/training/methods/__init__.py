@@ -40,7 +40,7 @@ METHODS = tuple(
         "laplace:Laplace",
     )
 )
-"""In the order of the help, the model card and the titles of runs."""
+"""The training methods, in the order of the help, the model card and the titles of runs."""
 
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ Inputs = Mapping[str, Any]
 """A batch, as a model takes it by name."""
 
 EVALUATION_ROWS = ("task", "validation_file", "validation_share")
-"""The options of which one gives a run evaluation rows, which a method that changes predictions requires."""
+"""Options that give a run evaluation rows, which a method that changes predictions needs."""
 
 
 @dataclass(frozen=True, kw_only=True)

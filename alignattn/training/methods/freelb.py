@@ -16,16 +16,18 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MIN_NORM = 1e-20
-"""Stands for the norm of a gradient of nothing."""
+"""Minimum norm of a gradient that is divided by."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreeLBOptions(OptionsOfMethod):
     """The options of `FreeLB`."""
 
-    freelb_steps: Count | None = option(None, "Forwards of FreeLB, of adversarial embeddings.")
-    freelb_step_size: float = option(0.1, "Of its ascent.", above=0, requires=("freelb_steps",))
-    freelb_max_norm: float = option(0.3, "Of its perturbations, a sequence.", above=0, requires=("freelb_steps",))
+    freelb_steps: Count | None = option(None, "FreeLB: forwards with adversarial embeddings per step.")
+    freelb_step_size: float = option(0.1, "Step size of FreeLB's gradient ascent.", above=0, requires=("freelb_steps",))
+    freelb_max_norm: float = option(
+        0.3, "Maximum norm of FreeLB's perturbation of a sequence.", above=0, requires=("freelb_steps",)
+    )
 
 
 class FreeLB(TrainingMethod):
@@ -49,9 +51,7 @@ class FreeLB(TrainingMethod):
 
     def __init__(self, args: Any, model: nn.Module) -> None:
         if args.torch_compile:
-            raise AlignAttnError(
-                "freelb_steps perturbs embeddings by a hook, which torch_compile passes over: drop one"
-            )
+            raise AlignAttnError("freelb_steps needs a hook that torch_compile skips: leave one of them out")
         self.forwards = args.freelb_steps
         self.step_size: float = args.freelb_step_size
         self.max_norm: float = args.freelb_max_norm
@@ -69,7 +69,9 @@ class FreeLB(TrainingMethod):
         from alignattn.training.weights import PACKED_BOUNDS
 
         if inputs.get(PACKED_BOUNDS) is not None:
-            raise AlignAttnError("freelb_steps bounds what it adds to each row, and a packed batch is one row: pad it")
+            raise AlignAttnError(
+                "freelb_steps bounds the perturbation of each row, and a packed batch is one row: pad it"
+            )
         self._embeddings = embeddings_of(model, self.switch)
         self._deltas, self._states = [], [_random_state(self._embeddings.weight.device)]
 

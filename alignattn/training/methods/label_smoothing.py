@@ -12,7 +12,7 @@ from alignattn.utils.option import option
 class LabelSmoothingOptions(OptionsOfMethod):
     """The option of `LabelSmoothing`, which is one of transformers."""
 
-    label_smoothing_factor: float = option(0.0, "Share of the target that all classes have.", low=0, high=1)
+    label_smoothing_factor: float = option(0.0, "Label smoothing: share of the target for all classes.", low=0, high=1)
 
 
 class LabelSmoothing(TrainingMethod):
@@ -31,7 +31,7 @@ class LabelSmoothing(TrainingMethod):
     def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
         """Return why a task's labels are not smoothed, as of `TrainingMethod`."""
         if has_crf:
-            return " is of probabilities word by word, and a CRF has those of whole sequences"
+            return " needs probabilities per word, and a CRF has those of whole sequences"
         if task is not None and not processor_for(task).can_smooth_labels:
             return f": task {task.name!r} has no classes to smooth"
         return ""

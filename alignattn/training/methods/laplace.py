@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 PRIOR_PRECISIONS = (1e-4, 1e4)
-"""Where the precision is looked for."""
+"""Range of the search for the precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class LaplaceOptions(OptionsOfMethod):
 
     laplace: bool = option(
         False,
-        "Last-layer Laplace: predict by the posterior of a linear head.",
+        "Last-layer Laplace: predict by the head's posterior.",
         requires=EVALUATION_ROWS,
         excludes={"mc_dropout_passes": "each defines how confident predictions are"},
     )
@@ -52,7 +52,7 @@ class Laplace(TrainingMethod):
     def __init__(self, args: Any, model: nn.Module) -> None:
         if args.world_size > 1:
             raise AlignAttnError(
-                "--laplace: each process sees a part of the rows, and the posterior is of all: use one"
+                "--laplace: the posterior needs all rows, and each process has a part: start one process"
             )
         self.posterior: LastLayerLaplace | None = None
 
@@ -61,7 +61,7 @@ class Laplace(TrainingMethod):
         """Return why a task has no classes, as of `TrainingMethod`."""
         if task is None or (processor_for(task).can_average and processor_for(task).can_smooth_labels):
             return ""
-        return f": task {task.name!r} has no class a row to be confident in"
+        return f": task {task.name!r} does not have one class per row"
 
     def before_training(self) -> None:
         """Forget the posterior of an earlier training."""
@@ -87,8 +87,8 @@ class Laplace(TrainingMethod):
         head = linear_head(trainer.model, trainer.first_batch(rows))
         if head is None:
             raise AlignAttnError(
-                f"--laplace: the logits of {type(trainer.model).__name__} for task {trainer.task.name!r} come from no "
-                "linear layer, one a row: leave it out"
+                f"--laplace: the logits of {type(trainer.model).__name__} for task {trainer.task.name!r} do not "
+                "come from a linear layer, once per row: leave it out"
             )
         return head
 

@@ -22,7 +22,7 @@ class MCDropoutOptions(OptionsOfMethod):
     """The options of `MCDropout`."""
 
     mc_dropout_passes: Count | None = option(
-        None, "MC dropout: mean predictions of so many passes.", requires=EVALUATION_ROWS
+        None, "MC dropout: average this many passes with dropout.", requires=EVALUATION_ROWS
     )
 
 
@@ -34,7 +34,7 @@ class MCDropout(TrainingMethod):
     """
 
     label = "MC dropout"
-    summary = "the mean prediction of so many passes with dropout (Gal & Ghahramani 2016)"
+    summary = "the mean prediction of several passes with dropout (Gal & Ghahramani 2016)"
     switch = "mc_dropout_passes"
     options = MCDropoutOptions
     predicts = True
@@ -47,7 +47,7 @@ class MCDropout(TrainingMethod):
         """Return why predictions of a task have no mean, as of `TrainingMethod`."""
         if task is None or processor_for(task).can_average:
             return ""
-        return f": predictions of task {task.name!r} are neither classes nor scores of a row, and have no mean"
+        return f": predictions of task {task.name!r} are neither classes nor scores of a row and cannot be averaged"
 
     def before_prediction(self, trainer: Any, rows: Any) -> str:
         """Return a remark if two passes over a batch of rows are the same."""
@@ -58,7 +58,7 @@ class MCDropout(TrainingMethod):
             first, second = (trainer.model(**batch).to_tuple() for _ in range(2))
         if not all(map(torch.equal, first, second)):
             return ""
-        return f"--mc_dropout_passes {self.passes}: the model drops nothing, and all passes are one"
+        return f"--mc_dropout_passes {self.passes}: the model has no dropout, so all passes are equal"
 
     def predict(self, trainer: Any, rows: Any) -> Any:
         """Return the mean prediction."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SPAN_LOGITS = ("start_logits", "end_logits")
-"""Names of a model's outputs where an answer is a span."""
+"""Names of a model's outputs for spans."""
 
 REGRESSION = "regression"
 """A `problem_type` of a model's config."""
@@ -66,9 +66,9 @@ class RDrop(TrainingMethod):
     def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
         """Return why predictions of a task have no divergence, as of `TrainingMethod`."""
         if has_crf:
-            return " is of probabilities word by word, and a CRF has those of whole sequences"
+            return " needs probabilities per word, and a CRF has those of whole sequences"
         if task is not None and not processor_for(task).supports_r_drop:
-            return f": task {task.name!r} has no class a row to compare: its loss is of each answer alone"
+            return f": task {task.name!r} does not have one class per row: its loss treats each answer alone"
         return ""
 
     def extra_loss(self, model: nn.Module, inputs: Inputs, outputs: Sequence[Any]) -> Tensor:
@@ -85,9 +85,9 @@ class RDrop(TrainingMethod):
         # Of a batch without a label the divergence is 0 as well.
         self._has_differed = self._has_differed or not all(map(torch.equal, first, second))
         if not self._has_differed:
-            remedy = ", or give the model's config a dropout" if can_drop(model) else ": it has no dropout at all"
+            remedy = ", or set a dropout in the model's config" if can_drop(model) else ": it has no dropout layers"
             raise AlignAttnError(
-                f"r_drop_weight compares two dropout masks, and this model drops nothing: leave it out{remedy}"
+                f"r_drop_weight compares two dropout masks, and this model has no dropout: leave it out{remedy}"
             )
         problem_type = getattr(getattr(model, "config", None), "problem_type", None)
         divergences = [

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 EMA, SWA = "ema", "swa"
 
 AVERAGE_FILE = "weight_average.safetensors"
-"""In a checkpoint: the average so far."""
+"""File of a checkpoint with the average so far."""
 
 NAME_PREFIX = "average/"
-"""Of its tensors: nothing that loads a model's weights takes them for such."""
+"""Prefix of its tensors, by which nothing takes them for a model's weights."""
 
 COUNT = "steps"
-"""In its metadata: how many steps are averaged."""
+"""Key of its metadata for the number of averaged steps."""
 
 EMA_WARMUP = 10
-"""While n steps are averaged, at most (1 + n) / (10 + n) of the average is left, as in TensorFlow."""
+"""The decay after n steps is at most (1 + n) / (10 + n), as in TensorFlow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +35,19 @@ class WeightAveragingOptions(OptionsOfMethod):
 
     weight_averaging: str | None = option(
         None,
-        "Of the model: ema or swa, over its steps, not its last weights.",
+        "Average the model's weights over steps: ema or swa.",
         choices=(EMA, SWA),
         excludes={
-            "load_best_model_at_end": "the best checkpoint has the weights of one step, and not their average",
-            "balance=epoch": "weights of different bases have no average",
+            "load_best_model_at_end": "the best checkpoint has the weights of one step, not their average",
+            "balance=epoch": "weights in different bases cannot be averaged",
         },
     )
     ema_decay: float = option(
-        0.999, "Most that a step leaves of it.", low=0, below=1, requires=("weight_averaging=ema",)
+        0.999, "Maximum decay of ema per step.", low=0, below=1, requires=("weight_averaging=ema",)
     )
-    swa_start: float = option(0.75, "Share of the steps before it.", low=0, below=1, requires=("weight_averaging=swa",))
+    swa_start: float = option(
+        0.75, "Share of the steps before swa starts.", low=0, below=1, requires=("weight_averaging=swa",)
+    )
 
 
 class WeightAveraging(TrainingMethod):
@@ -97,7 +99,7 @@ class WeightAveraging(TrainingMethod):
     def after_training(self, model: nn.Module) -> None:
         """Give the model the average in place of its weights; without a step it warns, and leaves them as they are."""
         if not self.count:
-            unmet = f"weight_averaging {self.kind}: the training ended before the first step that counts"
+            unmet = f"weight_averaging {self.kind}: training ended before the first averaged step"
             warnings.warn(f"{unmet}, and the weights are those of its last one", stacklevel=2)
             return
         for name, weight in _trained(model).items():
@@ -120,13 +122,13 @@ class WeightAveraging(TrainingMethod):
 
         path, weights = checkpoint / AVERAGE_FILE, _trained(model)
         if not path.is_file():
-            raise AlignAttnError(f"{checkpoint} holds no average of weights: it is of a run without weight_averaging")
+            raise AlignAttnError(f"{checkpoint} has no averaged weights: it belongs to a run without weight_averaging")
         with safe_open(path, "pt") as saved:
             found = {name.removeprefix(NAME_PREFIX): saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118
             count = (saved.metadata() or {}).get(COUNT, "")
         shapes = {name: weight.shape for name, weight in weights.items()}
         if not count.isdecimal() or (found and {name: one.shape for name, one in found.items()} != shapes):
-            raise AlignAttnError(f"{path} holds the average of another model: give another checkpoint")
+            raise AlignAttnError(f"{path} has the average of another model: give another checkpoint")
         self.averages = {name: found[name].to(weight) for name, weight in weights.items()} if found else {}
         self.count = int(count) if found else 0
 

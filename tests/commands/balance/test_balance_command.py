@@ -148,7 +148,7 @@ def test_of_a_model_from_nothing_it_says_what_is_true(name, texts_file, tmp_path
     built.tokenizer.save_pretrained(folder)
     assert run(folder, tmp_path / "out", "--train_file", texts_file) == 2
     told = refusal(capsys)
-    assert f"is a trained model of alignattn-{name}, and only pretrained encoders can be balanced here" in told
+    assert f"is a trained alignattn-{name} model" in told
     assert ("or train it with `alignattn finetune --balance end`" in told) == (name == "transformer")
     assert not (tmp_path / "out").exists()
 

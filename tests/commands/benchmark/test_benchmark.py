@@ -147,12 +147,12 @@ def test_what_a_run_left_that_did_not_end_is_measured_anew(
     ("words", "message"),
     [
         ("--shapes 16by128", "'16by128' is not ROWSxTOKENS"),
-        ("--lengths 64 128 --tokens 100", "--lengths 128 is more than --tokens 100"),
+        ("--lengths 64 128 --tokens 100", "--lengths 128 exceeds --tokens 100"),
         ("--tokens 100", "--tokens needs --lengths"),
         ("--lengths 64 --rows 2 --tokens 128", "--tokens does not go with --rows"),
-        ("--shapes 1x65", "65 tokens are more than the 64"),
+        ("--shapes 1x65", "65 tokens exceed the maximum"),
         ("--model no/where", "cannot load the model 'no/where': there is no such folder here, and: "),
-        ("--device cuda", "PyTorch sees no CUDA GPU here"),
+        ("--device cuda", "--device cuda: PyTorch finds no CUDA GPU"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -204,7 +204,7 @@ BAD_ROWS = [
     ("label", 3, "its label 3 is none of the classes 0 to 2"),
     ("label", -1, "its label -1 is none of the classes 0 to 2"),
     ("label", None, "its label nan is none of the classes 0 to 2"),
-    ("split", None, "it names no split"),
+    ("split", None, "it has no split"),
 ]
 
 
@@ -268,13 +268,13 @@ def test_the_diagram_shows_the_bins() -> None:
         ("{root}/regression.parquet", "{root}/regression.parquet has no column 'probabilities' (it has row, label)"),
         ("{root}/words.parquet", "column 'label' of {root}/words.parquet holds string"),
         ("{root}/nulls.parquet", "column 'probabilities' of {root}/nulls.parquet is empty"),
-        ("{root}/bad.parquet --skip_bad_rows", "{root}/bad.parquet has no good row"),
+        ("{root}/bad.parquet --skip_bad_rows", "{root}/bad.parquet has no usable row"),
         ("{good} {root}/x/../good.parquet", "is given twice"),
         ("{good} --label_column gold", "has no column 'gold' (it has split, row, label, prediction, probabilities)"),
         ("{good} --split near middle", "--split: there is no split 'middle': choose among near, far"),
         ("{good} --fit_on lone", "has one row"),
         ("{good} --also_fit vector", "--also_fit needs --fit_on"),
-        ("{root}/alike.parquet", "would both be drawn in reliability-a-b.png"),
+        ("{root}/alike.parquet", "share the picture reliability-a-b.png"),
         ("{good} {root}/other.parquet {root}/third.parquet --fit_on far", "third.parquet has no split 'far'"),
     ],
 )

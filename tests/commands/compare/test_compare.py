@@ -138,7 +138,7 @@ def test_runs_without_a_common_seed_are_compared_by_examples(
     plain = [make(f"soft/seed-{seed}", accuracy, seed) for seed, accuracy in ((1, 0.6), (2, 0.7))]
     other = make("other", 0.9, seed=7)
     line = compare(tmp_path / "soft", other, folder=tmp_path / "out").loc["other"]
-    assert "have no seed in common: they are compared by examples" in capsys.readouterr().out
+    assert "have no seed in common" in capsys.readouterr().out
     by_row = right(other).astype(float) - np.mean([right(folder) for folder in plain], axis=0)
     assert line["difference"] == pytest.approx(25) == pytest.approx(100 * by_row.mean())
     # The normal theory of a mean of differences, row by row.
@@ -212,7 +212,7 @@ def test_the_table_and_the_page_say_what_tells_the_runs_apart(
 def test_what_a_model_has_seen_before_is_said(make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [make(name, 0.8, results={"model": "minilm", "task": "qqp"}) for name in ("a", "b")]
     compare(*runs, folder=tmp_path / "out")
-    said = "The card of minilm lists QQP"
+    said = "The model card of minilm lists QQP"
     assert said in capsys.readouterr().out
     assert said in (tmp_path / "out" / "comparison.md").read_text()
 
@@ -227,7 +227,7 @@ def test_one_answer_and_unfinished_seeds_are_said(
     printed = capsys.readouterr().out
     assert "50.00†°" in printed or "50.00°" in printed
     assert "predicts the same for every row" in printed
-    assert "soft: seed-2 not finished, and left out" in printed
+    assert "soft: seed-2 not finished and left out" in printed
 
 
 def test_nothing_is_overwritten(make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,10 +261,10 @@ def test_runs_that_are_not_of_the_same_rows_are_refused(
         ("soft", "named"): "named predicts yes, no",
         ("nothing", "soft"): "nothing was not evaluated",
         ("soft", "unfinished"): "unfinished has not finished",
-        ("soft",): "one run cannot be compared",
-        ("soft", "soft"): "names a folder twice",
-        ("soft", "nowhere"): "nowhere is no run folder",
-        ("soft", "shift"): "shift is no run folder of alignattn finetune, but has one in it: give shift/run",
+        ("soft",): "--runs needs at least 2 folders",
+        ("soft", "soft"): "lists a folder twice",
+        ("soft", "nowhere"): "nowhere is not a run folder",
+        ("soft", "shift"): "shift is not a run folder of alignattn finetune, but contains one: give shift/run",
         ("soft", "fewer", "--names", "a"): "give 2 different names",
     }
     for words, message in expected.items():

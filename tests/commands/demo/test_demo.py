@@ -48,7 +48,7 @@ def test_the_demo_ends_with_a_table_and_a_picture(shallow_minilm, tmp_path, caps
     assert main([*words, "--num_train_epochs", "2"]) == 2
     assert "already holds another run" in capsys.readouterr().err
     assert main([*words, "--num_train_epochs", "1", "--seed", "2"]) == 2
-    assert "already holds another demo, of other rows" in capsys.readouterr().err
+    assert "already holds a demo with other rows" in capsys.readouterr().err
 
 
 def test_a_model_that_is_missing_is_one_line(tmp_path, capsys):

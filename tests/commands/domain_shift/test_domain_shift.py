@@ -369,7 +369,7 @@ class TestMistakes:
         [
             (
                 {"pair": "snli"},
-                "--pair 'snli' is not two tasks joined by a hyphen, such as snli-mnli: choose among agnews",
+                "--pair 'snli' must be two tasks joined by a hyphen, such as snli-mnli: choose from agnews",
             ),
             (
                 {"pair": "snli-qqp"},
@@ -402,9 +402,9 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"learning_rate": "1e-3"}, "it differs in learning_rate"),
-            ({"stratify": "true"}, "it differs in stratify"),
-            ({"pair": "qqp-twitterppdb"}, "it differs in pair"),
+            ({"learning_rate": "1e-3"}, "(different: learning_rate)"),
+            ({"stratify": "true"}, "(different: stratify)"),
+            ({"pair": "qqp-twitterppdb"}, "(different: pair)"),
             ({"seeds": "1 2"}, "holds a single run"),
         ],
     )
@@ -421,7 +421,7 @@ class TestMistakes:
     ) -> None:
         shutil.copytree(finished / "run", tmp_path / "run")
         assert run(settings, tmp_path, learning_rate="1e-3") == USER_ERROR_EXIT_CODE
-        assert "run already holds another run (it differs in learning_rate)" in the_error(capsys)
+        assert "run already holds another run (different: learning_rate)" in the_error(capsys)
 
 
 def the_error(capsys: pytest.CaptureFixture[str]) -> str:

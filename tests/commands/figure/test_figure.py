@@ -308,8 +308,8 @@ class TestMistakes:
             ),
             ("tsne", ["--layer", "2"], "--layer 2: soft has layers 0 to 1"),
             ("attention", ["--head", "3"], "--head 3: soft has heads 0 to 2"),
-            ("attention", ["--text", " "], "--text takes one text or two"),
-            ("nodes", ["--layer", "0"], "is of no graph: draw its heads, by tsne"),
+            ("attention", ["--text", " "], "--text needs one or two texts"),
+            ("nodes", ["--layer", "0"], "has no graph"),
             ("nodes", ["--head", "0", "--balanced", "true"], "--balanced is for tsne, not for nodes"),
             ("tsne", ["--text", "a", "--max_eval_samples", "3"], "leave --data_dir and --max_eval_samples out"),
             ("attention", ["--text", "a " * 100], "the text has 102 tokens, and soft takes at most 64"),
@@ -336,21 +336,21 @@ class TestMistakes:
         assert "must end in .png, .svg, .pdf" in refused(capsys, *words, str(tmp_path / "picture.gif"))
         there = tmp_path / "picture.png"
         there.write_text("mine")
-        assert f"{there} is there already" in refused(capsys, *words, str(there))
+        assert f"{there} already exists" in refused(capsys, *words, str(there))
         assert there.read_text() == "mine"
 
     def test_folders(self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         output = ["--output_file", str(tmp_path / "picture.png")]
-        assert "is no run folder" in refused(capsys, "tsne", "--run", str(tmp_path), *output)
+        assert "is not a run folder" in refused(capsys, "tsne", "--run", str(tmp_path), *output)
         twice = str(runs["soft"])
-        assert "names a folder twice" in refused(capsys, "curves", "--run", twice, twice, *output)
+        assert "lists a folder twice" in refused(capsys, "curves", "--run", twice, twice, *output)
 
     def test_what_a_run_does_not_hold(
         self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         output = ["--output_file", str(tmp_path / "picture.png")]
         silent = ["distance", "--run", str(runs["aa-ct"]), str(runs["silent"])]
-        assert f"{runs['silent']} logged no query_key_distance" in (line := refused(capsys, *silent, *output))
+        assert f"{runs['silent']} did not log query_key_distance" in (line := refused(capsys, *silent, *output))
         assert "--log_query_key_distance" in line
         bare = tmp_path / "bare"
         bare.mkdir()
@@ -379,5 +379,5 @@ class TestMistakes:
         config = (single / "config.yaml").read_text()
         (single / "config.yaml").write_text(config.replace("text_columns:\n- a\n- b\n", "text_columns:\n- a\n"))
         words = ["attention", "--output_file", str(tmp_path / "picture.png"), "--text", SENTENCE, SENTENCE, "--run"]
-        assert "--text takes one text here" in refused(capsys, *words, str(single))
+        assert "has one text per row" in refused(capsys, *words, str(single))
         assert run_command(["figure", *words, str(runs["aa-ct"])]) == 0

@@ -70,7 +70,7 @@ def test_a_pass_without_dropout_is_the_evaluation(tmp_path, tiny_checkpoint, row
     plain = finetune(tmp_path / "plain", tiny_checkpoint, rows_file, *still)
     assert "drops nothing" not in capsys.readouterr().err
     dropped = finetune(tmp_path / "dropped", tiny_checkpoint, rows_file, *still, "--mc_dropout_passes", "3")
-    assert "--mc_dropout_passes 3: the model drops nothing, and all passes are one\n" in capsys.readouterr().err
+    assert "--mc_dropout_passes 3: the model has no dropout, so all passes are equal\n" in capsys.readouterr().err
     np.testing.assert_allclose(probabilities(dropped), probabilities(plain), rtol=1e-6)
     assert results(dropped)["metrics"] == results(plain)["metrics"]
 

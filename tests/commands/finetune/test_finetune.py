@@ -456,7 +456,7 @@ class TestBadInput:
         monkeypatch.chdir(tmp_path / "there")
         capsys.readouterr()
         assert run(options, **names) == 2
-        assert "already holds another run (of --train_file: rows.csv holds other content than then)" in one_line(capsys)
+        assert "already holds another run (--train_file: rows.csv has changed)" in one_line(capsys)
         Path("rows.csv").write_text("".join(lines))
         assert run(options, **names) == 0
         Path("rows.csv").unlink()
@@ -468,7 +468,7 @@ class TestBadInput:
         before = {path: path.read_bytes() for path in Path(options["--output_dir"]).rglob("*") if path.is_file()}
         capsys.readouterr()
         assert run(options, learning_rate="2e-3") == 2
-        assert "already holds another run (it differs in learning_rate)" in one_line(capsys)
+        assert "already holds another run (different: learning_rate)" in one_line(capsys)
         assert before == {
             path: path.read_bytes() for path in Path(options["--output_dir"]).rglob("*") if path.is_file()
         }
@@ -478,7 +478,7 @@ class TestBadInput:
         folder.mkdir()
         (folder / "thesis.tex").write_text("years of work")
         assert run(options) == 2
-        assert "is no run of alignattn" in one_line(capsys)
+        assert "is not a run of alignattn" in one_line(capsys)
         assert (folder / "thesis.tex").read_text() == "years of work"
 
     def test_a_damaged_result(self, options, capsys):
@@ -507,7 +507,7 @@ class TestBadInput:
         assert one_line(capsys) == "alignattn: stopped; what is written stays"
 
     @pytest.mark.parametrize(
-        ("step", "after"), [(2, "begins anew"), (5, "goes on from its checkpoint-3")], ids=["first epoch", "second"]
+        ("step", "after"), [(2, "begins anew"), (5, "resumes from checkpoint-3")], ids=["first epoch", "second"]
     )
     def test_ctrl_c_while_it_trains(self, step, after, options, monkeypatch, capsys):
         def interrupt(trainer, *args, **kwargs):
@@ -520,7 +520,7 @@ class TestBadInput:
         assert run(options) == 130
         folder = options["--output_dir"]
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alignattn")]
-        assert line == f"alignattn: stopped; {folder} holds no finished model, and the same command {after}"
+        assert line == f"alignattn: stopped; {folder} has no finished model, and the same command {after}"
 
 
 def test_the_script_is_the_command(options):

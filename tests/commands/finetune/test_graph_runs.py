@@ -66,7 +66,7 @@ def test_a_run_its_card_and_its_predictions(graph, finetune, tmp_path, monkeypat
     texts = f"--validation_file {tmp_path / 'texts.jsonl'} --text_columns text"
     refused = [
         (f"predict --run {run} --file {narrow} --output_file {tmp_path / 'no.csv'}", f"the model reads {WIDTH}"),
-        (f"predict --run {run} --text {graph} 99", "node 99 is none of 0 to 29"),
+        (f"predict --run {run} --text {graph} 99", "node 99 is not in 0 to 29"),
         (f"inspect --model {run} {texts} --output_dir {tmp_path / 'no'}", "along the edges of a graph"),
         (f"predict --run {run} --file {graph} --explain {tmp_path / 'no.png'}", "reads more than texts"),
     ]
@@ -109,10 +109,10 @@ def test_one_that_stops_by_loss_and_accuracy_says_of_which_step_it_is(finetune, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--normalizer hard", "--normalizer hard is not for the edges of a graph"),
-        ("--attention soft --balance start", "score 'gat' is no dot product of queries and keys"),
-        ("--gradient_scope basis", "score 'gat' is no dot product of queries and keys"),
-        ("--fan_out 0", "--fan_out 0 draws no neighbours"),
+        ("--normalizer hard", "--normalizer hard does not support the edges of a graph"),
+        ("--attention soft --balance start", "score 'gat' is not a dot product of queries and keys"),
+        ("--gradient_scope basis", "score 'gat' is not a dot product of queries and keys"),
+        ("--fan_out 0", "--fan_out 0 samples no neighbours"),
         (f"{STOPPING} --greater_is_better true --attention soft", "names several"),
         ("--layers 2", "this model has layers 0 to 1"),
     ],
@@ -139,5 +139,5 @@ def test_an_encoder_and_a_graph_do_not_go_together(graph, tmp_path, capsys):
 )
 def test_the_same_step_in_two_processes_is_refused(processes, batch, fan_out, is_refused):
     args = SimpleNamespace(world_size=processes, per_device_train_batch_size=batch)
-    with pytest.raises(AlignAttnError, match="all make the same") if is_refused else nullcontext():
+    with pytest.raises(AlignAttnError, match="compute the same") if is_refused else nullcontext():
         check_shared_graph(get_task("cora"), args, 12, fan_out)

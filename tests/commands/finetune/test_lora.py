@@ -82,7 +82,7 @@ def checkpoint(options, tmp_path):  # noqa: F811
         ({"lora_r": "3"}, "its adapter differs in lora_alpha, r"),
         ({"lora_target_modules": ["query", "key"]}, "its adapter differs in target_modules"),
         ({"attention": "aa-ct"}, "its adapter differs in alignattn"),
-        ({"lora_r": None}, "it is of an adapter .*and this run trains a whole model"),
+        ({"lora_r": None}, "it has an adapter .*and this run trains a whole model"),
     ],
 )
 def test_an_adapter_of_another_run_is_not_gone_on_from(options, checkpoint, changes, message, capsys):  # noqa: F811

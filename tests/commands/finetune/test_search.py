@@ -110,7 +110,7 @@ def test_more_trials_are_added_and_those_there_are_kept(
     assert list(trials(tmp_path / "out")["trial"]) == [0, 1, 2, 3]
     capsys.readouterr()
     assert main([*asked, "--hyperparameter_search", "4", "--max_length", "8"]) == USER_ERROR_EXIT_CODE
-    assert "holds a search of other options (max_length)" in capsys.readouterr().err
+    assert "holds a search with other options (max_length)" in capsys.readouterr().err
 
 
 def test_the_best_run_is_repeated_by_its_config(

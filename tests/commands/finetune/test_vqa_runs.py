@@ -93,11 +93,14 @@ def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypat
         (f"predict --run {run} --text {features} why?", "is not what the task reads, a picture"),
         (
             f"inspect --model {run} --validation_file {files['rows']} --text_columns question --output_dir no",
-            "reads images beside texts, which rows.csv lacks",
+            "reads images with its texts, which rows.csv lacks",
         ),
         (f"predict --run {run} --file {files['rows']} --explain no.png", "--explain"),
         (f"figure question --run {run} --output_file no.png", "give --text PICTURE QUESTION"),
-        (f"figure attention --run {run} --output_file no.png", "attends from regions to words, which no map"),
+        (
+            f"figure attention --run {run} --output_file no.png",
+            "attends from regions to words, which a map of words cannot show",
+        ),
         (f"figure tsne --run {run} --text a b --output_file no.png", "which the given text lacks"),
         (f"figure tsne --run {run} --layer 3 --output_file no.png", "layers 0 to 2"),
     ]
@@ -170,8 +173,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(finetune, tmp_path):
     [
         ("labels", ["red", "green", "yes", "no"], "", "label 'blue' is not a class number of 0 to 3"),
         ("feature_width", WIDTH, "", "is not what the task reads, features of width 6"),
-        ("metrics", ["vqa_accuracy"], "", "answers_column names their column"),
-        ("labels", None, "", "labels must be two answers or more"),
+        ("metrics", ["vqa_accuracy"], "", "goes with answers_column"),
+        ("labels", None, "", "give two or more labels"),
         ("image_size", 0, "", "image_size and fewest_answers must be at least 1"),
         ("image_size", 16, "--model_config pixel_mean=[0,0,0]", "pixel_mean follows from the data"),
         ("image_size", 16, "--features .", "--features is for vqa-v2"),

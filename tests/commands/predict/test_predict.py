@@ -198,7 +198,7 @@ def test_a_file_is_written_beside_the_rows_and_never_over_another(new, own, caps
     assert f"written to {target}" in capsys.readouterr().out
     before = target.read_bytes()
     assert predict("--run", own / "run", "--file", new["csv"]) == 2
-    assert f"{target} is there already" in said(capsys)
+    assert f"{target} already exists" in said(capsys)
     assert target.read_bytes() == before
     assert {path.name for path in target.parent.iterdir()} == {*(path.name for path in new.values()), target.name}
 
@@ -333,11 +333,11 @@ def test_rows_from_python_are_texts_pairs_or_columns(own, train):
         row["prediction"] for row in predictor.predict(texts, batch_size=1)
     ]
     for rows, problem in (
-        ("the cat", "rows are a list"),
+        ("the cat", "give a list of rows"),
         ([{"other": "x"}], "row 1 has no 'said'"),
         ([("a", "b")], "has 2 text"),
         (["a", ""], "row 2: column 'said' is empty"),
-        ([{"said": 5}], "is no text"),
+        ([{"said": 5}], "is not text"),
     ):
         with pytest.raises(alignattn.AlignAttnError, match=problem):
             predictor.predict(rows)
@@ -413,8 +413,8 @@ def test_a_run_that_is_none_or_unfinished_or_of_another_version_is_one_line(own,
     assert predict("--run", tmp_path / "seeds", "--file", new["csv"]) == 2
     assert "(its seeds: seed-1, seed-2)" in said(capsys)
     assert predict("--run", tmp_path, "--file", new["csv"]) == 2
-    assert "is no run folder" in said(capsys)
-    with pytest.raises(alignattn.AlignAttnError, match="is no run folder"):
+    assert "is not a run folder" in said(capsys)
+    with pytest.raises(alignattn.AlignAttnError, match="is not a run folder"):
         alignattn.load_run(tmp_path)
 
 

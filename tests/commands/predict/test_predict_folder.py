@@ -83,7 +83,7 @@ def test_what_is_done_is_not_done_again(run, parts, whole, tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")}
     capsys.readouterr()
     assert predict(run, parts, folder) == 0
-    assert "3 of 4 files are predicted already" in capsys.readouterr().err
+    assert "3 of 4 files already have predictions" in capsys.readouterr().err
     assert written(folder) == whole
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -112,7 +112,7 @@ def test_all_and_a_shard_wait_for_each_other_and_say_for_whom(first, second, tmp
             time.sleep(0.01)
             said = capsys.readouterr().err
         assert not entered.is_set()
-        assert f"which is written by process {os.getpid()} on " in said
+        assert f"waiting for process {os.getpid()} on " in said
     waiting.join()
     assert entered.is_set()
     assert list(tmp_path.rglob("*")) in ([], [tmp_path / "out"])
@@ -198,7 +198,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(run, parts, whole, tmp_path, c
     (tmp_path / "full" / "mine.txt").write_text("mine")
     for words, problem in (
         ((run, bare, tmp_path / "out"), "--output_dir"),
-        ((run, parts, parts / "out"), "whose files are the rows"),
+        ((run, parts, parts / "out"), "is inside"),
         ((run, parts, tmp_path / "out"), "other.parquet has no column 'sentence1'"),
         ((run, parts, tmp_path / "out", "--output_file", "x.csv"), "--output_file"),
         ((run, parts, tmp_path / "out", "--processes", "2"), "--processes"),
@@ -209,7 +209,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(run, parts, whole, tmp_path, c
         assert not (tmp_path / "out").exists()
     (parts / "other.parquet").unlink()
     assert predict(run, parts, tmp_path / "full") == 2
-    assert "exists and holds no predictions" in capsys.readouterr().err
+    assert "does not contain predictions" in capsys.readouterr().err
     assert predict(run, parts, tmp_path / "whole", "--top_k", 1) == 2
     assert "holds other predictions (top_k)" in capsys.readouterr().err
     pq.write_table(pq.read_table(parts / "a.parquet").slice(1), parts / "a.parquet")

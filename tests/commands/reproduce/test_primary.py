@@ -190,7 +190,7 @@ def test_what_is_unfinished_is_paired_by_seed_and_not_tested(mine, tmp_path, cap
     assert ct["difference_high"] - ct["difference"] == pytest.approx(100 * half)
     # Without soft's seventh nothing is whole.
     assert table["p_value"].isna().all()
-    assert "none before all 9 are there" in ct["test"]
+    assert "none until all 9 are finished" in ct["test"]
     assert "A comparison is tested once all its runs are finished" in out
 
 
@@ -203,9 +203,9 @@ def test_with_fewer_seeds_than_the_table_plans_nothing_of_them_is_tested(mine, t
     for row in PRIMARY:
         assert table.loc[(row, "accuracy"), "seeds"] == FEW
         assert np.isnan(table.loc[(row, "accuracy"), "p_value"])
-        assert f"none before all {SEEDS} are there" in table.loc[(row, "accuracy"), "test"]
+        assert f"none until all {SEEDS} are finished" in table.loc[(row, "accuracy"), "test"]
     # Those of which it plans no more are whole.
-    assert "none before" not in table.loc[("smoothed", "accuracy"), "test"]
+    assert "none until" not in table.loc[("smoothed", "accuracy"), "test"]
     assert main([*words, str(SEEDS)]) == 2
     table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
     assert not any(np.isnan(table.loc[(row, "accuracy"), "p_value"]) for row in PRIMARY)

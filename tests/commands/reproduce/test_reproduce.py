@@ -263,7 +263,7 @@ def test_a_run_whose_needed_run_is_not_there_has_failed_with_that_reason(tmp_pat
     folder = RunFolder(tmp_path, cell.experiments[0])
     folder.prepare()
     assert work(folder) == FAILED
-    assert folder.status().reason.startswith("the run that it works on is missing")
+    assert folder.status().reason.startswith("the run that it depends on is missing")
 
 
 def test_a_finished_run_that_cannot_be_read_fails_alone(copy, words, capsys):
@@ -336,9 +336,9 @@ def swap_experiment(folder):
     [
         (tear_result, "results.json is damaged or of another version"),
         (age_result, "results.json is damaged or of another version"),
-        (change_config, "it differs in learning_rate"),
+        (change_config, "(different: learning_rate)"),
         (age_experiment, "experiment.json is damaged or of another version"),
-        (swap_experiment, "holds another run than its name says"),
+        (swap_experiment, "contains another run than its name says"),
     ],
 )
 def test_a_damaged_folder_has_failed_and_is_not_written_to(damage, said, copy, words):

@@ -64,11 +64,11 @@ def test_runs_that_cannot_be_are_said_to_be_none_and_are_not_missing(model, tmp_
     monkeypatch.chdir(tmp_path)
     words = ["reproduce", "table2", "--models", model, "--tasks", "swag-hellaswag", "--num_seeds", "1"]
     assert main([*words, "--dry_run"]) == 0
-    assert f"1 cannot be: --model {model} compares the two texts of a pair" in capsys.readouterr().out
+    assert f"1 not supported: --model {model} compares two texts" in capsys.readouterr().out
     assert main(words) == 0
     out = capsys.readouterr().out
     assert "n/a" in out
-    assert f"n/a: --model {model} compares the two texts of a pair, and task 'swag' has none." in out
+    assert f"n/a: --model {model} compares two texts, and task 'swag' has one." in out
     assert not list((tmp_path / "results").rglob("experiment.json"))
     assert "not applicable" in next((tmp_path / "results").rglob("*.html")).read_text()
 
@@ -234,7 +234,7 @@ def test_rows_that_a_model_has_seen_before_are_told_below_its_table(name, model,
     table = load_table(name).with_given({"model": model})
     table = table.narrowed(tasks=tasks, attentions=["soft"])
     cells = list(table.cells([1]))
-    told = [note for note in read_table(table, cells, folders_of(tmp_path, cells)).notes if "The card of" in note]
+    told = [note for note in read_table(table, cells, folders_of(tmp_path, cells)).notes if "The model card of" in note]
     assert [f"lists {tasks} " in note for tasks, note in zip(said, told, strict=True)] == [True] * len(said)
 
 
@@ -271,13 +271,13 @@ def test_what_a_command_cannot_make_of_a_row_is_said_in_its_cell_and_costs_no_ru
     said = {
         (cell.row.removeprefix("soft + "), cell.column): cell.reason for cell in result.cells if cell.state == "unfit"
     }
-    saved = "is no part of a saved model, which is what attacks are on"
+    saved = "is not part of a saved model, and attacks need a saved model"
     assert said == {
         ("label smoothing", "STS-B"): "--label_smoothing_factor: task 'stsb' has no classes to smooth",
-        ("Laplace", "STS-B"): "--laplace: task 'stsb' has no class a row to be confident in",
+        ("Laplace", "STS-B"): "--laplace: task 'stsb' does not have one class per row",
         ("MC dropout", "SST-2, attacked"): f"--mc_dropout_passes {saved}",
         ("Laplace", "SST-2, attacked"): f"--laplace {saved}",
-        ("ensemble", "SST-2, attacked"): "an attack is on one saved model, and an ensemble is of several",
+        ("ensemble", "SST-2, attacked"): "attacks need one saved model, and an ensemble is several",
         ("ensemble", "QQP → MRPC"): "an ensemble has no temperature of its own",
     }
     attacked = [cell for cell in cells if cell.column.command == "robustness" and "dropout" in cell.row.label]
@@ -289,7 +289,7 @@ def test_an_option_that_only_columns_take_which_are_left_out_does_nothing_and_is
     attacked = table.narrowed(tasks=["mrpc"]).cells([1])
     taken = {cell.column.label: cell.experiments[0].options.get("num_examples") for cell in attacked}
     assert taken == {"MRPC": None, "MRPC, attacked": 7}
-    with pytest.raises(AlignAttnError, match="--num_examples is no option of finetune"):
+    with pytest.raises(AlignAttnError, match="--num_examples is not an option of finetune"):
         table.narrowed(tasks=["rte"])
 
 
@@ -313,12 +313,12 @@ def test_of_several_plain_rows_the_nearest_is_compared_with():
         (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose one of mrpc, cola"),
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
         (["table1", "--learning_rat", "1"], "did you mean 'learning_rate'"),
-        (["table3", "--run", "runs/rte"], "--run is no option of robustness"),
+        (["table3", "--run", "runs/rte"], "--run is not an option of robustness"),
         (["table1", "--seeds", "5"], "give --num_seeds 5 for the seeds 1 to 5"),
         (["table1", "--seeds", "5", "6", "--num_seeds", "3"], "leave one of them out"),
         (["table1", "--num_train_epochs", "many"], "--num_train_epochs 'many'"),
-        (["lambda", "--alignment_weight", "0.05"], "--alignment_weight is what tells the runs of lambda apart"),
-        (["table1", "table2"], "'table2' is no option"),
+        (["lambda", "--alignment_weight", "0.05"], "--alignment_weight distinguishes the runs of lambda"),
+        (["table1", "table2"], "'table2' is not an option"),
         (["table1", "--ray_address", "auto", "--tasks", "rte"], "--launcher ray"),
         (["table1", "--gpu_share", "0.5", "--tasks", "rte"], "--gpu_share needs --launcher ray"),
         (["table1", "--launcher", "ray", "--gpu_share", "0"], "--gpu_share 0.0 must be at least 0.0001 and at most 1"),
@@ -384,7 +384,7 @@ def test_given_words_are_of_the_types_of_their_options():
     assert given(*words) == {
         "layers": [0, 1], "bf16": True, "save_strategy": "no", "model_config": "a=0.1", "max_steps": 5,
     }  # fmt: skip
-    with pytest.raises(AlignAttnError, match="'stray' is no option"):
+    with pytest.raises(AlignAttnError, match="'stray' is not an option"):
         given("stray")
 
 
@@ -446,19 +446,19 @@ def compared_with_an_ensemble(content):
     [
         (renamed("title", "titel"), "title: Field required"),
         (renamed("rows", "lines"), "'rows'"),
-        (lambda content: content | {"command": "inspect"}, "alignattn inspect fills no tables"),
+        (lambda content: content | {"command": "inspect"}, "the results of alignattn inspect cannot fill a table"),
         (lambda content: [content], "not valid"),
         (
             changed("rows", options={"atention": "soft"}),
-            "--atention is no option of finetune: did you mean 'attention'?",
+            "--atention is not an option of finetune: did you mean 'attention'?",
         ),
         (changed("rows", published=[1.0, 2.0]), "published numbers"),
-        (changed("rows", against="softly"), "compared with 'softly', and no row has that label"),
-        (changed("rows", label="mine"), "two rows are called 'mine': give each a label of its own"),
-        (compared_with_an_ensemble, "compared with 'all', and an ensemble has no seeds to pair with"),
+        (changed("rows", against="softly"), "compared with 'softly', but no row has that label"),
+        (changed("rows", label="mine"), "two rows have the label 'mine'"),
+        (compared_with_an_ensemble, "compared with 'all', but an ensemble has no seeds to pair"),
         (changed("columns", config="albert-rt"), "albert-rt"),
-        (changed("columns", command="inspect"), "alignattn inspect fills no tables"),
-        (changed("columns", command="benchmark"), "--task is no option of benchmark"),
+        (changed("columns", command="inspect"), "the results of alignattn inspect cannot fill a table"),
+        (changed("columns", command="benchmark"), "--task is not an option of benchmark"),
         (changed("columns", measures=[]), "columns.0.measures"),
         (changed("columns", measures=[{"label": "x", "path": "y", "unit": "miles"}]), "columns.0.measures.0.unit"),
     ],

@@ -98,15 +98,15 @@ def test_a_merge_says_what_is_missing(words, tmp_path, capsys):
     folder = tmp_path / "out"
     merge = ["robustness", "--merge", "--output_dir", str(folder)]
     assert main(merge) == 2
-    assert "holds no finished attacks" in capsys.readouterr().err
+    assert "contains no finished attacks" in capsys.readouterr().err
     assert main([*words, "--recipes", "textbugger", "--output_dir", str(folder)]) == 0
     records = folder / "sst2-aa-ct" / "textbugger.jsonl"
     drop_last_line(records)
     capsys.readouterr()
     assert main(merge) == 2
     printed = capsys.readouterr()
-    assert "rows: start it again to finish it" in printed.out
-    assert "holds no finished attacks" in printed.err
+    assert "rows: run its command again" in printed.out
+    assert "contains no finished attacks" in printed.err
 
 
 def test_what_is_wrong_with_the_last_run_is_known_before_the_first_attack(words, run_folder, tmp_path, capsys):
@@ -166,7 +166,7 @@ def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(wor
     drop_last_line(unfinished)
     capsys.readouterr()
     assert main(["robustness", "--run", str(runs[1]), *options, "--output_dir", str(folder)]) == 0
-    assert f"not in the table: {unfinished} holds" in capsys.readouterr().out
+    assert f"left out of the table: {unfinished} holds" in capsys.readouterr().out
     assert len(table_of(folder)) == 1
 
 
@@ -189,21 +189,21 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path):
     ("changes", "message"),
     [
         ("--recipes pwws", "--recipes 'pwws': choose one of textfooler, textbugger, bae"),
-        ("--attack_columns sentence2", "--attack_columns sentence2: give one or more of the task's columns: sentence"),
+        ("--attack_columns sentence2", "--attack_columns sentence2: choose from the task's columns: sentence"),
         ("--neighbors missing.parquet", "there is no file missing.parquet: give another to --neighbors"),
-        ("--synonyms wordnet", "the words to swap come from one of them"),
+        ("--synonyms wordnet", "choose one source of words"),
         ("--shard 3/2", "there is no shard 3/2"),
-        ("--model somewhere --task sst2", "--run names model and task"),
-        ("--run .", "is no run folder of"),
+        ("--model somewhere --task sst2", "--run sets model and task"),
+        ("--run .", "is not a run folder of"),
         ("--num_examples 0", "--num_examples 0 must be at least 1"),
         ("--max_length 9999", "9999"),
-        ("--merge", "--merge takes --output_dir alone: leave --max_length and"),
-        ("--recipes bae bae", "--recipes bae bae names a recipe twice"),
+        ("--merge", "--merge works with --output_dir alone: leave --max_length and"),
+        ("--recipes bae bae", "--recipes bae bae contains a recipe twice"),
         (
             "--seed 99999999999999999999",
             "--seed 99999999999999999999 must be a number of 64 bits and at least 0 and at most 4294967295",
         ),
-        ("--half_precision", "--half_precision is for CUDA"),
+        ("--half_precision", "--half_precision needs a CUDA GPU"),
     ],
 )
 def test_mistakes_are_one_line(changes, message, words, tmp_path, monkeypatch, capsys):
@@ -217,7 +217,7 @@ def test_a_regression_is_no_target(minilm, shared_data, tmp_path, capsys):
     words = f"robustness --model {minilm} --task stsb --data_dir {shared_data} --output_dir {tmp_path / 'out'}"
     local = f"--neighbors {NEIGHBORS} --sentence_encoder {minilm} --mlm {minilm}"
     assert main([*words.split(), *local.split()]) == 2
-    assert "task 'stsb' has no such classes" in capsys.readouterr().err
+    assert "task 'stsb' has none" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_there_is_said_once(tmp_path, capsys, shared_data):
@@ -241,7 +241,7 @@ def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(r
     assert main([*words, "--skip_bad_rows"]) == 0
     printed = capsys.readouterr().out
     assert "sst2 validation: 2 unusable row(s) are left out" in printed
-    assert "fewer than the 1000 asked for: the split is used whole" in printed
+    assert "the split has fewer than 1000" in printed
     (summary,) = table_of(tmp_path / "out")
     assert summary["failed"] + summary["succeeded"] + summary["skipped"] == 2
 
@@ -278,7 +278,7 @@ def test_a_model_is_the_same_wherever_its_folder_lies(words, run_folder, tmp_pat
     (folder / "notes" / "mine.jsonl").write_text("{}\n")
     capsys.readouterr()
     assert main(["robustness", "--merge", "--output_dir", str(folder)]) == 0
-    assert "not in the table: " in capsys.readouterr().out
+    assert "left out of the table: " in capsys.readouterr().out
     (before,) = table_of(folder)
     moved = shutil.move(copies[0], tmp_path / "elsewhere")
     records = next(folder.glob("*/textbugger.jsonl"))

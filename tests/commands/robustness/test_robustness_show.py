@@ -176,7 +176,7 @@ def test_no_text_reaches_the_terminal_as_a_command(tmp_path):
             [line(0), failed(1), failed(2), skipped(3)],
             "2 failed, 1 succeeded, 1 skipped; attacks that failed: 66.7% of 3",
         ),
-        ([skipped(0)], "0 failed, 0 succeeded, 1 skipped; attacks that failed: none was attacked"),
+        ([skipped(0)], "0 failed, 0 succeeded, 1 skipped; attacks that failed: no row was attacked"),
     ],
 )
 def test_the_summary_counts(lines, said, tmp_path):
@@ -249,7 +249,7 @@ def test_the_command_writes_a_page_and_overwrites_nothing(tmp_path, capsys):
     assert len([tag for tag, _ in Page(page.read_text(encoding="utf-8")).tags if tag == "article"]) == 3
     before = path.read_bytes()
     for taken in (page, path, tmp_path):
-        with pytest.raises(AlignAttnError, match=r"is there already|is a folder: give a file"):
+        with pytest.raises(AlignAttnError, match=r"already exists|is a folder: give a file"):
             show(str(path), "--html", str(taken))
     assert path.read_bytes() == before
 
@@ -292,8 +292,8 @@ def test_whole_lines_that_come_while_a_file_is_read_are_not_called_torn(tmp_path
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "holds no example"),
-        (b'{"torn', "holds no example"),
+        (b"", "has no example"),
+        (b'{"torn', "has no example"),
         (b'{"a": 1}\n', "line 1"),
         (b"[1]\n", "line 1"),
         (b"word\n", "line 1"),

@@ -146,7 +146,7 @@ def test_records_of_a_model_are_named_by_its_folder(classifier, data, monkeypatc
 def test_other_rows_for_a_run_on_files_of_its_own_are_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("model: m\ntrain_file: t.csv\nvalidation_file: v.csv\ntext_columns: [text]\n")
     (loader,) = target_loaders(AttackOptions(run=[str(tmp_path)], data_dir="elsewhere"))
-    with pytest.raises(AlignAttnError, match=f"--data_dir does not go with {tmp_path}, a run on files of its own"):
+    with pytest.raises(AlignAttnError, match=f"--data_dir does not go with {tmp_path}, a run on the user's own files"):
         loader()
 
 

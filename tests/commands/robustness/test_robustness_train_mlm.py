@@ -246,7 +246,7 @@ def test_the_most_frequent_token_may_be_an_unknown_word(tiny_checkpoint):
         ({"--model": "./missing"}, "there is no such folder"),
         ({"--train_file": "missing.txt"}, "there is no file missing.txt"),
         ({"--train_file": "missing.csv", "--text_columns": "a"}, "there is no file missing.csv"),
-        ({"--text_columns": "a"}, "drop it for lines of text"),
+        ({"--text_columns": "a"}, "--text_columns is for tables"),
         ({"--max_length": "2"}, "must be at least 3 and at most 64"),
         ({"--max_length": "65"}, "must be at least 3 and at most 64"),
         ({"--mlm_probability": "0"}, "must be above 0 and below 1"),
@@ -287,7 +287,7 @@ def test_a_bad_table_is_named(tiny_checkpoint, tmp_path):
     table.write_text('{"text": "the cat"}\n{"text": null}\n')
     start = words(tiny_checkpoint, table, tmp_path / "out")
     for more, said in (
-        ([], "say with --text_columns which columns hold texts (there: text)"),
+        ([], "name its text columns with --text_columns (there: text)"),
         (["--text_columns", "txt"], "has no column 'txt' (there: text)"),
         (["--text_columns", "text"], "row 2 of"),
     ):

@@ -147,9 +147,9 @@ def test_noise_on_a_batch_is_along_the_dimension_of_features(sparse):
 @pytest.mark.parametrize(
     ("kind", "words", "reason"),
     [
-        ("dropless", "", "drops nothing, and all passes are the same"),
-        ("memn2n", "", "memn2n has no dropout, and all passes are the same: give the run of another model"),
-        ("stsb", "", "no one class each to be certain of"),
+        ("dropless", "", "its dropout rates are 0"),
+        ("memn2n", "", "memn2n has no dropout"),
+        ("stsb", "", "do not have one class each"),
         ("graph", "--split dev", "there is no split 'dev': choose among validation, test"),
         ("graph", "--passes 1", "--passes 1 must be at least 2"),
         ("graph", "--level 0", "--level 0"),

@@ -304,7 +304,7 @@ def test_real_rows(shared_data, word_pieces, name):
         ("x" * 512, "Where?", ["x"], [900], "its answer starts at character 900, and its context has 512"),
         ("Paris", "Where?", ["Paris"], [-1], "its answer starts at character -1, and its context has 5"),
         ("in Paris", "Where?", ["in", "Paris"], [0, 2], "at character 2 of its context, but at character 3"),
-        ("in Paris", "Where?", ["Rome"], [3], "at character 3 of its context, nor anywhere else in it"),
+        ("in Paris", "Where?", ["Rome"], [3], "at character 3 of its context, nor anywhere else in the context"),
         ("in Paris", "Where?", ["R" * 99], [3], f"its answer '{'R' * 39}… is not at character 3"),
     ],
 )

@@ -59,10 +59,10 @@ BAD = {
     "has no 'labels'": {"labels": None},
     "has no 'train_idx'": {"train_idx": None},
     "there is neither val_idx nor test_idx": {"val_idx": None, "test_idx": None},
-    "train_idx lists no node": {"train_idx": np.array([], int)},
-    "train_idx lists a node twice": {"train_idx": np.array([1, 1])},
+    "train_idx lists no training nodes": {"train_idx": np.array([], int)},
+    "train_idx contains a node twice": {"train_idx": np.array([1, 1])},
     "node 11 is in train_idx and in val_idx": {"val_idx": np.arange(11, 18)},
-    "test_idx holds 99, and its numbers go from 0 to 29": {"test_idx": np.array([99])},
+    "test_idx holds 99, and must be from 0 to 29": {"test_idx": np.array([99])},
     "edges is [3, 3]: it must be [edges, 2]": {"edges": np.zeros((3, 3), int)},
     "edges holds -1": {"edges": np.array([[0, -1]])},
     "edges is float64": {"edges": np.zeros((3, 2))},
@@ -73,7 +73,7 @@ BAD = {
         "feat_shape": np.array([4, WIDTH]),
         "feat_row": np.zeros_like(graph_arrays()["feat_row"]),
     },
-    "feat_row, feat_col, feat_val, feat_shape are of different lengths": {"feat_val": np.ones(2)},
+    "feat_row, feat_col, feat_val, feat_shape differ in length": {"feat_val": np.ones(2)},
     "pickled objects are refused": {"labels": np.array([{}] * NODES, dtype=object)},
 }
 

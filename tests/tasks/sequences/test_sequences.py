@@ -151,8 +151,8 @@ def test_a_pair_with_an_empty_side_is_one_line(line, said, task_file, tmp_path, 
     ("words", "said"),
     [
         ("--model seq2seq-lstm --attention aa-ct", "one query at a time"),
-        ("--model seq2seq-transformer --value qvi", "those behind it"),
-        ("--model esim", "is for|compares the two texts"),
+        ("--model seq2seq-transformer --value qvi", "leak later words"),
+        ("--model esim", "is for|compares two texts"),
         ("--model seq2seq-lstm --num_beams 0", "num_beams"),
     ],
 )

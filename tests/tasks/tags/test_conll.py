@@ -62,8 +62,8 @@ def test_only_blanks_tabs_and_newlines_separate(path, token):
     [
         (b"EU B-ORG\nsays O\n\nno\n", "x.conll, row 2: line 4 has a token and no tag: 'no'"),
         (b"EU NNP B-ORG\n\nsays O\n", "x.conll, row 2: line 3 has 2 columns, most lines 3: 'says O'"),
-        (b"", "x.conll holds no sentence"),
-        (b"-DOCSTART- O\n\n\n", "x.conll holds no sentence"),
+        (b"", "x.conll has no sentence"),
+        (b"-DOCSTART- O\n\n\n", "x.conll has no sentence"),
         ("Köln B-LOC\n".encode("latin-1"), "x.conll, row 1: column .tokens. holds the byte 0xf6.*--encoding"),
     ],
 )

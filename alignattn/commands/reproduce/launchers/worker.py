@@ -22,10 +22,10 @@ DONE, FAILED, BUSY = 0, 1, 75
 """Exit codes: finished, now or before; failed; another process runs it (EX_TEMPFAIL of sysexits.h)."""
 
 ORPHANED = 143
-"""Of one whose launcher ended: 128 and the number of SIGTERM."""
+"""Exit code of a run whose launcher ended: 128 and the number of SIGTERM."""
 
 PARENT_POLL_SECONDS = 0.5
-"""Between two looks at whether the launcher is there."""
+"""Seconds between two checks that the launcher is alive."""
 
 
 def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
@@ -48,7 +48,7 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
         ).returncode
     if code not in (DONE, BUSY) and not (folder / FAILURE_FILE).exists():
         end = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        record_failure(folder, f"the run {end}; its last words are in {LOG_FILE}")
+        record_failure(folder, f"the run {end}; see {LOG_FILE}")
     return code
 
 
@@ -62,7 +62,7 @@ def end_with(launcher: int) -> None:
     def watch() -> None:
         while os.getppid() == launcher:
             time.sleep(PARENT_POLL_SECONDS)
-        print("what started this run is no more: it ends here, and the next call goes on with it", flush=True)
+        print("the launcher of this run has ended, so the run stops; the next call resumes it", flush=True)
         os._exit(ORPHANED)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -83,7 +83,7 @@ def work(folder: RunFolder) -> int:
         try:
             if folder.needed is not None and (needed := folder.needed.status()).state != "done":
                 raise AlignAttnError(
-                    f"the run that it works on is {needed.state}: {needed.reason or folder.needed.path}"
+                    f"the run that it depends on is {needed.state}: {needed.reason or folder.needed.path}"
                 )
             folder.reader.clear_unfinished(folder.output)
             folder.command.execute(folder.options)
@@ -92,7 +92,7 @@ def work(folder: RunFolder) -> int:
             return FAILED
         except Exception as error:
             traceback.print_exc()
-            record_failure(folder.path, f"{type(error).__name__}: {error} (the whole of it is in {LOG_FILE})")
+            record_failure(folder.path, f"{type(error).__name__}: {error} (see {LOG_FILE})")
             return FAILED
         finally:
             folder.add_seconds(time.monotonic() - start)
