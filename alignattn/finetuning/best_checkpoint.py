@@ -1,14 +1,26 @@
-"""Early stopping and the best checkpoint as options: what they imply, and what of them cannot be. Knows no torch."""
+"""Early stopping and the best checkpoint: their options, their metric, and which checkpoint a run's model is at last.
 
-from collections.abc import Mapping
+The options are read before torch is imported, so nothing here imports it at once.
+"""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.finetuning.training_options import LOGGING_STEPS
+from alignattn.tasks import Task
+from alignattn.tasks.task import LESS_IS_BETTER
 from alignattn.utils.errors import AlignAttnError
 
 if TYPE_CHECKING:
     from alignattn.finetuning.options import RunOptions
+    from alignattn.finetuning.results import BestModel
+    from alignattn.finetuning.task_trainer import TaskTrainer
+    from alignattn.finetuning.training_arguments import RunArguments
     from alignattn.finetuning.training_options import TrainingOptions
+    from alignattn.training.early_stopping import EarlyStopping
 
 NEVER, AT_STEPS, AT_THE_BEST = "no", "steps", "best"
 """Values of `--eval_strategy` and `--save_strategy`."""
@@ -85,3 +97,85 @@ def _given(training: "TrainingOptions") -> str:
     if training.early_stopping_patience is None:
         return f"--{LOADING}"
     return f"--{PATIENCE} {training.early_stopping_patience}"
+
+
+def choose_metric(args: "RunArguments", options: "TrainingOptions", task: Task, splits: Sequence[str]) -> None:
+    """Complete the name of the metric that selects a checkpoint, or when to stop, where anything is selected.
+
+    Args:
+        args: to be completed; transformers has filled in the loss where nothing was given.
+        options: that they are made of. Without a metric the task's main one selects, of the first split.
+        task: of the rows.
+        splits: that are evaluated.
+    """
+    chooses = args.save_strategy == AT_THE_BEST or args.load_best_model_at_end or options.early_stopping_patience
+    if not (chooses or args.metric_for_best_model):
+        return
+    if not splits:
+        raise AlignAttnError("selecting the best checkpoint needs evaluation rows: give --validation_file")
+    default = task.main_metric if chooses else args.metric_for_best_model
+    asked = str(options.metric_for_best_model or default)
+    names = [_measured(name, task, splits) for name in asked.split(AND)]
+    args.metric_for_best_model = AND.join(names)
+    args.greater_is_better = options.greater_is_better
+    if len(names) > 1 and args.greater_is_better is not None:
+        raise AlignAttnError(f"--greater_is_better applies to one metric, and {asked!r} names several: leave it out")
+    if args.greater_is_better is None:
+        args.greater_is_better = _is_better_greater(names[0])
+
+
+def _measured(name: str, task: Task, splits: Sequence[str]) -> str:
+    """Return the full name of a metric that is measured."""
+    name, choices = name.removeprefix(OF_THE_TRAINER), ("loss", *task.metrics)
+    if len(splits) > 1 and name in choices:
+        name = f"{splits[0]}_{name}"
+    known = choices if len(splits) == 1 else [f"{split}_{metric}" for split in splits for metric in choices]
+    if name not in known:
+        raise AlignAttnError(f"--metric_for_best_model {name!r} is not measured: choose one of {', '.join(known)}")
+    return name
+
+
+def _is_better_greater(name: str) -> bool:
+    return not name.endswith(("loss", *LESS_IS_BETTER))
+
+
+def stopping(args: "RunArguments", patience: int | None) -> "EarlyStopping | None":
+    """Return what ends a training early, or chooses its best step by several metrics; None for neither.
+
+    Args:
+        args: whose metric is chosen.
+        patience: evaluations without a better one, or None.
+    """
+    from alignattn.training.early_stopping import EarlyStopping, JointBest
+
+    names = str(args.metric_for_best_model).split(AND)
+    if len(names) > 1:
+        metrics = {f"{OF_THE_TRAINER}{name}": _is_better_greater(name) for name in names}
+        return JointBest(math.inf if patience is None else patience, metrics)
+    return None if patience is None else EarlyStopping(patience)
+
+
+def best_model(trainer: "TaskTrainer") -> "BestModel | None":
+    """Return of which step the model is that a trainer loaded at the end; None if it was to load none, or could not."""
+    from alignattn.finetuning.results import BestModel
+    from alignattn.training.checkpoints import step_of
+
+    state, args = trainer.state, trainer.args
+    if not args.load_best_model_at_end:
+        return None
+    metric = str(args.metric_for_best_model)
+    step = None if state.best_model_checkpoint is None else step_of(Path(state.best_model_checkpoint))
+    if step is None or state.best_metric is None:
+        if trainer.is_world_process_zero():
+            print(f"no checkpoint was selected by {metric}: the model is that of the last step", file=sys.stderr)
+        return None
+    return BestModel(step, metric, state.best_metric)
+
+
+def stopped_at(trainer: "TaskTrainer") -> int | None:
+    """Return the step after which early stopping ended a trainer's training, or None if it did not."""
+    from alignattn.training.early_stopping import EarlyStopping
+
+    callbacks = trainer.callback_handler.callbacks
+    stopped = any(isinstance(callback, EarlyStopping) and callback.has_stopped for callback in callbacks)
+    return trainer.state.global_step if stopped and trainer.state.global_step < trainer.state.max_steps else None

@@ -135,6 +135,10 @@ class RunOptions(Options):
 
     def check_places(self, *, reads: bool = True) -> None:
         """Check what the options name on this machine; a run that is there may have finished, and need none of it."""
+        if self.makes_several and (self.output_dir / CONFIG_FILE).exists():
+            raise AlignAttnError(
+                f"{self.output_dir} holds a single run, and this call makes several: give another --output_dir"
+            )
         is_there = any((run.output_dir / CONFIG_FILE).is_file() for run in self.runs())
         super().check_places(reads=reads and not is_there)
         if self.model.has_crf:
@@ -179,6 +183,11 @@ class RunOptions(Options):
     def output_dir(self) -> Path:
         """The folder of the call: of its run, or of the runs of its seeds."""
         return Path(self.training.output_dir)
+
+    @property
+    def makes_several(self) -> bool:
+        """Whether the call makes several runs, each in a folder of its own."""
+        return self.training.seeds is not None
 
     def runs(self) -> list[Self]:
         """Return the options of each single run of the call: one, or one a seed."""

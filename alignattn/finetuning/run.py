@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
-from alignattn.finetuning.best_model import best_model, choose_metric, stopped_at, stopping
+from alignattn.finetuning.best_checkpoint import best_model, choose_metric, stopped_at, stopping
 from alignattn.finetuning.callbacks import END, Balancing, DistanceLog, Progress
 from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.function_change import check_twin, compare_with_twin

@@ -1,9 +1,9 @@
 """The names of recipes, resources and outcomes; imports nothing heavy."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from alignattn.utils.errors import AlignAttnError, unknown
+from alignattn.utils.errors import unknown
 
 RECIPES: Mapping[str, str] = {
     "textfooler": "TextFoolerJin2019",
@@ -19,7 +19,6 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 UNIVERSAL_SENTENCE_ENCODER = "use"
 WORDNET = "wordnet"
-SOURCES_OF_WORDS = ("word_vectors", "neighbors", "synonyms")
 
 LONGEST = 512
 """Default maximum of tokens, if the model supports it."""
@@ -29,10 +28,3 @@ def check_recipe(recipe: str) -> None:
     """Check that there is such a recipe."""
     if recipe not in RECIPES:
         raise unknown("recipe", recipe, RECIPES)
-
-
-def check_sources_of_words(given: Any) -> None:
-    """Check that `given`, options or resources, names at most one source of words to swap."""
-    names = [f"--{name}" for name in SOURCES_OF_WORDS if getattr(given, name) is not None]
-    if len(names) > 1:
-        raise AlignAttnError(f"{' and '.join(names)} are given: choose one source of words")

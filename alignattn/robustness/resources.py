@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from alignattn.models.packaged import NAMES, model_source
 from alignattn.robustness.nltk_data import PACKAGES
-from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER, check_sources_of_words
+from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER
 from alignattn.utils.digests import digest_of, digest_of_files, model_digest
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_file
@@ -54,7 +54,8 @@ class Resources:
     nltk_data: Path | None = None
 
     def __post_init__(self) -> None:
-        check_sources_of_words(self)
+        if sum(source is not None for source in (self.word_vectors, self.neighbors, self.synonyms)) > 1:
+            raise AlignAttnError("give one of word_vectors, neighbors and synonyms")
 
     @property
     def has_vectors(self) -> bool:

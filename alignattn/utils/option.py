@@ -73,6 +73,7 @@ class Option:
         above: a number below all values.
         below: a number above all values.
         choices: the values that it takes, if not any.
+        endings: what a file's name must end in, in lower case.
         distinct: what a value is, if none may be given twice.
         metavar: stands for the value in the help.
         positional: whether it is given without its name.
@@ -96,6 +97,7 @@ class Option:
     above: float = -math.inf
     below: float = math.inf
     choices: Sequence[Any] = ()
+    endings: Sequence[str] = ()
     distinct: str = ""
     metavar: str = ""
     positional: bool = False
@@ -175,6 +177,8 @@ class Option:
         if self.choices and converted not in self.choices:
             choices = ", ".join(map(str, self.choices))
             raise AlignAttnError(f"{self.label} {shown(value)}: choose one of {choices}")
+        if self.endings and not converted.lower().endswith(tuple(self.endings)):
+            raise AlignAttnError(f"{self.label} {converted}: its name must end in {', '.join(self.endings)}")
         if isinstance(converted, int | float) and not isinstance(converted, bool) and converted != self.default:
             self._check_range(converted)
         return converted

@@ -116,6 +116,10 @@ def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> No
         name, equals, value = other.partition("=")
         return str(values[name]) == value if equals else values[name] != known[name].default
 
+    def in_words(other: str) -> str:
+        name, _, value = other.partition("=")
+        return value if known[name].positional else f"--{name} {value}".strip()
+
     def is_known(other: str) -> bool:
         return other.partition("=")[0] in known
 
@@ -123,12 +127,13 @@ def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> No
         if not is_given(name):
             continue
         if entry.requires and all(map(is_known, entry.requires)) and not any(map(is_given, entry.requires)):
-            words = " or ".join(f"--{other.replace('=', ' ')}" for other in entry.requires)
+            words = " or ".join(map(in_words, entry.requires))
             raise AlignAttnError(f"{entry.label} needs {words}: give that as well, or leave {entry.label} out")
         for other, reason in entry.excludes.items():
             if is_known(other) and is_given(other):
-                words = f"--{other.replace('=', ' ')}"
-                raise AlignAttnError(f"{entry.label} does not go with {words}: {reason}; leave one of them out")
+                raise AlignAttnError(
+                    f"{entry.label} does not go with {in_words(other)}: {reason}; leave one of them out"
+                )
 
 
 @_once

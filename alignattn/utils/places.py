@@ -64,9 +64,10 @@ def output_folder(label: str, value: str) -> None:
 
 
 def output_file(label: str, value: str) -> None:
-    """Refuse a file to write that cannot be one, for a folder has its name or a file that of its folder."""
+    """Refuse a file to write that exists, or that cannot be one, for a folder has its name or a file its folder's."""
     path = Path(value)
-    if path.is_dir():
-        raise AlignAttnError(f"{label} {value} is a folder: give a file")
+    if path.exists():
+        problem = "is a folder" if path.is_dir() else "already exists"
+        raise AlignAttnError(f"{label} {value} {problem}: give another file")
     if path.parent != path:
         output_folder(label, str(path.parent))

@@ -85,7 +85,7 @@ def test_random_weights_attack_nothing(minilm, tmp_path, wrapper, resources):
     shutil.copytree(minilm, tmp_path / "half")
     weights = load_file(Path(minilm) / WEIGHTS)
     save_file({name: tensor for name, tensor in weights.items() if "layer.0" not in name}, tmp_path / "half" / WEIGHTS)
-    with pytest.raises(AlignAttnError, match="holds no whole encoder"):
+    with pytest.raises(AlignAttnError, match="holds no complete encoder"):
         build_attack("textfooler", wrapper, replace(resources, sentence_encoder=tmp_path / "half"))
 
 

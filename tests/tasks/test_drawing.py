@@ -51,7 +51,7 @@ def test_max_samples_draws_or_takes_the_first():
     assert sorted(max_samples(TASK, dataset, 4)["label"][:]) == [0, 0, 1, 1]
     for count in (12, 99, None):
         assert max_samples(TASK, dataset, count)["a"][:] == dataset["a"][:]
-    with pytest.raises(AlignAttnError, match="cannot take 0 rows"):
+    with pytest.raises(AlignAttnError, match="cannot sample 0 rows"):
         max_samples(TASK, dataset, 0)
 
 

@@ -32,7 +32,6 @@ from alignattn.evaluation.calibration import (
     negative_log_likelihood,
 )
 from alignattn.evaluation.calibration.scaling import MIN_TO_HALVE
-from alignattn.finetuning.model import check_model
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult, device_name, package_versions
 from alignattn.finetuning.resuming import check_output_dir
@@ -125,16 +124,12 @@ def halves(
 
 def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
     """Train and evaluate each seed of the call that is not finished, and write what they share."""
-    seeds = options.training.seeds
-    if seeds is not None and (options.output_dir / CONFIG_FILE).exists():
-        raise AlignAttnError(
-            f"{options.output_dir} holds a single run, and --seeds trains several: give another --output_dir"
-        )
     runs = options.runs()
-    for run in runs:
+    # Each run checks its folder when it begins: refuse those of later seeds now, not hours later.
+    for run in runs[1:]:
         check_folder(run)
     results = [domain_shift_one(run) for run in runs]
-    if seeds is not None and PartialState().is_main_process:
+    if options.makes_several and PartialState().is_main_process:
         print(f"{options.output_dir}\n{write_seed_table(options.output_dir, results)}")
     # As in `finetune`: a process group that outlives the interpreter's end aborts now and then.
     PartialState().destroy_process_group()
@@ -143,20 +138,16 @@ def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
 
 def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
     """Train one seed unless it is trained, evaluate it and write its folder; a finished result is read and printed."""
-    finished = read_domain_shift(options.output_dir)
-    if finished is not None:
-        print(f"{options.output_dir} is finished already; its results:\n{render_domain_shift(finished)}")
-        return finished
     with folder_lock(options.output_dir):
-        # Another process may have made it meanwhile, or another run.
         check_folder(options)
-        if read_domain_shift(options.output_dir) is not None:
-            return domain_shift_one(options)
+        finished = read_domain_shift(options.output_dir)
+        if finished is not None:
+            print(f"{options.output_dir} is finished already; its results:\n{render_domain_shift(finished)}")
+            return finished
         return _domain_shift(options)
 
 
 def _domain_shift(options: DomainShiftOptions) -> DomainShiftResult:
-    check_model(training_options(options))
     # Before the training, so that a mistake in either side is reported before hours have passed.
     sides = [
         load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)

@@ -75,6 +75,11 @@ class FinetuneOptions(RunOptions):
         for end in ("low", "high"):
             self.run(**{name: getattr(values, end) for name, values in self.space.items()})
 
+    @property
+    def makes_several(self) -> bool:
+        """Whether the call makes several runs: seeds, or trials of a search."""
+        return self.hyperparameter_search is not None or super().makes_several
+
     @cached_property
     def space(self) -> Mapping[str, Range]:
         """What is searched, by the option's name; of the default ranges those that this run reads."""

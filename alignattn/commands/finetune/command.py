@@ -23,11 +23,11 @@ def finetune(options: RunOptions) -> list[RunResult]:
 
         return search(options)
     runs = options.runs()
-    # Each run judges its folder when it begins: those of later seeds are not to be refused hours from now.
+    # Each run checks its folder when it begins: refuse those of later seeds now, not hours later.
     for run in runs[1:]:
         check_output_dir(run)
     results = [finetune_one(run) for run in runs]
-    if options.training.seeds is not None and PartialState().is_main_process:
+    if options.makes_several and PartialState().is_main_process:
         print(write_seed_summary(options.output_dir, results))
     # A process group that outlives the interpreter's end aborts now and then in a thread of its own.
     PartialState().destroy_process_group()

@@ -39,8 +39,6 @@ def search(options: FinetuneOptions) -> list[RunResult]:
     """Run the trials that are missing, say which is the best, and return the results of all that were run."""
     folder = options.output_dir
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / CONFIG_FILE).exists():
-        raise AlignAttnError(f"{folder} holds a single run, and a search trains several: give another folder")
     with folder_lock(folder):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = _open_study(options)

@@ -47,7 +47,7 @@ class PredictOptions(Options):
         None, "Texts to predict; for pairs, both.", metavar="TEXT", excludes={"file": "each says what to predict"}
     )
     output_file: OutputFile | None = option(
-        None, f"{', '.join(FORMATS)} (default: beside the file; standard output for --text and -)."
+        None, f"{', '.join(FORMATS)} (default: beside the file; standard output for --text and -).", endings=FORMATS
     )
     encoding: str | None = option(None, "Encoding of a text file (default: utf-8).", metavar="NAME")
     top_k: Count | None = option(None, "Classes or answers per row (default: all; one).")
@@ -71,7 +71,9 @@ class PredictOptions(Options):
     ray_address: str | None = option(
         None, "Address of a Ray cluster (default: start one).", group=MANY_GROUP, requires=ON_RAY
     )
-    explain: OutputFile | None = option(None, "Draw a head's attention in the first row.", group=PICTURE_GROUP)
+    explain: OutputFile | None = option(
+        None, "Draw a head's attention in the first row.", group=PICTURE_GROUP, endings=PICTURES
+    )
     layer: int | None = option(
         None, "Layer of that head, from 0 (default: the last).", group=PICTURE_GROUP, low=0, requires=("explain",)
     )
@@ -83,17 +85,11 @@ class PredictOptions(Options):
         check_encoding(self.encoding)
         if self.file is None and self.text is None:
             raise AlignAttnError("nothing to predict: give --file FILE, or --text TEXT")
-        for name, endings in (("output_file", FORMATS), ("explain", PICTURES)):
-            _check_new_file(name, getattr(self, name), endings)
-        self._refuse_unread()
         if self.explain is not None:
             check_installed("matplotlib", "plots", "--explain")
+        if self.file is not None:
+            _rows("--file", self.file)
         check_finished(Path(self.run), "--run")
-        if self.file is not None and self.file != STANDARD_STREAM and not Path(self.file).exists():
-            raise AlignAttnError(f"there is no file {self.file}: give another to --file")
-
-    def _refuse_unread(self) -> None:
-        """Refuse options of one file for a folder, and of a folder for one file."""
         known = options_of(type(self))
         for name in OF_A_FILE if self.is_folder else OF_A_FOLDER:
             if getattr(self, name) != known[name].default:
@@ -120,15 +116,6 @@ class PredictOptions(Options):
         if not (math.isfinite(number) and number > 0):
             raise AlignAttnError(f"--temperature {self.temperature} must be a finite number, above 0")
         return number
-
-
-def _check_new_file(name: str, value: str | None, endings: tuple[str, ...]) -> None:
-    if value is None:
-        return
-    if Path(value).suffix.lower() not in endings:
-        raise AlignAttnError(f"--{name} {value}: its name must end in {', '.join(endings)}")
-    if Path(value).exists():
-        raise AlignAttnError(f"{value} already exists: give another --{name}")
 
 
 COMMAND = Command(

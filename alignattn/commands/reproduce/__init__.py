@@ -58,8 +58,8 @@ class ReproduceOptions(Options):
             )
         if len(seeds) == 1 and self.num_seeds is None:
             raise AlignAttnError(
-                f"--seeds lists seeds: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]} (for this one alone, "
-                "--num_seeds 1 beside it)"
+                f"--seeds {seeds[0]} means this one seed: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]}, "
+                "or --num_seeds 1 to confirm"
             )
         # What is wrong with it is to be said before anything heavy is imported.
         _ = self.asked_table

@@ -14,7 +14,6 @@ from alignattn.robustness.recipe_names import (
     RECIPES,
     UNIVERSAL_SENTENCE_ENCODER,
     WORDNET,
-    check_sources_of_words,
 )
 from alignattn.tasks import get_task
 from alignattn.utils.errors import AlignAttnError
@@ -33,6 +32,9 @@ RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
 RESOURCES = "resources"
 """Group in the help."""
 
+SOURCES_OF_WORDS = "both say which words replace another"
+OF_A_RUN = {"run": "a run has its model and task"}
+
 DEFAULT_LIMIT = 20
 """Examples shown in the terminal; a page shows all."""
 
@@ -47,8 +49,10 @@ class AttackOptions(Options):
         metavar="DIR",
         place=run_folder,
     )
-    model: str | None = option(None, "Fine-tuned classifier to attack; needs --task.", place=model_name)
-    task: str | None = option(None, "Task of --model.", metavar="TASK")
+    model: str | None = option(
+        None, "Fine-tuned classifier to attack; needs --task.", place=model_name, requires=("task",), excludes=OF_A_RUN
+    )
+    task: str | None = option(None, "Task of --model.", metavar="TASK", requires=("model",), excludes=OF_A_RUN)
     recipes: tuple[str, ...] = option(tuple(RECIPES), "Attacks.", choices=tuple(RECIPES), distinct="recipe")
     num_examples: Count = option(1000, EXAMPLES)
     attack_columns: tuple[str, ...] | None = option(None, "Columns to attack (default: the recipe's rule).")
@@ -59,9 +63,19 @@ class AttackOptions(Options):
     half_precision: bool = option(False, "Score in float16 (CUDA only).")
     seed: Seed = option(42, "Seed of the attacks.")
     word_vectors: InputFile | None = option(None, "Replace the counter-fitted vectors.", group=RESOURCES)
-    neighbors: InputFile | None = option(None, "Replace them by a Parquet file (word, neighbors).", group=RESOURCES)
+    neighbors: InputFile | None = option(
+        None,
+        "Replace them by a Parquet file (word, neighbors).",
+        group=RESOURCES,
+        excludes={"word_vectors": SOURCES_OF_WORDS},
+    )
     synonyms: str | None = option(
-        None, "Replace them by the synonyms of WordNet.", group=RESOURCES, choices=(WORDNET,), metavar=WORDNET
+        None,
+        "Replace them by the synonyms of WordNet.",
+        group=RESOURCES,
+        choices=(WORDNET,),
+        metavar=WORDNET,
+        excludes=dict.fromkeys(("word_vectors", "neighbors"), SOURCES_OF_WORDS),
     )
     sentence_encoder: str = option(
         UNIVERSAL_SENTENCE_ENCODER, ENCODERS, group=RESOURCES, metavar="DIR", place=model_folder
@@ -72,13 +86,10 @@ class AttackOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.run and (self.model is not None or self.task is not None):
-            raise AlignAttnError("--run sets model and task: leave --model and --task out")
-        if self.attacks and not self.run and (self.model is None or self.task is None):
+        if self.attacks and not self.run and self.model is None:
             raise AlignAttnError("nothing to attack: give --run FOLDER, or --model FOLDER with --task NAME")
         if self.task is not None:
             get_task(self.task)
-        check_sources_of_words(self)
 
     @property
     def attacks(self) -> bool:

@@ -47,11 +47,8 @@ def show(arguments: ShowOptions) -> None:
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         _print(render_terminal(records, color=color, limit=arguments.limit or DEFAULT_LIMIT, labels=labels))
         return
-    page = Path(arguments.html)
-    if page.exists():
-        raise AlignAttnError(f"{page} already exists: give another --html")
-    write_text(page, examples_page(records[: arguments.limit], path.name, labels))
-    _print(f"{summary_line(records)}\nwritten to {page}")
+    write_text(Path(arguments.html), examples_page(records[: arguments.limit], path.name, labels))
+    _print(f"{summary_line(records)}\nwritten to {arguments.html}")
 
 
 def render_terminal(

@@ -310,10 +310,10 @@ class TestMistakes:
             ("attention", ["--head", "3"], "--head 3: soft has heads 0 to 2"),
             ("attention", ["--text", " "], "--text needs one or two texts"),
             ("nodes", ["--layer", "0"], "has no graph"),
-            ("nodes", ["--head", "0", "--balanced", "true"], "--balanced is for tsne, not for nodes"),
-            ("tsne", ["--text", "a", "--max_eval_samples", "3"], "leave --data_dir and --max_eval_samples out"),
-            ("attention", ["--text", "a " * 100], "the text has 102 tokens, and soft takes at most 64"),
-            ("curves", ["--layer", "1"], "--layer is for tsne, nodes, attention, not for curves"),
+            ("nodes", ["--head", "0", "--balanced", "true"], "--balanced needs tsne"),
+            ("tsne", ["--text", "a", "--max_eval_samples", "3"], "--text does not go with --max_eval_samples"),
+            ("attention", ["--text", "a " * 100], "the text has 102 tokens"),
+            ("curves", ["--layer", "1"], "--layer needs tsne or nodes or attention"),
             ("reliability", ["--split", "test"], "--split test:"),
         ],
     )
@@ -336,7 +336,7 @@ class TestMistakes:
         assert "must end in .png, .svg, .pdf" in refused(capsys, *words, str(tmp_path / "picture.gif"))
         there = tmp_path / "picture.png"
         there.write_text("mine")
-        assert f"{there} already exists" in refused(capsys, *words, str(there))
+        assert f"--output_file {there} already exists" in refused(capsys, *words, str(there))
         assert there.read_text() == "mine"
 
     def test_folders(self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -355,8 +355,8 @@ class TestMistakes:
         bare = tmp_path / "bare"
         bare.mkdir()
         shutil.copy(runs["soft"] / "config.yaml", bare)
-        assert "holds no trainer_state.json" in refused(capsys, "curves", "--run", str(bare), *output)
-        assert "holds no predictions.parquet" in refused(capsys, "reliability", "--run", str(bare), *output)
+        assert "has no trainer_state.json" in refused(capsys, "curves", "--run", str(bare), *output)
+        assert "has no predictions.parquet" in refused(capsys, "reliability", "--run", str(bare), *output)
         (bare / "trainer_state.json").write_text('{"log_history": [')
         assert "is damaged" in refused(capsys, "curves", "--run", str(bare), *output)
         pd.DataFrame({"split": ["validation"], "label": [0.5]}).to_parquet(bare / "predictions.parquet")

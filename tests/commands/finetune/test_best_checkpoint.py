@@ -12,7 +12,7 @@ from test_finetune import one_line, options, read, rows_file, run, weights  # no
 from transformers.trainer_utils import SaveStrategy
 
 from alignattn.commands.finetune import COMMAND
-from alignattn.finetuning.best_model import choose_metric
+from alignattn.finetuning.best_checkpoint import choose_metric
 from alignattn.tasks import get_task
 
 STEPS_OF_AN_EPOCH = 3

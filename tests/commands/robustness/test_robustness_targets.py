@@ -166,7 +166,7 @@ def test_rows_of_a_run_are_as_long_as_it_had_them(made, monkeypatch):
 
 
 def test_the_words_to_swap_come_from_one_source(tmp_path):
-    with pytest.raises(AlignAttnError, match="--neighbors and --synonyms are given"):
+    with pytest.raises(AlignAttnError, match="give one of word_vectors, neighbors and synonyms"):
         Resources(neighbors=tmp_path / "neighbors.parquet", synonyms="wordnet")
 
 
