@@ -50,7 +50,7 @@ class DataOptions(Options):
 
     heading = "data"
 
-    task: str | None = option(None, "A task of `alignattn list tasks`, or a YAML file.", metavar="TASK")
+    task: str | None = option(None, "Of `alignattn list tasks`, or a YAML file.", metavar="TASK")
     data_dir: InputDir | None = option(None, "Folder of Parquet files (default: the Hub).", excludes=IN_THE_FILE)
     train_file: str | None = option(
         None, "CSV, TSV, JSON, Parquet, CoNLL or a folder.", metavar="FILE", place=input_path
@@ -74,7 +74,7 @@ class DataOptions(Options):
     )
     tokens_column: str | None = option(
         None,
-        "Column with lists of words; the label has their tags.",
+        "Lists of words, with a tag each as label.",
         requires=OF_FILES,
         excludes={**OF_THE_TASK, "text_columns": "a row is a list of words or texts"},
     )

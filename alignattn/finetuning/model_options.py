@@ -59,7 +59,7 @@ class ModelOptions(Options):
 
     heading = "model"
 
-    model: str = option(REQUIRED, "Folder, Hub id, or a name of `alignattn list models`.", place=model_to_train)
+    model: str = option(REQUIRED, "Folder, Hub id, or of `alignattn list models`.", place=model_to_train)
     model_config: tuple[NamedValue, ...] | None = option(None, "Config fields, such as hidden_dropout_prob=0.1.")
     model_sha256: str | None = option(None, "Expected SHA-256 of the run given as --model.", metavar="HEX", rare=True)
     embeddings: InputFile | None = option(None, "GloVe vectors (text or .npz) for models of words.", rare=True)
@@ -110,9 +110,7 @@ class ModelOptions(Options):
     alignment_weight: float | None = option(
         None, "Weight λ (default: the preset's, 0.01).", group=ALIGNMENT_GROUP, low=0
     )
-    gradient_scope: str | None = option(
-        None, "What it trains: projections (default), all or basis.", group=ALIGNMENT_GROUP
-    )
+    gradient_scope: str | None = option(None, "Moves projections (default), all or basis.", group=ALIGNMENT_GROUP)
     head_reduction: str | None = option(
         None, "Reduction over heads: sum (default) or mean.", group=ALIGNMENT_GROUP, rare=True
     )

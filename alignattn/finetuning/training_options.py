@@ -17,7 +17,7 @@ RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transf
 """Groups in the help."""
 
 TWIN_HELP = "Plain run of the same seed: the card reports the change of the function."
-PATIENCE_HELP = "Stop after this many evaluations without improvement."
+PATIENCE_HELP = "Evaluations without improvement to stop."
 LOGGING_STEPS = 0.05
 """Share of all steps between two logs."""
 START = "start"
@@ -27,7 +27,7 @@ RANDOM_BASIS = "random"
 BALANCE_BASES = ("balanced", RANDOM_BASIS)
 """Basis of queries and keys: equal moments, or as a control a random one at the same distance."""
 BASIS_HELP = "Basis of queries and keys; random is the control."
-BALANCE_HELP = "Equalise moments of q and k: start, epoch or end."
+BALANCE_HELP = "Balance q and k at the start, epoch or end."
 LOSS_FILTER = "Filter losses that are not finite from the logs; by default they end the run."
 SAMPLING_HELP = "How rows form batches (default: group_by_length for encoders, else random)."
 
@@ -124,9 +124,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
     )
     plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
-    log_query_key_distance: bool = option(
-        False, "Log the distance for `alignattn figure distance`.", group=ALIGNMENT_GROUP
-    )
+    log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
     balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
     balance_centre: bool = option(
         False,
