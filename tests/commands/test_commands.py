@@ -355,7 +355,7 @@ def test_values_of_a_program_go_the_same_way_as_words():
         ("reproduce table1 --bogus 1", "unknown option --bogus"),
         ("robustness --runs x", "--runs: did you mean 'run'?"),
         ("finetune --fp16 maybe", "maybe"),
-        ("robustness --run x --neighbors a --synonyms wordnet", "--neighbors and --synonyms are given"),
+        ("robustness --run x --neighbors a --synonyms wordnet", "--synonyms does not go with --neighbors"),
         ("reproduce table1 --seeds 4", "--seeds 4 means this one seed: give --num_seeds 4"),
         (f"{RUN} --train_file nope.csv --text_columns a", "there is no file nope.csv: give another to --train_file"),
         (f"{RUN} --task mrpc --data_dir nowhere", "there is no folder nowhere: give another to --data_dir"),
