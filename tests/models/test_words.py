@@ -94,7 +94,7 @@ def test_a_saved_tokenizer_loads_with_the_auto_class(tmp_path):
     [
         ([], {}, "no word"),
         ([" "], {}, "no word"),
-        (["a b"], {"min_count": 2}, "no word that occurs 2 times"),
+        (["a b"], {"min_count": 2}, "no word of the texts occurs 2 times"),
         (["a"], {"max_words": 0}, "max_words is 0"),
     ],
 )
