@@ -76,7 +76,7 @@ def test_the_figures_of_the_mean():
     [
         (np.zeros((1, 4, 3)), "at least 2 passes"),
         (np.zeros((5, 4, 1)), "2 classes"),
-        (np.zeros((5, 0, 3)), "a row"),
+        (np.zeros((5, 0, 3)), "1 row"),
         (np.zeros((5, 4)), r"not \[5, 4\]"),
         (np.full((5, 4, 3), np.nan), "NaN"),
     ],

@@ -72,13 +72,13 @@ def test_a_checkpoint_of_the_same_run_is_gone_on_from_elsewhere(here):
 
 def test_a_training_without_a_full_batch_is_refused(here, capsys):
     words = ("--dataloader_drop_last", "--per_device_train_batch_size", "1000", "--output_dir", "out")
-    assert_one_line(finetune(*words), "none of 1000: leave it out, or give a smaller", capsys)
+    assert_one_line(finetune(*words), "fill no batch of 1000: leave it out, or give a smaller", capsys)
 
 
 def test_rows_longer_than_the_model_takes_are_refused_whatever_its_tokenizer_says(here, capsys):
     path = Path("tiny/tokenizer_config.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 10**30}))
-    assert_one_line(finetune("--max_length", "4000", "--output_dir", "out"), "the model takes at most", capsys)
+    assert_one_line(finetune("--max_length", "4000", "--output_dir", "out"), "the model's maximum of", capsys)
 
 
 STATES = {

@@ -26,7 +26,7 @@ def test_a_window_is_counted_from_queries_that_have_a_place(name):
     if name not in WITHOUT_PLACES:
         check_fits(options, None)
         return
-    with pytest.raises(AlignAttnError, match=rf"--normalizer local .* of --model {name} have none .* kind=predictive"):
+    with pytest.raises(AlignAttnError, match=rf"--normalizer local .* --model {name} lacks.* kind=predictive"):
         check_fits(options, None)
 
 
@@ -41,9 +41,8 @@ def test_a_budget_is_of_steps(name):
         check_fits(options, None)
     assert "\n" not in str(caught.value)
     if capabilities_of(name).has_attention and not capabilities_of(name).attends_edges:
-        assert f"fertility=1.5 is a budget over the steps of seq2seq-lstm, captioner, and --model {name}" in str(
-            caught.value
-        )
+        assert "fertility=1.5" in str(caught.value)
+        assert f"--model {name}" in str(caught.value)
         check_fits(ModelOptions(model=name, normalizer="csoftmax", normalizer_options=("bound=0.5",)), None)
 
 

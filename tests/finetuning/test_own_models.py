@@ -105,7 +105,7 @@ def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
     code = main([*words, "--model", str(tmp_path / "run"), "--output_dir", str(tmp_path / "heads")])
     assert code == (0 if has_attention else 2)
     told = capsys.readouterr()
-    assert ("has no attention heads: it is a trained model of alignattn-toy" in told.err) != has_attention
+    assert ("has no attention heads: it is a trained model of type alignattn-toy" in told.err) != has_attention
     assert (tmp_path / "heads").is_dir() == has_attention
 
 

@@ -65,10 +65,10 @@ def test_a_run_says_what_is_odd_of_its_rows(
     assert "of the rows; 14 would cover 99 %" in out
     # Two texts in all, and a model that is not trained: it may well tell them apart, and then says nothing.
     predicted = pd.read_parquet(folder / "predictions.parquet")["prediction"]
-    assert (predicted.nunique() == 1) == ("validation" in result["constant_prediction"]) == ("nothing apart" in out)
+    assert (predicted.nunique() == 1) == ("validation" in result["constant_prediction"]) == ("learned nothing" in out)
     card = (folder / "README.md").read_text()
     assert "of the rows; " in card
-    assert ("nothing apart" in card) == (predicted.nunique() == 1)
+    assert ("learned nothing" in card) == (predicted.nunique() == 1)
 
 
 @pytest.mark.parametrize("name", ["mrpc", "swag", "hellaswag", "msra", "squad", "stsb"])
@@ -158,7 +158,7 @@ def test_a_run_and_its_predictions_say_it(dev, said, tmp_path, capsys, caplog):
     finetune(words.split(), tmp_path / "run")
     told = capsys.readouterr().out
     assert said in told
-    assert ("unknown" in told) == bool(said)
+    assert ("vocabulary" in told) == bool(said)
     for text in (HALF, STRANGE):
         assert main(["predict", "--run", str(tmp_path / "run"), "--text", text]) == 0
         assert (TOLD in capsys.readouterr().err) == (text == STRANGE)
@@ -180,4 +180,4 @@ def test_a_tagger_says_that_a_text_without_blanks_is_one_word(tmp_path, capsys):
         assert main(["predict", "--run", str(tmp_path / "run"), "--text", text]) == 0
         told = capsys.readouterr().err
         assert ("1 row(s) are one word of several" in told) == (" " not in text)
-        assert ("no word that the model knows" in told) == (" " not in text)
+        assert ("no word of the model's vocabulary" in told) == (" " not in text)

@@ -81,7 +81,7 @@ def test_nothing_to_attack_is_refused(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     with pytest.raises(AlignAttnError, match="0 rows"):
         attack_rows(attack, AttackJob([], tmp_path / "toy.jsonl", SETTINGS))
-    with pytest.raises(AlignAttnError, match="0 examples"):
+    with pytest.raises(AlignAttnError, match="--num_examples 0"):
         attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", replace(SETTINGS, num_examples=0)))
     assert not list(tmp_path.iterdir())
 

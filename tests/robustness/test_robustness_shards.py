@@ -50,12 +50,12 @@ def test_a_merge_that_was_killed_is_repeated_and_one_that_was_not_left_as_it_is(
 def test_records_of_other_rows_than_the_headers_are_refused(whole, tiny_checkpoint, tmp_path):
     one, two = (part.path for part in run_shards(tiny_checkpoint, tmp_path, 2))
     two.write_bytes(one.read_bytes())
-    with pytest.raises(AlignAttnError, match=r"2.jsonl, line 1 is of toy on row 0 .* and not of toy on row 1"):
+    with pytest.raises(AlignAttnError, match=r"2.jsonl, line 1 belongs to toy on row 0 .* not to toy on row 1"):
         merge([one, two], tmp_path / "out.jsonl")
     lines = whole.path.read_bytes().splitlines(keepends=True)
-    with pytest.raises(AlignAttnError, match="line 2 is of toy on row 0"):
+    with pytest.raises(AlignAttnError, match="line 2 belongs to toy on row 0"):
         read_run(copy_run(whole, tmp_path, b"".join([lines[0], *lines])))
-    with pytest.raises(AlignAttnError, match=f"holds {len(lines) + 1} records of {len(lines)} rows"):
+    with pytest.raises(AlignAttnError, match=f"has {len(lines) + 1} records for {len(lines)} rows"):
         read_run(copy_run(whole, tmp_path, b"".join([*lines, lines[-1]])))
 
 
@@ -66,7 +66,7 @@ def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint, tmp_
     run(tiny_checkpoint, other, Shard(2, 2), replace(SETTINGS, resources={"words": "ten"}))
     with pytest.raises(AlignAttnError, match=r"different runs: resources .*ten.*twenty"):
         merge([one, other], out)
-    with pytest.raises(AlignAttnError, match=r"out\.jsonl is made of each of 2 shards once, and there are 1/2"):
+    with pytest.raises(AlignAttnError, match=r"out\.jsonl needs each of 2 shards once, and there are 1/2"):
         merge([one], out)
     with pytest.raises(AlignAttnError, match=r"there are 1/2, 1/2"):
         merge([one, one], out)

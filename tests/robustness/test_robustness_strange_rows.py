@@ -29,7 +29,7 @@ def test_strange_rows_are_counted(tiny_checkpoint, tmp_path):
     assert records[2].words == 600
     assert records[2].outcome in ("failed", "succeeded")
     assert records[5].outcome == "skipped"
-    assert records[5].error == "label 5 is none of the model's 2 classes"
+    assert records[5].error == "label 5 is not one of the model's 2 classes"
     assert read_run(path).records == records
 
 

@@ -165,7 +165,7 @@ def test_scores_that_are_not_finite_are_an_error(wrapped):
     ("options", "message"),
     [
         ({"max_length": 4}, "--max_length 4 must be at least"),
-        ({"max_length": 65}, "at most 64"),
+        ({"max_length": 65}, "maximum of 64"),
         ({"max_length": 32, "batch_size": 0}, "batch size 0"),
         ({"max_length": 32, "cache_size": -1}, "cache size -1"),
     ],

@@ -128,7 +128,7 @@ def test_the_temperature_is_fitted_on_one_half_and_judged_on_the_other(
     assert (nll["before"] + near["before"]["negative_log_likelihood"]["value"]) / 2 == pytest.approx(whole)
     output = capsys.readouterr().out
     assert "fitted on 100 of the 200 rows of split 'near'" in output
-    assert "those of the other 100 rows" in output
+    assert "use the other 100 rows" in output
 
 
 def test_a_temperature_at_the_end_of_the_search_is_called_so(

@@ -129,7 +129,7 @@ def test_only_common_seeds_are_paired_and_it_is_said(
         make(f"aligned/seed-{seed}", accuracy, seed)
     line = compare(tmp_path / "soft", tmp_path / "aligned", folder=tmp_path / "out").loc["aligned"]
     assert line["difference"] == pytest.approx(3)
-    assert "aligned: the difference is over the seeds that soft has too (1, 2)" in capsys.readouterr().out
+    assert "aligned: the difference is over the seeds in common (1, 2)" in capsys.readouterr().out
 
 
 def test_runs_without_a_common_seed_are_compared_by_examples(
@@ -260,7 +260,7 @@ def test_runs_that_are_not_of_the_same_rows_are_refused(
         ("soft", "measures"): "measures measured validation f1, and soft validation accuracy",
         ("soft", "named"): "named predicts yes, no",
         ("nothing", "soft"): "nothing was not evaluated",
-        ("soft", "unfinished"): "unfinished has not finished",
+        ("soft", "unfinished"): "unfinished has no results.json",
         ("soft",): "--runs needs at least 2 folders",
         ("soft", "soft"): "lists a folder twice",
         ("soft", "nowhere"): "nowhere is not a run folder",

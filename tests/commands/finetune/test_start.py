@@ -107,7 +107,7 @@ def test_a_run_that_has_not_finished_is_no_start(options, tmp_path, capsys):  # 
     assert "give the folder of a seed" in one_line(capsys)
     (whole / "seed-1" / "results.json").unlink()
     assert run(options, model=str(whole / "seed-1"), **second) == 2
-    assert "has not finished" in one_line(capsys)
+    assert "has no results.json" in one_line(capsys)
 
 
 def test_a_tokenizer_is_saved_as_of_no_call(options, tmp_path):  # noqa: F811

@@ -285,7 +285,7 @@ def test_a_worker_given_the_folder_of_another_run_runs_nothing(copy, words):
     )
     assert process.returncode == FAILED
     assert process.stderr.count("\n") == 1
-    assert "holds another run" in process.stderr
+    assert "contains another run" in process.stderr
     assert sorted(copy.rglob("*")) == before
 
 

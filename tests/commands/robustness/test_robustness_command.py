@@ -143,7 +143,7 @@ def test_every_recipe_counts_strange_rows(recipe, run_folder, resources, tmp_pat
     assert [record.error for record in records[:-1]] == [None] * len(STRANGE_TEXTS)
     assert [record.outcome for record in records[1:3]] == ["failed"] * 2  # nothing in them can be changed
     assert {record.outcome for record in records[:-1]} <= {"failed", "succeeded"}
-    assert (records[4].outcome, records[4].error) == ("skipped", "label 7 is none of the model's 2 classes")
+    assert (records[4].outcome, records[4].error) == ("skipped", "label 7 is not one of the model's 2 classes")
 
 
 def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(words, run_folder, tmp_path, capsys):
@@ -251,7 +251,7 @@ def test_what_is_recorded_otherwise_is_known_before_the_first_attack(words, tmp_
     assert main([*words, "--recipes", "textbugger"]) == 0
     capsys.readouterr()
     assert main([*words, "--recipes", "textfooler", "textbugger", "--seed", "7"]) == 2
-    assert "textbugger.jsonl is of another run: seed 42 and 7" in capsys.readouterr().err.splitlines()[-1]
+    assert "textbugger.jsonl belongs to another run: seed 42 and 7" in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.glob("out/*/textfooler*"))
 
 

@@ -90,7 +90,7 @@ def test_a_model_without_a_classifier_or_of_other_classes_is_refused(tiny_checkp
     rows = data(SST2)
     said = f"{tiny_checkpoint} holds no classifier: fine-tune it first with `alignattn finetune`"
     assert said in refused(tiny_checkpoint, rows)
-    said = "has 3 output(s), and task 'sst2' has 2 classes: give the task that it was fine-tuned on"
+    said = "has 3 output(s), and task 'sst2' has 2 classes"
     assert said in refused(classifier(num_labels=3), rows)
 
 
@@ -108,7 +108,7 @@ def test_no_row_is_longer_than_the_model_takes(classifier, unlimited, data):
     arguments = AttackOptions(model=str(classifier(tokenizer=unlimited)), task="sst2", data_dir=data(SST2))
     (loader,) = target_loaders(arguments)
     target = loader()
-    with pytest.raises(AlignAttnError, match="--max_length 65: the model takes at most 64 tokens"):
+    with pytest.raises(AlignAttnError, match="--max_length 65"):
         target.wrapper(replace(arguments, max_length=65))
     wrapper = target.wrapper(replace(arguments, max_length=64))
     assert wrapper(["the cat " * 100]).isfinite().all()
