@@ -78,7 +78,7 @@ def test_a_run_that_names_its_plain_twin_says_how_far_its_function_is_from_it(wo
     assert 0 < result["attention"] < result["most_attention"] < 1
     assert result["products"] > 0
     assert 0 < result["predictions"] < 1
-    assert f"| {result['attention']:.3f}; {result['most_attention']:.3f} in" in card.text
+    assert f"| {result['attention']:.3f}; at most {result['most_attention']:.3f} in" in card.text
     # A repetition of the plain run is where the plain run is.
     again = [*words_of_run, "--attention", "soft", "--seed", "1", "--plain_twin", str(tmp_path / "plain")]
     assert main([*again, "--output_dir", str(tmp_path / "again")]) == 0

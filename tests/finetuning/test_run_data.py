@@ -137,7 +137,7 @@ def test_another_split_is_evaluated_on(data_dir):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("--evaluation_splits train", "trained on"),
+        ("--evaluation_splits train", "--evaluation_splits"),
         ("--take seed --max_eval_samples 3", "--take"),
     ],
 )

@@ -157,7 +157,7 @@ def test_it_is_saved_and_loaded_with_its_slots(inputs, tmp_path):
     ("fields", "image", "message"),
     [
         ({}, torch.zeros(3, BOXES, 2), "does not have the 6 features per region"),
-        ({"width": 0, **PICTURES}, torch.zeros(3, BOXES, WIDTH), "must be [B"),
+        ({"width": 0, **PICTURES}, torch.zeros(3, BOXES, WIDTH), "height, width"),
     ],
     ids=["width", "picture"],
 )

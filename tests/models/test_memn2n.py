@@ -205,7 +205,7 @@ def test_a_file_of_babi_is_read_and_its_mistakes_are_one_line(tmp_path):
     for text, message in [
         ("1 Mary moved.\n2 John moved.\n" + BABI, "the story of qa.txt that begins in line 1 has no question"),
         (BABI + "1 Mary moved.\n", "begins in line 5 has no question"),
-        (BABI + "Mary moved.\n", "line 5 of qa.txt is none of a story"),
+        (BABI + "Mary moved.\n", "line 5 of qa.txt is not a line of a bAbI story"),
         ("1 Where is Mary?\t\t1\n", "line 1 of qa.txt has a question without an answer"),
         ("1 Mary moved.\n2 Where is Mary?\t\n", "line 2 of qa.txt has a question without an answer"),
         ("1 Mary moved.\n2 \thall\t1\n", "line 2 of qa.txt has a question without an answer"),
@@ -268,7 +268,7 @@ def test_a_run_on_a_file_of_babi_trains_resumes_predicts_and_is_drawn(tmp_path, 
     picture = tmp_path / "hops.svg"
     words = ["figure", "hops", "--run", str(run), "--output_file", str(picture), "--text", "Mary moved. John slept."]
     assert main(words) == 2
-    assert capsys.readouterr().err.rstrip().endswith("and task 'qa1_train' reads 2: story, question")
+    assert capsys.readouterr().err.rstrip().endswith("and task 'qa1_train' needs 2: story, question")
     assert not picture.exists()
     assert main([*words, "Where?"]) == 0
     assert "john slept" in picture.read_text()

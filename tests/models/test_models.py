@@ -295,7 +295,7 @@ def test_default_sizes_are_the_published_ones():
         ({"hidden_dim": "many"}, "hidden_dim"),
         ({"dropout": 1.5}, "dropout"),
         ({"hidden_dim": -1}, "hidden_dim is -1 and must be a whole number from 1"),
-        ({"vocab_size": 3}, "follows from the data"),
+        ({"vocab_size": 3}, "the data determine vocab_size"),
     ],
 )
 def test_a_wrong_config_field_is_named(name, fields, message):
@@ -309,7 +309,7 @@ def test_wrong_names_and_sizes_are_refused(tmp_path):
         MODELS.load("gru")
     file = tmp_path / "vectors.txt"
     file.write_text("man 1 2\n")
-    with pytest.raises(AlignAttnError, match=r"embedding_dim is 6, but the vectors of .*vectors\.txt have 2"):
+    with pytest.raises(AlignAttnError, match=r"embedding_dim is 6, but the vectors in .*vectors\.txt have 2"):
         built_of("da", embeddings=file, config_fields=SMALL)
 
 

@@ -192,7 +192,7 @@ QUESTIONS = DemoData(
 )
 DOCUMENTATION = DemoData(
     "documentation",
-    "pairs of sentences from the documentation of installed packages: does the second follow the first?",
+    "pairs of sentences from the documentation of installed packages, where the second follows the first or not",
     (NUMERICS, NETWORKS),
     ("elsewhere", "next"),
     _write_documentation,

@@ -29,7 +29,7 @@ def test_the_demo_ends_with_a_table_and_a_picture(shallow_minilm, tmp_path, caps
     printed = capsys.readouterr().out
     table = (tmp_path / "demo" / "table.txt").read_text()
     assert table.strip() in printed
-    assert "Sentences: sentences of the documentation of installed packages" in printed
+    assert "Sentences: pairs of sentences from the documentation of installed packages" in printed
     assert str(tmp_path / "demo" / "demo.png") in printed
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
     distances = {}
@@ -58,7 +58,7 @@ def test_a_model_that_is_missing_is_one_line(tmp_path, capsys):
 
 
 def test_more_rows_than_the_documentation_has_are_refused():
-    with pytest.raises(AlignAttnError, match=r"has \d+ pairs of sentences of networks, and 100000 are asked for"):
+    with pytest.raises(AlignAttnError, match=r"has \d+ pairs of sentences of networks, and the demo needs 100000"):
         documentation_rows(NETWORKS, 100_000, seed=1)
 
 

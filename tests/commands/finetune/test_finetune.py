@@ -301,7 +301,7 @@ def test_another_order_of_rows_is_another_run(options, capsys):
     assert run(options, **steps, train_sampling_strategy="random") == 0
     assert "batches of rows drawn at random" in capsys.readouterr().out
     assert run(options, **steps) == 2
-    assert "differs in train_sampling_strategy" in one_line(capsys)
+    assert "different: train_sampling_strategy" in one_line(capsys)
 
 
 def test_limits(options):

@@ -76,7 +76,7 @@ def test_a_start_is_told_by_its_content(options, tmp_path, capsys):  # noqa: F81
     shutil.rmtree(start)
     assert run(options, **SHORT, attention="soft", seed="7") == 0
     assert run(options, model=str(start), output_dir=folder, **STAYS) == 2
-    assert "of --model" in one_line(capsys)
+    assert "(--model: " in one_line(capsys)
 
 
 @pytest.mark.parametrize(

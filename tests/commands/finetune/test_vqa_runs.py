@@ -176,7 +176,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(finetune, tmp_path):
         ("metrics", ["vqa_accuracy"], "", "goes with answers_column"),
         ("labels", None, "", "give two or more labels"),
         ("image_size", 0, "", "image_size and fewest_answers must be at least 1"),
-        ("image_size", 16, "--model_config pixel_mean=[0,0,0]", "pixel_mean follows from the data"),
+        ("image_size", 16, "--model_config pixel_mean=[0,0,0]", "the data determine pixel_mean"),
         ("image_size", 16, "--features .", "--features is for vqa-v2"),
         ("image_size", 16, "--train_file rows.csv --features .", "--features"),
     ],

@@ -69,7 +69,7 @@ def test_a_line_a_head_and_two_models_beside_each_other(trained, tmp_path, capsy
 def test_what_a_graph_has_not_is_refused(trained, tmp_path, tiny_checkpoint, capsys):
     for words, message in {
         ("--batch_size", 3): "--batch_size: --task",
-        ("--compare", tiny_checkpoint): "holds no",
+        ("--compare", tiny_checkpoint): "is not a run folder",
     }.items():
         assert inspected(trained, tmp_path / "out", *words) == 2
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alignattn: ")]
