@@ -88,7 +88,7 @@ def test_a_run_that_names_its_plain_twin_says_how_far_its_function_is_from_it(wo
         ("--seed", "3"): "seed-3 is not a finished run",
         ("--seed", "2", "--plain_twin", str(tmp_path / "plain/seed-1")): "the seed 1 and this run 2",
         ("--seed", "2", "--plain_twin", str(tmp_path / "aligned")): "has the attention aa-moments",
-        ("--seed", "2", "--plain_twin", str(tmp_path)): "no finished run",
+        ("--seed", "2", "--plain_twin", str(tmp_path)): "not a finished run",
     }.items():
         assert main([*aligned, *more, "--output_dir", str(tmp_path / "refused")]) == 2
         assert culprit in capsys.readouterr().err

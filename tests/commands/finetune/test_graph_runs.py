@@ -65,7 +65,7 @@ def test_a_run_its_card_and_its_predictions(graph, finetune, tmp_path, monkeypat
     (tmp_path / "texts.jsonl").write_text('{"text": "the cat"}\n')
     texts = f"--validation_file {tmp_path / 'texts.jsonl'} --text_columns text"
     refused = [
-        (f"predict --run {run} --file {narrow} --output_file {tmp_path / 'no.csv'}", f"the model reads {WIDTH}"),
+        (f"predict --run {run} --file {narrow} --output_file {tmp_path / 'no.csv'}", f"the model expects {WIDTH}"),
         (f"predict --run {run} --text {graph} 99", "node 99 is not in 0 to 29"),
         (f"inspect --model {run} {texts} --output_dir {tmp_path / 'no'}", "along the edges of a graph"),
         (f"predict --run {run} --file {graph} --explain {tmp_path / 'no.png'}", "reads more than texts"),
