@@ -27,6 +27,7 @@ class Choice(Entry):
         reads_raw_queries: whether it does not scale the queries by 1/sqrt(d).
         counts_positions: whether the keys that a query reads depend on its position.
         has_budget: whether a key has a budget of weight over successive queries.
+        reads_all_queries: whether what a query reads depends on the others. A token of a decoder would see later ones.
         reads_beyond_products: why attention depends on more than the products of queries and keys, in words that follow
             the choice's name; empty if it does not. Balancing queries and keys would change the function.
         points_on_graph: the default maximum number of a graph's nodes that an alignment of all pairs matches, drawn
@@ -40,6 +41,7 @@ class Choice(Entry):
     reads_raw_queries: bool = False
     counts_positions: bool = False
     has_budget: bool = False
+    reads_all_queries: bool = False
     reads_beyond_products: str = ""
     points_on_graph: int | None = None
     options_from_scratch: Mapping[str, Any] = field(default_factory=dict)
@@ -86,6 +88,7 @@ _NO_PRODUCT: Mapping[str, Any] = {"reads_beyond_products": "is not a dot product
 _INTERACTS: Mapping[str, Any] = {
     "is_learned": True,
     "reads_raw_queries": True,
+    "reads_all_queries": True,
     "reads_beyond_products": "reads the queries",
 }
 _FROM_RANDOM: Mapping[str, Any] = {**_INTERACTS, "options_from_scratch": {"init": "paper"}}

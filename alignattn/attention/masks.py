@@ -271,3 +271,22 @@ def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
         versions = bounds._version, of_keys._version
         _newest = _Known(weakref.ref(bounds), weakref.ref(of_keys), versions, length, packing)
     return packing
+
+
+# The packing depends on the values of the positions, which a compiler does not know.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def packing_of_positions(position_ids: Tensor) -> Packing | None:
+    """Return the packing of rows of tokens by their positions: a sample begins where they do not count on.
+
+    Args:
+        position_ids: `[B, n]`.
+
+    Returns:
+        Of the B · n tokens of all rows, one after the other; None if each row is one sample.
+    """
+    starts = torch.ones_like(position_ids, dtype=torch.bool)
+    starts[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    if not starts[:, 1:].any():
+        return None
+    bounds = starts.flatten().nonzero()[:, 0]
+    return Packing.of(torch.cat([bounds, bounds.new_tensor([position_ids.numel()])]))

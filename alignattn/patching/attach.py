@@ -28,9 +28,9 @@ from alignattn.patching.projections import (
 )
 from alignattn.patching.routing import leave_route
 from alignattn.patching.saving import PatchedSaving
-from alignattn.patching.slots import ConfigPairs, LayerSlots, Patch, is_patched, patch_of
+from alignattn.patching.slots import ConfigPairs, LayerSlots, Patch, check_causal, is_patched, patch_of
 from alignattn.patching.state_dicts import prepare_state
-from alignattn.patching.taps import add_tap, remove_tap
+from alignattn.patching.taps import add_norm_tap, add_tap, remove_tap
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.saved_config import LOADING_HINT
 
@@ -62,7 +62,7 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     config = AttentionConfig.resolve(attention, **overrides)
     check_model(model)
     if any(getattr(module, "is_causal", False) for module in model.modules()):
-        raise AlignAttnError(f"{type(model).__name__} attends causally: slots are for bidirectional attention")
+        check_causal(config, type(model).__name__)
     capabilities = capabilities_of_config(getattr(model, "config", None))
     for slot, reason in capabilities.reasons_unsupported.items():
         if slot in config.filled_slots:
@@ -75,7 +75,7 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     if config.layers is not None and config.layers[-1] >= len(layers):
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {len(layers) - 1}")
     layers = layers if config.layers is None else [layers[index] for index in config.layers]
-    if any(layer.names is DECLARED_POOLED for layer in layers):
+    if any(layer.heads.names is DECLARED_POOLED for layer in layers):
         _check_pooling(config, type(model).__name__)
     fill_slots(model, layers, config)
     return model
@@ -167,7 +167,7 @@ def fill_slots(
     path_of = {id(module): path for path, module in model.named_modules()}
     for layer in layers:
         for role, projection in layer.projections.items():
-            path = f"{path_of[id(layer.module)]}.{layer.names.roles[role]}"
+            path = f"{path_of[id(layer.module)]}.{layer.heads.names.roles[role]}"
             if not features_of(projection):
                 raise AlignAttnError(
                     f"{path} does not say how many features it gives (out_features): this is no linear layer and no "
@@ -221,7 +221,7 @@ def _observe_forwards(model: nn.Module, state: Patch, layers: Sequence[nn.Module
 
 def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     weight = next(layer.module.parameters())
-    index = state.paths[str(layer.head_dim)].index(path)
+    index = state.paths[str(layer.heads.size)].index(path)
     slots = LayerSlots(layer, state, index).to(weight.device).train(layer.module.training)
     layer.module.add_module(CHILD_NAME, slots)
     if state.is_observed:
@@ -232,6 +232,8 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     if state.config.alignment is not None:
         for role, projection in layer.projections.items():
             add_tap(projection, slots.tap_of(role))
+        for role, norm in layer.norms.items():
+            add_norm_tap(norm, slots.tap_of(role))
 
 
 def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None:
@@ -255,9 +257,9 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
             raise AlignAttnError(f"{type(model).__name__} is an attention module: give the model that it is a part of")
         layer = declared[id(module)]
         sizes = [features_of(projection) for projection in layer.projections.values()]
-        if len(set(sizes)) > 1 or sizes[0] == 0 or sizes[0] % layer.num_heads:
+        if len(set(sizes)) > 1 or sizes[0] == 0 or sizes[0] % layer.heads.count:
             raise AlignAttnError(
-                f"{name} projects to {sizes} features, which are no {layer.num_heads} heads of one size for both"
+                f"{name} projects to {sizes} features, which are no {layer.heads.count} heads of one size for both"
             )
         of_one = any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items())
         if of_one or _makes_one_cloud(layer):
@@ -274,7 +276,7 @@ def _makes_one_cloud(layer: AttentionModule) -> bool:
     if weight.is_meta:
         return False
     with torch.no_grad():
-        query, key = layer.module.queries_and_keys(weight.new_ones(1, layer.num_heads * layer.head_dim))
+        query, key = layer.module.queries_and_keys(weight.new_ones(1, layer.heads.count * layer.heads.size))
     return torch.equal(query, key)
 
 

@@ -18,6 +18,7 @@ from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.calls import Call
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.config import BASIS
+from alignattn.attention.masks import Packing, packing_of_positions
 from alignattn.patching.masks import AttentionMask, Sides, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
 from alignattn.patching.recording import Recording
@@ -86,21 +87,25 @@ class RecordedCall:
 
     Attributes:
         query: `[B, n, H * d]`, the output of the projection, with the gradient that the alignment's scope wants.
-        key: `[B, m, H * d]`, likewise.
+        key: `[B, m, G * d]` of G heads of keys, likewise.
         mask: the mask that the attention receives, or None.
         slots: the `LayerSlots` of the module that calls.
+        position_ids: `[B or 1, n]` of the tokens; a row holds several samples where they begin anew. None: one sample.
         previous: the call before; None at the end of the list.
         forward_pass: the forward that it belongs to; None under `torch.compile`.
         witness: an empty tensor whose graph is that of the compiled forward; None without `torch.compile`.
         trace: an empty tensor that keeps `_free_spent` in a compiled graph; None likewise.
     """
 
-    def __init__(self, query: Any, key: Any, mask: AttentionMask | None, slots: Any, previous: Any = None) -> None:
+    def __init__(
+        self, query: Any, key: Any, mask: AttentionMask | None, slots: Any, position_ids: Tensor | None = None
+    ) -> None:
         self.query = query
         self.key = key
         self.mask = mask
         self.slots = slots
-        self.previous = previous
+        self.position_ids = position_ids
+        self.previous: Any = None
         self.forward_pass: ForwardPass | None = None
         self.witness: Tensor | None = None
         self.trace: Tensor | None = None
@@ -206,6 +211,10 @@ class Collector:
             output = self._watched(output)
         self._set("projected", {**self.projected, role: projected})
         return output
+
+    def replace(self, role: str, projected: Tensor) -> None:
+        """Keep something else of the projection in a role: what its norm makes of it."""
+        self._set("projected", {**self.projected, role: projected})
 
     def _watched(self, output: Tensor) -> Tensor:
         """Return an output whose graph tells the forward under way when a backward pass frees it."""
@@ -395,18 +404,37 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
         alignments: by the size of a head, an `Alignment` or an `AlignmentInBasis`.
     """
     masks: list[KnownMask] = []
+    packings: list[tuple[Tensor, Packing | None]] = []
     by_size: dict[str, list[Call]] = {}
+    samples = 0
     for call in calls:
-        slots, sides = call.slots, _real_tokens_once(call, masks)
-        by_size.setdefault(str(slots.head_dim), []).append(
-            Call(call.query, call.key, slots.num_heads, *sides, slots.layer)
+        heads, query, key, sides = call.slots.heads, call.query, call.key, _real_tokens_once(call, masks)
+        packing = None if call.position_ids is None else _packing_once(call.position_ids, len(query), packings)
+        if packing is not None:
+            query, key = (packing.padded(rows.flatten(0, 1)[None]) for rows in (query, key))
+            real = packing.is_real if sides[0] is None else packing.padded(sides[0].flatten()[None]) & packing.is_real
+            sides = real, real
+        samples += len(query)
+        by_size.setdefault(str(heads.size), []).append(
+            Call(query, heads.shared(key), heads.count, *sides, call.slots.layer)
         )
-    samples = sum(len(call.query) for call in calls)
     parts = [
         cast(Alignment | AlignmentInBasis, alignments[size]).of_calls(group, samples) for size, group in by_size.items()
     ]
     diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
     return sum_of(loss for loss, _ in parts), diagnostics
+
+
+def _packing_once(
+    position_ids: Tensor, rows: int, known: list[tuple[Tensor, Packing | None]]
+) -> Packing | None:
+    """Return the packing of rows whose positions begin anew; None if each row is one sample."""
+    for other, packing in known:
+        if other is position_ids:
+            return packing
+    found = packing_of_positions(position_ids.expand(rows, -1))
+    known.append((position_ids, found))
+    return found
 
 
 def _real_tokens_once(call: RecordedCall, known: list[KnownMask]) -> Sides:

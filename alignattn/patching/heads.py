@@ -4,6 +4,7 @@ Their projections are plain, and all that their attention sees of queries and ke
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.basis import Basis
 from alignattn.attention.scores import Dot, ScaledDot
-from alignattn.patching.projections import DECLARED_POOLED, FUSED
+from alignattn.patching.projections import DECLARED_POOLED, FUSED, Heads
 from alignattn.patching.slots import LayerSlots, Patch
 from alignattn.utils.errors import AlignAttnError
 
@@ -33,8 +34,9 @@ class BalancedHeads:
     Attributes:
         path: of the module in its model.
         slots: of the module.
-        query: weight `[H, d, in]` and bias `[H, d]`, views of the model's own; a bias may be None.
-        key: likewise.
+        query: weight `[G, H / G, d, in]` and bias `[G, H / G, d]`, views of the model's own, by head of keys; a bias may
+            be None.
+        key: weight `[G, d, in]` and bias `[G, d]`, likewise.
         modules: that project, by role.
     """
 
@@ -50,12 +52,12 @@ class BalancedHeads:
 
     @torch.no_grad()
     def change(self, basis: Basis) -> None:
-        """Take queries and keys to another basis, in place; products in float64."""
-        for (weight, bias), matrix in ((self.query, basis.matrix), (self.key, basis.inverse)):
+        """Take queries and keys to another basis `[G, d, d]`, in place; products in float64."""
+        for (weight, bias), matrix in ((self.query, basis.matrix[:, None]), (self.key, basis.inverse)):
             weight.copy_(matrix @ weight.to("cpu", torch.float64))
             if bias is not None:
-                shift = basis.shift if bias is self.key[1] else torch.zeros_like(basis.shift)
-                bias.copy_((matrix @ bias.to("cpu", torch.float64)[:, :, None])[:, :, 0] + shift)
+                shift = basis.shift if bias is self.key[1] else 0
+                bias.copy_((matrix @ bias.to("cpu", torch.float64)[..., None])[..., 0] + shift)
 
 
 def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
@@ -99,20 +101,35 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
 
 def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
     slots: Any = getattr(module, CHILD_NAME)
-    modules = slots.names.of(module) or {}
-    if slots.names is DECLARED_POOLED:
+    modules = slots.heads.names.of(module) or {}
+    if slots.heads.names is DECLARED_POOLED:
         raise AlignAttnError(f"{path} pools by a learned query, which has no distribution: it cannot be balanced")
     for role, projection in modules.items():
-        check_plain(f"{path}.{slots.names.roles[role]}", projection)
-    shape = (slots.names.parts, slots.num_heads, slots.head_dim)
-
-    def part(role: str, index: int) -> tuple[Tensor, Tensor | None]:
-        projection = modules[FUSED if FUSED in modules else role]
-        bias = None if projection.bias is None else projection.bias.detach().unflatten(0, shape)[index]
-        return projection.weight.detach().unflatten(0, shape)[index], bias
-
-    query, key = part("query", 0), part("key", 1 if FUSED in modules else 0)
+        check_plain(f"{path}.{slots.heads.names.roles[role]}", projection)
+    parts = {
+        name: _parts(slots.heads, {role: getattr(part, name) for role, part in modules.items()})
+        for name in ("weight", "bias")
+    }
+    query, key = zip(parts["weight"], parts["bias"], strict=True)
     return BalancedHeads(path, slots, query, key, modules)
+
+
+def _parts(heads: Heads, values: Mapping[str, Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
+    """Return the queries' `[G, H / G, d, …]` and keys' `[G, d, …]` parts of the weights or biases of projections."""
+    by_group = (heads.key_count, -1, heads.size)
+    if FUSED not in values:
+        query, key = values["query"], values["key"]
+    elif values[FUSED] is None:
+        return None, None
+    elif heads.names.is_grouped:
+        grouped = values[FUSED].detach().unflatten(0, by_group)
+        return grouped[:, :-2], grouped[:, -2]
+    else:
+        query, key, _ = values[FUSED].split([count * heads.size for count in (heads.count, heads.key_count, heads.key_count)])
+    return (
+        None if query is None else query.detach().unflatten(0, by_group),
+        None if key is None else key.detach().unflatten(0, by_group)[:, 0],
+    )
 
 
 def check_plain(path: str, projection: nn.Module) -> None:
@@ -203,7 +220,7 @@ def fold_basis(model: nn.Module) -> dict[str, tuple[float, ...]]:
                 dist.broadcast(module.means, 0)
     conditions = {}
     for part in heads:
-        alignment = learned[part.slots.collector][str(part.slots.head_dim)]
+        alignment = learned[part.slots.collector][str(part.slots.heads.size)]
         assert isinstance(alignment, AlignmentInBasis)
         basis = alignment.basis(part.slots.layer)
         part.change(basis)

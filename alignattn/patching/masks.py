@@ -21,12 +21,13 @@ MASKED_BELOW = -1e4
 def real_tokens(mask: AttentionMask | None, batch: int | None = None, lengths: tuple[int, int] | None = None) -> Sides:
     """Return which queries and which keys are real, `[B, n]` and `[B, m]` bool; None where all are.
 
-    A token is real if it may attend to itself. Off the diagonal a sliding window masks real pairs, too. Where queries
-    and keys are of different tokens (n ≠ m), a key is real if any query may attend to it, and a query if it may attend
-    to any key.
+    A token is real if it may attend to itself. Off the diagonal a sliding window or a causal mask masks real pairs,
+    too. Where queries and keys are of different tokens (n ≠ m), a key is real if any query may attend to it, and a
+    query if it may attend to any key. Keys of a cache or a prefix that the mask counts before the tokens of the call
+    are left out.
 
     Args:
-        mask: the mask that the attention receives. None: all tokens are real. `[B, n]`: nonzero at real tokens (flash
+        mask: the mask that the attention receives. None: all tokens are real. `[B, m]`: nonzero at real tokens (flash
             attention). `[B, n, m]` or `[B, 1 or H, n or 1, m]`, bool or added to the scores (SDPA and eager
             attention). A `BlockMask` (flex attention). A `CrossMask`. The edges of a graph, whose nodes are all real.
         batch: B, where the mask is the same for all samples, or for the windows of all images (Swin).
@@ -45,6 +46,8 @@ def real_tokens(mask: AttentionMask | None, batch: int | None = None, lengths: t
         queries = keys = _diagonal_of_blocks(mask)
     else:
         queries = keys = _diagonal(mask)
+    if lengths is not None and queries is keys:
+        queries = keys = queries[:, -lengths[0] :]
     if batch is None or len(queries) == batch:
         return queries, keys
     repeated = queries.repeat(batch // len(queries), 1)
@@ -70,14 +73,15 @@ def _diagonal(mask: Tensor) -> Tensor:
     if mask.dim() == 2:
         return mask.bool()
     pairs = mask[:, None] if mask.dim() == 3 else mask
-    if pairs.dim() != 4 or pairs.shape[-2] not in (1, pairs.shape[-1]):
+    if pairs.dim() != 4 or not pairs.shape[-2] <= pairs.shape[-1]:
         raise AlignAttnError(
             f"an alignment cannot tell the padding of an attention mask {list(mask.shape)}: it reads [batch, tokens] "
             "and [batch, 1, tokens, tokens]"
         )
     # A token is real in all heads, or in none.
     pairs = pairs[:, 0]
-    return allowed_pairs(pairs[:, 0] if pairs.shape[-2] == 1 else pairs.diagonal(dim1=-2, dim2=-1))
+    earlier = pairs.shape[-1] - pairs.shape[-2]
+    return allowed_pairs(pairs[:, 0] if pairs.shape[-2] == 1 else pairs.diagonal(earlier, dim1=-2, dim2=-1))
 
 
 def _across(mask: Tensor | BlockMask, queries: int, keys: int) -> tuple[Tensor, Tensor]:

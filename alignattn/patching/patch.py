@@ -16,11 +16,11 @@ from alignattn.attention.choices import SCORES
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.attach import attach, check_budget, check_model, fill_slots, unpatch
 from alignattn.patching.families import SERVED, family_of
-from alignattn.patching.probe import attends_causally, can_probe, causal, probe, prove, prove_at_first_forward
-from alignattn.patching.projections import AttentionModule, attention_modules, declared_layers, features_of
+from alignattn.patching.probe import can_probe, probe, prove, prove_at_first_forward
+from alignattn.patching.projections import FUSED, AttentionModule, attention_modules, declared_layers, features_of
 from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, lift_guard, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
-from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.errors import AlignAttnError, listing, one_line
 
 
 def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> PreTrainedModel:
@@ -68,15 +68,6 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     lift_guard(model)
     is_in_memory = can_probe(model)
     found = probe(model) if is_in_memory else None
-    if found is not None and attends_causally(found):
-        raise causal(model)
-    # Some encoders of images say so, too, and are given masks that let all tokens attend: a forward knows better.
-    if found is None and any(getattr(layer.module, "is_causal", False) for layer in layers):
-        raise AlignAttnError(
-            f"the attention modules of {type(model).__name__} are marked as causal (is_causal), and no small input "
-            "could be run to show that a token attends to a later one: alignment attention is for "
-            "bidirectional encoders"
-        )
     _check_layers(model, layers)
     check_budget(config, type(model).__name__)
     if config.changes_function:
@@ -152,8 +143,6 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
             f"RoBERTa, DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT, {SERVED} and others (alignattn.attach serves "
             "modules of your own)"
         )
-    if any(getattr(layer.module, "is_decoder", False) for layer in layers):
-        raise causal(model)
     if config.layers is None:
         return layers
     num_layers = getattr(model.config, "num_hidden_layers", len(layers))
@@ -175,16 +164,15 @@ def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None
             "adapted"
         )
     for layer in layers:
+        heads = layer.heads
         sizes = {role: features_of(projection) for role, projection in layer.projections.items()}
-        if all(sizes.values()) and len(set(sizes.values())) > 1:
+        wanted = {"query": heads.count * heads.size, "key": heads.key_count * heads.size}
+        wanted[FUSED] = wanted["query"] + 2 * wanted["key"]
+        fits = heads.key_count > 0 and heads.count % heads.key_count == 0
+        if all(sizes.values()) and not (fits and all(wanted[role] == size for role, size in sizes.items())):
             raise AlignAttnError(
-                f"{name} has fewer heads of keys than of queries ({sizes['key']} and {sizes['query']} features): slots "
-                "need as many of both"
-            )
-        if any(size % layer.num_heads for size in sizes.values()):
-            raise AlignAttnError(
-                f"{type(layer.module).__name__} of {name} projects to {max(sizes.values())} features, which are no "
-                f"{layer.num_heads} heads of one size"
+                f"{type(layer.module).__name__} of {name} projects to {listing([str(size) for size in sizes.values()])} "
+                f"features, which are not {heads.count} heads of queries and {heads.key_count} of keys of one size"
             )
 
 

@@ -4,6 +4,7 @@ Without a difference that the patch explains, the patch stands; otherwise it is 
 """
 
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
-from transformers import PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS
 from alignattn.patching.collector import RecordedCall
 from alignattn.patching.families import is_slotted
-from alignattn.patching.masks import is_causal, real_tokens
-from alignattn.patching.probe_inputs import COMPARED, IDS, padding_of, probe_inputs
+from alignattn.patching.masks import real_tokens
+from alignattn.patching.probe_inputs import IDS, padding_of, probe_inputs
 from alignattn.patching.projections import FUSED, features_of
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
 from alignattn.patching.slots import LayerSlots, patch_of
@@ -33,10 +34,20 @@ TOLERANCE = {8: 1e-6, 4: 1e-3, 2: 5e-2}
 """Largest difference by rounding, relative to an output's largest value, by the size of a number in bytes. Uncompiled
 eager attention and SDPA are compared bitwise; other implementations, and forwards of ours (`families`), within it."""
 
+NORM_TOLERANCE = 0.05
+"""Relative distance within which the norms of a token's heads count as those of its projection: half precision rounds.
+Rotations keep them."""
+
 SCALE_TOLERANCE = 0.01
 """Relative distance within which the norm of a query counts as scaled by 1/sqrt(d)."""
 
 Inputs = Mapping[str, Tensor]
+
+Received = tuple[Tensor, Tensor]
+"""Queries `[B, H, n, d]` and keys `[B, G, m, d]`."""
+
+_INTERFACE = threading.Lock()
+"""Held while transformers' attention interface is watched."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +57,12 @@ class Probe:
     Attributes:
         inputs: without padding, and with it where the model takes a mask.
         outputs: of the encoder for each, `outputs[i][j]` its j-th tensor.
+        received: the queries and keys that each module attended with first, where it used transformers' interface.
     """
 
     inputs: Sequence[Inputs]
     outputs: Sequence[Sequence[Tensor]]
+    received: "Mapping[nn.Module, Received]"
 
 
 def probe(model: PreTrainedModel) -> Probe | None:
@@ -60,35 +73,35 @@ def probe(model: PreTrainedModel) -> Probe | None:
     """
     for inputs in probe_inputs(model):
         try:
-            return Probe(inputs, [_outputs_of(model.base_model, given) for given in inputs])
+            with _receiving() as received:
+                return Probe(inputs, [_outputs_of(model.base_model, given) for given in inputs], received)
         # The model takes something else, such as pixels beside text. Whatever it raises says nothing of its attention.
         except Exception:  # noqa: S112 - the next kind of input is tried
             continue
     return None
 
 
-def attends_causally(found: Probe) -> bool:
-    """Tell whether tokens attend to earlier ones alone: two rows that differ in the last token are equal before it.
+@contextmanager
+def _receiving() -> Iterator[dict[nn.Module, Received]]:
+    """Yield the queries and keys that each attention module gives transformers' attention interface first."""
+    received: dict[nn.Module, Received] = {}
 
-    Attention with weights near 0 adds less than rounding, in either direction, and is not causal for that.
-    """
-    ids, hidden = found.inputs[0].get(IDS), found.outputs[0][0]
-    if ids is None or hidden.shape[:2] != ids.shape:
-        return False
-    padded = found.outputs[1][0] if len(found.outputs) > 1 else None
-    if padded is not None and torch.equal(padded[0, COMPARED], padded[1, COMPARED]):
-        return False
-    # A window keeps the first tokens from the last, and not its neighbour.
-    return torch.equal(hidden[0, :-1], hidden[1, :-1]) and not torch.equal(hidden[0, -1], hidden[1, -1])
+    def choose(interface: Any, implementation: str, default: Any) -> Any:
+        function = chosen(interface, implementation, default)
 
+        def attend(module: nn.Module, query: Tensor, key: Tensor, *args: Any, **kwargs: Any) -> Any:
+            received.setdefault(module, (query.detach(), key.detach()))
+            return function(module, query, key, *args, **kwargs)
 
-def causal(model: Any) -> AlignAttnError:
-    """Return the refusal of a model that attends causally."""
-    parts = " (patch its encoder alone: model.get_encoder())" if model.config.is_encoder_decoder else ""
-    return AlignAttnError(
-        f"{type(model).__name__} attends causally, no token attends to a later one: alignment attention is for "
-        f"bidirectional encoders{parts}"
-    )
+        return attend
+
+    with _INTERFACE:
+        chosen = AttentionInterface.get_interface
+        AttentionInterface.get_interface = choose
+        try:
+            yield received
+        finally:
+            AttentionInterface.get_interface = chosen
 
 
 def can_probe(model: nn.Module) -> bool:
@@ -125,6 +138,8 @@ def prove(model: PreTrainedModel, found: Probe | None) -> None:
             outputs = _outputs_of(model.base_model, inputs)
             _check_equal(model, expected, outputs)
         _check_recorded(model, inputs, calls)
+        if inputs is found.inputs[0]:
+            _check_received(model, found.received, calls)
 
 
 def prove_at_first_forward(model: PreTrainedModel) -> None:
@@ -224,13 +239,14 @@ def _scale_hooks(model: nn.Module) -> list[RemovableHandle]:
     given: dict[nn.Module, float] = {}
     hooks = []
 
-    def note(slots: LayerSlots, output: Tensor) -> None:
+    def note(slots: LayerSlots, output: Tensor, role: str) -> None:
+        query = slots.heads.split(output)[0] if role == FUSED else output
         # DeBERTa projects embeddings of positions after its tokens.
-        given.setdefault(slots, float(output.chunk(slots.names.parts, dim=-1)[0].float().norm()))
+        given.setdefault(slots, float(query.float().norm()))
 
     def check(slots: Any, args: tuple[Any, ...]) -> None:
         ratio = float(args[0].float().norm()) / (given.pop(slots, 0.0) or float("inf"))
-        if slots.head_dim > 1 and abs(ratio * slots.head_dim**0.5 - 1) < SCALE_TOLERANCE:
+        if slots.heads.size > 1 and abs(ratio * slots.heads.size**0.5 - 1) < SCALE_TOLERANCE:
             raise AlignAttnError(
                 f"{type(model).__name__} scales its queries before it attends, and {slots.config.describe_slots()} "
                 "would scale them once more: choose another score or value"
@@ -239,9 +255,13 @@ def _scale_hooks(model: nn.Module) -> list[RemovableHandle]:
     for module in model.modules():
         slots = module._modules.get(CHILD_NAME)
         if isinstance(slots, LayerSlots):
-            projections = slots.names.of(module) or {}
-            projection = projections[FUSED if FUSED in projections else "query"]
-            hooks.append(projection.register_forward_hook(lambda _m, _a, output, slots=slots: note(slots, output)))
+            projections = slots.heads.names.of(module) or {}
+            role = FUSED if FUSED in projections else "query"
+            hooks.append(
+                projections[role].register_forward_hook(
+                    lambda _m, _a, output, slots=slots, role=role: note(slots, output, role)
+                )
+            )
             hooks.append(slots.register_forward_pre_hook(check))
     return hooks
 
@@ -280,11 +300,6 @@ def _difference(expected: Tensor, output: Tensor, *, is_exact: bool) -> float:
 def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCall]) -> None:
     """Refuse a model whose attention modules were not called, or receive a mask that does not tell padding."""
     name = type(model).__name__
-    if any(call.mask is not None and is_causal(call.mask) for call in calls):
-        raise AlignAttnError(
-            f"the attention of {name} receives a causal mask, by which no token attends to a later one: alignment "
-            "attention is for bidirectional encoders"
-        )
     if patch_of(model).config.alignment is None:
         return
     silent = {path for path, module in model.named_modules() if isinstance(module, LayerSlots)} - {
@@ -311,11 +326,40 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
             )
 
 
+def _check_received(
+    model: nn.Module, received: Mapping[nn.Module, Received], calls: Sequence[RecordedCall]
+) -> None:
+    """Refuse a model that attends with other queries or keys than were recorded, rotated by position or not."""
+    first = {call.slots: call for call in reversed(calls)}
+    for module, sides in received.items():
+        call = first.get(module._modules.get(CHILD_NAME))
+        if call is None:
+            continue
+        for role, recorded, attended in zip(("query", "key"), (call.query, call.key), sides, strict=True):
+            if not _has_norms_of(recorded, attended):
+                raise AlignAttnError(
+                    f"{type(module).__name__} of {type(model).__name__} attends with another {role} than its "
+                    "projections and norms give: alignattn does not serve this model"
+                )
+
+
+def _has_norms_of(recorded: Tensor, attended: Tensor) -> bool:
+    """Tell whether the heads `[B, H, n, d]` have the norms of rows `[B, n, H * d]`, but for a factor of each token."""
+    by_head = attended.transpose(1, 2)
+    if by_head.flatten(2).shape != recorded.shape:
+        return False
+    given, norms = recorded.view_as(by_head).float().norm(dim=-1), by_head.float().norm(dim=-1)
+    # A zero vector has no direction to compare.
+    ratio = norms / given.clamp_min(torch.finfo(given.dtype).tiny)
+    factor = ratio.median(dim=-1, keepdim=True).values
+    return bool(((ratio - factor).abs() <= NORM_TOLERANCE * factor).all())
+
+
 def _prove_projections(model: nn.Module) -> None:
     """Compare each projection with itself under its hooks, where the model as a whole cannot be asked."""
     for module in model.modules():
         slots = module._modules.get(CHILD_NAME)
-        for projection in ((slots.names.of(module) or {}) if isinstance(slots, LayerSlots) else {}).values():
+        for projection in ((slots.heads.names.of(module) or {}) if isinstance(slots, LayerSlots) else {}).values():
             weight = next(projection.parameters(), None)
             width = getattr(projection, "in_features", None)
             if not features_of(projection) or width is None or weight is None or not weight.is_floating_point():

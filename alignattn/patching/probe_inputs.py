@@ -9,15 +9,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 IDS = "input_ids"
+DECODER_IDS = "decoder_input_ids"
 MASK = "attention_mask"
 
 PROBED_TOKENS = 6
-"""Tokens of a sequence: enough to tell whether a last token reaches the first."""
+"""Tokens of a sequence."""
 
 PROBED_ROWS = 2
-
-COMPARED = -2
-"""The place of a token that follows a differing one in the padded input: it tells whether tokens reach later ones."""
 
 DEFAULT_IMAGE_SIZE = 32
 """Pixels a side, for a model that takes images of any size."""
@@ -29,23 +27,28 @@ Inputs = dict[str, Tensor]
 
 
 def probe_inputs(model: PreTrainedModel) -> Iterator[Sequence[Inputs]]:
-    """Yield inputs to try on the encoder of a model: its main input, then all inputs that it names.
+    """Yield inputs to try on the base of a model: its main input, with a decoder's, then all inputs that it names.
 
     Each is a sequence of one or two: without padding, and with the last token of the last row padded where the model
-    takes ids and a mask. There, the rows also differ in the token before `COMPARED`, which they share. The second
-    attempt has one input, because a check takes four forwards at most.
+    takes ids and a mask. The second attempt has one input, because a check takes four forwards at most.
     """
     encoder: Any = model.base_model
     device = next(encoder.parameters()).device
     dtype = next((own.dtype for own in encoder.parameters() if own.is_floating_point()), torch.float32)
-    makers = {IDS: _ids, "pixel_values": _pixels, "input_values": _waveform, "input_features": _audio_features}
+    makers = {
+        IDS: _ids,
+        DECODER_IDS: _decoder_ids,
+        "pixel_values": _pixels,
+        "input_values": _waveform,
+        "input_features": _audio_features,
+    }
     named = signature(encoder.forward).parameters
     made: Inputs = {}
     for name, make in makers.items():
         if name in named and (values := make(encoder.config)) is not None:
             made[name] = values.to(device, dtype if values.is_floating_point() else None)
     main = encoder.main_input_name
-    first = {name: values for name, values in made.items() if name == main}
+    first = {name: values for name, values in made.items() if name in (main, DECODER_IDS)}
     if first:
         yield _with_and_without_padding(first, takes_mask=MASK in named)
     if made.keys() - first.keys():
@@ -69,13 +72,11 @@ def _with_and_without_padding(inputs: Inputs, *, takes_mask: bool) -> list[Input
     full = torch.ones_like(inputs[IDS])
     padded = full.clone()
     padded[-1, -1] = 0
-    ids = inputs[IDS].clone()
-    ids[0, COMPARED - 1] = ids[1, -1]
-    return [inputs | {MASK: full}, inputs | {IDS: ids, MASK: padded}]
+    return [inputs | {MASK: full}, inputs | {MASK: padded}]
 
 
 def _ids(config: Any) -> Tensor | None:
-    """Return rows of ids that differ in their last token, `[2, 6]`."""
+    """Return rows of ids, `[2, 6]`."""
     text = config.get_text_config()
     vocabulary = getattr(text, "vocab_size", None)
     if not isinstance(vocabulary, int):
@@ -85,11 +86,15 @@ def _ids(config: Any) -> Tensor | None:
         token = getattr(text, f"{name}_token_id", None)
         special.update(token if isinstance(token, list) else [token])
     usual = [token for token in range(max(0, vocabulary - 2 - len(special)), vocabulary) if token not in special]
-    if len(usual) < 2:
+    if not usual:
         return None
-    ids = torch.full((PROBED_ROWS, PROBED_TOKENS), usual[-1])
-    ids[1, -1] = usual[-2]
-    return ids
+    return torch.tensor(usual)[torch.arange(PROBED_ROWS * PROBED_TOKENS) % len(usual)].view(PROBED_ROWS, PROBED_TOKENS)
+
+
+def _decoder_ids(config: Any) -> Tensor | None:
+    """Return rows of ids for a decoder: another number of them than for its encoder tells the two apart."""
+    ids = _ids(config)
+    return None if ids is None else ids[:, :-1]
 
 
 def _pixels(config: Any) -> Tensor | None:

@@ -1,5 +1,6 @@
 """Where models keep the projections of queries and keys."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -14,11 +15,24 @@ from alignattn.utils.errors import AlignAttnError
 
 FUSED = "fused"
 
-MASK_ARGUMENT = "attention_mask"
+MASK_ARGUMENTS = ("attention_mask", "mask")
 """The argument of transformers' attention modules that says which tokens may attend to which."""
 
 HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
-"""Attributes of an attention module, or of its config, that hold its number of heads."""
+"""Attributes of an attention module, or of its config, that hold its number of heads of queries."""
+
+KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads")
+"""Likewise of its heads of keys and values, where several heads of queries share one (grouped-query attention)."""
+
+CROSS_ATTENTION = re.compile(r"cross_?att|encoder_attn|EncDec", re.IGNORECASE)
+"""Parts of the path of an attention module whose keys are of other tokens than its queries."""
+
+NORMS = (
+    {"query": "q_norm", "key": "k_norm"},
+    {"query": "q_layernorm", "key": "k_layernorm"},
+    {"query": "query_layernorm", "key": "key_layernorm"},
+)
+"""Attributes of an attention module that normalise the outputs of its projections, by role."""
 
 DIRECT_TOLERANCE = 0.02
 """Largest relative distance of queries from a multiple of their projection's output: half precision rounds."""
@@ -30,11 +44,14 @@ class ProjectionNames:
 
     Attributes:
         roles: attribute of the projection by role: `query` and `key`, or `fused`.
-        parts: for `fused`, how many equal parts its output has; queries are the first, keys the second.
+        has_values: for `fused`, whether its output holds queries, keys and values; otherwise the module itself makes
+            queries and keys of it.
+        is_grouped: for `fused`, whether the output holds them for each head of keys in turn, [its queries, key, value].
     """
 
     roles: dict[str, str]
-    parts: int = 1
+    has_values: bool = True
+    is_grouped: bool = False
 
     def of(self, module: nn.Module) -> dict[str, nn.Module] | None:
         """Return the projections of `module` by role, or None if it is not attention of this family."""
@@ -47,7 +64,13 @@ PROJECTIONS = (
     ProjectionNames({"query": "query", "key": "key"}),
     ProjectionNames({"query": "q_lin", "key": "k_lin"}),
     ProjectionNames({"query": "q_proj", "key": "k_proj"}),
-    ProjectionNames({FUSED: "Wqkv"}, parts=3),
+    ProjectionNames({"query": "q", "key": "k"}),
+    ProjectionNames({"query": "linear_q", "key": "linear_k"}),
+    ProjectionNames({"query": "Wq", "key": "Wk"}),
+    ProjectionNames({FUSED: "Wqkv"}),
+    ProjectionNames({FUSED: "qkv"}),
+    ProjectionNames({FUSED: "qkv_proj"}),
+    ProjectionNames({FUSED: "query_key_value"}, is_grouped=True),
 )
 
 
@@ -61,7 +84,7 @@ def names_of(module: nn.Module) -> list[ProjectionNames]:
 DECLARED = ProjectionNames({"query": "query_projection", "key": "key_projection"})
 """The names of `alignattn.attention.attend.AttentionLayer`."""
 
-DECLARED_SHARED = ProjectionNames({FUSED: "shared_projection"})
+DECLARED_SHARED = ProjectionNames({FUSED: "shared_projection"}, has_values=False)
 """Those of `alignattn.attention.attend.SharedAttentionLayer`, whose parts the module itself makes."""
 
 
@@ -78,23 +101,50 @@ DECLARATIONS: Sequence[tuple[Any, ProjectionNames]] = (
 
 
 @dataclass(frozen=True)
+class Heads:
+    """The heads of an attention module, and where its projections hold them.
+
+    Attributes:
+        names: of its projections.
+        count: heads H of queries.
+        key_count: heads G of keys, each shared by H / G heads of queries.
+        size: size d of a head's query and key.
+    """
+
+    names: ProjectionNames
+    count: int
+    key_count: int
+    size: int
+
+    def split(self, fused: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries `[..., H * d]` and keys `[..., G * d]` of a fused projection's output."""
+        queries, keys = self.count * self.size, self.key_count * self.size
+        if not self.names.is_grouped:
+            return fused[..., :queries], fused[..., queries : queries + keys]
+        grouped = fused.unflatten(-1, (self.key_count, -1, self.size))
+        return grouped[..., :-2, :].flatten(-3), grouped[..., -2, :].flatten(-2)
+
+    def shared(self, keys: Tensor) -> Tensor:
+        """Return keys `[..., G * d]` as one for each head of queries, `[..., H * d]`."""
+        if self.key_count == self.count:
+            return keys
+        grouped = keys.unflatten(-1, (self.key_count, 1, self.size))
+        return grouped.expand(*grouped.shape[:-2], self.count // self.key_count, self.size).flatten(-3)
+
+
+@dataclass(frozen=True)
 class AttentionModule:
-    """A self-attention module of a model, and its projections."""
+    """A self-attention module of a model, its projections, and the norms of their outputs, by role."""
 
     module: nn.Module
-    names: ProjectionNames
     projections: dict[str, nn.Module]
-    num_heads: int
-
-    @property
-    def head_dim(self) -> int:
-        """Size d of a head's query and key."""
-        return features_of(next(iter(self.projections.values()))) // self.names.parts // self.num_heads
+    norms: dict[str, nn.Module]
+    heads: Heads
 
     @property
     def has_one_query(self) -> bool:
         """Whether it attends by one query, as pooling does and a decoder that attends step by step."""
-        return self.names is DECLARED_POOLED or bool(getattr(self.module, "has_one_query", False))
+        return self.heads.names is DECLARED_POOLED or bool(getattr(self.module, "has_one_query", False))
 
 
 def features_of(projection: nn.Module) -> int:
@@ -135,23 +185,41 @@ def check_direct(name: str, role: str, given: Tensor, received: Tensor) -> None:
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
-    """Return the attention modules of a model in the order of its layers.
+    """Return the self-attention modules of a model in the order of its layers.
 
     Args:
         model: any model; one that neither `PROJECTIONS` nor `FAMILIES` knows has none.
     """
     return [
-        AttentionModule(module, names, names.of(module) or {}, num_heads)
-        for module in model.modules()
-        for names in names_of(module)
-        if (num_heads := _heads_of(module, model)) is not None
+        _attention_module(module, names, count, _count_of(module, model, KEY_HEAD_COUNTS))
+        for path, module in model.named_modules()
+        if not CROSS_ATTENTION.search(path)
+        for names in names_of(module)[:1]
+        if (count := _count_of(module, model, HEAD_COUNTS)) is not None
     ]
 
 
-def _heads_of(module: nn.Module, model: nn.Module) -> int | None:
+def _attention_module(
+    module: nn.Module, names: ProjectionNames, count: int, key_count: int | None = None
+) -> AttentionModule:
+    projections = names.of(module) or {}
+    features = {role: features_of(projection) for role, projection in projections.items()}
+    if FUSED in features and not names.has_values:
+        size, key_count = features[FUSED] // count, count
+    elif FUSED in features:
+        key_count = key_count or count
+        size = features[FUSED] // (count + 2 * key_count)
+    else:
+        size = features.get("query", features["key"]) // count
+        key_count = features["key"] // size if size else count
+    norms = next((found for named in NORMS if (found := ProjectionNames(named).of(module))), {})
+    return AttentionModule(module, projections, norms, Heads(names, count, key_count, size))
+
+
+def _count_of(module: nn.Module, model: nn.Module, names: Sequence[str]) -> int | None:
     """Return the number of heads that an attention module says it has, or else its config or that of its model."""
     for source in (module, getattr(module, "config", None), getattr(model, "config", None)):
-        for name in HEAD_COUNTS:
+        for name in names:
             count = getattr(source, name, None)
             if isinstance(count, int):
                 return count
@@ -161,13 +229,13 @@ def _heads_of(module: nn.Module, model: nn.Module) -> int | None:
 def position_of_mask(module: nn.Module) -> int | None:
     """Return the place of the mask among the positional arguments of an attention module, or None if it takes none."""
     names = list(signature(module.forward).parameters)
-    return names.index(MASK_ARGUMENT) if MASK_ARGUMENT in names else None
+    return next((names.index(name) for name in MASK_ARGUMENTS if name in names), None)
 
 
 def declared_layers(model: nn.Module) -> list[AttentionModule]:
     """Return the modules of a model that are `AttentionLayer`s, in its order."""
     return [
-        AttentionModule(module, names, names.of(module) or {}, cast(Any, module).num_heads)
+        _attention_module(module, names, cast(Any, module).num_heads)
         for module in model.modules()
         if (names := _declared_names(module)) is not None
     ]

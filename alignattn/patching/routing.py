@@ -34,7 +34,8 @@ AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 """An attention function of transformers: `[B, n, H, d]`, and the weights if it gives them."""
 
 EAGER = "eager"
-IMPLEMENTATIONS = {"sdpa": "alignattn_sdpa", EAGER: "alignattn_eager"}
+SDPA = "sdpa"
+IMPLEMENTATIONS = {SDPA: "alignattn_sdpa", EAGER: "alignattn_eager"}
 """The attention implementations that slots can stand on, and the name of ours for each.
 
 A name with "flash" in it would be taken for flash attention. Each needs a mask function of its name: without one the
@@ -90,7 +91,7 @@ def own_functions(module: nn.Module) -> dict[str, AttentionFunction]:
         if interface is None:
             continue
         eager = getattr(home, _name_of_eager(type(module)), None)  # type: ignore[arg-type]  # a class has a hash
-        functions = {"sdpa": interface["sdpa"]}
+        functions = {SDPA: interface[SDPA]}
         return functions if eager is None else functions | {EAGER: eager}
     return {}
 
@@ -281,6 +282,8 @@ def attention_function(
             f"{type(module).__name__} has the attention implementation {IMPLEMENTATIONS[base]!r} of a patched model, "
             "and no slots: it is built from the config of one"
         )
+    # transformers leaves the mask out, and SDPA makes it.
+    is_causal = attention_mask is None and base == SDPA and query.shape[2] > 1 and _is_causal(module, kwargs)
     packing = None
     if (bounds := kwargs.get("cu_seq_lens_q")) is not None:
         if len(query) != 1:
@@ -290,6 +293,8 @@ def attention_function(
         packing = packing_of(bounds, kwargs.get("cu_seq_lens_k"), query.shape[2])
         query, key, value = (packing.padded(heads.transpose(1, 2)).transpose(1, 2) for heads in (query, key, value))
         attention_mask = packing.pairs(attention_mask)
+        if is_causal:
+            attention_mask = attention_mask.tril()
 
     def plain(wants_weights: bool) -> tuple[Tensor, Tensor | None]:
         """Attend as the model itself does, by its eager function where the weights are wanted."""
@@ -305,7 +310,10 @@ def attention_function(
         attended, weights = plain(False)
     else:
         _check_call(module, slots, query, key, kwargs)
-        pairs, bias = _pairs_and_bias(attention_mask, kwargs.get("position_bias"), query)
+        pairs, bias = _pairs_and_bias(attention_mask, kwargs.get("position_bias"), query, key)
+        if pairs is None and is_causal:
+            pairs = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+            pairs = pairs.expand(len(query), 1, *pairs.shape)
         attended, weights = slots(
             query,
             key,
@@ -318,13 +326,22 @@ def attention_function(
             dropout=dropout,
             wants_weights=bool(output_attentions) or base == EAGER,
             packing=packing,
+            position_ids=kwargs.get("position_ids"),
         )
     attended = attended.transpose(1, 2).contiguous()
     return (attended if packing is None else packing.packed(attended)), weights
 
 
-def _pairs_and_bias(mask: Tensor | None, bias: Tensor | None, query: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return which query may attend to which key, `[B, 1, n, n]` bool, and what the model adds to its scores.
+def _is_causal(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether SDPA masks later keys where it is given no mask, as transformers does."""
+    asked = kwargs.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if asked is None else asked)
+
+
+def _pairs_and_bias(
+    mask: Tensor | None, bias: Tensor | None, query: Tensor, key: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return which query may attend to which key, `[B, 1, n, m]` bool, and what the model adds to its scores.
 
     A float mask of the user's own may hold any numbers: where it masks, the slots mask, and elsewhere they add it.
     """
@@ -334,7 +351,7 @@ def _pairs_and_bias(mask: Tensor | None, bias: Tensor | None, query: Tensor) -> 
     if mask.is_floating_point():
         added = mask.to(query.dtype)
         bias = added if bias is None else bias + added
-    sizes = len(query), 1, query.shape[2], query.shape[2]
+    sizes = len(query), 1, query.shape[2], key.shape[2]
     if pairs.dim() != len(sizes) or any(size not in (1, full) for size, full in zip(pairs.shape, sizes, strict=True)):
         raise AlignAttnError(
             f"slots read a mask of pairs of tokens, {list(sizes)}, and this one is {list(mask.shape)}: choose an "
@@ -345,12 +362,9 @@ def _pairs_and_bias(mask: Tensor | None, bias: Tensor | None, query: Tensor) -> 
 
 def _check_call(module: nn.Module, slots: Any, query: Tensor, key: Tensor, kwargs: Mapping[str, Any]) -> None:
     name = type(module).__name__
-    if kwargs.get("is_causal"):
-        raise AlignAttnError(f"{name} attends causally: slots are for bidirectional encoders")
-    if query.shape != key.shape:
+    if query.shape[1] % key.shape[1] or query.shape[-1] != key.shape[-1]:
         raise AlignAttnError(
-            f"{name} has queries {list(query.shape)} and keys {list(key.shape)}: slots are for self-attention with as "
-            "many heads of keys as of queries"
+            f"{name} has queries {list(query.shape)} and keys {list(key.shape)}, whose heads do not fit each other"
         )
     unserved = [keyword for keyword in slots.unserved if kwargs.get(keyword) is not None]
     if unserved:
@@ -360,7 +374,7 @@ def _check_call(module: nn.Module, slots: Any, query: Tensor, key: Tensor, kwarg
         )
 
 
-_MASKS: Mapping[str, Callable[..., Any]] = {"sdpa": sdpa_mask, EAGER: eager_mask}
+_MASKS: Mapping[str, Callable[..., Any]] = {SDPA: sdpa_mask, EAGER: eager_mask}
 
 for _base, _ours in IMPLEMENTATIONS.items():
     AttentionInterface.register(_ours, functools.partial(attention_function, base=_base))

@@ -21,7 +21,7 @@ from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
 from alignattn.patching.collector import Collector, RecordedCall, mean_alignment
 from alignattn.patching.masks import AttentionMask, is_causal, real_tokens
-from alignattn.patching.projections import FUSED, MASK_ARGUMENT, AttentionModule, check_direct, position_of_mask
+from alignattn.patching.projections import FUSED, MASK_ARGUMENTS, AttentionModule, check_direct, position_of_mask
 from alignattn.patching.recording import LayerRecord
 from alignattn.patching.routing import check_implementation, unserved_keywords
 from alignattn.patching.taps import ProjectionTap
@@ -78,7 +78,7 @@ class Patch(nn.Module):
         self.paths: dict[str, list[str]] = {}
         self.hooks: list[RemovableHandle] = []
         for path, layer in layers.items():
-            self.paths.setdefault(str(layer.head_dim), []).append(path)
+            self.paths.setdefault(str(layer.heads.size), []).append(path)
         if config.alignment is None:
             return
         alignment_class = ALIGNMENTS.load(config.alignment)
@@ -115,7 +115,12 @@ class Patch(nn.Module):
 
 
 def _same_heads(layers: Sequence[AttentionModule]) -> int:
-    counts = {layer.num_heads for layer in layers}
+    if any(layer.heads.key_count != layer.heads.count for layer in layers):
+        raise AlignAttnError(
+            "gradient_scope 'basis' needs as many heads of keys as of queries, and this model shares its keys (grouped-"
+            "query attention): choose 'projections'"
+        )
+    counts = {layer.heads.count for layer in layers}
     if len(counts) > 1:
         raise AlignAttnError(
             f"gradient_scope 'basis' is for layers with as many heads each, and here are some of "
@@ -137,8 +142,8 @@ class LayerSlots(AttentionVariant):
         keeps_score = getattr(layer.module, "own_score", None) is not None
         super().__init__(
             state.config,
-            layer.head_dim,
-            layer.num_heads,
+            layer.heads.size,
+            layer.heads.count,
             keeps_score=keeps_score,
             has_one_query=layer.has_one_query,
         )
@@ -147,16 +152,14 @@ class LayerSlots(AttentionVariant):
         self.changes_function = state.config.changes_function
         self.aligns = state.config.alignment is not None
         self.is_observed = state.is_observed
-        self.head_dim = layer.head_dim
-        self.num_heads = layer.num_heads
-        self.names = layer.names
+        self.heads = layer.heads
         self.queries_and_keys = getattr(layer.module, "queries_and_keys", None)
         self.mask_position = position_of_mask(layer.module)
         self.unserved = unserved_keywords(layer.module) if state.is_observed else frozenset()
         self.layer = index
         self.gradient_scope = state.config.gradient_scope
         self.is_direct = state.config.gradient_scope != BASIS
-        self.roles = {name: role for role, name in layer.names.roles.items()} if self.aligns else {}
+        self.roles = {name: role for role, name in layer.heads.names.roles.items()} if self.aligns else {}
 
     def tap_of(self, role: str) -> ProjectionTap:
         """Return what the hooks of the projection in this role know."""
@@ -174,13 +177,14 @@ class LayerSlots(AttentionVariant):
         wants_weights: bool = False,
         own_score: Score | None = None,
         packing: Packing | None = None,
+        position_ids: Tensor | None = None,
         **scoring: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend by the slots, and record the call if a recording is under way; as `AttentionVariant.attend` does.
 
         Args:
             query: `[B, H, n, d]`.
-            key: `[B, H, n, d]`; of other tokens `[B, H, m, d]`.
+            key: `[B, G, n, d]` of G heads of keys, each shared by H / G of queries; of other tokens `[B, G, m, d]`.
             value: as the keys.
             mask: `[B, 1, n, n]` bool; or the edges of a graph, or a `CrossMask`, where keys are of other tokens.
             plain: attends as the model does without slots; None where the slots always attend.
@@ -188,6 +192,7 @@ class LayerSlots(AttentionVariant):
             wants_weights: whether the caller wants the weights.
             own_score: the score of the layer, if it has one.
             packing: of the row that the projections read, where queries, keys and values are a batch made of it.
+            position_ids: of the tokens, as in `RecordedCall`.
             **scoring: `bias`, `softcap` and `scale` of the scores.
 
         Returns:
@@ -197,11 +202,21 @@ class LayerSlots(AttentionVariant):
         wants_weights = wants_weights or recording is not None
         attended, weights = None, None
         if self.changes_function:
+            repeats = query.shape[1] // key.shape[1]
+            sides = (side if repeats == 1 else side.repeat_interleave(repeats, dim=1) for side in (key, value))
+            shared_key, shared_value = sides
             attended, weights = self.attend(
-                query, key, value, mask, dropout=dropout, wants_weights=wants_weights, own_score=own_score, **scoring
+                query,
+                shared_key,
+                shared_value,
+                mask,
+                dropout=dropout,
+                wants_weights=wants_weights,
+                own_score=own_score,
+                **scoring,
             )
             if is_proven and plain is not None:
-                self._check_formula(query, key, value, mask, plain, **scoring)
+                self._check_formula(query, shared_key, shared_value, mask, plain, **scoring)
         if attended is None or is_proven:
             if plain is not None:
                 attended, weights = plain(wants_weights)
@@ -212,7 +227,7 @@ class LayerSlots(AttentionVariant):
                 attended, weights = attention_with_weights(
                     query, key, value, added, scale=scoring.get("scale"), dropout=dropout
                 )
-        call = self._recorded(query, key, mask, packing)
+        call = self._recorded(query, key, mask, packing, position_ids)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
             real = real_tokens(mask, lengths=(query.shape[2], key.shape[2]))
@@ -222,14 +237,11 @@ class LayerSlots(AttentionVariant):
     def _check_formula(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, plain: Plain, **scoring: Any
     ) -> None:
-        """Refuse a module that attends causally, or whose own attention is more than what plain slots compute."""
+        """Refuse slots that do not fit causal attention, or a module whose attention is more than plain slots compute."""
         name, slots = type(self.collector.owner).__name__, self.config.describe_slots()
         if isinstance(mask, Tensor) and is_causal(mask):
-            raise AlignAttnError(
-                f"the attention of {name} receives a causal mask, by which no token attends to a later one: {slots} is "
-                "for bidirectional encoders"
-            )
-        sizes = self.head_dim, self.num_heads
+            check_causal(self.config, name)
+        sizes = self.heads.size, self.heads.count
         expected = plain(False)[0]
         computed = attend_by(ScaledDot(*sizes), Softmax(*sizes), query, key, value, mask, **scoring)[0]
         # A later check names values that are not finite.
@@ -262,22 +274,30 @@ class LayerSlots(AttentionVariant):
             if self.aligns and self.training and not torch.is_grad_enabled():
                 self.collector.add(None)
             return
-        mask = kwargs.get(MASK_ARGUMENT)
+        mask = next((kwargs[name] for name in MASK_ARGUMENTS if name in kwargs), None)
         if mask is None and self.mask_position is not None and self.mask_position < len(args):
             mask = args[self.mask_position]
         bounds = kwargs.get("cu_seq_lens_q")
         packing = None
         if bounds is not None:
             packing = packing_of(bounds, kwargs.get("cu_seq_lens_k"), next(iter(projected.values())).shape[1])
-        self._record(mask, packing)
+        self._record(mask, packing, kwargs.get("position_ids"))
 
-    def _recorded(self, query: Tensor, key: Tensor, mask: Mask | None, packing: Packing | None) -> RecordedCall | None:
+    def _recorded(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: Mask | None,
+        packing: Packing | None,
+        position_ids: Tensor | None,
+    ) -> RecordedCall | None:
         """Return the call for the alignment, if it wants one."""
         if not self.aligns:
             return None
         if not self.training and self.collector.proof is None:
-            return None if self.collector.recording is None else self._projected_call(mask, packing)
-        call = self._record(mask, packing)
+            is_recorded = self.collector.recording is not None
+            return self._projected_call(mask, packing, position_ids) if is_recorded else None
+        call = self._record(mask, packing, position_ids)
         if call is not None and not self.is_direct:
             # At the first call: a basis of the projections must be one of what such attention computes.
             name = f"a layer of {type(self.collector.owner).__name__}"
@@ -286,18 +306,23 @@ class LayerSlots(AttentionVariant):
             self.is_direct = True
         return call
 
-    def _record(self, mask: AttentionMask | None, packing: Packing | None) -> RecordedCall | None:
+    def _record(
+        self, mask: AttentionMask | None, packing: Packing | None, position_ids: Tensor | None
+    ) -> RecordedCall | None:
         """Record a call of a training forward for the loss of the step; None if gradients were off."""
-        call = self._projected_call(mask, packing) if self.collector.is_tapped(self.training) else None
+        is_tapped = self.collector.is_tapped(self.training)
+        call = self._projected_call(mask, packing, position_ids) if is_tapped else None
         self.collector.add(call)
         return call
 
-    def _projected_call(self, mask: AttentionMask | None, packing: Packing | None) -> RecordedCall:
+    def _projected_call(
+        self, mask: AttentionMask | None, packing: Packing | None, position_ids: Tensor | None
+    ) -> RecordedCall:
         projected = self.collector.take_projected()
         if FUSED in projected and self.queries_and_keys is not None:
             query, key = self.queries_and_keys(projected[FUSED])
         elif FUSED in projected:
-            query, key = projected[FUSED].chunk(self.names.parts, dim=-1)[:2]
+            query, key = self.heads.split(projected[FUSED])
         elif len(projected) == 2:
             query, key = projected["query"], projected["key"]
         else:
@@ -310,14 +335,33 @@ class LayerSlots(AttentionVariant):
             return RecordedCall(query[None], key[None], None, self)
         if packing is not None:
             query, key = packing.padded(query), packing.padded(key)
-            mask = packing.is_real
+            mask, position_ids = packing.is_real, None
+        elif position_ids is not None and position_ids.shape[1:] != query.shape[1:-1]:
+            # Some models of images and text count positions in rows and columns.
+            position_ids = None
         query, key = _as_batch(query), _as_batch(key)
         if len(query) != len(key):
             raise AlignAttnError(
                 f"an attention module of {type(self.collector.owner).__name__} projects {len(query)} rows of queries "
                 f"and {len(key)} of keys, which an alignment cannot pair"
             )
-        return RecordedCall(query, key, mask, self)
+        return RecordedCall(query, key, mask, self, position_ids)
+
+
+def check_causal(config: AttentionConfig, name: str) -> None:
+    """Refuse choices that do not fit a model, by its name, whose tokens attend to earlier ones alone."""
+    for slot, choice in config.choices.items():
+        chosen = f"{slot} {getattr(config, slot)!r}"
+        if choice.reads_all_queries:
+            raise AlignAttnError(
+                f"{name} attends causally, and {chosen} reads all queries, so a token would see later ones: choose "
+                "another, or an alignment alone"
+            )
+        if choice.counts_positions:
+            raise AlignAttnError(
+                f"{name} attends causally, and {chosen} counts positions, which it would count anew at each step with "
+                "a cache of keys: choose another"
+            )
 
 
 def _as_batch(projected: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ def rows_of(model: nn.Module) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
     for path, slots in model.named_modules():
         if isinstance(slots, LayerSlots) and ADAPTERS_COPIES not in path.split("."):
-            rows.setdefault(str(slots.head_dim), []).append(slots.layer)
+            rows.setdefault(str(slots.heads.size), []).append(slots.layer)
     return rows
 
 

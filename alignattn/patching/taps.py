@@ -148,6 +148,21 @@ class OutputTap:
         return collector.keep(self.tap.role, aligned, output, keeps_first=self.tap.keeps_first)
 
 
+class NormTap:
+    """A hook of a module that normalises the output of a projection before the attention rotates it."""
+
+    def __init__(self, tap: ProjectionTap) -> None:
+        self.tap = tap
+
+    def after(self, module: nn.Module, args: tuple[Tensor, ...], _output: Tensor) -> None:
+        """Normalise what the projection handed to the alignment loss: each head, or all heads as one."""
+        collector = self.tap.collector
+        if collector.is_tapped(module.training) and self.tap.role in collector.projected:
+            projected = collector.projected[self.tap.role]
+            normed = module.forward(projected.unflatten(-1, (-1, args[0].shape[-1]))).flatten(-2)
+            collector.replace(self.tap.role, normed)
+
+
 def _may_draw(module: nn.Module) -> bool:
     """Tell whether a forward of a module may draw random numbers: of what is not known to draw none, it may."""
     return any(not _is_quiet(part) for part in module.modules())
@@ -194,6 +209,11 @@ def add_tap(projection: nn.Module, tap: ProjectionTap) -> None:
         hooks = OutputTap(tap)
         after = projection.register_forward_hook(hooks.after, with_kwargs=True)
     object.__setattr__(projection, TAP, (projection.register_forward_pre_hook(hooks.before), after))
+
+
+def add_norm_tap(norm: nn.Module, tap: ProjectionTap) -> None:
+    """Tap the norm of a projection's output by a hook."""
+    object.__setattr__(norm, TAP, (norm.register_forward_hook(NormTap(tap).after),))
 
 
 def remove_tap(module: nn.Module) -> None:

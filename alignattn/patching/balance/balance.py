@@ -288,10 +288,10 @@ def _notes(form: str, heads: Sequence[BalancedHeads], bases: Sequence[Basis], mo
         notes.append("a control: A is random, with the eigenvalues of the one that balances: covariances stay unequal")
     if form == "uncentred":
         notes.append("without a bias of the keys: uncentred second moments are equal, not means and covariances")
-    few = [part for part, (query, _) in zip(heads, moments, strict=True) if query.count < part.slots.head_dim]
+    few = [part for part, (query, _) in zip(heads, moments, strict=True) if query.count < part.slots.heads.size]
     if few and form != "centre":
         notes.append(
-            f"fewer real tokens ({int(moments[0][0].count)}) than the size of a head ({few[0].slots.head_dim}): their "
+            f"fewer real tokens ({int(moments[0][0].count)}) than the size of a head ({few[0].slots.heads.size}): their "
             "covariances are singular, and shrunk towards a multiple of the identity"
         )
     elif any((basis.shrinkage > 0).any() for basis in bases):

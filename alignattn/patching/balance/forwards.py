@@ -62,7 +62,7 @@ def moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterab
     Raises:
         AlignAttnError: if a module attends otherwise than with what its projections give.
     """
-    moments = [(Moments.none(part.slots.num_heads, part.slots.head_dim),) * 2 for part in heads]
+    moments = [(Moments.none(part.slots.heads.count, part.slots.heads.size),) * 2 for part in heads]
 
     def add(index: int, query: Tensor, key: Tensor) -> None:
         known = moments[index]
@@ -184,8 +184,7 @@ def _checking_projections(heads: Sequence[BalancedHeads]) -> Iterator[None]:
 
         def check(_: nn.Module, args: Any, part: Any = part, projected: dict[str, Tensor] = projected) -> None:
             if FUSED in projected:
-                fused = projected.pop(FUSED).chunk(part.slots.names.parts, dim=-1)
-                projected |= {"query": fused[0], "key": fused[1]}
+                projected["query"], projected["key"] = part.slots.heads.split(projected.pop(FUSED))
             for role, received in (("query", args[0]), ("key", args[1])):
                 check_direct(part.path, role, projected.get(role, received.new_zeros(0)), received)
 
