@@ -39,11 +39,13 @@ class ForwardPass:
     Attributes:
         reached: the node of its graph that a backward pass went through last; None before.
         has_graph: whether there are such nodes; all projections may be frozen.
+        is_trained: whether a gradient of an alignment moves anything; of a reference model's forward it does not.
     """
 
     def __init__(self) -> None:
         self.reached: Any = None
         self.has_graph = False
+        self.is_trained = False
 
     def watch(self, node: Any) -> None:
         """Note when a backward pass goes through a node of a custom function."""
@@ -303,6 +305,7 @@ class Collector:
                 self._set("witness", None)
             else:
                 call.forward_pass = self._forward_pass
+                self._forward_pass.is_trained |= call.query.requires_grad or call.key.requires_grad
             call.previous = self.newest
             self._set("newest", call)
         elif id(call.slots) not in self._taken | {id(other.slots) for other in self.calls()}:
@@ -328,8 +331,13 @@ class Collector:
         return calls[::-1]
 
     def take(self) -> list[RecordedCall]:
-        """Return the calls recorded since the last time, the oldest first, and forget them."""
+        """Return the calls recorded since the last time, the oldest first, and forget them.
+
+        Those of forwards that train nothing, such as a reference model's (`disable_adapter()`), are left out beside
+        others.
+        """
         calls = self.calls()
+        calls = [call for call in calls if call.forward_pass is None or call.forward_pass.is_trained] or calls
         self._taken = {id(call.slots) for call in calls}
         self.saw_no_gradient = False
         self.newest = _end_of_list()

@@ -225,6 +225,13 @@ def with_an_encoder_of_transformers(model):
 
 
 class TestRefusals:
+    def test_values_that_read_all_queries_do_not_fit_a_causal_layer(self):
+        model = Wrapped()
+        with_a_causal_layer(model)
+        with pytest.raises(AlignAttnError, match="Wrapped attends causally"):
+            alignattn.attach(model, "qvi")
+        assert alignattn.is_patched(alignattn.attach(model, "aa-ct+entmax15"))
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
@@ -239,7 +246,6 @@ class TestRefusals:
             ),
             (with_fewer_keys, r"attention \(OwnAttention\) projects to \[24, 8\] features, which are no 3 heads"),
             (with_an_adapter, r"attention \(OwnAttention\) projects to \[24, 0\] features"),
-            (with_a_causal_layer, "Wrapped attends causally"),
             (with_slots, "this Wrapped is patched already"),
             (with_slots_in_a_part, "this OwnEncoder is patched already"),
             (with_an_encoder_of_transformers, r"bert.*self \(BertSelfAttention\) is attention that slots cannot reach"),

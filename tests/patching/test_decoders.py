@@ -1,0 +1,219 @@
+"""Causal language models: an alignment observes them, and other slots are right with a cache of keys, or refused."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from decoders import MODELS, batch, decoder
+from torch import nn
+
+import alignattn
+from alignattn.attention.alignment.ct import CTAlignment
+from alignattn.attention.choices import ALIGNMENTS
+from alignattn.patching import patch_of
+from alignattn.utils.errors import AlignAttnError
+
+ROW_BY_ROW = ("sparsemax", "entmax15", "entmax", "fusedmax", "csoftmax", "hard", "dot", "bilinear", "additive")
+"""Slots in which a token reads no later one."""
+
+OPTIONS = {"csoftmax": {"normalizer_options": {"bound": 0.6}}, "entmax": {"normalizer_options": {"alpha": 1.3}}}
+
+
+def unrotated_heads(model, inputs):
+    """Return the queries and keys that the only layer attends with where all positions are 0, so nothing is rotated."""
+    seen = []
+
+    def attend(module, query, key, value, mask, **kwargs):
+        seen.append((query, key))
+        return torch.zeros_like(query).transpose(1, 2), None
+
+    transformers.AttentionInterface.register("seen", attend)
+    transformers.AttentionMaskInterface.register("seen", transformers.masking_utils.sdpa_mask)
+    twin = copy.deepcopy(model)
+    twin.set_attn_implementation("seen")
+    with torch.no_grad():
+        twin(**inputs, position_ids=torch.zeros_like(inputs["input_ids"]))
+    return seen[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_distance_is_that_of_heads_before_the_rotation_with_the_keys_of_their_group(name):
+    model, inputs = decoder(name, num_hidden_layers=1), batch()
+    query, key = unrotated_heads(model, inputs)
+    alignattn.patch(model, "aa-moments").train()
+    model(**inputs)
+    found = alignattn.alignment_loss(model) / 0.01
+    shared = key[:, [head * key.shape[1] // query.shape[1] for head in range(query.shape[1])]]
+    expected = ALIGNMENTS.load("moments")(query.shape[-1])(query, shared, inputs["attention_mask"].bool())
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", MODELS)
+def test_an_alignment_leaves_evaluation_and_generation_as_they_are(name, implementation):
+    model, inputs = decoder(name), batch()
+    if name != "gemma2":
+        # Its soft-capping has no SDPA.
+        model.set_attn_implementation(implementation)
+    left = {side: values.flip(1) for side, values in inputs.items()}
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        tokens = model.generate(**left, max_new_tokens=5, do_sample=False)
+        alignattn.patch(model, "aa-ct")
+        assert torch.equal(model(**inputs).logits, expected)
+        assert torch.equal(model.generate(**left, max_new_tokens=5, do_sample=False), tokens)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_its_gradient_reaches_projections_and_their_norms_alone(name):
+    model = alignattn.patch(decoder(name), "aa-ct").train()
+    model(**batch())
+    alignattn.alignment_loss(model).backward()
+    reached = {
+        path.split(".")[-2]
+        for path, parameter in model.named_parameters()
+        if "alignattn" not in path and parameter.grad is not None
+    }
+    fused = {"qkv_proj"}, {"query_key_value"}
+    assert reached - {"q_norm", "k_norm"} in ({"q_proj", "k_proj"}, *fused)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_each_real_token_counts_once(side):
+    model = alignattn.patch(decoder("qwen3"), "aa-ct").train()
+    inputs = batch(rows=1, tokens=6, padding=0)
+    model(**inputs)
+    expected = alignattn.alignment_loss(model)
+    width = (2, 0) if side == "left" else (0, 2)
+    padded = {name: nn.functional.pad(values, width) for name, values in inputs.items()}
+    positions = (padded["attention_mask"].cumsum(1) - 1).clamp_min(0)
+    model(**padded, position_ids=positions)
+    torch.testing.assert_close(alignattn.alignment_loss(model), expected)
+
+
+@pytest.mark.parametrize("alignment", ["aa-ct", "aa-gan", "aa-moments"])
+def test_samples_packed_in_rows_by_their_positions_are_those_of_a_padded_batch(alignment):
+    model = alignattn.patch(decoder("llama"), alignment).train()
+    lengths = (3, 5, 4, 4)
+    ids = torch.randint(4, 60, (4, 5))
+    mask = (torch.arange(5) < torch.tensor(lengths)[:, None]).long()
+    model(input_ids=ids, attention_mask=mask)
+    expected = alignattn.alignment_loss(model)
+    packed = torch.cat([row[:length] for row, length in zip(ids, lengths, strict=True)]).view(2, 8)
+    positions = torch.cat([torch.arange(length) for length in lengths]).view(2, 8)
+    model(input_ids=packed, position_ids=positions, use_cache=False)
+    torch.testing.assert_close(alignattn.alignment_loss(model), expected)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("slot", ROW_BY_ROW)
+def test_slots_with_a_cache_of_keys_give_what_they_give_without(slot, implementation):
+    model = decoder("llama")
+    model.set_attn_implementation(implementation)
+    alignattn.patch(model, slot, **OPTIONS.get(slot, {}))
+    ids = batch(padding=0)["input_ids"]
+    with torch.no_grad():
+        whole = model(ids, use_cache=False).logits
+        first = model(ids[:, :4], use_cache=True)
+        steps, cache = [first.logits], first.past_key_values
+        for place in range(4, ids.shape[1]):
+            step = model(ids[:, place : place + 1], past_key_values=cache, use_cache=True)
+            steps.append(step.logits)
+            cache = step.past_key_values
+        torch.testing.assert_close(torch.cat(steps, dim=1), whole)
+        assert not torch.allclose(model(ids.roll(1, 1)).logits[:, 0], whole[:, 0])
+        changed = ids.clone()
+        changed[:, -1] = 5 + (ids[:, -1] == 5).long()
+        assert torch.equal(model(changed, use_cache=False).logits[:, :-1].argmax(-1), whole[:, :-1].argmax(-1))
+        torch.testing.assert_close(model(changed, use_cache=False).logits[:, :-1], whole[:, :-1])
+
+
+@pytest.mark.parametrize("slot", ["qvi", "sum", "interaction", "local"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_neox"])
+def test_slots_that_would_see_later_tokens_are_refused(name, slot):
+    model = decoder(name)
+    with pytest.raises(AlignAttnError, match="attends causally"):
+        alignattn.patch(model, slot)
+    assert not hasattr(model, "alignattn")
+
+
+def test_soft_capping_applies_to_other_normalizers():
+    capped, free = (decoder("gemma2", attn_logit_softcapping=cap) for cap in (0.05, None))
+    for model in (capped, free):
+        alignattn.patch(model, "entmax15")
+    with torch.no_grad(), alignattn.collect(capped) as seen, alignattn.collect(free) as others:
+        capped(**batch(padding=0))
+        free(**batch(padding=0))
+    spread = [record.weights[:, :, -1].std() for record in (seen.layers[0], others.layers[0])]
+    assert spread[0] < spread[1]
+
+
+def test_records_hold_both_numbers_of_heads():
+    model = alignattn.patch(decoder("llama"), "aa-ct+entmax15")
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        model(**batch())
+    record = seen.layers[0]
+    assert (record.query.shape[1], record.key.shape[1], record.weights.shape[1]) == (4, 2, 4)
+
+
+def test_generation_in_training_mode_leaves_nothing():
+    model, inputs = alignattn.patch(decoder("llama"), "aa-ct").train(), batch()
+    model(**inputs)
+    expected = alignattn.alignment_loss(model)
+    model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    model(**inputs)
+    model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    assert not patch_of(model).collector.newest.previous.previous.previous
+    torch.testing.assert_close(alignattn.alignment_loss(model), expected)
+
+
+def test_a_forward_without_adapters_leaves_nothing():
+    peft = pytest.importorskip("peft")
+    model, inputs = alignattn.patch(decoder("llama"), "aa-ct"), batch()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "k_proj"]))
+    adapted.train()
+    adapted(**inputs)
+    expected = alignattn.alignment_loss(adapted)
+    other = batch(rows=3)
+    with adapted.disable_adapter():
+        adapted(**other)
+    adapted(**inputs)
+    with torch.no_grad(), adapted.disable_adapter():
+        adapted(**other)
+    with adapted.disable_adapter():
+        adapted(**other)
+    found = alignattn.alignment_loss(adapted)
+    torch.testing.assert_close(found, expected)
+    found.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in adapted.parameters() if parameter.grad is not None)
+
+
+def test_a_prefix_of_learned_keys_is_of_no_token():
+    peft = pytest.importorskip("peft")
+    model, inputs = decoder("llama"), batch()
+    plain = alignattn.patch(copy.deepcopy(model), "aa-moments", layers=(0,)).train()
+    plain(**inputs)
+    expected = alignattn.alignment_loss(plain)
+    alignattn.patch(model, "aa-moments", layers=(0,))
+    adapted = peft.get_peft_model(model, peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).train()
+    for parameter in model.parameters():
+        parameter.requires_grad_()
+    adapted(**inputs)
+    torch.testing.assert_close(alignattn.alignment_loss(adapted), expected)
+
+
+def test_a_patched_decoder_is_saved_and_loaded(tmp_path):
+    model, inputs = alignattn.patch(decoder("qwen3"), "aa-ct+entmax15").float(), batch()
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, transformers.AutoModelForCausalLM)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(**inputs).logits, expected)
+    assert isinstance(next(iter(patch_of(loaded).alignments.values())), CTAlignment)
+
+
+def test_balance_refuses_a_norm_between_projection_and_attention():
+    with pytest.raises(AlignAttnError, match="cannot be balanced"):
+        alignattn.balance(decoder("qwen3"), [batch()])
