@@ -233,7 +233,7 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
         for role, projection in layer.projections.items():
             add_tap(projection, slots.tap_of(role))
         for role, norm in layer.norms.items():
-            add_norm_tap(norm, slots.tap_of(role))
+            add_norm_tap(norm, slots.tap_of(role), layer.heads)
 
 
 def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None:

@@ -433,9 +433,7 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
     return sum_of(loss for loss, _ in parts), diagnostics
 
 
-def _packing_once(
-    position_ids: Tensor, rows: int, known: list[tuple[Tensor, Packing | None]]
-) -> Packing | None:
+def _packing_once(position_ids: Tensor, rows: int, known: list[tuple[Tensor, Packing | None]]) -> Packing | None:
     """Return the packing of rows whose positions begin anew; None if each row is one sample."""
     for other, packing in known:
         if other is position_ids:

@@ -4,7 +4,6 @@ Their projections are plain, and all that their attention sees of queries and ke
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.basis import Basis
 from alignattn.attention.scores import Dot, ScaledDot
-from alignattn.patching.projections import DECLARED_POOLED, FUSED, Heads
+from alignattn.patching.projections import DECLARED_POOLED, FUSED, Heads, norms_of
 from alignattn.patching.slots import LayerSlots, Patch
 from alignattn.utils.errors import AlignAttnError
 
@@ -34,8 +33,8 @@ class BalancedHeads:
     Attributes:
         path: of the module in its model.
         slots: of the module.
-        query: weight `[G, H / G, d, in]` and bias `[G, H / G, d]`, views of the model's own, by head of keys; a bias may
-            be None.
+        query: weight `[G, H / G, d, in]` and bias `[G, H / G, d]`, by head of keys, views of the model's own; a
+            bias may be None.
         key: weight `[G, d, in]` and bias `[G, d]`, likewise.
         modules: that project, by role.
     """
@@ -106,30 +105,27 @@ def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
         raise AlignAttnError(f"{path} pools by a learned query, which has no distribution: it cannot be balanced")
     for role, projection in modules.items():
         check_plain(f"{path}.{slots.heads.names.roles[role]}", projection)
-    parts = {
-        name: _parts(slots.heads, {role: getattr(part, name) for role, part in modules.items()})
-        for name in ("weight", "bias")
-    }
-    query, key = zip(parts["weight"], parts["bias"], strict=True)
-    return BalancedHeads(path, slots, query, key, modules)
+    if norms_of(module):
+        raise AlignAttnError(f"{path} normalises its queries and keys, which no basis passes: it cannot be balanced")
+
+    def part(role: str) -> tuple[Tensor, Tensor | None]:
+        projection = modules[FUSED if FUSED in modules else role]
+        weight, bias = projection.weight, projection.bias
+        return _part(slots.heads, role, weight), None if bias is None else _part(slots.heads, role, bias)
+
+    return BalancedHeads(path, slots, part("query"), part("key"), modules)
 
 
-def _parts(heads: Heads, values: Mapping[str, Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
-    """Return the queries' `[G, H / G, d, …]` and keys' `[G, d, …]` parts of the weights or biases of projections."""
-    by_group = (heads.key_count, -1, heads.size)
-    if FUSED not in values:
-        query, key = values["query"], values["key"]
-    elif values[FUSED] is None:
-        return None, None
-    elif heads.names.is_grouped:
-        grouped = values[FUSED].detach().unflatten(0, by_group)
-        return grouped[:, :-2], grouped[:, -2]
-    else:
-        query, key, _ = values[FUSED].split([count * heads.size for count in (heads.count, heads.key_count, heads.key_count)])
-    return (
-        None if query is None else query.detach().unflatten(0, by_group),
-        None if key is None else key.detach().unflatten(0, by_group)[:, 0],
-    )
+def _part(heads: Heads, role: str, values: Tensor) -> Tensor:
+    """Return the queries' `[G, H / G, d, …]` or the keys' `[G, d, …]` part of a projection's weight or bias, a view."""
+    by_group, values = (heads.key_count, -1, heads.size), values.detach()
+    if heads.names.is_grouped:
+        grouped = values.unflatten(0, by_group)
+        return grouped[:, :-2] if role == "query" else grouped[:, -2]
+    if FUSED in heads.names.roles:
+        count = heads.count if role == "query" else heads.key_count
+        values = values.narrow(0, 0 if role == "query" else heads.count * heads.size, count * heads.size)
+    return values.unflatten(0, by_group) if role == "query" else values.unflatten(0, by_group)[:, 0]
 
 
 def check_plain(path: str, projection: nn.Module) -> None:

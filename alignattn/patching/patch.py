@@ -166,13 +166,14 @@ def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None
     for layer in layers:
         heads = layer.heads
         sizes = {role: features_of(projection) for role, projection in layer.projections.items()}
-        wanted = {"query": heads.count * heads.size, "key": heads.key_count * heads.size}
-        wanted[FUSED] = wanted["query"] + 2 * wanted["key"]
+        query, key = heads.count * heads.size, heads.key_count * heads.size
+        wanted = {"query": (query, 2 * query), "key": (key,), FUSED: (query + 2 * key,)}
         fits = heads.key_count > 0 and heads.count % heads.key_count == 0
-        if all(sizes.values()) and not (fits and all(wanted[role] == size for role, size in sizes.items())):
+        if all(sizes.values()) and not (fits and all(size in wanted[role] for role, size in sizes.items())):
+            shown = listing([str(size) for size in sizes.values()])
             raise AlignAttnError(
-                f"{type(layer.module).__name__} of {name} projects to {listing([str(size) for size in sizes.values()])} "
-                f"features, which are not {heads.count} heads of queries and {heads.key_count} of keys of one size"
+                f"{type(layer.module).__name__} of {name} projects to {shown} features, "
+                f"which are not {heads.count} heads of queries and {heads.key_count} of keys of one size"
             )
 
 

@@ -55,11 +55,13 @@ class Probe:
     """What an unpatched model gives for small inputs.
 
     Attributes:
+        base: the model without a head, or the model where that takes no inputs that can be made (DINOv3's encoder).
         inputs: without padding, and with it where the model takes a mask.
-        outputs: of the encoder for each, `outputs[i][j]` its j-th tensor.
+        outputs: of the base for each, `outputs[i][j]` its j-th tensor.
         received: the queries and keys that each module attended with first, where it used transformers' interface.
     """
 
+    base: nn.Module
     inputs: Sequence[Inputs]
     outputs: Sequence[Sequence[Tensor]]
     received: "Mapping[nn.Module, Received]"
@@ -71,10 +73,11 @@ def probe(model: PreTrainedModel) -> Probe | None:
     Args:
         model: whose weights are in memory.
     """
-    for inputs in probe_inputs(model):
+    bases = [model.base_model] if model.base_model is model else [model.base_model, model]
+    for base, inputs in ((asked, inputs) for asked in bases for inputs in probe_inputs(asked)):
         try:
             with _receiving() as received:
-                return Probe(inputs, [_outputs_of(model.base_model, given) for given in inputs], received)
+                return Probe(base, inputs, [_outputs_of(base, given) for given in inputs], received)
         # The model takes something else, such as pixels beside text. Whatever it raises says nothing of its attention.
         except Exception:  # noqa: S112 - the next kind of input is tried
             continue
@@ -97,11 +100,11 @@ def _receiving() -> Iterator[dict[nn.Module, Received]]:
 
     with _INTERFACE:
         chosen = AttentionInterface.get_interface
-        AttentionInterface.get_interface = choose
+        AttentionInterface.get_interface = choose  # type: ignore[method-assign, assignment]
         try:
             yield received
         finally:
-            AttentionInterface.get_interface = chosen
+            AttentionInterface.get_interface = chosen  # type: ignore[method-assign]
 
 
 def can_probe(model: nn.Module) -> bool:
@@ -135,7 +138,7 @@ def prove(model: PreTrainedModel, found: Probe | None) -> None:
         calls: list[RecordedCall] = []
         # A basis is folded into projections: attention must receive what they give, which its slots see.
         with _proving(model, calls), routed(model) if state.config.gradient_scope == BASIS else nullcontext():
-            outputs = _outputs_of(model.base_model, inputs)
+            outputs = _outputs_of(found.base, inputs)
             _check_equal(model, expected, outputs)
         _check_recorded(model, inputs, calls)
         if inputs is found.inputs[0]:
@@ -326,9 +329,7 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
             )
 
 
-def _check_received(
-    model: nn.Module, received: Mapping[nn.Module, Received], calls: Sequence[RecordedCall]
-) -> None:
+def _check_received(model: nn.Module, received: Mapping[nn.Module, Received], calls: Sequence[RecordedCall]) -> None:
     """Refuse a model that attends with other queries or keys than were recorded, rotated by position or not."""
     first = {call.slots: call for call in reversed(calls)}
     for module, sides in received.items():
@@ -344,13 +345,22 @@ def _check_received(
 
 
 def _has_norms_of(recorded: Tensor, attended: Tensor) -> bool:
-    """Tell whether the heads `[B, H, n, d]` have the norms of rows `[B, n, H * d]`, but for a factor of each token."""
-    by_head = attended.transpose(1, 2)
+    """Tell whether the heads `[B, H, n, d]` have the norms of rows `[B, n, H * d]`, but for a factor of each token.
+
+    Those of a head may have a vector of its own added: then the norms of their distances from their mean are compared.
+    """
+    by_head = attended.transpose(1, 2).float()
     if by_head.flatten(2).shape != recorded.shape:
         return False
-    given, norms = recorded.view_as(by_head).float().norm(dim=-1), by_head.float().norm(dim=-1)
+    given = recorded.view_as(by_head).float()
+    centred = (side - side.mean(dim=1, keepdim=True) for side in (given, by_head))
+    return _are_norms_alike(given, by_head) or _are_norms_alike(*centred)
+
+
+def _are_norms_alike(first: Tensor, second: Tensor) -> bool:
+    norms = second.norm(dim=-1)
     # A zero vector has no direction to compare.
-    ratio = norms / given.clamp_min(torch.finfo(given.dtype).tiny)
+    ratio = norms / first.norm(dim=-1).clamp_min(torch.finfo(first.dtype).tiny)
     factor = ratio.median(dim=-1, keepdim=True).values
     return bool(((ratio - factor).abs() <= NORM_TOLERANCE * factor).all())
 

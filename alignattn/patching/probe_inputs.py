@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 IDS = "input_ids"
 DECODER_IDS = "decoder_input_ids"
@@ -26,15 +25,14 @@ DEFAULT_FRAMES = 64
 Inputs = dict[str, Tensor]
 
 
-def probe_inputs(model: PreTrainedModel) -> Iterator[Sequence[Inputs]]:
-    """Yield inputs to try on the base of a model: its main input, with a decoder's, then all inputs that it names.
+def probe_inputs(model: Any) -> Iterator[Sequence[Inputs]]:
+    """Yield inputs to try on a model: its main input, with a decoder's, then all inputs that it names.
 
     Each is a sequence of one or two: without padding, and with the last token of the last row padded where the model
     takes ids and a mask. The second attempt has one input, because a check takes four forwards at most.
     """
-    encoder: Any = model.base_model
-    device = next(encoder.parameters()).device
-    dtype = next((own.dtype for own in encoder.parameters() if own.is_floating_point()), torch.float32)
+    device = next(model.parameters()).device
+    dtype = next((own.dtype for own in model.parameters() if own.is_floating_point()), torch.float32)
     makers = {
         IDS: _ids,
         DECODER_IDS: _decoder_ids,
@@ -42,12 +40,12 @@ def probe_inputs(model: PreTrainedModel) -> Iterator[Sequence[Inputs]]:
         "input_values": _waveform,
         "input_features": _audio_features,
     }
-    named = signature(encoder.forward).parameters
+    named = signature(model.forward).parameters
     made: Inputs = {}
     for name, make in makers.items():
-        if name in named and (values := make(encoder.config)) is not None:
+        if name in named and (values := make(model.config)) is not None:
             made[name] = values.to(device, dtype if values.is_floating_point() else None)
-    main = encoder.main_input_name
+    main = model.main_input_name
     first = {name: values for name, values in made.items() if name in (main, DECODER_IDS)}
     if first:
         yield _with_and_without_padding(first, takes_mask=MASK in named)

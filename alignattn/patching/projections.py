@@ -21,7 +21,7 @@ MASK_ARGUMENTS = ("attention_mask", "mask")
 HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 """Attributes of an attention module, or of its config, that hold its number of heads of queries."""
 
-KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads")
+KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads", "kv_heads")
 """Likewise of its heads of keys and values, where several heads of queries share one (grouped-query attention)."""
 
 CROSS_ATTENTION = re.compile(r"cross_?att|encoder_attn|EncDec", re.IGNORECASE)
@@ -70,6 +70,7 @@ PROJECTIONS = (
     ProjectionNames({FUSED: "Wqkv"}),
     ProjectionNames({FUSED: "qkv"}),
     ProjectionNames({FUSED: "qkv_proj"}),
+    ProjectionNames({FUSED: "c_attn"}),
     ProjectionNames({FUSED: "query_key_value"}, is_grouped=True),
 )
 
@@ -124,6 +125,12 @@ class Heads:
         grouped = fused.unflatten(-1, (self.key_count, -1, self.size))
         return grouped[..., :-2, :].flatten(-3), grouped[..., -2, :].flatten(-2)
 
+    def without_gates(self, projected: Tensor) -> Tensor:
+        """Return queries or keys without the gates that some models project behind the query of each head."""
+        if projected.shape[-1] != 2 * self.count * self.size:
+            return projected
+        return projected.unflatten(-1, (self.count, 2 * self.size))[..., : self.size].flatten(-2)
+
     def shared(self, keys: Tensor) -> Tensor:
         """Return keys `[..., G * d]` as one for each head of queries, `[..., H * d]`."""
         if self.key_count == self.count:
@@ -156,7 +163,8 @@ def features_of(projection: nn.Module) -> int:
     layer: Any = projection
     while not hasattr(layer, "out_features") and hasattr(layer, "base_layer"):
         layer = layer.base_layer
-    return int(getattr(layer, "out_features", 0))
+    # GPT-2's Conv1D is a linear layer whose weight is transposed.
+    return int(getattr(layer, "out_features", getattr(layer, "nf", 0)))
 
 
 def check_direct(name: str, role: str, given: Tensor, received: Tensor) -> None:
@@ -191,7 +199,7 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
         model: any model; one that neither `PROJECTIONS` nor `FAMILIES` knows has none.
     """
     return [
-        _attention_module(module, names, count, _count_of(module, model, KEY_HEAD_COUNTS))
+        _attention_module(module, names, count, model)
         for path, module in model.named_modules()
         if not CROSS_ATTENTION.search(path)
         for names in names_of(module)[:1]
@@ -199,21 +207,25 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
     ]
 
 
-def _attention_module(
-    module: nn.Module, names: ProjectionNames, count: int, key_count: int | None = None
-) -> AttentionModule:
+def _attention_module(module: nn.Module, names: ProjectionNames, count: int, model: nn.Module) -> AttentionModule:
     projections = names.of(module) or {}
     features = {role: features_of(projection) for role, projection in projections.items()}
     if FUSED in features and not names.has_values:
         size, key_count = features[FUSED] // count, count
     elif FUSED in features:
-        key_count = key_count or count
+        key_count = _count_of(module, model, KEY_HEAD_COUNTS) or count
         size = features[FUSED] // (count + 2 * key_count)
     else:
         size = features.get("query", features["key"]) // count
+        if 2 * getattr(module, "head_dim", 0) == size:
+            size //= 2
         key_count = features["key"] // size if size else count
-    norms = next((found for named in NORMS if (found := ProjectionNames(named).of(module))), {})
-    return AttentionModule(module, projections, norms, Heads(names, count, key_count, size))
+    return AttentionModule(module, projections, norms_of(module), Heads(names, count, key_count, size))
+
+
+def norms_of(module: nn.Module) -> dict[str, nn.Module]:
+    """Return the norms of the outputs of an attention module's projections, by role; empty if it has none."""
+    return next((found for names in NORMS if (found := ProjectionNames(names).of(module))), {})
 
 
 def _count_of(module: nn.Module, model: nn.Module, names: Sequence[str]) -> int | None:
@@ -235,7 +247,7 @@ def position_of_mask(module: nn.Module) -> int | None:
 def declared_layers(model: nn.Module) -> list[AttentionModule]:
     """Return the modules of a model that are `AttentionLayer`s, in its order."""
     return [
-        _attention_module(module, names, cast(Any, module).num_heads)
+        _attention_module(module, names, cast(Any, module).num_heads, model)
         for module in model.modules()
         if (names := _declared_names(module)) is not None
     ]

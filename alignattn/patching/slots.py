@@ -237,7 +237,7 @@ class LayerSlots(AttentionVariant):
     def _check_formula(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, plain: Plain, **scoring: Any
     ) -> None:
-        """Refuse slots that do not fit causal attention, or a module whose attention is more than plain slots compute."""
+        """Refuse slots that do not fit causal attention, or a module that computes more than plain slots do."""
         name, slots = type(self.collector.owner).__name__, self.config.describe_slots()
         if isinstance(mask, Tensor) and is_causal(mask):
             check_causal(self.config, name)
@@ -324,7 +324,7 @@ class LayerSlots(AttentionVariant):
         elif FUSED in projected:
             query, key = self.heads.split(projected[FUSED])
         elif len(projected) == 2:
-            query, key = projected["query"], projected["key"]
+            query, key = self.heads.without_gates(projected["query"]), projected["key"]
         else:
             raise AlignAttnError(
                 "attention was computed without queries or keys of its module's own projections: an attention layer "

@@ -23,6 +23,7 @@ from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS, GradientScope
 from alignattn.attention.projection import forked
 from alignattn.patching.collector import Collector
+from alignattn.patching.projections import Heads
 from alignattn.utils.errors import AlignAttnError
 
 TAP = "alignattn_tap"
@@ -151,14 +152,15 @@ class OutputTap:
 class NormTap:
     """A hook of a module that normalises the output of a projection before the attention rotates it."""
 
-    def __init__(self, tap: ProjectionTap) -> None:
+    def __init__(self, tap: ProjectionTap, heads: Heads) -> None:
         self.tap = tap
+        self.heads = heads
 
     def after(self, module: nn.Module, args: tuple[Tensor, ...], _output: Tensor) -> None:
         """Normalise what the projection handed to the alignment loss: each head, or all heads as one."""
         collector = self.tap.collector
         if collector.is_tapped(module.training) and self.tap.role in collector.projected:
-            projected = collector.projected[self.tap.role]
+            projected = self.heads.without_gates(collector.projected[self.tap.role])
             normed = module.forward(projected.unflatten(-1, (-1, args[0].shape[-1]))).flatten(-2)
             collector.replace(self.tap.role, normed)
 
@@ -211,9 +213,9 @@ def add_tap(projection: nn.Module, tap: ProjectionTap) -> None:
     object.__setattr__(projection, TAP, (projection.register_forward_pre_hook(hooks.before), after))
 
 
-def add_norm_tap(norm: nn.Module, tap: ProjectionTap) -> None:
+def add_norm_tap(norm: nn.Module, tap: ProjectionTap, heads: Heads) -> None:
     """Tap the norm of a projection's output by a hook."""
-    object.__setattr__(norm, TAP, (norm.register_forward_hook(NormTap(tap).after),))
+    object.__setattr__(norm, TAP, (norm.register_forward_hook(NormTap(tap, heads).after),))
 
 
 def remove_tap(module: nn.Module) -> None:

@@ -291,8 +291,8 @@ def _notes(form: str, heads: Sequence[BalancedHeads], bases: Sequence[Basis], mo
     few = [part for part, (query, _) in zip(heads, moments, strict=True) if query.count < part.slots.heads.size]
     if few and form != "centre":
         notes.append(
-            f"fewer real tokens ({int(moments[0][0].count)}) than the size of a head ({few[0].slots.heads.size}): their "
-            "covariances are singular, and shrunk towards a multiple of the identity"
+            f"fewer real tokens ({int(moments[0][0].count)}) than the size of a head ({few[0].slots.heads.size}): "
+            "their covariances are singular, and shrunk towards a multiple of the identity"
         )
     elif any((basis.shrinkage > 0).any() for basis in bases):
         count = sum(int((basis.shrinkage > 0).sum()) for basis in bases)

@@ -62,7 +62,7 @@ def moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterab
     Raises:
         AlignAttnError: if a module attends otherwise than with what its projections give.
     """
-    moments = [(Moments.none(part.slots.heads.count, part.slots.heads.size),) * 2 for part in heads]
+    moments = [(Moments.none(part.slots.heads.key_count, part.slots.heads.size),) * 2 for part in heads]
 
     def add(index: int, query: Tensor, key: Tensor) -> None:
         known = moments[index]
@@ -157,13 +157,15 @@ def _in_own_precision(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _watching(heads: Sequence[BalancedHeads], see: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
-    """Show the real tokens' queries and keys `[H, N, d]` of each call, and the number of its module."""
+    """Show the real tokens' queries `[G, N, d]` and keys `[G, M, d]` of each call, and the number of its module."""
 
     def hook_of(index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
             query, key, _value, mask = args[:4]
             real_queries, real_keys = real_tokens(mask)
-            see(index, cloud(query, real_queries), cloud(key, real_keys))
+            queries, keys = cloud(query, real_queries), cloud(key, real_keys)
+            # The queries that share a key head are one cloud.
+            see(index, queries.unflatten(0, (len(keys), -1)).flatten(1, 2), keys)
 
         return hook
 
