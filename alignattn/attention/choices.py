@@ -24,6 +24,7 @@ class Choice(Entry):
     Attributes:
         is_learned: whether it has parameters.
         has_edge_form: whether a normalizer works along the edges of a graph.
+        supports_windows: whether a score skips the pairs outside a sliding window.
         reads_raw_queries: whether it does not scale the queries by 1/sqrt(d).
         counts_positions: whether the keys that a query reads depend on its position.
         has_budget: whether a key has a budget of weight over successive queries.
@@ -38,6 +39,7 @@ class Choice(Entry):
 
     is_learned: bool = False
     has_edge_form: bool = False
+    supports_windows: bool = True
     reads_raw_queries: bool = False
     counts_positions: bool = False
     has_budget: bool = False
@@ -115,6 +117,7 @@ SCORES = _slot(
             "bahdanau2015neural",
             "appendix A.1.2",
             is_learned=True,
+            supports_windows=False,
             **_NO_PRODUCT,
         ),
         "gat": Choice(

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from alignattn.attention.choices import SCORES
+from alignattn.attention.choices import choices_with
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.attach import attach, check_budget, check_model, fill_slots, unpatch
 from alignattn.patching.families import SERVED, family_of
@@ -209,9 +209,9 @@ def _check_function_slots(model: PreTrainedModel, config: AttentionConfig, layer
             f"{' or '.join(map(repr, IMPLEMENTATIONS))}, or choose an alignment alone"
         )
     is_windowed = any(getattr(layer.module, "sliding_window", None) is not None for layer in layers)
-    if config.score == "additive" and is_windowed:
-        others = [score for score in SCORES if score != "additive"]
+    if is_windowed and not config.choices["score"].supports_windows:
+        others = choices_with("score", "supports_windows")
         raise AlignAttnError(
-            f"score='additive' does not fit the sliding window of {name}: it would score every pair to drop most of "
-            f"them; choose one of {', '.join(others)}, or layers= without a window"
+            f"score={config.score!r} does not fit the sliding window of {name}: it would score all pairs; "
+            f"choose one of {', '.join(others)}, or layers= without a window"
         )

@@ -18,13 +18,13 @@ from alignattn.attention.distance import halves, spread_distance
 from alignattn.patching.attach import attach, unpatch
 from alignattn.patching.balance.forwards import (
     Batch,
-    Clouds,
+    CallPoints,
     Moment,
-    clouds_and_outputs,
     largest_of_all_processes,
     moments_of,
     moments_of_all_processes,
     outputs_of,
+    points_and_outputs,
     together,
 )
 from alignattn.patching.balance.report import BalanceReport, ByHead
@@ -133,7 +133,7 @@ def _balance(
         moments = moments_of(model, heads, batches)
     moments = moments_of_all_processes(heads, moments)
     with together(model):
-        clouds, outputs = clouds_and_outputs(model, heads, checked)
+        points, outputs = points_and_outputs(model, heads, checked)
         exact = None
         if any(own.element_size() < torch.float32.itemsize for part in heads for own in part.parameters()):
             twin = copy.deepcopy(model).double()
@@ -148,10 +148,10 @@ def _balance(
         with together(model):
             for part, basis in zip(heads, bases, strict=True):
                 part.change(basis)
-            clouds_after, outputs_after = clouds_and_outputs(model, heads, checked)
+            points_after, outputs_after = points_and_outputs(model, heads, checked)
         change, rounding = _checked_change(model, outputs, outputs_after, exact)
     name = form if random_seed is None else RANDOM
-    return _report(name, heads, bases, moments, (clouds, clouds_after), change, rounding)
+    return _report(name, heads, bases, moments, (points, points_after), change, rounding)
 
 
 @contextmanager
@@ -251,30 +251,30 @@ def _report(
     heads: Sequence[BalancedHeads],
     bases: Sequence[Basis],
     moments: Sequence[Moment],
-    clouds: tuple[Sequence[Clouds], Sequence[Clouds]],
+    points: tuple[Sequence[CallPoints], Sequence[CallPoints]],
     change: tuple[float, float],
     rounding: tuple[float, float] | None,
 ) -> BalanceReport:
     before, after, floor = [], [], []
-    for first, second in zip(*clouds, strict=True):
-        query, key = (halves(points) for points in first.joined())
+    for (_, *first), (_, *second) in zip(*points, strict=True):
+        query, key = map(halves, first)
         # From as many points as the floor.
         before.append(spread_distance(query[0], key[0]))
-        after.append(spread_distance(*(halves(points)[0] for points in second.joined())))
+        after.append(spread_distance(*(halves(one)[0] for one in second)))
         floor.append((spread_distance(*query) + spread_distance(*key)) / 2)
     notes = _notes(form, heads, bases, moments)
     for note in notes:
         logger.warning("%s", note)
     return BalanceReport(
         form=form,
-        layers=tuple(call.path for call in clouds[0]),
+        layers=tuple(path for path, *_ in points[0]),
         before=_by_head(before),
         after=_by_head(after),
         floor=_by_head(floor),
         condition=_by_head([basis.condition for basis in bases]),
         shrinkage=_by_head([basis.shrinkage for basis in bases]),
         tokens=int(moments[0][0].count),
-        held_back_tokens=clouds[0][0].joined()[0].shape[1],
+        held_back_tokens=points[0][0][1].shape[1],
         largest_change=change[0],
         spread=change[1],
         rounding=rounding,

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from inspect import Parameter, signature
+from itertools import count
 from typing import Any
 
 import torch
@@ -30,30 +30,8 @@ Moment = tuple[Moments, Moments]
 """Moments of queries and of keys."""
 
 
-@dataclass
-class Clouds:
-    """Queries and keys of an attention call, for distances.
-
-    Attributes:
-        path: of the module that called.
-        query: `[H, N, d]` by batch.
-        key: likewise; of other tokens than the queries another number of them.
-    """
-
-    path: str
-    query: list[Tensor] = field(default_factory=list)
-    key: list[Tensor] = field(default_factory=list)
-
-    def add(self, query: Tensor, key: Tensor) -> None:
-        """Keep points `[H, N, d]`, as long as there is room."""
-        room = DISTANCE_TOKENS - sum(points.shape[1] for points in self.query)
-        if room > 0:
-            self.query.append(query[:, :room].cpu())
-            self.key.append(key[:, :room].cpu())
-
-    def joined(self) -> tuple[Tensor, Tensor]:
-        """Return all queries and all keys, as many of both."""
-        return equal_counts(torch.cat(self.query, dim=1), torch.cat(self.key, dim=1))
+CallPoints = tuple[str, Tensor, Tensor]
+"""Of an attention call: the path of its module, and as many queries as keys, `[H, N, d]`."""
 
 
 def moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterable[Batch]) -> list[Moment]:
@@ -91,25 +69,35 @@ def moments_of_all_processes(heads: Sequence[BalancedHeads], moments: list[Momen
     return moments
 
 
-def clouds_and_outputs(
+def points_and_outputs(
     model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterable[Batch]
-) -> tuple[list[Clouds], list[dict[str, Tensor]]]:
+) -> tuple[list[CallPoints], list[dict[str, Tensor]]]:
     """Return the first queries and keys of each attention call, and the outputs of the model by batch."""
-    clouds: list[Clouds] = []
+    paths: list[str] = []
+    queries: list[list[Tensor]] = []
+    keys: list[list[Tensor]] = []
     outputs = []
     for batch in batches:
-        calls = iter(clouds[:])
+        calls = count()
 
-        def add(index: int, query: Tensor, key: Tensor, calls: Iterator[Clouds] = calls) -> None:
-            call = next(calls, None)
-            if call is None:
-                call = Clouds(heads[index].path)
-                clouds.append(call)
-            call.add(query, key)
+        def add(index: int, query: Tensor, key: Tensor, calls: Iterator[int] = calls) -> None:
+            call = next(calls)
+            if call == len(paths):
+                paths.append(heads[index].path)
+                queries.append([])
+                keys.append([])
+            room = DISTANCE_TOKENS - sum(points.shape[1] for points in queries[call])
+            if room > 0:
+                queries[call].append(query[:, :room].cpu())
+                keys[call].append(key[:, :room].cpu())
 
         with _watching(heads, add):
             outputs.append(outputs_of(model, batch))
-    return clouds, outputs
+    points = [
+        (path, *equal_counts(torch.cat(query, dim=1), torch.cat(key, dim=1)))
+        for path, query, key in zip(paths, queries, keys, strict=True)
+    ]
+    return points, outputs
 
 
 def outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
