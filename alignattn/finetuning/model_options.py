@@ -21,13 +21,13 @@ from alignattn.attention.choices import (
 )
 from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.finetuning.training_options import ALIGNMENT_GROUP
-from alignattn.models import MODELS, ModelCapabilities, capabilities_of
+from alignattn.models import ENCODER, MODELS, ModelCapabilities, capabilities_of
 from alignattn.models.names import model_to_train
 from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.task import MAX_TEXTS
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, listing
 from alignattn.utils.option import REQUIRED, Count, InputFile, NamedValue, OutputDir, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import Options, options_of, values_of
 
 DEFAULT_ATTENTION = "aa-ct"
 NO_ALIGNMENT = "none"
@@ -62,17 +62,24 @@ class ModelOptions(Options):
     model: str = option(REQUIRED, "Folder, Hub id, or of `alignattn list models`.", place=model_to_train)
     model_config: tuple[NamedValue, ...] | None = option(None, "Config fields, such as hidden_dropout_prob=0.1.")
     model_sha256: str | None = option(None, "Expected SHA-256 of the run given as --model.", metavar="HEX", rare=True)
-    embeddings: InputFile | None = option(None, "GloVe vectors (text or .npz) for models of words.", rare=True)
+    embeddings: InputFile | None = option(
+        None, "GloVe vectors (text or .npz) for models of words.", rare=True, capability="reads_embeddings"
+    )
     model_revision: str = option("main", "Branch, tag or commit on the Hub.", rare=True)
     cache_dir: OutputDir | None = option(None, "Cache folder of downloads.", rare=True)
-    dtype: str | None = option(None, DTYPE_HELP, choices=DTYPES, rare=True)
-    crf: bool = option(False, "Tag words with a CRF over the encoder's scores.", rare=True)
+    dtype: str | None = option(None, DTYPE_HELP, choices=DTYPES, rare=True, capability="is_pretrained")
+    crf: bool = option(False, "Tag words with a CRF over the encoder's scores.", rare=True, capability="is_pretrained")
     lora_r: Count | None = option(
         None,
         "Train LoRA adapters of this rank, not the model.",
         group=LORA_GROUP,
         rare=True,
-        excludes={"crf": "adapters cannot hold a CRF"},
+        excludes={
+            "crf": "adapters cannot hold a CRF",
+            "balance": "adapters wrap the projections; balance the model with `alignattn balance` first",
+            "gradient_scope=basis": "adapters wrap the projections, into which the basis is folded",
+        },
+        capability="is_pretrained",
     )
     lora_alpha: float | None = option(
         None,
@@ -190,6 +197,17 @@ def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
     return values
 
 
+def check_capabilities(model: str, options: Options) -> None:
+    """Refuse options that need a capability that the model lacks."""
+    values = values_of(options)
+    for known in options_of(type(options)).values():
+        needed = known.capability
+        if needed and values[known.name] != known.default and not getattr(capabilities_of(model), needed):
+            able = [name for name in MODELS if getattr(capabilities_of(name), needed)]
+            encoders = ["pretrained encoders"] if getattr(ENCODER, needed) else []
+            raise AlignAttnError(f"--{known.name} is for {listing([*encoders, *able])}, not for {model}: leave it out")
+
+
 def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     """Check that a model can do what the options ask of it: its task, where it is known, its attention, its vectors."""
     name, capabilities = arguments.model, capabilities_of(arguments.model)
@@ -197,18 +215,7 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     if reason := arguments.reason_unsupported(task):
         raise AlignAttnError(reason)
     _check_attention(name, capabilities, arguments.attention_config)
-    if arguments.embeddings is not None and not capabilities.reads_embeddings:
-        readers = ", ".join(model for model in MODELS if capabilities_of(model).reads_embeddings)
-        raise AlignAttnError(f"--embeddings is for {readers}, not {name}: leave it out")
-    if arguments.crf and not capabilities.is_pretrained:
-        taggers = ", ".join(model for model in MODELS if capabilities_of(model).has_crf)
-        raise AlignAttnError(f"--crf is for pretrained encoders; {taggers} have a CRF already: leave it out")
-    if arguments.lora_r is not None and not capabilities.is_pretrained:
-        raise AlignAttnError(f"--lora_r is for pretrained models, and {name} is trained from scratch: leave it out")
-    if arguments.dtype is not None and not capabilities.is_pretrained:
-        raise AlignAttnError(
-            f"--dtype is for pretrained models, and {name} is trained from scratch in float32: leave it out"
-        )
+    check_capabilities(name, arguments)
     if told := next((field for field in fields if field in TYPE_FIELDS), None):
         raise AlignAttnError(f"--model_config {told}={fields[told]}: give --dtype {fields[told]} instead")
     if told := next((field for field in fields if field in FIELDS_OF_THE_TASK), None):

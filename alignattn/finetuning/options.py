@@ -11,7 +11,7 @@ import yaml
 from alignattn.attention.config import BASIS, PLAIN, AttentionConfig
 from alignattn.finetuning.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
 from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
-from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_fits
+from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_capabilities, check_fits
 from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
 from alignattn.finetuning.training_options import PRIVATE_OPTION, START, TrainingOptions
 from alignattn.models import capabilities_of
@@ -31,7 +31,7 @@ OF_ALIGNMENT = (
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Options):
-    """The options of one call of `alignattn finetune`: of a run, or of one run a seed.
+    """The options of one call of `alignattn finetune`: of a run, or of one run per seed.
 
     Attributes:
         model: the model and its attention.
@@ -48,6 +48,7 @@ class RunOptions(Options):
         # What is wrong is to be said before anything is read; tables list runs whose model is not for their task.
         _ = self.task
         check_fits(self.model, None)
+        check_capabilities(self.model.model, self.training)
         check_choice(self)
         defaults = options_of(type(self))
         for name, reason in self.unused().items():
@@ -57,10 +58,11 @@ class RunOptions(Options):
             self._check_balance()
         if reason := self.training.reason_unsupported(None, has_crf=self.model.has_crf):
             raise AlignAttnError(f"{reason}: leave it out")
-        if not capabilities_of(self.model.model).is_pretrained:
-            self._check_from_scratch()
-        if self.attention.gradient_scope == BASIS:
-            self._check_basis_scope()
+        for name in ("activation_checkpointing", "gradient_checkpointing"):
+            if self.values.get(name) and not capabilities_of(self.model.model).is_pretrained:
+                raise AlignAttnError(f"--{name} is for pretrained encoders, not for {self.model.model}: leave it out")
+        if self.attention.gradient_scope == BASIS and self._own_score:
+            raise AlignAttnError(f"--gradient_scope basis: {self._own_score}, which fixes the basis: leave it out")
 
     def unused(self) -> dict[str, str]:
         """Return the options that this run does not read, by name, each with the reason."""
@@ -88,10 +90,6 @@ class RunOptions(Options):
 
     def _check_balance(self) -> None:
         given, reason = f"--balance {self.training.balance}", self._own_score or self.attention.reason_unbalanced
-        if not capabilities_of(self.model.model).has_heads:
-            raise AlignAttnError(
-                f"{given}: {self.model.model} has no attention heads that can be balanced: leave it out"
-            )
         if reason:
             raise AlignAttnError(
                 f"{given}: {reason}, so balancing would change what the model computes: leave one of them out"
@@ -101,25 +99,6 @@ class RunOptions(Options):
                 f"{given}: --gradient_scope basis chooses the final basis: leave one of them out, or start in the "
                 f"balanced one with --balance {START}"
             )
-        if self.model.lora_r is not None:
-            raise AlignAttnError(
-                f"{given}: adapters wrap the projections: balance the base with `alignattn balance` and adapt the "
-                "result, or leave --lora_r out"
-            )
-
-    def _check_basis_scope(self) -> None:
-        if self._own_score:
-            raise AlignAttnError(f"--gradient_scope basis: {self._own_score}, which fixes the basis: leave it out")
-        if self.model.lora_r is not None:
-            raise AlignAttnError(
-                "--gradient_scope basis is folded into the projections, which adapters wrap: leave --lora_r out"
-            )
-
-    def _check_from_scratch(self) -> None:
-        """Refuse what transformers asks of its own models alone."""
-        for name in ("activation_checkpointing", "gradient_checkpointing"):
-            if self.values.get(name):
-                raise AlignAttnError(f"--{name} is for pretrained encoders, not for {self.model.model}: leave it out")
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -190,7 +169,7 @@ class RunOptions(Options):
         return self.training.seeds is not None
 
     def runs(self) -> list[Self]:
-        """Return the options of each single run of the call: one, or one a seed."""
+        """Return the options of each single run of the call: one, or one per seed."""
         if self.training.seeds is None:
             return [self]
         return [

@@ -124,8 +124,12 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
     )
     plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
-    log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
-    balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
+    log_query_key_distance: bool = option(
+        False, "Log the distance for `alignattn figure distance`.", group=ALIGNMENT_GROUP
+    )
+    balance: str | None = option(
+        None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES, capability="has_heads"
+    )
     balance_centre: bool = option(
         False,
         "Equalise only the means, which changes one bias.",

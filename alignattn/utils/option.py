@@ -83,6 +83,7 @@ class Option:
         requires: other options, one of which must be given with it: `freelb_steps`, or `weight_averaging=ema` for a
             value.
         excludes: other options, written likewise, that cannot be given with it, each with the reason.
+        capability: what the model must be able to do, a field of `ModelCapabilities`.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Option:
     place: Place | None = None
     requires: Sequence[str] = ()
     excludes: Mapping[str, str] = field(default_factory=dict)
+    capability: str = ""
 
     @property
     def label(self) -> str:
