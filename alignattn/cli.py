@@ -26,7 +26,7 @@ STANDARD_STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
 
 
 def overview() -> str:
-    """Return the commands, one a line."""
+    """Return the commands, one per line."""
     start = max(map(len, COMMANDS)) + len("    ")
     width = max(shutil.get_terminal_size((HELP_WIDTH, 0)).columns, 2 * start)
     lines = (

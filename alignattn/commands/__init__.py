@@ -1,4 +1,4 @@
-"""The commands, one room each: adding one is its room and its line here."""
+"""The commands: each is a package with a line here."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -41,7 +41,7 @@ def get_command(name: str) -> Command:
 
 
 def results_of(name: str) -> TableResults:
-    """Return how the results of a command fill tables; raises `AlignAttnError` if they fill none."""
+    """Return how a table reads the results of a command; raises `AlignAttnError` if none can."""
     results = get_command(name).results
     if results is None:
         raise AlignAttnError(f"the results of alignattn {name} cannot fill a table")
@@ -55,7 +55,7 @@ def reader_of(name: str) -> "ResultReader":
 
 
 def all_commands() -> Iterator[Command]:
-    """Yield every command, each before those that go with it."""
+    """Yield every command, each before its subcommands."""
     for name in COMMANDS:
         command = get_command(name)
         yield command
@@ -64,9 +64,5 @@ def all_commands() -> Iterator[Command]:
 
 def commands_with_option(option: str) -> list[str]:
     """Return the names of the commands that take an option by its name."""
-    return [command.name for command in all_commands() if _takes(command, option)]
-
-
-def _takes(command: Command, option: str) -> bool:
-    known = options_of(command.options)
-    return option in known and not known[option].positional
+    known = {command.name: options_of(command.options) for command in all_commands()}
+    return [name for name, options in known.items() if option in options and not options[option].positional]

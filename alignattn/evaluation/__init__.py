@@ -1,1 +1,1 @@
-"""How good a run is beyond its score: calibration, uncertainty, and statistics over seeds."""
+"""Calibration, uncertainty, and statistics over seeds."""

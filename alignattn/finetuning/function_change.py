@@ -177,7 +177,7 @@ def compare_with_twin(options: RunOptions, task: Task, evaluation: Mapping[str, 
 
 
 def _twin_folder(options: RunOptions) -> Path:
-    """Return the folder of the twin; of one run a seed that of this run's seed."""
+    """Return the folder of the twin; of one run per seed that of this run's seed."""
     folder = Path(str(options.training.plain_twin))
     has_seeds = any(folder.glob(f"{SEED_FOLDER_PREFIX}*"))
     return folder / f"{SEED_FOLDER_PREFIX}{options.training.seed}" if has_seeds else folder

@@ -166,7 +166,7 @@ def batch_of_one(example: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
 
 
 def row_examples(task: Task, split: str, rows: datasets.Dataset, data: DataOptions) -> Examples:
-    """Return rows as examples: one sequence a row, of question answering the windows of each.
+    """Return rows as examples: one sequence per row, of question answering the windows of each.
 
     Args:
         task: that they are of.
@@ -194,7 +194,7 @@ class SeenText:
         tokens: of its texts, as the tokenizer names them.
         query: `[n, d]`.
         key: `[m, d]`.
-        weights: `[n, m]`, a row a query.
+        weights: `[n, m]`, a row per query.
     """
 
     tokens: Sequence[str]

@@ -134,13 +134,13 @@ class Predictor:
         top_k: int | None = None,
         advance: Callable[[int], object] | None = None,
     ) -> pa.Table:
-        """Return the predictions of good rows in readable form, a line a row; arguments as for `answers`."""
+        """Return the predictions of good rows in readable form, a line per row; arguments as for `answers`."""
         return self._processor.readable_predictions(self.answers(split, batching, advance), top_k)
 
     def answers(
         self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
     ) -> pa.Table:
-        """Return what is predicted of good rows as a run's own `predictions.parquet` has it, a line a row.
+        """Return what is predicted of good rows as a run's own `predictions.parquet` has it, a line per row.
 
         Args:
             split: what `encode` made of rows in which `problems` finds nothing.

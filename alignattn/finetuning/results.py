@@ -114,8 +114,8 @@ class RunResult:
         versions: of Python and the packages.
         device: what it ran on.
         labels: the names of the classes or tags in the order of their numbers; empty where there are none.
-        constant_prediction: the one class that is predicted for every row, by split: of a model that tells
-            nothing apart, whatever its scores are.
+        constant_prediction: the one class that is predicted for every row, by split: such a model learned
+            nothing, whatever its scores are.
         best: of which step the model is, if the best was loaded at the end.
         stopped_at: the step after which early stopping ended the training, if it did.
         truncated_rows: the rows that are longer than --max_length, by split.

@@ -199,7 +199,7 @@ def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Datas
     """Return the texts of a file as rows, and a task that names their columns.
 
     Args:
-        path: of a file of a text a line, or of a table.
+        path: of a file of a text per line, or of a table.
         columns: of the table that hold the texts, one or two.
     """
     rows: dict[str, list[Any]]

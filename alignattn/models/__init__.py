@@ -46,7 +46,7 @@ class ModelCapabilities:
         slots: the slots of its attention that can be filled; without any, only plain attention may be asked of it.
         reasons_unsupported: why each other slot cannot be filled, in words that follow the model's name; empty where
             `slots` is.
-        texts_per_row: how many texts a row of classes may have.
+        texts_per_row: how many texts a row with one class may have.
         own_score: the score that it attends by, one of `SCORES`, where the attention names no other.
         default_slot_options: options of choices where the user does not say, by slot and choice.
         attends_edges: whether it attends along the edges of a graph.

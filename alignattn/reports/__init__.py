@@ -1,1 +1,1 @@
-"""What a reader looks at: tables, pages and pictures."""
+"""Tables, pages and pictures of results."""

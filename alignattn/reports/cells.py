@@ -1,4 +1,4 @@
-"""The cells of a table of runs: what a measure is, what its runs scored, and how they differ from the baseline's."""
+"""The cells of a table of runs: the measures of its runs, and the difference to the baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,7 +43,7 @@ WORST_FIRST: Sequence[State] = ("failed", "missing", "unfit")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run of a table: what it is and what it measured.
+    """A run of a table and its results.
 
     Attributes:
         digest: its name within the table, such as the hash of its options.
@@ -81,12 +81,12 @@ class Run:
         return float(found)
 
     def is_constant(self, path: Sequence[str]) -> bool:
-        """Whether the model predicts the same for every row that the number of a path is of."""
+        """Whether the model predicts the same for every row behind the number of a path."""
         predicted = self.report.numbers.get("constant_prediction")
         return any(key in predicted for key in path) if isinstance(predicted, Mapping) else predicted is not None
 
     def examples(self, path: Sequence[str]) -> ExampleScores | None:
-        """Return what the number of a path is made of, row by row; None where that is not kept."""
+        """Return the row scores behind the number of a path; None if they are not kept."""
         try:
             return self.reader.examples(self.output, path)
         except NotKeptError:
@@ -97,7 +97,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Where a row of a table meets a measure.
+    """A cell of a table: a row and a measure.
 
     Attributes:
         row: label of the row.
@@ -145,7 +145,7 @@ class Cell:
         return [run for run in self.runs.values() if run.state == "done"]
 
     def ensemble_scores(self) -> ExampleScores | None:
-        """Return what its number of the mean of its runs' predictions is made of; None where that is not kept."""
+        """Return the row scores of the mean of its runs' predictions; None if they are not kept."""
         members = self.finished
         return members[0].reader.ensemble([run.output for run in members], self.path) if members else None
 
@@ -224,7 +224,7 @@ class Cell:
         ]
 
     def summary(self) -> str:
-        """Return what it is, in lines that need nothing of the table around it."""
+        """Return a description of it in lines."""
         lines = [f"{self.row}, {self.heading}"]
         if self.number is not None:
             lines.append(f"{self.number} {self.unit.symbol}".strip() + f", {plural(len(self.values), 'seed')}")
@@ -250,7 +250,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def filled(cell: Cell) -> Cell:
-    """Return a cell with the state of its runs and what they measured."""
+    """Return a cell with the state and the results of its runs."""
     states = {run.state for run in cell.runs.values()}
     state: State = next((one for one in WORST_FIRST if one in states), "done")
     reason = next((run.reason for run in cell.runs.values() if run.state == state), None)

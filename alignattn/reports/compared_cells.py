@@ -1,4 +1,4 @@
-"""How the cells of a table differ from those of the baseline, and whether the differences are more than noise."""
+"""Comparison of the cells of a table with the baseline, and its significance."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ ONE_OF_ALL_SEEDS = "an ensemble is one model of all seeds"
 
 
 def compare_cells(cells: Sequence[Cell], named: int = 0) -> tuple[list[Cell], list[str]]:
-    """Return the cells with their comparisons, corrected for their number, and why some could not be made.
+    """Return the cells with comparisons, corrected for their number, and the reasons for missing ones.
 
     What was named before the runs were made is a family of its own, as is all else. Where something was named,
     unfinished comparisons are not tested, and the correction is for all that were planned.
@@ -84,14 +84,14 @@ def _common_seeds(cell: Cell, baseline: Cell) -> list[int]:
 
 
 def _is_whole(cell: Cell, baseline: Cell) -> bool:
-    """Whether all runs of a comparison are there."""
+    """Whether all runs of a comparison are finished."""
     if cell.is_ensemble:
         return len(cell.finished) == cell.planned and cell.runs.keys() & baseline.runs.keys() <= baseline.values.keys()
     return len(_common_seeds(cell, baseline)) == min(cell.planned, baseline.planned)
 
 
 def _compare_ensemble(cell: Cell, baseline: Cell) -> Comparison | None:
-    """One model of all seeds against the models of its members' seeds, over the examples, which is all they share."""
+    """Compare one ensemble of all seeds with the runs of the baseline over their common examples."""
     values = {seed: value for seed, value in baseline.values.items() if seed in cell.runs}
     if not cell.values or not values:
         return None

@@ -1,4 +1,4 @@
-"""How calibrated predictions are: their estimates, reliability diagrams and risk-coverage curves, state by state."""
+"""Calibration of predictions before and after scaling: estimates, reliability diagrams, risk-coverage curves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class ScaledPredictions:
         }
 
     def reliability_figure(self, title: str, num_bins: int = ECE_BINS) -> Any:
-        """Return the `matplotlib` figure of reliability diagrams, one a state."""
+        """Return the `matplotlib` figure of reliability diagrams, one per state."""
         panels = [
             reliability_panel(rows, self.labels, num_bins, self._state_name(state))
             for state, rows in self.probabilities.items()
@@ -70,7 +70,7 @@ class ScaledPredictions:
         return draw_reliability(panels, title=f"{title}, {len(self.labels)} rows")
 
     def coverage_panel(self, title: str, estimates: EstimatesByState) -> CoveragePanel:
-        """Return risk-coverage curves, one a state, their areas in the title."""
+        """Return risk-coverage curves, one per state, their areas in the title."""
         lines, curves = [title], {}
         for state, rows in self.probabilities.items():
             name, curve = self._state_name(state), risk_coverage(rows, self.labels)

@@ -1,4 +1,4 @@
-"""Web pages that need no network: one file, its style inside, from templates that escape what they are given."""
+"""Self-contained web pages from templates that escape their values."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a column of numbers is: the measure, its unit, and which values are better."""
+"""The measure of a column: its label, its unit, and which values are better."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

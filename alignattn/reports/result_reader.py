@@ -16,12 +16,12 @@ UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
 
 
 class NotKeptError(AlignAttnError):
-    """The predictions of a finished run are not there, as where its small files alone were passed on."""
+    """The predictions of a finished run are missing, for example because only its small files were kept."""
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a table reads of a finished run.
+    """The data of a finished run for a table.
 
     Attributes:
         numbers: what it measured, nested by the keys of a table's paths.
@@ -41,7 +41,7 @@ class RunReport:
 
 
 class ResultReader(ABC):
-    """Reads the folder that a command writes."""
+    """Reads the folder of a command."""
 
     @abstractmethod
     def is_finished(self, folder: Path) -> bool:
@@ -52,13 +52,13 @@ class ResultReader(ABC):
         """Return what a finished run measured; raises one of `UNREADABLE` if its files are damaged."""
 
     def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
-        """Remove what an unfinished run left, where the command would not go on from it."""
+        """Remove the files of an unfinished run, if the command cannot resume from them."""
 
     def check_same(self, options: Any) -> None:  # noqa: B027  # most commands see to it by themselves
-        """Check that the folder which the command's resolved options name holds a run of theirs, or none."""
+        """Check that the output folder of resolved options contains their run, or none."""
 
     def reason_unsupported(self, options: Any, needed: Any | None = None) -> str:
-        """Return why no run can have the command's resolved options, in one line; empty where one can.
+        """Return why the command's resolved options are not supported, in one line; empty if they are.
 
         Args:
             options: of the run.
@@ -67,15 +67,15 @@ class ResultReader(ABC):
         return ""
 
     def examples(self, folder: Path, path: Sequence[str]) -> "ExampleScores | None":
-        """Return what a number of a finished run is made of, row by row; None where it is no statistic of rows."""
+        """Return the row scores behind a number of a finished run; None if it is not a statistic of rows."""
         return None
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
-        """Return why there is no such number of several runs' predictions, in one line; empty where there is."""
+        """Return why there is no ensemble of this number, in one line; empty if there is."""
         return "no predictions are kept that an ensemble could average"
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> "ExampleScores | None":
-        """Return what a number of the mean of several runs' predictions is made of; None where that is not kept."""
+        """Return the row scores of the mean of several runs' predictions; None if they are not kept."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""A table of runs with its numbers, and the sentences that explain its marks: `compare` and `reproduce` make one."""
+"""A table of runs, of `compare` or `reproduce`, and the legend of its marks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,11 +65,11 @@ class ResultTable:
         return len({len(cell.runs) for cell in self.cells if not cell.is_ensemble}) > 1
 
     def text_of(self, cell: Cell) -> str:
-        """Return what one of its cells says."""
+        """Return the text of one of its cells."""
         return cell.text(self.failures, counts=self.has_uneven_seeds)
 
     def legend(self, better: str, published: str) -> list[str]:
-        """Return sentences that explain the marks that the table bears.
+        """Return sentences that explain the marks in the table.
 
         Args:
             better: how a difference for the better is marked, such as "Bold".
@@ -116,7 +116,7 @@ class ResultTable:
         return lines
 
     def _families(self) -> list[str]:
-        """Which comparisons were named before the runs were made, and what holds of others and of unfinished ones."""
+        """Sentences on primary, exploratory and unfinished comparisons."""
         named = dict.fromkeys(f"{cell.row} on {cell.heading}" for cell in self.primary)
         others = len(self.compared) - len(self.primary)
         lines = [

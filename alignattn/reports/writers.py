@@ -97,7 +97,7 @@ TEXT = Notation(str, lambda text: f"{text} *", "*")
 
 
 def to_markdown(table: ResultTable) -> str:
-    """Return the table, what explains it, and a second table of the differences to the baseline."""
+    """Return the table, its legend, and a second table of the differences to the baseline."""
     parts = [
         f"# {MARKDOWN.escape(table.title)}",
         *map(MARKDOWN.escape, _sources(table)),
@@ -111,7 +111,7 @@ def to_markdown(table: ResultTable) -> str:
 
 
 def to_text(table: ResultTable) -> str:
-    """Return the table in lines for the terminal, what explains it, and the table of the differences."""
+    """Return the table for the terminal, its legend, and the table of the differences."""
     lines = [table.title, *_sources(table), "", render_table(_header(table), TEXT.rows(table)), ""]
     lines += TEXT.lines_below(table)
     if differences := TEXT.differences(table):
@@ -120,7 +120,7 @@ def to_text(table: ResultTable) -> str:
 
 
 def to_frame(table: ResultTable) -> pd.DataFrame:
-    """Return a line a cell.
+    """Return a line per cell.
 
     Numbers are in the printed unit, which the column `unit` names, and not rounded; `values` are those of the seeds,
     blanks between them; `published` is text, as the paper prints it.
@@ -176,7 +176,7 @@ def to_html(table: ResultTable) -> str:
 
 
 def write_table(folder: Path, table: ResultTable) -> list[Path]:
-    """Write the table in all forms into `folder`, each file in one step; return where they are.
+    """Write the table in all formats to `folder`, atomically, and return the paths.
 
     With a picture of the differences, where there are any and matplotlib is installed.
     """
@@ -199,7 +199,7 @@ FORMS: Mapping[str, Callable[[ResultTable], str]] = {
 
 
 def differences_figure(table: ResultTable) -> Any:
-    """Return the `matplotlib` figure of the differences: a row a method, a panel a measure of a column."""
+    """Return the `matplotlib` figure of the differences: a row per method, a panel per measure of a column."""
     compared = table.compared
     rows = list(dict.fromkeys(cell.compared_label for cell in compared))
     primary = {cell.compared_label for cell in table.primary}
@@ -251,7 +251,7 @@ def _latex_float(frame: pd.DataFrame, alignment: str, name: str, caption: str, n
 
 
 def _differing(table: ResultTable) -> list[tuple[list[str], Comparison, float]]:
-    """Of each comparison its words, itself, and the farthest that one in its unit goes."""
+    """The texts of each comparison, the comparison, and the largest difference in its unit."""
     compared = [(cell, cell.comparison) for cell in table.compared if cell.comparison is not None]
     extents: dict[str, float] = {}
     for cell, comparison in compared:
@@ -260,7 +260,7 @@ def _differing(table: ResultTable) -> list[tuple[list[str], Comparison, float]]:
 
 
 def _grouped_runs(table: ResultTable) -> dict[str, list[Run]]:
-    """The runs below the first column and row that they fill, a run once."""
+    """The runs by the first column and row that they fill, without duplicates."""
     groups: dict[str, list[Run]] = {}
     left = dict(table.runs)
     for cell in table.cells:

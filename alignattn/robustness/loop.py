@@ -1,4 +1,4 @@
-"""Attacking the rows of a split one by one, in an order and with random numbers that no interruption changes."""
+"""Attacks on the rows of a split one by one; an interruption changes neither order nor random numbers."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What attacks leave behind: a file with one JSON line per example, and beside it a header on what was attacked."""
+"""Records of attacks: a file with one JSON line per example, and a header file."""
 
 import itertools
 import json
@@ -135,12 +135,8 @@ class AttackRecord:
     @property
     def original_prediction(self) -> int | None:
         """The class with the highest score, the first of equals; None without scores."""
-        return _argmax(self.original_scores)
-
-    @property
-    def perturbed_prediction(self) -> int | None:
-        """The same for `perturbed`."""
-        return _argmax(self.perturbed_scores)
+        scores = self.original_scores
+        return max(range(len(scores)), key=scores.__getitem__) if scores else None
 
     def to_line(self) -> str:
         """Return the record as one line of JSON with its end."""
@@ -248,10 +244,6 @@ def _read_records(path: Path, advice: str) -> tuple[list[AttackRecord], int]:
             reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else one_line(error)
             raise AlignAttnError(f"{path}, line {number} is not an attacked example ({reason}): {advice}") from error
     return records, len(content) - length
-
-
-def _argmax(scores: Sequence[float] | None) -> int | None:
-    return max(range(len(scores)), key=scores.__getitem__) if scores else None
 
 
 def _validated(adapter: TypeAdapter[R], content: Any) -> R:

@@ -164,7 +164,7 @@ class LoadedPartOfSpeech(PartOfSpeech):
 
 
 class HomoglyphSwap(WordSwapHomoglyphSwap):
-    """TextAttack's swap without the file that the wheel of 0.3.11 lacks, and that only another recipe needs."""
+    """TextAttack's swap without a file that the wheel of 0.3.11 lacks and only another recipe needs."""
 
     def __init__(self, **kwargs: Any) -> None:
         try:

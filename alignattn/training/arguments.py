@@ -78,6 +78,6 @@ def refuse_data_parallel(args: TrainingArguments, what: str) -> None:
     """
     if args.n_gpu > 1:
         raise AlignAttnError(
-            f"{what} does not run in DataParallel: start one process a GPU with torchrun --nproc_per_node, or show one "
-            "GPU only with CUDA_VISIBLE_DEVICES"
+            f"{what} does not run in DataParallel: start one process per GPU with torchrun --nproc_per_node, or show "
+            "one GPU with CUDA_VISIBLE_DEVICES"
         )

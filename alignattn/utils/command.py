@@ -24,7 +24,7 @@ class TableResults:
         reader: "module:class" of the `ResultReader` that reads them.
         needs: the command on whose result it works, or None.
         withheld: its options that no table gives: those that say what it works on and how it goes on.
-        has_seeds: whether a run has a seed of its own; otherwise one run fills a cell, or one a run that it needs.
+        has_seeds: whether a run has a seed of its own; otherwise one run fills each cell, or one per run that it needs.
     """
 
     reader: str

@@ -157,15 +157,8 @@ def write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def check_output_folder(folder: Path) -> None:
-    """Refuse an output folder that is a file."""
-    if folder.exists() and not folder.is_dir():
-        raise AlignAttnError(f"{folder} is a file: give a folder as --output_dir")
-
-
 def check_free(folder: Path, names: Iterable[str]) -> None:
     """Refuse an output folder in which a file of these names exists, unless a killed call left it (`unfinished`)."""
-    check_output_folder(folder)
     for name in () if (folder / UNFINISHED_FILE).exists() else names:
         if (folder / name).exists():
             raise AlignAttnError(f"{folder} already holds {name}: give another --output_dir")

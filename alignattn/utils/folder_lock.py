@@ -11,7 +11,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from alignattn.utils.files import OWN_PREFIX, check_output_folder, entries
+from alignattn.utils.files import OWN_PREFIX, entries
+from alignattn.utils.places import output_folder
 
 LOCK_FILE = f"{OWN_PREFIX}.lock"
 
@@ -34,7 +35,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     if int(os.environ.get(RANK_VARIABLE, "0")) > 0:
         yield
         return
-    check_output_folder(folder)
+    output_folder("--output_dir", str(folder))
     # The lock is held as long as its object lives.
     lock, is_new = _acquired(folder)
     try:

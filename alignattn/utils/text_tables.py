@@ -1,8 +1,5 @@
 """Tables for the terminal and in Markdown."""
 
-import shutil
-import sys
-import textwrap
 from collections.abc import Sequence
 
 GAP = "  "
@@ -11,39 +8,20 @@ GAP = "  "
 READABLE_WIDTH = 99
 """Width that fits a terminal of 100 columns or a page."""
 
-NARROWEST = 12
-"""Minimum width of a column whose cells are wrapped."""
-
 MARKDOWN_ESCAPES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " "} | {mark: f"\\{mark}" for mark in r"\`*_[]|~$#"}
 )
 
 
-def terminal_width() -> int | None:
-    """Return the width of the terminal; None if standard output is not a terminal."""
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    return shutil.get_terminal_size().columns if is_terminal else None
-
-
-def render_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, width: int | None = None
-) -> str:
+def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Return lines of aligned columns under a header.
 
     Args:
         header: one cell per column.
         rows: likewise.
         left: number of left-aligned columns; the rest is right-aligned.
-        width: maximum width, to which the widest left-aligned columns are wrapped; None means unlimited.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    if width is not None:
-        _narrow(widths, left, width)
-
-    def lines(cells: Sequence[str]) -> str:
-        broken = [textwrap.wrap(cell, limit) or [""] for cell, limit in zip(cells, widths, strict=True)]
-        depth = max(map(len, broken))
-        return "\n".join(line([part[row] if row < len(part) else "" for part in broken]) for row in range(depth))
 
     def line(cells: Sequence[str]) -> str:
         aligned = (
@@ -52,8 +30,7 @@ def render_table(
         )
         return GAP.join(aligned).rstrip()
 
-    print_row = line if width is None else lines
-    return "\n".join([line(header), line(["-" * width for width in widths]), *map(print_row, rows)])
+    return "\n".join(map(line, (header, ["-" * width for width in widths], *rows)))
 
 
 def folded_tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, keys: int = 1) -> list[str]:
@@ -76,15 +53,6 @@ def folded_tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
     parts = ([*own, *columns] for columns in taken)
     picked = [[[line[index] for index in part] for line in (header, *rows)] for part in parts]
     return [text for first, *others in picked for text in (render_table(first, others), "")]
-
-
-def _narrow(widths: list[int], left: int, width: int) -> None:
-    """Narrow the widest left-aligned columns until a line fits or all are at `NARROWEST`."""
-    while sum(widths) + len(GAP) * (len(widths) - 1) > width:
-        widest = max(range(left), key=widths.__getitem__)
-        if widths[widest] <= NARROWEST:
-            return
-        widths[widest] -= 1
 
 
 def markdown_escaped(text: str) -> str:

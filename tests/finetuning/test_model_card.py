@@ -191,7 +191,7 @@ def test_the_rows_that_chose_the_checkpoint_are_told_from_those_that_did_not(spl
     lines = [line for line in card_from(words, **measured, best=best).text.splitlines() if "cho" in line]
     assert f"chosen on the rows of {' and '.join(choosing)}," in lines[0]
     unused = [split for split in splits if split not in choosing]
-    assert lines[1:] == [f"- The rows of {' and '.join(unused)} had no part in that choice."] * bool(unused)
+    assert lines[1:] == [f"- The rows of {' and '.join(unused)} were not used for that choice."] * bool(unused)
 
 
 def test_models_and_data_of_the_hub_are_named_as_the_hub_names_them():
@@ -212,7 +212,7 @@ def test_models_and_data_of_the_hub_are_named_as_the_hub_names_them():
         "| seed | 7 |",
         "| runtime | 12 s |",
         "| hardware | NVIDIA H200 |",
-        "- One seed (7): another may well score otherwise.",
+        "- One seed (7): other seeds may score differently.",
         "- Evaluated on 16 rows of validation_mismatched (`--max_eval_samples 32`).",
         "- 1 bad row(s) of train were left out; `results.json` lists them.",
         'path = "someone/mnli"',

@@ -78,7 +78,7 @@ def test_finetune_and_the_card(attention, finetune, tmp_path, monkeypatch):
     assert "base_model" not in card
     assert "base model" not in card
     assert "word vectors" not in card
-    assert "It needs the package `alignattn`:" in card
+    assert "needs the package `alignattn`:" in card
     monkeypatch.chdir(tmp_path)
     loaded = {}
     exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], loaded)

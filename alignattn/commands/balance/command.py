@@ -1,4 +1,4 @@
-"""`alignattn balance`: a checkpoint with balanced queries and keys, which computes what it did, and a report."""
+"""`alignattn balance`: balance a checkpoint's queries and keys without changing its function, and write a report."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -80,7 +80,7 @@ def _texts(arguments: BalanceOptions) -> tuple[Task, datasets.Dataset]:
 
 
 def _length_of(model: str, tokenizer: Any) -> int:
-    """The most tokens of the rows that a run was trained on; of a model that is no run the usual number."""
+    """The maximum number of tokens of a run; the default for a model that is not a run."""
     if not is_run_folder(Path(model)):
         return MAX_LENGTH
     run = read_finished_run(Path(model), "--model")
@@ -88,7 +88,7 @@ def _length_of(model: str, tokenizer: Any) -> int:
 
 
 def _class_of(name: str) -> type:
-    """The class that a checkpoint says it is of: what it holds is written again, its head included."""
+    """The model class in a checkpoint's config, with which its head is kept."""
     with loading(name):
         fields = read_config_fields(name)
     if saved_class(fields) is not None:

@@ -102,7 +102,7 @@ class BenchmarkOptions(Options):
                 raise AlignAttnError(f"--lengths {length} exceeds --tokens {self.tokens}")
 
     def measured_attentions(self) -> list[str]:
-        """Return `soft` and the others as they were named, each once."""
+        """Return `soft` and the other attentions without duplicates."""
         return list(dict.fromkeys([PLAIN_ATTENTION, *self.attentions]))
 
 

@@ -1,4 +1,4 @@
-"""What alignment attention costs: time and peak memory of a step, beside plain attention in the same run."""
+"""What alignment attention costs: time and peak memory of a step, compared with plain attention in the same run."""
 
 import os
 import platform

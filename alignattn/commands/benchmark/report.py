@@ -1,4 +1,4 @@
-"""What the benchmark writes: a line an attention, shape and phase, a table of them, and pictures."""
+"""The output of the benchmark: a line per attention, shape and phase, a table and pictures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from alignattn.utils.text_tables import render_table
 BYTES_A_MEBIBYTE = 2**20
 
 Conditions = Mapping[str, Any]
-"""What holds for a whole run: the last columns of `benchmark.csv`."""
+"""The conditions of a whole run: the last columns of `benchmark.csv`."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What was found of one attention at one shape in one phase.
+    """The cost of one attention at one shape in one phase.
 
     Attributes:
         attention: a preset's name; `soft` is the model without a patch.
@@ -94,7 +94,7 @@ def costs_of(measurement: Measurement) -> list[StepCost]:
 def write_costs(
     folder: Path, costs: Iterable[StepCost], measurements: Iterable[Measurement], conditions: Conditions
 ) -> None:
-    """Write `benchmark.csv`, a line a cost, and `repeats.csv`, a line for every timed step."""
+    """Write `benchmark.csv`, a line per cost, and `repeats.csv`, a line for every timed step."""
     write_csv(folder / SUMMARY_FILE, ({**cost.line(), **conditions} for cost in costs))
     repeats = (
         {
@@ -140,7 +140,7 @@ def render_costs(costs: Sequence[StepCost], conditions: Conditions) -> str:
 
 
 def draw_ratios(path: Path, costs: Sequence[StepCost], conditions: Conditions) -> None:
-    """Draw the time of each attention but `soft` as bars, a group a shape, with quartiles."""
+    """Draw the time of each attention but `soft` as bars, a group per shape, with quartiles."""
     names = _attentions(costs)
     panels = [
         BarPanel(

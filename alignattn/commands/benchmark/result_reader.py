@@ -14,10 +14,10 @@ FACTS = ["machine", "device", "threads", "load_average", "dtype", "dropout", "re
 
 
 class BenchmarkReader(ResultReader):
-    """Reads results of `alignattn benchmark`, one run of which measures all attentions."""
+    """Reads results of `alignattn benchmark`, each run of which measures all attentions."""
 
     def clear_unfinished(self, folder: Path) -> None:
-        """Remove the files of a benchmark that was ended early: it would not write over them, nor go on from them."""
+        """Remove the files of an interrupted benchmark, which it can neither overwrite nor resume."""
         for name in BENCHMARK_FILES:
             (folder / name).unlink(missing_ok=True)
 

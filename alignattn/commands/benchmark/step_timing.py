@@ -120,7 +120,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of all attentions at one shape in one phase.
+    """The measurements of all attentions at one shape in one phase.
 
     Attributes:
         shape: of the batch.
@@ -235,7 +235,7 @@ def _time_interleaved(
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
-    """Return the most bytes that `work` holds at once beyond what was allocated before it.
+    """Return the peak of the bytes that `work` allocates.
 
     On a GPU this is the peak that the caching allocator counts; on a CPU the running sum of the allocations
     and frees that `torch.profiler` sees, exact to the byte but blind to what libraries allocate past PyTorch.

@@ -1,4 +1,4 @@
-"""How far confidence lies from accuracy in saved predictions, split by split, before and after temperature scaling."""
+"""Calibration of saved predictions, split by split, before and after temperature scaling."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -122,7 +122,7 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
 
 
 def render_reports(reports: Sequence[CalibrationReport]) -> str:
-    """Return two lines a split and state: the figures, and their intervals below."""
+    """Return two lines per split and state: the figures, and their intervals below."""
     has_temperature = any(part.fitted for part, _ in reports)
     lines = []
     for part, summary in reports:
@@ -163,7 +163,7 @@ def _short_names(files: Sequence[Predictions]) -> list[str | None]:
 def _parts(
     file: Predictions, file_name: str | None, temperature: Temperature | None, wanted: Sequence[str] | None
 ) -> list[ReportedSplit]:
-    """The reported rows of each wanted split: all, but for those that the temperature was fitted on."""
+    """The reported rows of each requested split, without those of the temperature's fit."""
     is_reported = np.ones(len(file.labels), dtype=bool)
     if temperature and temperature.file == file.path:
         is_reported[temperature.rows] = False

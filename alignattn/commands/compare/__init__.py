@@ -44,7 +44,7 @@ class CompareOptions(Options):
 
     @property
     def folders(self) -> list[Path]:
-        """What is compared, the baseline first, which may be given by its option alone."""
+        """The folders to compare, the baseline first; --baseline need not be among --runs."""
         given = list(map(Path, self.runs))
         if self.baseline is None:
             return given

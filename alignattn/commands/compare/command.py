@@ -1,4 +1,4 @@
-"""`alignattn compare`: a table of the runs that are given, each beside the first, and why some cannot be compared."""
+"""`alignattn compare`: a table of runs, each compared with the first, and why some cannot be compared."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ class EvaluatedRun:
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """What one folder holds: a run, or a run a seed.
+    """The runs of one folder: one run, or one per seed.
 
     Attributes:
         name: in the table.
@@ -71,7 +71,7 @@ class ComparedRuns:
 
 
 def compare_runs(options: CompareOptions) -> ResultTable:
-    """Compare runs, write the table in all its forms, print it, and return it."""
+    """Compare runs, write the table in all formats, print it, and return it."""
     folder = Path(options.output_dir)
     check_free(folder, [f"{TABLE}{suffix}" for suffix in (*FORMS, ".png")])
     table = compared(read_entries(options))
@@ -82,7 +82,7 @@ def compare_runs(options: CompareOptions) -> ResultTable:
 
 
 def read_entries(options: CompareOptions) -> list[ComparedRuns]:
-    """Return what the folders hold, the baseline first; refuses runs that were evaluated otherwise than the first."""
+    """Return the runs of the folders, the baseline first; refuses runs with another evaluation than the first."""
     folders = options.folders
     short = short_names(folders, "RUNS")
     names = options.names or [short[folder] for folder in folders]
@@ -163,7 +163,7 @@ def _measure(split: str, metric: str) -> Measure:
 
 
 def _settings(entries: Sequence[ComparedRuns]) -> list[str]:
-    """The seeds of each entry, and the options in which entries differ, without the paths of this machine."""
+    """The seeds of each entry, and the options that differ between entries, without paths of this machine."""
     # A run without the option has the default of its model.
     options: list[dict[str, Any]] = [
         publishable(entry.first.options.to_dict() | {"attention": entry.first.options.attention.name})
@@ -183,7 +183,7 @@ def _plain(value: object) -> str:
 
 
 def _notes(entries: Sequence[ComparedRuns]) -> list[str]:
-    """Which runs are paired, which are unfinished, what differs between runs that no option says."""
+    """Notes on pairing, on unfinished runs, and on differences that are not options."""
     baseline, *others = entries
     lines = []
     for entry in others:

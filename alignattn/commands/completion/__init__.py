@@ -1,4 +1,4 @@
-"""`alignattn completion`: what a shell needs to complete the words of `alignattn`."""
+"""`alignattn completion`: a shell script that completes the words of `alignattn`."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The demo: one pretrained model fine-tuned with plain, aligned and balanced attention, side by side.
+"""The demo: fine-tune one pretrained model with plain, aligned and balanced attention, and compare.
 
 It runs `finetune` as it stands, three times on the same rows.
 """
@@ -89,12 +89,12 @@ def run_demo(arguments: DemoOptions) -> None:
 
 
 def _rows_of(sentences: DemoData, arguments: DemoOptions) -> dict[str, Any]:
-    """What decides which rows there are."""
+    """The options that determine the rows."""
     return {"sentences": sentences.name} | {name: getattr(arguments, name) for name in OPTIONS_OF_ROWS}
 
 
 def _check_rows(folder: Path, sentences: DemoData, arguments: DemoOptions) -> None:
-    """Refuse a folder whose runs are of other rows: those that have finished would be shown as of these."""
+    """Refuse a folder whose runs have other rows, because finished runs would be shown as if they had these."""
     path = folder / ROWS_FILE
     if path.is_file() and read_json(path) != _rows_of(sentences, arguments):
         raise AlignAttnError(f"{folder} already holds a demo with other rows: give another --output_dir")

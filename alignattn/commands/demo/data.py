@@ -1,4 +1,4 @@
-"""The pairs of sentences that the demo trains on: of the documentation of installed packages, or of `--data_dir`.
+"""The pairs of sentences that the demo trains on: from the documentation of installed packages, or from `--data_dir`.
 
 Both sources give the same files: `<folder>/demo/{train,validation_<domain>,validation_<other domain>}.parquet`. One
 domain is trained on; the other shows what a shift does. Of packages the files are read and nothing is imported; which
@@ -66,7 +66,7 @@ class DemoData:
 
     @property
     def splits(self) -> tuple[str, str]:
-        """The evaluation splits, of each domain one."""
+        """The evaluation splits, one per domain."""
         first, other = (f"validation_{domain}" for domain in self.domains)
         return first, other
 
@@ -105,7 +105,7 @@ def _write_questions(folder: Path, options: DemoOptions) -> None:
 
 
 def _renamed(task: Task, rows: datasets.Dataset) -> pa.Table:
-    """The rows in the columns that all sentences have."""
+    """The rows with the column names of the demo."""
     assert isinstance(task, TextClassification)
     names = (*task.text_columns, task.label_column)
     return rows.select_columns(list(names)).with_format("arrow")[:].rename_columns([FIRST_TEXT, SECOND_TEXT, LABEL])
@@ -155,7 +155,7 @@ def documentation_rows(domain: str, count: int, seed: int) -> list[dict[str, Any
 
 @cache
 def _pairs(domain: str) -> tuple[tuple[str, str], ...]:
-    """All pairs of a domain; of those with the same second sentence the first."""
+    """All pairs of a domain with different second sentences."""
     found: dict[str, str] = {}
     for package in PACKAGES[domain]:
         for paragraph in _paragraphs(package):

@@ -1,4 +1,4 @@
-"""Accuracy and calibration under a shift of domain: train on one task, judge on it and on another of the same labels.
+"""Accuracy and calibration under a shift of domain: train on one task, evaluate on it and on another.
 
 The protocol is that of Desai & Durrett 2020 ("Calibration of Pre-trained Transformers", section 3), which Zhang et al.
 2021, table 2, follow: the development set of each task is halved; one half is held out and reported, and on the other
@@ -62,7 +62,7 @@ HALVING_SEED = 42
 
 @dataclass(frozen=True)
 class DevelopmentSet:
-    """The development set of one side, halved.
+    """The two halves of the development set of one side.
 
     Attributes:
         side: `in-domain` or `out-of-domain`.
@@ -87,7 +87,7 @@ class DevelopmentSet:
 
 @dataclass(frozen=True)
 class JudgedSide:
-    """What the model made of a development set: the table of its predictions, and the rows that were cut for it."""
+    """The model's predictions for a development set, and its truncated rows."""
 
     development_set: DevelopmentSet
     predictions: pa.Table
@@ -99,7 +99,7 @@ class JudgedSide:
         return np.stack(rows["probabilities"].to_numpy()), np.asarray(rows["label"].to_numpy())
 
     def held_out(self, temperature: float) -> ScaledPredictions:
-        """Return the rows that are reported, before and after temperature scaling."""
+        """Return the reported rows, before and after temperature scaling."""
         return ScaledPredictions.by_temperature(*self.half(HELD_OUT), temperature)
 
 
@@ -123,7 +123,7 @@ def halves(
 
 
 def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
-    """Train and evaluate each seed of the call that is not finished, and write what they share."""
+    """Train and evaluate each unfinished seed of the call, and write the summary over seeds."""
     runs = options.runs()
     # Each run checks its folder when it begins: refuse those of later seeds now, not hours later.
     for run in runs[1:]:
@@ -137,7 +137,7 @@ def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
 
 
 def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
-    """Train one seed unless it is trained, evaluate it and write its folder; a finished result is read and printed."""
+    """Train one seed, evaluate it and write its folder; a finished result is only read and printed."""
     with folder_lock(options.output_dir):
         check_folder(options)
         finished = read_domain_shift(options.output_dir)
@@ -164,7 +164,7 @@ def _domain_shift(options: DomainShiftOptions) -> DomainShiftResult:
 
 
 def training_options(options: DomainShiftOptions) -> RunOptions:
-    """Return the options of `finetune` for the in-domain run, in a folder of its own below that of the result."""
+    """Return the options of `finetune` for the in-domain run, in a folder inside that of the result."""
     return RunOptions(
         model=options.model,
         data=replace(options.data, task=names_of_pair(options.pair)[0]),
@@ -187,7 +187,7 @@ def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> Dev
 
 
 def check_folder(options: DomainShiftOptions) -> None:
-    """Refuse a folder of another run; one that holds nothing but the run to be evaluated goes on."""
+    """Refuse a folder of another run; a folder with nothing but the trained run is evaluated."""
     folder = options.output_dir
     holds_run_only = folder.is_dir() and entries(folder) == {RUN_FOLDER}
     if not holds_run_only:
@@ -196,7 +196,7 @@ def check_folder(options: DomainShiftOptions) -> None:
 
 
 def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[JudgedSide]:
-    """What the run's saved model makes of the development set of each side."""
+    """The saved model's predictions for the development set of each side."""
     folder, data = training.output_dir, training.data
     processor = processor_for(sides[0].task)
     model, tokenizer = load_pretrained(str(folder), processor.auto_class)
@@ -272,7 +272,7 @@ def _side_result(judged: JudgedSide, run: RunResult, temperature: float) -> Side
 
 
 def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShiftResult) -> None:
-    """Write the folder; `results.json` last, since it says that the rest is there."""
+    """Write the folder; `results.json` last, because it marks the folder as complete."""
     folder = options.output_dir
     write_text(folder / CONFIG_FILE, options.to_yaml())
     write_predictions(folder, list(map(_prediction_table, judged)))
@@ -287,7 +287,7 @@ def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShif
 
 
 def _prediction_table(judged: JudgedSide) -> pa.Table:
-    """The predictions of both halves, each a split by a name that no other side shares, as `calibrate` reads them."""
+    """The predictions of both halves as splits with unique names, as `calibrate` reads them."""
     side = judged.development_set
     halved = pa.concat_tables(
         with_split(judged.predictions.take(pa.array(rows)), f"{side.side}-{name}") for name, rows in side.halves.items()

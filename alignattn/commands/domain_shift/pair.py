@@ -1,4 +1,4 @@
-"""Two tasks of the same labels: one to train on, the other to shift to."""
+"""Two tasks with the same labels: one to train on, another to test the shift."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -13,7 +13,7 @@ PAIRS_FILE = Path(__file__).with_name("pairs.yaml")
 
 @cache
 def matching_pairs() -> Mapping[str, str]:
-    """Return the pairs whose labels mean the same by other names, and why they do."""
+    """Return the pairs whose labels have different names and the same meaning, with the reason."""
     return dict(read_yaml(PAIRS_FILE))
 
 
@@ -24,7 +24,7 @@ def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
 
 
 def names_of_pair(pair: str) -> tuple[str, str]:
-    """Return the two names that a pair joins, as `--task` takes them: of shipped tasks, or of files that define one."""
+    """Return the two names of a pair: of shipped tasks, or of files that define one."""
     words = pair.split("-")
     # A hyphen may belong to a name, as in sst-2-mrpc: another cut may do.
     for cut in range(1, len(words)):

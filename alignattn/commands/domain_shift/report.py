@@ -25,7 +25,7 @@ HEADER = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for f
 
 @dataclass(frozen=True)
 class SideResult:
-    """One side of a result; the development set is halved.
+    """The result of one side.
 
     Attributes:
         task: whose development set it is.
@@ -97,7 +97,7 @@ def read_domain_shift(folder: Path) -> DomainShiftResult | None:
 
 
 def render_domain_shift(result: DomainShiftResult) -> str:
-    """Return a table of accuracy and calibration error with their intervals, and lines on what they are of."""
+    """Return a table of accuracy and calibration error with intervals, and notes."""
     lines = [
         [
             *(name, side.task, str(side.held_out_rows), f"{result.temperature if state == 'after' else 1:.3f}"),

@@ -36,7 +36,7 @@ class DomainShiftReader(ResultReader):
         return read_domain_shift(folder) is not None
 
     def check_same(self, options: DomainShiftOptions) -> None:
-        """Raise as `domain-shift` does of a folder of another run."""
+        """Refuse a folder of another run, as `domain-shift` does."""
         # It imports torch, without which results are read.
         from alignattn.commands.domain_shift.command import check_folder
 

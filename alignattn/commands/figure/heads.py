@@ -1,4 +1,4 @@
-"""The texts that the heads of all runs of a picture are shown."""
+"""The texts on which the heads of all runs of a picture are drawn."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a layer of graph attention makes of the nodes of a graph, in the plane."""
+"""t-SNE of a graph attention layer's outputs for the nodes of a graph."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from alignattn.utils.errors import AlignAttnError
 
 @dataclass(frozen=True)
 class SeenNodes:
-    """What a layer of a run's model makes of the nodes that have a class.
+    """The outputs of a layer for the nodes with a class.
 
     Attributes:
         layer: counted from 0.
@@ -39,7 +39,7 @@ class SeenNodes:
 
 
 def draw_nodes(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the picture of a layer's nodes in the plane, one panel a run and a colour a class.
+    """Return the picture of a layer's nodes in the plane, one panel per run and a colour per class.
 
     It is figure 2 of Veličković et al. 2018: by t-SNE, what the last layer but one gives to the last. The title has the
     silhouette of the classes (Rousseeuw 1987) in the layer's own space, which no projection distorts: 1 is far apart, 0
@@ -67,7 +67,7 @@ def draw_nodes(runs: Mapping[str, Path], options: FigureOptions) -> Any:
 
 
 def see_nodes(folder: Path, options: FigureOptions) -> SeenNodes:
-    """Return what a layer of a run's model makes of all nodes with a class.
+    """Return the outputs of a layer for all nodes with a class.
 
     Args:
         folder: of the run.

@@ -43,7 +43,7 @@ DISTANCE_PANELS: Mapping[str, str] = {
 
 
 def draw_tsne(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the picture of a head's queries and keys in the plane, one panel a run (Zhang et al. 2021, figure 1 a, b).
+    """Return the t-SNE of a head's queries and keys, one panel per run (Zhang et al. 2021, figure 1 a, b).
 
     t-SNE places the queries and keys of a run together. Of more tokens than `max_tokens` this many are drawn.
     """
@@ -60,7 +60,7 @@ def draw_tsne(runs: Mapping[str, Path], options: FigureOptions) -> Any:
 
 
 def draw_attention(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the heat map of a head's attention in one example, one a run (Zhang et al. 2021, figures 1 and 3)."""
+    """Return the heat map of a head's attention in one example, one per run (Zhang et al. 2021, figures 1 and 3)."""
     examples = choose_examples(list(runs.values()), options, num_rows=1)
     views = [view_head(folder, name, examples, options.layer, options.head) for name, folder in runs.items()]
     panels = [view.attention_panels()[0] for view in views]
@@ -83,7 +83,7 @@ def draw_run_reliability(runs: Mapping[str, Path], options: FigureOptions) -> An
 
 
 def draw_distance(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the distance of queries and keys over training, one line a run."""
+    """Return the distance of queries and keys over training, one line per run."""
     curves = {name: curves_of(read_log_history(folder)) for name, folder in runs.items()}
     for name, folder in runs.items():
         if DISTANCE_NAME not in curves[name]:
@@ -99,7 +99,7 @@ def draw_distance(runs: Mapping[str, Path], options: FigureOptions) -> Any:
 
 
 def draw_training(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the training curves of runs, one panel a quantity and one line a run."""
+    """Return the training curves of runs, one panel per quantity and one line per run."""
     panels = curve_panels({name: read_log_history(folder) for name, folder in runs.items()})
     if not panels:
         raise AlignAttnError(f"{', '.join(map(str, runs.values()))} did not log any loss: train with --logging_steps")

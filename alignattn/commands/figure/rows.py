@@ -1,4 +1,4 @@
-"""What a run's model attends to in one row: sentences of a story, cells of a picture, words that it read."""
+"""Attention in one row: to the sentences of a story, the cells of a picture, or the source words."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,21 +31,21 @@ from alignattn.utils.errors import AlignAttnError, listing
 
 
 def draw_hops(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the heat map of the attention to the sentences of one story, a column a hop and a panel a run."""
+    """Return the heat map of the attention to the sentences of one story, a column per hop and a panel per run."""
     examples = choose_examples(list(runs.values()), options, num_rows=1)
     panels = [_hops(folder, name, examples, options.text) for name, folder in runs.items()]
     return draw_heat_maps(panels, x_label="hop", y_label="sentence", title=f"attention, {examples.description}")
 
 
 def draw_question(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the picture of a question's attention, a column a run: over cells, and of the cells over words."""
+    """Return the picture of a question's attention, a column per run: over cells, and of the cells over words."""
     panels = [_question_panel(folder, name, options.text) for name, folder in runs.items()]
     assert options.text is not None
     return draw_image_attention(panels, title=options.text[1])
 
 
 def draw_written(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the picture of what each generated word attends to: a map a run, or over a picture a panel a word."""
+    """Return the picture of what each generated word attends to: a map per run, or a panel per word over a picture."""
     panels = {name: _generated(folder, name, options.text) for name, folder in runs.items()}
     assert options.text is not None
     maps = [panel for panel in panels.values() if isinstance(panel, TokenMapPanel)]
@@ -59,7 +59,7 @@ def draw_written(runs: Mapping[str, Path], options: FigureOptions) -> Any:
 
 
 def _hops(folder: Path, name: str, examples: Examples, texts: Sequence[str] | None) -> HeatMapPanel:
-    """What a run's model attends to in the first of examples, the story from its first sentence on."""
+    """The attention weights of a model on the first example, over the story from its first sentence on."""
     run = read_finished_run(folder, "--run")
     predictor = load_predictor(run, device="cpu")
     model: Any = predictor.model
@@ -83,7 +83,7 @@ def _hops(folder: Path, name: str, examples: Examples, texts: Sequence[str] | No
 
 
 def _question_panel(folder: Path, name: str, texts: Sequence[str] | None) -> ImagePanel:
-    """The weights of a picture's cells in what a run's model answers, and of the words that the cells attend to."""
+    """The weights of a picture's cells for the answer of a model, and the weights of words for the cells."""
     run = read_finished_run(folder, "--run")
     if not isinstance(run.task, VisualQuestionAnswering) or run.task.reads_features:
         raise AlignAttnError(f"--run {folder}: task {run.task.name!r} has no questions about pictures")
@@ -116,7 +116,7 @@ def _question_panel(folder: Path, name: str, texts: Sequence[str] | None) -> Ima
 
 
 def roll_out(pooled: Tensor, sides: Sequence[Sides], weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return what cells and words weigh in what is classified, by attention rollout (Abnar & Zuidema 2020).
+    """Return the weights of cells and words for the classification, by attention rollout (Abnar & Zuidema 2020).
 
     Backwards from the pooling (Yu et al. 2019, eq. 9), each self-attention of the image gives half of a cell's weight
     to the cells that it attends; the other half stays, for the residual connection. In guided attention each cell
@@ -140,7 +140,7 @@ def roll_out(pooled: Tensor, sides: Sequence[Sides], weights: Sequence[Tensor]) 
 
 
 def _generated(folder: Path, name: str, texts: Sequence[str] | None) -> TokenMapPanel | list[ImagePanel]:
-    """The weights by which each generated word attends to words, or a panel a word over the cells of a picture."""
+    """The weights by which each generated word attends to words, or a panel per word over the cells of a picture."""
     run = read_finished_run(folder, "--run")
     if not processor_class(run.task).is_generative:
         raise AlignAttnError(f"--run {folder}: task {run.task.name!r} generates no sequences")
@@ -163,7 +163,7 @@ def _generated(folder: Path, name: str, texts: Sequence[str] | None) -> TokenMap
 
 
 def _row(run: FinishedRun, texts: Sequence[str]) -> tuple[Predictor, dict[str, Tensor], Any]:
-    """A run's model whose attention is recorded in all layers, a row as its batch, and how rows are encoded."""
+    """A run's model with recorded attention in all layers, a row as a batch, and the encoding of rows."""
     predictor = load_predictor(run, device="cpu")
     split = predictor.encode(predictor.checked([texts]))
     batch = next(input_batches(run.task, split, predictor.tokenizer, [0], 1))
@@ -181,6 +181,6 @@ def _pixels(batch: Mapping[str, Tensor]) -> Any:
 
 
 def _grid(cells: Tensor) -> Any:
-    """Cells as rows and columns, as many of each: pictures are brought to a square."""
+    """Cells as a square grid, because pictures are resized to a square."""
     side = round(len(cells) ** 0.5)
     return cells.view(side, side).tolist()

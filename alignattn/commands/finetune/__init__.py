@@ -26,7 +26,7 @@ SPACE_HELP = f"Ranges to search; other options stay fixed (default: {' '.join(DE
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneOptions(RunOptions):
-    """The options of `alignattn finetune`: those of a run, and of a search among runs."""
+    """The options of `alignattn finetune`: those of a run, and of a hyperparameter search."""
 
     hyperparameter_search: Count | None = option(
         None,
@@ -82,7 +82,7 @@ class FinetuneOptions(RunOptions):
 
     @cached_property
     def space(self) -> Mapping[str, Range]:
-        """What is searched, by the option's name; of the default ranges those that this run reads."""
+        """The ranges to search, by the option's name; by default those of the default options that this run reads."""
         space = parse_space(self.search_space or DEFAULT_SPACE)
         if self.search_space is None:
             return {name: values for name, values in space.items() if not self._is_settled(name)}
@@ -93,7 +93,7 @@ class FinetuneOptions(RunOptions):
         return space
 
     def _is_settled(self, name: str) -> bool:
-        """Whether an option is given, or does nothing in this run."""
+        """Whether an option is given, or has no effect in this run."""
         return name in self.unused() or self.values[name] != options_of(type(self))[name].default
 
     def run(self, **values: Any) -> RunOptions:

@@ -1,4 +1,4 @@
-"""`alignattn finetune`: one run, or one a seed and what they have in common."""
+"""`alignattn finetune`: one run, or one per seed and a summary."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from alignattn.utils.files import write_json
 
 
 def finetune(options: RunOptions) -> list[RunResult]:
-    """Run each seed of the call that is not finished, and write what they share; or search among runs."""
+    """Run each unfinished seed of the call and write a summary, or search hyperparameters."""
     if isinstance(options, FinetuneOptions) and options.hyperparameter_search is not None:
         # Its library is an extra.
         from alignattn.commands.finetune.search import search

@@ -22,7 +22,7 @@ class FinetuneReader(ResultReader):
         return read_result(folder) is not None
 
     def check_same(self, options: RunOptions) -> None:
-        """Raise as `finetune` does of a folder of another run."""
+        """Refuse a folder of another run, as `finetune` does."""
         check_output_dir(options)
 
     def reason_unsupported(self, options: RunOptions, needed: None = None) -> str:
@@ -56,7 +56,7 @@ class FinetuneReader(ResultReader):
         )
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
-        """Return the rows of the split that `path` leads to; what is no score, as a time, is made of none."""
+        """Return the rows of the split of `path`; None for numbers that are not scores, such as times."""
         match path:
             case ["metrics", split, metric]:
                 return metric_examples(metric, read_split(folder, split))
@@ -67,7 +67,7 @@ class FinetuneReader(ResultReader):
         return ""
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
-        """Return the rows of the split that `path` leads to, by the mean of what the runs predicted."""
+        """Return the rows of the split of `path`, scored with the mean of the predictions of the runs."""
         match path:
             case ["metrics", split, metric]:
                 return metric_examples(metric, mean_predictions([read_split(folder, split) for folder in folders]))

@@ -1,4 +1,4 @@
-"""A search of hyperparameters: runs of the command whose values optuna chooses by what those before them measured.
+"""Hyperparameter search: runs whose options optuna chooses by the results of earlier ones.
 
 A trial is a run in a folder of its own. The trials are recorded in optuna's storage, an SQLite file: a search
 that was killed goes on with the run that it was at. A trial's values hang on the seed, its number and the results
@@ -36,7 +36,7 @@ MADE_OF = "options"
 
 
 def search(options: FinetuneOptions) -> list[RunResult]:
-    """Run the trials that are missing, say which is the best, and return the results of all that were run."""
+    """Run the missing trials, report the best, and return the results of all that ran."""
     folder = options.output_dir
     folder.mkdir(parents=True, exist_ok=True)
     with folder_lock(folder):
@@ -54,7 +54,7 @@ def search(options: FinetuneOptions) -> list[RunResult]:
 
 
 def _open_study(options: FinetuneOptions) -> optuna.Study:
-    """The search in the folder, new or as it was left; refuses one of other options."""
+    """The search in the folder, new or resumed; refuses one with other options."""
     address = URL.create("sqlite", database=str((options.output_dir / STORAGE_FILE).absolute()))
     study = optuna.create_study(
         storage=address.render_as_string(hide_password=False), study_name=STUDY, load_if_exists=True
@@ -78,7 +78,7 @@ def _made_of(options: FinetuneOptions) -> dict[str, Any]:
 
 
 def _run_trial(study: optuna.Study, options: FinetuneOptions, number: int) -> RunResult | None:
-    """The result of a trial, run unless it is finished; None of one that measured no number."""
+    """The result of a trial, run unless it is finished; None if its metric is undefined."""
     distributions = {name: _distribution(values) for name, values in options.space.items()}
     if number == len(study.trials):
         # Of its number, so that it draws what it would have drawn had nothing been killed.
@@ -112,7 +112,7 @@ def _distribution(values: Range) -> BaseDistribution:
 
 
 def _chosen_by(options: FinetuneOptions, result: RunResult) -> tuple[str, str, float]:
-    """The metric that chooses, of the first evaluation split where none is named: both names, and its value or NaN."""
+    """Split, name and value (or NaN) of the metric that selects, by default of the first evaluation split."""
     wanted = options.training.metric_for_best_model
     split, scores = next(iter(result.metrics.items()))
     metric = next(iter(scores))
@@ -128,14 +128,14 @@ def _chosen_by(options: FinetuneOptions, result: RunResult) -> tuple[str, str, f
 
 
 def _loss(options: FinetuneOptions, result: RunResult) -> float:
-    """What the search makes small."""
+    """The objective, which the search minimises."""
     _, metric, value = _chosen_by(options, result)
     greater = options.training.greater_is_better
     return -value if (metric not in LESS_IS_BETTER if greater is None else greater) else value
 
 
 def _told(study: optuna.Study, options: FinetuneOptions, results: Mapping[int, RunResult]) -> str:
-    """Write the trials, and return them in lines, with the best of them and how to repeat it."""
+    """Write the trials, and return them as a table with the best trial and its command."""
     folder, done = options.output_dir, [trial for trial in study.trials if trial.number in results]
     if not any(trial.state == TrialState.COMPLETE for trial in done):
         return f"{folder}: no trial measured a number"

@@ -1,4 +1,4 @@
-"""What a search of hyperparameters searches: ranges of options, `learning_rate=1e-5:1e-4:log`."""
+"""The search space of hyperparameters: ranges of options, such as `learning_rate=1e-5:1e-4:log`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ HELD = frozenset({"seed", "data_seed", "local_rank"})
 
 @dataclass(frozen=True)
 class Range:
-    """The values of an option that are searched, ends included."""
+    """The range of an option, both ends included."""
 
     option: Option
     low: Any
@@ -46,7 +46,7 @@ def parse_space(entries: Sequence[str]) -> Mapping[str, Range]:
 
 
 def _check(given: Range) -> None:
-    """Refuse a range that holds nothing."""
+    """Refuse an empty range."""
     if given.low >= given.high:
         raise AlignAttnError(f"--search_space {given}: {given.low} must be below {given.high}")
     if given.is_log and given.low <= 0:

@@ -1,4 +1,4 @@
-"""What each attention head of a model does on given texts, or of two models side by side."""
+"""Measures of each attention head of a model on given texts, or of two models side by side."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -58,7 +58,7 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
 
 
 def study_models(arguments: InspectOptions) -> tuple[list[ModelStudy], StudiedTexts]:
-    """Return what the heads of one model or two do, and with which texts."""
+    """Return the measures of the heads of one model or two, and a description of the texts."""
     task, rows = load_texts(arguments)
     processor = processor_for(task)
     compares = arguments.compare is not None
@@ -131,7 +131,7 @@ def _encoded(loaded: RecordedModel, rows: datasets.Dataset, task: Task, max_leng
 def _change(
     models: Sequence[RecordedModel], splits: Sequence[EncodedSplit], task: Task, batch_size: int
 ) -> FunctionChange | None:
-    """Return how far the second model is from the first; None if their tokens are not the same."""
+    """Return the difference of the second model's function from the first's; None if their tokens differ."""
     ids, others = (split.encoded["input_ids"][:] for split in splits)
     if ids != others:
         return None
@@ -143,7 +143,7 @@ def _change(
 def _samples(
     loaded: RecordedModel, batch: Mapping[str, Tensor], rare: RareTokens, groups: Mapping[Sides, Sequence[int]]
 ) -> Iterator[tuple[Sides, Sample]]:
-    """Give what each group of layers made of each row of a batch, without padding."""
+    """Yield the queries, keys and weights of each group of layers for each row of a batch, without padding."""
     special_ids, rare_ids = torch.tensor(loaded.tokenizer.all_special_ids), torch.tensor(sorted(rare.ids))
     recorded = loaded.record(batch)
     for index, words in enumerate(batch["attention_mask"].bool()):

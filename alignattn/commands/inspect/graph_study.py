@@ -1,4 +1,4 @@
-"""What the heads of a graph's model do: how the nodes' queries and keys lie, and how weights spread over neighbours."""
+"""Measures of the heads of a graph model: distances of the nodes' queries and keys, and the spread of the weights."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -37,7 +37,7 @@ class GraphStudy:
 
     Attributes:
         name: of its folder.
-        frame: a line a layer and head, whose number may differ from layer to layer: each of `MEASURES`, and
+        frame: a line per layer and head, whose number may differ from layer to layer: each of `MEASURES`, and
             `entropy_uniform`, of equal weights over each node's neighbours, mean over the nodes that have any.
     """
 

@@ -1,4 +1,4 @@
-"""What attention heads do, as numbers: how queries and keys lie, how weights spread, and whom a head attends to.
+"""Measures of attention heads: distances of queries and keys, spread of the weights, and roles.
 
 Every measure but the pooled ones is taken on one text at a time, on its real tokens only, and averaged over texts:
 padding cannot enter. The pooled ones are of the tokens of all texts together: one text has too few for a covariance.
@@ -71,7 +71,7 @@ class RareTokens:
 
 @dataclass(frozen=True)
 class Sample:
-    """What L attention layers of H heads made of one text, or of an image and a text; none of the tokens is padding.
+    """Queries, keys and weights of L attention layers of H heads for one text, or an image and a text, without padding.
 
     Attributes:
         query: `[L, H, n, d]`.
@@ -125,7 +125,7 @@ def attention_measures(
     """Return the measures of one text's attention weights, for each head.
 
     Args:
-        weights: `[…, n, m]`, a row a query.
+        weights: `[…, n, m]`, a row per query.
         separators: `[m]` bool, True = a special token; None where the keys are no words.
         rare: `[m]` bool, True = a rare token; None where the keys are no words.
         is_one_text: as of `Sample`.
@@ -155,7 +155,7 @@ def attention_measures(
 
 
 def query_key_distances(query: Tensor, key: Tensor) -> dict[str, Tensor]:
-    """Return how far one text's queries lie from its keys in each head, in units of their size.
+    """Return the distance of one text's queries and keys in each head, in units of their size.
 
     Args:
         query: `[L, H, n, d]`.
@@ -201,7 +201,7 @@ def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool)
 
 
 class HeadStudying:
-    """Takes what layers made of texts, one text after the other, and measures their heads."""
+    """Measures heads, one text after the other."""
 
     def __init__(self) -> None:
         self._measured: list[dict[str, Tensor]] = []
@@ -210,7 +210,7 @@ class HeadStudying:
         self._counts = [0, 0]
 
     def add(self, sample: Sample) -> None:
-        """Measure a text; of its queries and keys those are kept that all texts together have room for."""
+        """Measure a text, and keep its queries and keys as long as there is room."""
         tokens = sample.separators, sample.rare
         measures = attention_measures(sample.weights, *tokens, is_one_text=sample.is_one_text)
         self._measured.append(query_key_distances(sample.query, sample.key) | measures)
@@ -236,7 +236,7 @@ class HeadStudying:
 
 
 def joined(studies: Sequence[HeadStudy]) -> HeadStudy:
-    """Return the studies of several groups of a model's layers as one, with the counts of the first."""
+    """Join the studies of several groups of layers; the counts are those of the first."""
     return HeadStudy(
         {name: torch.cat([study.measures[name] for study in studies]) for name in MEASURES},
         {name: torch.cat([study.uniform[name] for study in studies]) for name in studies[0].uniform},

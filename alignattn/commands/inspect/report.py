@@ -1,4 +1,4 @@
-"""What the inspection of heads writes: a table for the terminal, one for other programs, and a picture."""
+"""Output of the inspection of heads: a table for the terminal, a CSV file and a picture."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -66,7 +66,7 @@ CHANGES = ("attention_change", "product_change", "prediction_change", "differing
 
 @dataclass(frozen=True)
 class StudiedTexts:
-    """What holds for a whole inspection.
+    """The settings of a whole inspection.
 
     Attributes:
         data: name of the file or task.
@@ -83,7 +83,7 @@ class StudiedTexts:
 
 @dataclass(frozen=True)
 class ModelStudy:
-    """What was found of one model.
+    """The measures of one model.
 
     Attributes:
         name: of its folder, or Hub id.
@@ -105,14 +105,14 @@ class ModelStudy:
 
     @property
     def layer_names(self) -> list[str]:
-        """The layers' numbers, with what attends what where that differs."""
+        """The layers' numbers, with the modalities of queries and keys where they differ."""
         if set(self.sides) == {(WORDS, WORDS)}:
             return [str(layer) for layer in self.layers]
         names = [query if query == key else GUIDED for query, key in self.sides]
         return [f"{layer} {name}" for layer, name in zip(self.layers, names, strict=True)]
 
     def frame(self) -> pd.DataFrame:
-        """Return a line a layer and head: its measures, its role, and what uniform attention would give."""
+        """Return a line per layer and head: its measures, its role, and what uniform attention would give."""
         lines = [
             {
                 "model": self.name,
@@ -131,7 +131,7 @@ class ModelStudy:
 
 
 def write_heads(folder: Path, frames: Sequence[pd.DataFrame], title: str) -> None:
-    """Write `heads.csv`, a line a model, layer and head, and a heat map of each measure of layers and heads."""
+    """Write `heads.csv`, a line per model, layer and head, and a heat map of each measure of layers and heads."""
     table = pd.concat(frames).drop(columns=LAYER_NAME)
     write_text(folder / HEADS_TABLE, table.to_csv(index=False, lineterminator="\n"))
     figure = draw_heat_maps(heat_map_panels(frames), x_label="head", y_label="layer", title=title)
@@ -148,13 +148,13 @@ def write_studies(folder: Path, studies: Sequence[ModelStudy], studied: StudiedT
 
 
 def render_studies(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
-    """Return a line a layer and head, then a line a layer, with the values of two models side by side."""
+    """Return a line per layer and head, then a line per layer, with the values of two models side by side."""
     frames = [study.frame() for study in studies]
     return "\n".join([*head_tables(frames), *_change_of_function(studies), *_caption(studies, studied)])
 
 
 def head_tables(frames: Sequence[pd.DataFrame]) -> list[str]:
-    """Return a line a layer and head, after each kind of layer what uniform attention gives, and means over heads."""
+    """Return a line per layer and head, after each kind of layer what uniform attention gives, and means over heads."""
     first, shown = frames[0], shown_measures(frames)
     has_roles = "role" in first
     by_head = []
@@ -178,7 +178,7 @@ def head_tables(frames: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def shown_measures(frames: Sequence[pd.DataFrame]) -> list[str]:
-    """Return the measures that are not 0 for every head that has them, as the zeros of a softmax are."""
+    """Return the measures that are not 0 for every head (as the share of zeros of a softmax is)."""
 
     def is_informative(values: pd.Series) -> bool:
         return bool(values.isna().all() or (values.dropna() != 0).any())
@@ -187,7 +187,7 @@ def shown_measures(frames: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def heat_map_panels(frames: Sequence[pd.DataFrame]) -> list[HeatMapPanel]:
-    """Return a panel a measure that says anything, of two models with a map of the differences."""
+    """Return a panel per measure; for two models with a map of the differences."""
     letters = LETTERS[: len(frames)]
     panels = []
     for name in shown_measures(frames):
@@ -228,7 +228,7 @@ def _cells(lines: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str
 
 
 def _changes(study: ModelStudy) -> dict[str, Any]:
-    """How far each head is from that of the model it is compared with; of that model itself 0."""
+    """The difference of each head from that of the other model; 0 for the other model itself."""
     change = study.change
     if change is None:
         return dict.fromkeys(CHANGES, 0.0)
@@ -238,7 +238,7 @@ def _changes(study: ModelStudy) -> dict[str, Any]:
 
 
 def _change_of_function(studies: Sequence[ModelStudy]) -> list[str]:
-    """Return a line a layer on how far the second model's function is from the first's, and what that means."""
+    """Return a line per layer on the change of the function from the first model to the second, and its meaning."""
     if len(studies) == 1:
         return []
     change = studies[1].change

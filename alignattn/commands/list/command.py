@@ -1,6 +1,5 @@
-"""What the registries hold, as tables, with the papers and data sets that it is from numbered below."""
+"""Tables of the registries, with numbered papers and data sets below."""
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import yaml
@@ -14,7 +13,7 @@ from alignattn.models.packaged import PACKAGED
 from alignattn.tasks import TASKS
 from alignattn.utils.option import PLACEHOLDERS, Option
 from alignattn.utils.registry import Entry
-from alignattn.utils.text_tables import render_table, terminal_width
+from alignattn.utils.text_tables import render_table
 
 Listing = tuple[Sequence[str], Sequence[tuple[str, str]]]
 """The cells of a line; its sources, each with the place within the source."""
@@ -26,12 +25,9 @@ def print_lists(options: ListOptions) -> None:
     for what in options.what:
         header, rows = LISTS[what]
         lines = [[*cells, _cite(sources, numbers)] for cells, sources in rows()]
-        print(render_table([*header, "source"], lines, left=len(header) + 1, width=terminal_width()), end="\n\n")
+        print(render_table([*header, "source"], lines, left=len(header) + 1), end="\n\n")
     for source, number in numbers.items():
-        line = f"[{number}] {source}"
-        print(
-            line if terminal_width() is None else textwrap.fill(line, terminal_width() or 0, subsequent_indent="    ")
-        )
+        print(f"[{number}] {source}")
 
 
 def _cite(sources: Sequence[tuple[str, str]], numbers: dict[str, int]) -> str:

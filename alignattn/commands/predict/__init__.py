@@ -98,7 +98,7 @@ class PredictOptions(Options):
 
     @property
     def is_folder(self) -> bool:
-        """Whether there are the Parquet files of a folder to predict; other folders may be one file of rows."""
+        """Whether the rows are the Parquet files of a folder; a folder of class folders counts as one file."""
         return self.file is not None and next(Path(self.file).rglob(f"*{FORMATS[-1]}"), None) is not None
 
     @cached_property
@@ -108,7 +108,7 @@ class PredictOptions(Options):
 
     @cached_property
     def temperature_number(self) -> float | None:
-        """The temperature where it is a number, and not None or a file that has one."""
+        """The temperature if it is given as a number; None if a file has it."""
         try:
             number = 1.0 if self.temperature is None else float(self.temperature)
         except ValueError:

@@ -143,7 +143,7 @@ def _temperature(options: PredictOptions, run: FinishedRun) -> float:
 
 
 def read_calibration(path: Path) -> float:
-    """Return the one temperature that a file of `alignattn calibrate` holds."""
+    """Return the temperature in a file of `alignattn calibrate`."""
     content = read_json(path)
     try:
         values = {float(file["temperature"]["value"]) for file in content["files"] if file["temperature"] is not None}
@@ -181,7 +181,7 @@ def _check_new(target: Path) -> None:
 
 
 def _jobs(options: PredictOptions, folder: Path, output: Path) -> Mapping[Path, Path]:
-    """The files of the shard by those of their predictions."""
+    """The files of the shard, by the files of their predictions."""
     if output.resolve().is_relative_to(folder.resolve()):
         raise AlignAttnError(f"--output_dir {output} is inside {folder}, the folder of the rows: give another")
     names = sorted(
@@ -196,7 +196,7 @@ def _jobs(options: PredictOptions, folder: Path, output: Path) -> Mapping[Path, 
 
 @contextmanager
 def writing(output: Path, part: Shard) -> Iterator[None]:
-    """Keep other processes from writing a shard of a folder of predictions, or all of it; they wait for one another.
+    """Lock a folder of predictions, or a shard of it, for one process; others wait.
 
     Who writes all holds the folder, and who writes a shard holds that, and the folder for as long as it takes to begin:
     while all is written no shard begins, and all waits for those that have begun.
@@ -235,7 +235,7 @@ def _check_record(output: Path, run: FinishedRun, settings: dict[str, Any]) -> N
 
 
 def _pending(sources: Mapping[Path, Source]) -> Mapping[Path, Source]:
-    """The rows by the files of predictions that are not there; one that is there is of as many rows, or refused."""
+    """The rows without predictions, by file; refuses predictions with another number of rows than their file."""
     left = {}
     for target, source in sources.items():
         if not target.exists():

@@ -88,7 +88,7 @@ def file_source(path: Path, task: Task, *, encoding: str | None = None, may_be_e
 
 
 def stdin_source(task: Task, *, encoding: str | None = None) -> Source:
-    """Return the rows that standard input holds: Parquet, JSON lines or CSV, as its first characters tell.
+    """Return the rows of standard input: Parquet, JSON lines or CSV, detected by the first characters.
 
     Args:
         task: whose columns they must have.
@@ -111,7 +111,7 @@ def stdin_source(task: Task, *, encoding: str | None = None) -> Source:
 
 
 def text_source(task: Task, texts: Sequence[str]) -> Source:
-    """Return the rows that texts make, one after the other."""
+    """Return the rows made of texts."""
     count = task.texts_of_a_row
     if len(texts) % count:
         raise AlignAttnError(
@@ -166,7 +166,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _of_size(batches: Iterator[pa.RecordBatch], size: int, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield tables of so many rows, the last of fewer, one at least: batches end with the file's row groups."""
+    """Yield tables of a fixed number of rows (the last may be smaller), because batches end with row groups."""
     held, is_first = schema.empty_table(), True
     for batch in batches:
         held = pa.concat_tables([held, pa.Table.from_batches([batch], schema)])
@@ -178,7 +178,7 @@ def _of_size(batches: Iterator[pa.RecordBatch], size: int, schema: pa.Schema) ->
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column in a type that `datasets` knows: of pandas' categories and of views it does not."""
+    """A column in a type that `datasets` supports: pandas' categories and views are not."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return column.cast(pa.string()) if pa.types.is_string_view(column.type) else column
@@ -223,7 +223,7 @@ def row_writer(target: Path | None, written_as: str) -> Iterator[Write]:
 
 
 def _text_writer(file: IO[str], suffix: str) -> Write:
-    """Return what writes a JSON object a row, or CSV: texts stand as they are, all else as JSON, nothing for None."""
+    """Return a writer of JSON lines, or of CSV with texts as they are, other values as JSON and None as nothing."""
     if suffix == JSON_LINES:
         return lambda table: file.writelines(
             f"{_json(dict(zip(table.column_names, row, strict=True)))}\n" for row in _rows_of(table)

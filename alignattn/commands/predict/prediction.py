@@ -173,7 +173,7 @@ def load_prediction(run: FinishedRun, temperature: float, options: PredictOption
 
 
 def draw_explanation(predictor: Predictor, row: datasets.Dataset, options: PredictOptions) -> Any:
-    """Return the `matplotlib` figure of a head's attention in a row, a panel a sequence.
+    """Return the `matplotlib` figure of a head's attention in a row, a panel per sequence.
 
     Args:
         predictor: the run's model.

@@ -1,4 +1,4 @@
-"""`alignattn reproduce`: the papers' tables as data, what fills each cell, and what was measured beside it."""
+"""`alignattn reproduce`: reproduce the papers' tables; each is a YAML file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ OTHERS_HELP = "Options of the table's commands."
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(Options):
-    """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
+    """The options of `alignattn reproduce`; all others are passed to the commands of the table."""
 
     table: str = option(REQUIRED, f"{', '.join(TABLES)}, or your own YAML file.", positional=True, metavar="TABLE")
     seeds: tuple[Seed, ...] | None = option(None, "Seeds of the runs of each cell.", distinct="seed")
@@ -65,7 +65,7 @@ class ReproduceOptions(Options):
         _ = self.asked_table
 
     def check_places(self, *, reads: bool = True) -> None:
-        """Check what is given to the commands, too; runs that are there may have finished, and need none of it."""
+        """Check the paths for the commands, too, unless there are runs, which may be finished."""
         super().check_places(reads=reads)
         # As of the table, which a help does not need.
         from alignattn.commands.reproduce.folder import RUNS_FOLDER
@@ -79,7 +79,7 @@ class ReproduceOptions(Options):
 
     @cached_property
     def asked_table(self) -> "Table":
-        """The table with the options that are given, and the rows and columns that are asked for."""
+        """The table with the given options and the selected rows and columns."""
         # It reads files, which a help does not need.
         from alignattn.commands.reproduce.given import read_given
         from alignattn.commands.reproduce.table import load_table

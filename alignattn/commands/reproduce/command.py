@@ -1,4 +1,4 @@
-"""`alignattn reproduce`: make the runs that a paper's table lacks, and write it beside the published numbers."""
+"""`alignattn reproduce`: make the missing runs of a paper's table, and write it beside the published numbers."""
 
 import sys
 import time
@@ -56,7 +56,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
 
 
 def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFolder]) -> None:
-    """Run the runs that have not finished; those that another process runs are waited for."""
+    """Make the unfinished runs, and wait for those that another process makes."""
     missing = {folder.path: folder for folder in folders if folder.status().state not in SETTLED}
     for folder in missing.values():
         folder.prepare()

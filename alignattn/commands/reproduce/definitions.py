@@ -1,4 +1,4 @@
-"""The rows and columns of a table's file, and the cells where they meet before anything is measured."""
+"""The rows and columns of a table's file, and its planned cells."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,13 +61,13 @@ class Row(Definition):
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """Where a row meets one of the numbers below a column, before anything is measured.
+    """The plan of one cell: a row and one measure of a column.
 
     Attributes:
         row: the row, with its label.
         column: the column.
         measure: the number.
-        experiments: the runs that measure it, one a seed; one alone where the command has no seeds.
+        experiments: the runs that measure it, one per seed; one alone where the command has no seeds.
         planned: how many of them there are by the table's own number of seeds, or those that are asked for if more.
         published: as the paper prints it; None where it is not published.
         baseline: label of the row that it is compared with, or None.
@@ -88,11 +88,11 @@ class PlannedCell:
 
     @property
     def draws_own_rows(self) -> bool:
-        """Whether each of its runs was trained on rows that its seed drew: examples say nothing of other draws."""
+        """Whether each run samples its own training rows by its seed, so that examples say nothing of other samples."""
         return self.experiments[0].options.get("take") == BY_SEED
 
     @property
     def digests(self) -> list[str]:
-        """Its runs, and after them those on whose results they work, each once."""
+        """Its runs and then the runs that they depend on, without duplicates."""
         needed = [run.needs for run in self.experiments if run.needs is not None]
         return list(dict.fromkeys(run.digest for run in (*self.experiments, *needed)))

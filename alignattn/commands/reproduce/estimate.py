@@ -1,4 +1,4 @@
-"""The runs of a table, their state, and how long those will take that are missing."""
+"""The runs of a table with their state and an estimate of time."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ SECONDS_A_MINUTE = 60
 
 
 def list_runs(folders: Sequence[RunFolder]) -> str:
-    """Return a line a run with its state and time, as measured or as runs like it took, and a summary."""
+    """Return a line per run with its state and time, measured or estimated from similar runs, and a summary."""
     states = [folder.status().state for folder in folders]
     known: dict[tuple[str, ...], list[float]] = {}
     for folder in folders:
@@ -45,7 +45,7 @@ def _summary(folders: Sequence[RunFolder], states: Sequence[str], missing: Seque
 
 
 def _kinds(experiment: Experiment) -> list[tuple[str, ...]]:
-    """What makes two runs alike in time, the most like first."""
+    """Keys by which runs take similar time, the most specific first."""
     whole = experiment.all_options
     parts = [str(whole.get(name)) for name in ("model", "pair", "task", "recipes", "attention")]
     # Other options may add forward passes, as R-Drop does.

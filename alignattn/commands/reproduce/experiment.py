@@ -52,7 +52,7 @@ class Experiment:
 
     @cached_property
     def digest(self) -> str:
-        """The start of the SHA-256 of command and options: equal for equal runs, where equal paths hold equal files."""
+        """The start of the SHA-256 of command and options: equal for equal runs, if files of equal paths are equal."""
         # Where a run lies that is the start of others says nothing of it beside what it holds.
         covered_by_digest = {MODEL_OPTION} if MODEL_DIGEST_OPTION in self.options else set()
         options = {
@@ -64,7 +64,7 @@ class Experiment:
 
     @property
     def all_options(self) -> dict[str, Any]:
-        """Its options, over those of the run on whose result it works."""
+        """Its options, and those of the run that it depends on."""
         return {**(self.needs.options if self.needs else {}), **self.options}
 
     @property
@@ -82,7 +82,7 @@ def option_text(name: str, value: Any) -> str:
 
 
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
-    """Return the runs of a command that have these options, one a seed; one alone where nothing is drawn by a seed."""
+    """Return the runs of a command with these options, one per seed; a single one if nothing depends on a seed."""
     results = results_of(command)
     own = {name: value for name, value in options.items() if own_option(command, name)}
     if results.needs is not None:

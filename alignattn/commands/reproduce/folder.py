@@ -1,4 +1,4 @@
-"""The folder of one run that a table needs: `runs/<digest>` below the results, and what state it is in.
+"""The folder of one run of a table, `runs/<digest>` inside the results, and its state.
 
 It holds `experiment.json` (what the run is), `run/` (what its command writes), `log.txt` (what it printed) and, after a
 failure, `failure.txt` with the reason; `seconds.txt` says how long it took. A process that runs it holds its lock: the
@@ -44,7 +44,7 @@ NEEDED_RUN = "run"
 
 @dataclass(frozen=True)
 class Status:
-    """Of a run.
+    """The state of a run.
 
     Attributes:
         state: whether it has finished.
@@ -69,7 +69,7 @@ class RunFolder:
 
     @classmethod
     def read(cls, path: Path) -> "RunFolder":
-        """Return the folder at `path`, by what it says of itself."""
+        """Return the folder at `path`."""
         experiment = read_record(path / EXPERIMENT_FILE, Experiment, "run")
         if experiment is None:
             raise AlignAttnError(f"{path} holds no {EXPERIMENT_FILE}: move it away")
@@ -85,28 +85,28 @@ class RunFolder:
 
     @property
     def output(self) -> Path:
-        """What the command writes."""
+        """The folder that the command writes."""
         return self.path / OUTPUT_FOLDER
 
     @cached_property
     def reader(self) -> ResultReader:
-        """What reads its result."""
+        """The reader of its result."""
         return reader_of(self.experiment.command)
 
     @cached_property
     def needed(self) -> "RunFolder | None":
-        """The folder of the run on whose result this one works."""
+        """The folder of the run that this one depends on."""
         needs = self.experiment.needs
         return None if needs is None else RunFolder(self.results, needs)
 
     @property
     def command(self) -> Command:
-        """What makes it."""
+        """The command that makes it."""
         return get_command(self.experiment.command)
 
     @cached_property
     def values(self) -> Mapping[str, Any]:
-        """What its command is given."""
+        """The options of its command, by name."""
         run: dict[str, Any] = {}
         if self.needed is not None:
             folder = str(self.needed.output)
@@ -121,14 +121,14 @@ class RunFolder:
 
     @cached_property
     def reason_unsupported(self) -> str:
-        """Why there can be no such run, as of a model that is not for its task; empty where there can."""
+        """Why the run is not supported, such as a model that does not support its task; empty if it is."""
         if self.needed is None:
             return self.reader.reason_unsupported(self.options)
         return self.needed.reason_unsupported or self.reader.reason_unsupported(self.options, self.needed.options)
 
     @property
     def command_line(self) -> str:
-        """What makes the run again, ready to be pasted into a shell."""
+        """The shell command that makes the run again."""
         line = self.command.prog.split()
         for name, value in self.values.items():
             values = value if isinstance(value, list) else [value]
@@ -137,7 +137,7 @@ class RunFolder:
 
     @property
     def seconds(self) -> float:
-        """How long the run took in all its attempts; NaN where that is not known."""
+        """The seconds of all attempts of the run; NaN if unknown."""
         try:
             seconds = float((self.path / SECONDS_FILE).read_bytes())
         except (OSError, ValueError):
@@ -145,7 +145,7 @@ class RunFolder:
         return seconds if math.isfinite(seconds) else math.nan
 
     def add_seconds(self, seconds: float) -> None:
-        """Write how long another attempt took; a full disk, which ended it, takes no note of that either."""
+        """Add the seconds of another attempt; a full disk is ignored."""
         earlier = 0.0 if math.isnan(self.seconds) else self.seconds
         with suppress(OSError):
             write_text(self.path / SECONDS_FILE, f"{earlier + seconds:.1f}\n")
@@ -169,7 +169,7 @@ class RunFolder:
         return Status("missing")
 
     def prepare(self) -> None:
-        """Write what the run is, unless that is written."""
+        """Write the definition of the run, unless it exists."""
         if not (self.path / EXPERIMENT_FILE).exists():
             write_json(self.path / EXPERIMENT_FILE, asdict(self.experiment))
 
@@ -189,7 +189,7 @@ class RunFolder:
 
 
 def folders_of(results: Path, cells: Iterable[PlannedCell]) -> dict[str, RunFolder]:
-    """Return the folders of the runs that fill cells, by digest, in the order in which they are to be made.
+    """Return the folders of the runs of cells by digest, in the order in which to make them.
 
     First what was named before the runs were made, and of all rows one seed before the next: what is broken off is
     paired.
@@ -206,5 +206,5 @@ def folders_of(results: Path, cells: Iterable[PlannedCell]) -> dict[str, RunFold
 
 
 def record_failure(path: Path, reason: str) -> None:
-    """Write to the folder of a run why it failed, one line."""
+    """Write the reason of a failure, one line, to the folder of a run."""
     write_text(path / FAILURE_FILE, " ".join(reason.split()) + "\n")

@@ -20,7 +20,6 @@ from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import RECORDS_SUFFIX, AttackRun, AttackSettings, read_header, read_run
 from alignattn.robustness.resources import Resources
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import check_output_folder
 from alignattn.utils.shard import WHOLE, Shard
 
 ATTACK_PACKAGES = ("textattack", "nltk")
@@ -30,7 +29,6 @@ SHARD_FILE = re.compile(r"(?P<whole>.+)-shard-\d+-of-\d+\.jsonl")
 def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
     """Attack every model by every recipe, or merge shards; print and write the tables."""
     folder = Path(arguments.output_dir)
-    check_output_folder(folder)
     runs = merge_shards(folder) if arguments.merge else attack_all(arguments)
     for run in runs:
         print(_describe(run))

@@ -12,7 +12,6 @@ from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, Interval
 from alignattn.robustness.recipe_names import OUTCOMES
 from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.utils.files import write_csv, write_json, write_text
-from alignattn.utils.json_records import parse_json
 from alignattn.utils.text_tables import READABLE_WIDTH, folded_tables
 
 TABLE_NAME = "robustness"
@@ -69,9 +68,8 @@ class AttackSummary:
         mean_queries: texts scored in an attack, over failed and succeeded ones.
         words_changed_share: insertions, deletions and replacements of words for each of the text's words, the mean over
             succeeded attacks on texts that have any. A blank within a word makes two: a replacement and an insertion.
-        constant_prediction: the class that the model predicts for every row before the attacks, although they
-            differ, in words:
-            of such a model it says nothing that attacks fail. None of others.
+        constant_prediction: the class that the model predicts for every row before the attacks, although their labels
+            differ: failed attacks on such a model mean nothing. None for other models.
     """
 
     settings: AttackSettings
@@ -89,10 +87,6 @@ class AttackSummary:
     mean_queries: float | None
     words_changed_share: float | None
     constant_prediction: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON types."""
-        return asdict(self)
 
 
 def summarise_attacks(run: AttackRun) -> AttackSummary:
@@ -198,39 +192,19 @@ def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:
 
 
 def write_attack_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Path]:
-    """Write `robustness.txt`, `.json` and `.csv` to `folder`; of several sets, one numbered CSV file each.
+    """Write `robustness.txt`, `.json` and `.csv` to `folder`, and return their paths.
 
-    CSV files of an earlier call, which had more tables or fewer, are removed.
-
-    Returns:
-        The files written.
+    The CSV file has the rows of all tables; the column `resources` distinguishes the tables.
     """
-    text, content = folder / f"{TABLE_NAME}.txt", folder / f"{TABLE_NAME}.json"
-    earlier, paths = _csv_paths(folder, _count_tables(content)), _csv_paths(folder, len(tables))
+    text, content, rows = (folder / f"{TABLE_NAME}.{ending}" for ending in ("txt", "json", "csv"))
     write_text(text, "\n\n".join(table.render() for table in tables) + "\n")
     contents = [
         {"caption": one.caption, "resources": one.resources, "summaries": list(map(asdict, one.summaries))}
         for one in tables
     ]
     write_json(content, {"tables": contents})
-    for path, table in zip(paths, tables, strict=True):
-        write_csv(path, ({**_csv_line(summary), "resources": table.caption} for summary in table.summaries))
-    for path in set(earlier) - set(paths):
-        path.unlink(missing_ok=True)
-    return [text, content, *paths]
-
-
-def _csv_paths(folder: Path, count: int) -> list[Path]:
-    names = [TABLE_NAME] if count == 1 else [f"{TABLE_NAME}-{number}" for number in range(1, count + 1)]
-    return [folder / f"{name}.csv" for name in names]
-
-
-def _count_tables(path: Path) -> int:
-    """How many tables an earlier call wrote; none where the file is missing or somebody else's."""
-    try:
-        return len(parse_json(path.read_bytes())["tables"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return 0
+    write_csv(rows, ({**_csv_line(summary), "resources": one.caption} for one in tables for summary in one.summaries))
+    return [text, content, rows]
 
 
 def _are_alike(settings: AttackSettings, other: AttackSettings) -> bool:

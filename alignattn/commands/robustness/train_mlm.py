@@ -79,7 +79,7 @@ class MaskedLanguageResult:
         max_length: most tokens of a text.
         mlm_probability: share of the tokens that are masked.
         seed: of the held-out choice, the head, the masks and the row order.
-        training: epochs, steps, learning rate, texts a step and device, mean loss and seconds.
+        training: epochs, steps, learning rate, texts per step and device, mean loss and seconds.
         versions: of Python and the packages.
         device: what it ran on.
     """

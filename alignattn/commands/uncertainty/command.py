@@ -97,7 +97,7 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
 
 
 def render(measured: list[MeasuredInputs]) -> str:
-    """Return two lines a split and kind of inputs: the figures in percent, and their intervals below."""
+    """Return two lines per split and kind of inputs: the figures in percent, and their intervals below."""
     lines = []
     for one in measured:
         lines.append(

@@ -1,4 +1,4 @@
-"""How far a classifier's confidence lies from its accuracy, and what a temperature mends of it."""
+"""Calibration of a classifier's confidence, and temperature scaling."""
 
 from alignattn.evaluation.calibration.measures import (
     ECE_BINS,

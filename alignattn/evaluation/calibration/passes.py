@@ -1,4 +1,4 @@
-"""How certain a classifier is of its answer over several stochastic passes, and whether that goes with being right.
+"""Certainty of a classifier over several stochastic passes, and its agreement with accuracy (PAvPU).
 
 The passes are those of Monte Carlo dropout (Gal & Ghahramani 2016): logits `[T, N, C]` of T passes over the same rows.
 """
@@ -28,7 +28,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class PassScores:
-    """What the passes say of each row.
+    """The scores of each row over the passes.
 
     Attributes:
         probabilities: `[N, C]`, their mean (Gal & Ghahramani 2016, eq. 6).

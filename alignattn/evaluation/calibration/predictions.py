@@ -1,4 +1,4 @@
-"""Saved probabilities: a Parquet file of one row a prediction, checked row by row."""
+"""Saved probabilities: a Parquet file with one row per prediction, checked row by row."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def read_predictions(
     Args:
         path: a Parquet file.
         label_column: holds class numbers.
-        probabilities_column: holds a list a row.
+        probabilities_column: holds a list per row.
         skip_bad_rows: leave out rows whose probabilities are no distribution or not as many as in most rows, whose
             label is no class, or that name no split, instead of refusing the file.
     """

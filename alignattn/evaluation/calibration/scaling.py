@@ -1,4 +1,4 @@
-"""What makes probabilities calibrated: a temperature, vector scaling or isotonic regression, fitted on half of a split.
+"""Calibration of probabilities by temperature, vector scaling or isotonic regression, fitted on half of a split.
 
 Temperature scaling (Guo et al. 2017, section 4.2) is one number that makes a classifier more or less confident. The
 others have more to fit, so they need more rows, and both may change which class is the likeliest.
@@ -45,7 +45,7 @@ def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:
     T = 1, which is returned where no temperature is better.
 
     Args:
-        log_probabilities: `[N, C]`, z; logits serve as well, being the same up to a constant a row.
+        log_probabilities: `[N, C]`, z; logits serve as well, being the same up to a constant per row.
         labels: `[N]`, class numbers.
     """
     logits, classes = np.asarray(log_probabilities, dtype=np.float64), np.asarray(labels)
@@ -82,7 +82,7 @@ MAX_PARAMETER = 100.0
 
 
 class Scaling(Protocol):
-    """What was fitted."""
+    """A fitted scaling."""
 
     def apply(self, probabilities: ArrayLike) -> NDArray[np.float64]:
         """Return calibrated distributions `[N, C]` of distributions `[N, C]`."""

@@ -1,4 +1,4 @@
-"""What confidence is for: which answers to hold back, and which rows are of another domain.
+"""Selective prediction: which answers to withhold, and which rows belong to another domain.
 
 Probabilities are `[N, C]`, labels `[N]`, and a row's confidence is its largest probability.
 """
@@ -35,7 +35,7 @@ class RiskCoverage:
 
 
 def risk_coverage(probabilities: ArrayLike, labels: ArrayLike) -> RiskCoverage:
-    """Return the risk-coverage curve; rows of equal confidence have their mean error each, so their order is nothing.
+    """Return the risk-coverage curve; rows of equal confidence get their mean error, so their order does not matter.
 
     Raises:
         AlignAttnError: as the measures of calibration do.

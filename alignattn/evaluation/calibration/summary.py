@@ -1,4 +1,4 @@
-"""Every figure of a set of predictions, each with its confidence interval."""
+"""All measures of a set of predictions with confidence intervals."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""How far a number could have been another: intervals, paired tests, corrections."""
+"""Confidence intervals, paired tests, and corrections for multiple comparisons."""

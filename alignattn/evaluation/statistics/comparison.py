@@ -1,4 +1,4 @@
-"""How a model differs from plain attention, and whether the difference is more than noise."""
+"""Comparison of a model with a baseline, and its significance."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -86,7 +86,7 @@ def compare(
     examples, with the models of these seeds. Otherwise there is no test, and an interval over the seeds if there are 2.
 
     Args:
-        values: one a seed.
+        values: one per seed.
         baseline_values: of plain attention, of the same seeds in the same order.
         scores: reads the examples' scores of both runs of each seed, called only where they decide; None where the
             measure is no statistic of single examples.
@@ -109,7 +109,7 @@ def compare(
 
 
 def compare_early(values: Sequence[float], baseline_values: Sequence[float], *, planned: int) -> Comparison:
-    """Compare the runs that are there of a comparison that was named before they were made, and test nothing.
+    """Compare the finished runs of a primary comparison without a test.
 
     Args:
         values: as for `compare`.
@@ -129,13 +129,13 @@ def compare_unpaired(
     resamples: int = TEST_RESAMPLES,
     seed: int = SEED,
 ) -> Comparison:
-    """Compare runs that no seed pairs: over the examples that all of them were evaluated on, where they are at hand.
+    """Compare runs without common seeds over their common examples, if these are kept.
 
     The result holds for other examples, with the models of these runs. `Comparison.seeds` is 0.
 
     Args:
-        values: one a run.
-        baseline_values: one a run of what they are compared with; there may be more or fewer.
+        values: one per run.
+        baseline_values: one per run of what they are compared with; there may be more or fewer.
         scores: reads the examples' scores of the runs of both; None where the measure is no statistic of them.
         reason: why none does.
         resamples: of the bootstrap.
@@ -219,7 +219,7 @@ def _paired_differences(values: Sequence[float], baseline_values: Sequence[float
 
 
 def _check_pairs(pairs: PairedScores, values: Sequence[float], baseline_values: Sequence[float]) -> None:
-    """Refuses scores that are not of the same examples throughout, or not those that the values were measured of."""
+    """Refuse scores of different examples, or scores that do not match the values."""
     if len(pairs) != len(values):
         raise AlignAttnError(f"scores of examples have {len(pairs)} seed(s) and the values {len(values)}")
     for pair, measured in zip(pairs, zip(values, baseline_values, strict=True), strict=True):
@@ -227,7 +227,7 @@ def _check_pairs(pairs: PairedScores, values: Sequence[float], baseline_values: 
 
 
 def _check_scores(first: ExampleScores, scores: Sequence[ExampleScores], values: Sequence[float]) -> None:
-    """Refuses scores that are not of the examples of the first, or not those that the values were measured of."""
+    """Refuse scores of other examples than the first, or scores that do not match the value."""
     for own, value in zip(scores, values, strict=True):
         _check_same_examples(first, own)
         if abs(own.value - value) > VALUE_TOLERANCE:

@@ -1,4 +1,4 @@
-"""How far a figure could have come out otherwise: bootstrap intervals over the rows of an evaluation set."""
+"""Bootstrap confidence intervals over the rows of an evaluation set."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

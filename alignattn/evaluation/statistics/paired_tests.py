@@ -24,7 +24,7 @@ UnpairedScores = tuple[Sequence[ExampleScores], Sequence[ExampleScores]]
 
 
 def sign_flip_p_value(differences: NDArray[np.float64], seed: int) -> float:
-    """Return the two-sided p-value that the signs of differences `[n]` are chance, their mean being what is tested.
+    """Return the two-sided p-value of the mean of differences `[n]` under random signs.
 
     The permutation test of Fisher (1935, section 21). It is exact up to 16 differences; of the signs of more,
     `MAX_SIGN_FLIPS` are drawn.

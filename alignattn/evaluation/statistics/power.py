@@ -1,4 +1,4 @@
-"""How small a difference a study can detect: the power of paired comparisons (Cohen 1988, chapter 2)."""
+"""The power of paired comparisons, and the detectable difference (Cohen 1988, chapter 2)."""
 
 import math
 
@@ -6,15 +6,12 @@ from scipy.optimize import brentq
 from scipy.stats import nct, norm, t
 
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, Interval
-from alignattn.utils.errors import AlignAttnError
 
 POWER = 0.8
 """Power from which a difference counts as detectable."""
 
 FARTHEST = 1e3
 """Bound of the search, in standard errors (with two seeds, 38 are detectable)."""
-
-MIN_SEEDS, MAX_SEEDS = 2, 100_000
 
 
 def power_of(difference: float, deviation: float, seeds: int, level: float = 1 - CONFIDENCE_LEVEL) -> float:
@@ -29,27 +26,8 @@ def power_of(difference: float, deviation: float, seeds: int, level: float = 1 -
     return _power(abs(difference) * math.sqrt(seeds) / deviation, seeds - 1, level)
 
 
-def seeds_needed(difference: float, deviation: float, level: float = 1 - CONFIDENCE_LEVEL, power: float = POWER) -> int:
-    """Return the fewest seeds of which a paired t-test finds a difference with a power; arguments as of `power_of`.
-
-    Raises:
-        AlignAttnError: if no number of seeds up to 100,000 does.
-    """
-    low, high = MIN_SEEDS - 1, MIN_SEEDS
-    while high <= MAX_SEEDS and power_of(difference, deviation, high, level) < power:
-        low, high = high, 2 * high
-    if high > MAX_SEEDS:
-        raise AlignAttnError(
-            f"a difference of {difference} with a standard deviation of {deviation} needs too many seeds"
-        )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if power_of(difference, deviation, middle, level) < power else (low, middle)
-    return high
-
-
 def detectable_difference(interval: Interval, degrees: int | None = None, level: float = 1 - CONFIDENCE_LEVEL) -> float:
-    """Return the difference that a test finds with a power of 80 %, of what is as noisy as an interval says.
+    """Return the difference that a test detects with a power of 80 %, given an interval as the noise.
 
     It tells what could have been seen, and not whether what was seen is true.
 

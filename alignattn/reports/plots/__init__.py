@@ -1,1 +1,1 @@
-"""Pictures of results: what is drawn is given as numbers by name, and a path's ending chooses the format."""
+"""Pictures of results, drawn from numbers by name; the ending of the path is the format."""

@@ -44,7 +44,7 @@ class BarPanel:
     Attributes:
         title: what is shown.
         groups: the groups' names, left to right.
-        series: by the name in the legend, one spread a group.
+        series: by the name in the legend, one spread per group.
     """
 
     title: str

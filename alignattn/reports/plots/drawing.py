@@ -1,4 +1,4 @@
-"""What all pictures share: colours, sizes, legends, and how a picture becomes a file or text."""
+"""Common parts of all pictures: colours, sizes, legends, and writing to a file or text."""
 
 import io
 import logging
@@ -67,7 +67,7 @@ WITHOUT_DATE: Mapping[str, Any] = {"Date": None}
 
 @cache
 def can_draw() -> bool:
-    """Return whether matplotlib is installed; where it is not, say once how to get the pictures that are left out."""
+    """Return whether matplotlib is installed; if not, say once how to install it."""
     if find_spec("matplotlib") is not None:
         return True
     logger.warning("matplotlib is not installed, so pictures are left out: %s", install_extra("plots"))
@@ -165,7 +165,7 @@ def _characters_of(path: str) -> frozenset[int]:
 
 
 def _compact(svg: str) -> str:
-    """Leave out all that no one sees: comments, metadata, blanks, needless digits, one font's name in every text."""
+    """Remove invisible parts: comments, metadata, blanks, surplus digits, and repeated font names."""
     for pattern, kept in SVG_REPLACEMENTS:
         svg = re.sub(pattern, kept, svg, flags=re.DOTALL)
     # Inside tags only: between them are the labels that people read.

@@ -1,4 +1,4 @@
-"""Heat maps: a number a row and column, attention from token to token, attention over the cells of a picture."""
+"""Heat maps: a number per row and column, attention from token to token, attention over the cells of a picture."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -24,12 +24,12 @@ MIN_HEAT_WIDTH = 2.8
 
 @dataclass(frozen=True)
 class HeatMapPanel:
-    """One quantity as a heat map of rows and columns, one map a series, on one colour scale from 0.
+    """One quantity as a heat map of rows and columns, one map per series, on one colour scale from 0.
 
     Attributes:
         title: what is shown, and its unit.
         row_names: top to bottom.
-        series: by name, one number a row and column; NaN is left blank.
+        series: by name, one number per row and column; NaN is left blank.
         marked: by the series' name, the cells, as row and column, that bear a dot.
         differences: likewise by name, maps below those, on a scale of their own around 0.
     """
@@ -115,7 +115,7 @@ class TokenMapPanel:
     Attributes:
         title: what is shown.
         tokens: n labels, of the queries.
-        weights: `[n][m]`, a row a query.
+        weights: `[n][m]`, a row per query.
         attended: m labels, of the keys; None where they are of the same tokens.
     """
 
@@ -171,7 +171,7 @@ class ImagePanel:
         pixels: `[height][width][3]`, of 0 to 1.
         cells: `[rows][columns]`, the weights of the picture's cells.
         words: of the question; none where nothing is asked.
-        word_weights: one a word.
+        word_weights: one per word.
     """
 
     title: str

@@ -118,7 +118,7 @@ def symmetric_divergence(
         second: likewise, of the same rows.
         labels: as the model takes them; None where the logits are those of spans.
         problem_type: of the model's config, which tells several scores from several labels; None if it says nothing.
-        is_of_rows: whether the task's loss is a mean over rows that have a label a word.
+        is_of_rows: whether the task's loss is a mean over rows that have a label per word.
     """
     from alignattn.training.weights import IGNORED_LABEL
 

@@ -66,24 +66,6 @@ def test_the_options_of_a_choice_are_those_that_its_class_takes(capsys: pytest.C
             assert set(re.findall(r"(\w+)=[\w|]", line)) == keywords - {"args", "kwargs"}
 
 
-@pytest.mark.parametrize("what", WHAT)
-def test_in_a_terminal_no_line_is_longer_than_it_is_wide(
-    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = " ".join(listed(capsys, what)).split()
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    lines = listed(capsys, what)
-    assert max(map(len, lines)) <= 80
-    assert sorted(set("".join(lines))) == sorted(set("".join(whole)) | {" "})
-    assert {word for line in lines for word in line.split()} <= {part for word in whole for part in parts(word)}
-
-
-def parts(word: str) -> list[str]:
-    """A word and all that may be left of it where a line ends."""
-    return [word[start:end] for start in range(len(word)) for end in range(start + 1, len(word) + 1)] + ["-" * 80]
-
-
 def test_without_a_word_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     lines = listed(capsys)
     firsts = {word for line in lines for word in line.split()[:2]}

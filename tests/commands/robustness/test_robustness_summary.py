@@ -196,29 +196,14 @@ def test_different_resources_are_never_in_one_table(tmp_path):
     assert [table.resources for table in tables] == [LOCAL, ORIGINAL]
     assert [len(table.summaries) for table in tables] == [2, 1]
     written = write_attack_tables(tmp_path, tables)
-    names = ["robustness.txt", "robustness.json", "robustness-1.csv", "robustness-2.csv"]
-    assert [path.name for path in written] == names
+    assert [path.name for path in written] == ["robustness.txt", "robustness.json", "robustness.csv"]
     text = (tmp_path / "robustness.txt").read_text()
     assert text.count("Attacks on up to 10 examples") == 2
     content = json.loads((tmp_path / "robustness.json").read_text())
     assert [table["resources"] for table in content["tables"]] == [LOCAL, ORIGINAL]
-    for number, table in enumerate(tables, 1):
-        with (tmp_path / f"robustness-{number}.csv").open(newline="") as file:
-            assert {line["resources"] for line in csv.DictReader(file)} == {table.caption}
-
-
-def test_the_files_of_a_folder_are_those_of_its_last_tables(tmp_path):
-    runs = [summarise_attacks(_run(*MIXED)), summarise_attacks(_run(*MIXED, resources=ORIGINAL))]
-    mine = ["robustness-7.csv", "robustness-notes.csv"]
-    for name in mine:
-        (tmp_path / name).write_text("mine")
-    for count, names in (
-        (1, ["robustness.csv"]),
-        (2, ["robustness-1.csv", "robustness-2.csv"]),
-        (1, ["robustness.csv"]),
-    ):
-        write_attack_tables(tmp_path, tabulate(runs[:count]))
-        assert sorted(path.name for path in tmp_path.glob("*.csv")) == sorted([*names, *mine])
+    with (tmp_path / "robustness.csv").open(newline="") as file:
+        captions = [line["resources"] for line in csv.DictReader(file)]
+    assert captions == [tables[0].caption] * 2 + [tables[1].caption]
 
 
 def test_csv_and_json_hold_the_figures(tmp_path):
