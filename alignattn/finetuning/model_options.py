@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
@@ -17,9 +17,10 @@ from alignattn.attention.choices import (
     SCORES,
     SLOTS,
     VALUES,
+    HeadReduction,
     choices_with,
 )
-from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig
+from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig, GradientScope
 from alignattn.finetuning.training_options import ALIGNMENT_GROUP
 from alignattn.models import ENCODER, MODELS, ModelCapabilities, capabilities_of
 from alignattn.models.names import model_to_train
@@ -117,9 +118,18 @@ class ModelOptions(Options):
     alignment_weight: float | None = option(
         None, "Weight λ (default: the preset's, 0.01).", group=ALIGNMENT_GROUP, low=0
     )
-    gradient_scope: str | None = option(None, "Moves projections (default), all or basis.", group=ALIGNMENT_GROUP)
+    gradient_scope: str | None = option(
+        None,
+        "Moves projections (default), all or basis.",
+        group=ALIGNMENT_GROUP,
+        choices=get_args(GradientScope),
+    )
     head_reduction: str | None = option(
-        None, "Reduction over heads: sum (default) or mean.", group=ALIGNMENT_GROUP, rare=True
+        None,
+        "Reduction over heads: sum (default) or mean.",
+        group=ALIGNMENT_GROUP,
+        choices=get_args(HeadReduction),
+        rare=True,
     )
 
     @cached_property

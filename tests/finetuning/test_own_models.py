@@ -112,7 +112,7 @@ def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--embeddings", "vectors.txt"], ", not toy: leave it out"),
+        (["--embeddings", "vectors.txt"], ", not for toy: leave it out"),
         (["--attention", "aa-ct", "--layers", "2"], "this model has layers 0 to 1"),
     ],
 )
