@@ -116,12 +116,15 @@ def _product_changes(model: RecordedModel, reference: RecordedModel, shape: torc
         return unknown
     if not (len(found[0]) == len(found[1]) and len(found[0]) in (1, len(unknown))):
         return unknown
-    changes = [product_change(*_weights_of(own), *_weights_of(other)) for own, other in zip(*found, strict=True)]
+    changes = [
+        product_change(*_projection_weights(own), *_projection_weights(other))
+        for own, other in zip(*found, strict=True)
+    ]
     # A module that several layers share has one product.
     return torch.stack(changes).expand(shape)
 
 
-def _weights_of(heads: BalancedHeads) -> tuple[Tensor, Tensor]:
+def _projection_weights(heads: BalancedHeads) -> tuple[Tensor, Tensor]:
     """The weights of queries and keys by head of queries, `[H, d, in]` each."""
     query, key = heads.query[0], heads.key[0]
     return query.flatten(0, 1), key.repeat_interleave(query.shape[1], dim=0)
