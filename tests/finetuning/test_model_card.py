@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+import transformers
 import yaml
 from huggingface_hub import HfApi, ModelCard, constants
 
@@ -312,6 +313,9 @@ def stand_in_hub(monkeypatch, tmp_path):
 
     monkeypatch.setattr(HfApi, "create_repo", create_repo)
     monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    # Older versions of transformers import them as functions.
+    for name in ("create_repo", "upload_folder"):
+        monkeypatch.setattr(transformers.trainer, name, getattr(HfApi(), name), raising=False)
     return hub
 
 

@@ -1,5 +1,6 @@
 """What a model's attention has no place for is refused before anything is read."""
 
+import checkpointing
 import pytest
 
 from alignattn import AlignAttnError
@@ -46,7 +47,7 @@ def test_a_budget_is_of_steps(name):
         check_fits(ModelOptions(model=name, normalizer="csoftmax", normalizer_options=("bound=0.5",)), None)
 
 
-@pytest.mark.parametrize("option", ["activation_checkpointing", "gradient_checkpointing"])
+@pytest.mark.parametrize("option", sorted({"gradient_checkpointing", checkpointing.NAME}))
 @pytest.mark.parametrize("name", MODELS)
 def test_activations_are_kept_by_models_from_nothing(name, option):
     words = ["--task", "mrpc", "--output_dir", "runs/x", f"--{option}", "true"]

@@ -9,6 +9,7 @@ import transformers
 from checkpointing import enable_checkpointing
 from conftest import ALIGNED, DRAWN, TINY, tiny_batch
 from own_encoder import own_encoder
+from packaging.version import Version
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
@@ -18,6 +19,8 @@ from alignattn.patching import alignment_parameters, function_parameters, patch_
 from alignattn.patching.families import FAMILIES, family_of
 from alignattn.utils.errors import AlignAttnError
 
+MPNET_TAKES_SCORES = Version(transformers.__version__) >= Version("5.10")
+"""Before, MPNet refuses every mask with four dimensions."""
 POSITIONS = {"relative_attention": True, "position_biased_input": False, "type_vocab_size": 0}
 V3 = POSITIONS | {"share_att_key": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm"}
 
@@ -255,6 +258,10 @@ class TestMasks:
         torch.manual_seed(3)
         batch["attention_mask"] = torch.randn(shape, dtype=torch.float64)
         batch["attention_mask"][..., -2:] = torch.finfo(torch.float64).min
+        if not MPNET_TAKES_SCORES:
+            with pytest.raises(ValueError, match="Wrong shape"):
+                model(**batch)
+            return
         expected = model(**batch).logits
         alignattn.patch(model, attention)
         with alignattn.collect(model):
@@ -278,7 +285,8 @@ class TestMasks:
     def test_a_mask_of_each_head_is_refused(self):
         model, batch = alignattn.patch(model_of("mpnet"), "bilinear"), tiny_batch()
         batch["attention_mask"] = torch.zeros(4, 3, 9, 9, dtype=torch.float64)
-        with pytest.raises(AlignAttnError, match=r"MPNetSelfAttention is given a mask \[4, 3, 9, 9\]"):
+        told = r"MPNetSelfAttention is given a mask \[4, 3, 9, 9\]" if MPNET_TAKES_SCORES else "Wrong shape"
+        with pytest.raises(ValueError, match=told):
             model(**batch)
 
 
