@@ -26,7 +26,12 @@ from alignattn.utils.option import REQUIRED, Option
 from alignattn.utils.options import options_of, takes_other_options
 
 ROOT = Path(__file__).parents[1]
-BESIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+BESIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "RELEASING.md": "releasing.md",
+}
 """Files of the repository's root that are pages of the site."""
 TUTORIAL = ROOT / "docs" / "tutorial.ipynb"
 COMMAND_PAGES = "commands"

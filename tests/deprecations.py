@@ -13,6 +13,8 @@ from typing import Any
 
 OWN_PACKAGE = "alignattn"
 KINDS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+COMPILER = "torch._dynamo"
+"""It runs what it compiles in its own ways, and calls what nobody else does."""
 WRAPPERS = ("contextlib", "functools", "torch.utils._contextlib", "typing_extensions")
 """Modules whose frames stand between who calls a function and the function that is decorated."""
 
@@ -38,6 +40,8 @@ def causing_package(frame: FrameType | None) -> str:
     library = None
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
+        if name.startswith(COMPILER):
+            return ""
         if name not in WRAPPERS:
             package = name.partition(".")[0]
             if library is None:

@@ -18,7 +18,7 @@
 Without slots such a module attends as ever.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,6 @@ CHILD_NAME = "alignattn"
 """The attribute of an attention module that holds its slots, and of a model and its config that describes them."""
 
 
-@runtime_checkable
 class AttentionLayer(Protocol):
     """The attributes or properties by which `alignattn.attach` recognises an attention module.
 
@@ -55,7 +54,6 @@ class AttentionLayer(Protocol):
     key_projection: nn.Linear
 
 
-@runtime_checkable
 class SharedAttentionLayer(Protocol):
     """The same for a module whose queries and keys come from one projection, as in graph attention.
 
@@ -71,7 +69,6 @@ class SharedAttentionLayer(Protocol):
         """Return queries and keys from the output of the projection, two different tensors of its shape."""
 
 
-@runtime_checkable
 class PooledAttentionLayer(Protocol):
     """The same for a module that pools tokens by learned queries, as in hierarchical attention.
 
@@ -87,6 +84,15 @@ class PooledAttentionLayer(Protocol):
     num_heads: int
     pooling_query: nn.Parameter | None
     key_projection: nn.Linear
+
+
+def declares(module: nn.Module, protocol: Any) -> bool:
+    """Return whether a module has every attribute that a protocol names.
+
+    From Python 3.12 on, `isinstance` with a protocol looks past `__getattr__`, by which a module gives its submodules.
+    """
+    named = {*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith("_"))}
+    return all(hasattr(module, name) for name in named)
 
 
 def attend(

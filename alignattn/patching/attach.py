@@ -6,14 +6,14 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
-from alignattn.attention.attend import CHILD_NAME, SharedAttentionLayer
+from alignattn.attention.attend import CHILD_NAME, SharedAttentionLayer, declares
 from alignattn.attention.choices import PREDICTIVE
 from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.models import capabilities_of_config
@@ -270,13 +270,14 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
 
 def _makes_one_cloud(layer: AttentionModule) -> bool:
     """Tell whether a module makes the same of its one projection for queries and for keys."""
-    if not isinstance(layer.module, SharedAttentionLayer):
+    if not declares(layer.module, SharedAttentionLayer):
         return False
     weight = next(layer.module.parameters())
     if weight.is_meta:
         return False
     with torch.no_grad():
-        query, key = layer.module.queries_and_keys(weight.new_ones(1, layer.heads.count * layer.heads.size))
+        ones = weight.new_ones(1, layer.heads.count * layer.heads.size)
+        query, key = cast(Any, layer.module).queries_and_keys(ones)
     return torch.equal(query, key)
 
 

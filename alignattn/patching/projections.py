@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from alignattn.attention.attend import AttentionLayer, PooledAttentionLayer, SharedAttentionLayer
+from alignattn.attention.attend import AttentionLayer, PooledAttentionLayer, SharedAttentionLayer, declares
 from alignattn.patching.families import family_of
 from alignattn.utils.errors import AlignAttnError
 
@@ -256,6 +256,6 @@ def declared_layers(model: nn.Module) -> list[AttentionModule]:
 def _declared_names(module: nn.Module) -> ProjectionNames | None:
     """The names that a module declares its projections by, or None if it declares none."""
     for protocol, names in DECLARATIONS:
-        if isinstance(module, protocol):
+        if declares(module, protocol):
             return names
     return None

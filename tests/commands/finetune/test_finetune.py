@@ -4,6 +4,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import checkpointing
@@ -90,7 +91,7 @@ def test_a_run_writes_its_folder(options, attention):
     assert (result["task"], result["attention"], result["seed"]) == ("pairs", attention, 42)
     assert weight is None or result["attention_config"]["alignment_weight"] == 0.1
     assert result["train_rows"] == 48
-    assert result["versions"]["torch"] == torch.__version__
+    assert result["versions"]["torch"] == version("torch")
     assert result["train_runtime"] > 0
     assert (result["parameters"]["alignment"] > 0) == (attention not in WITHOUT_NETWORKS)
     assert ("align_loss" in result["training"]) == (attention in ALIGNED)
