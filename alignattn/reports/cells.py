@@ -111,7 +111,7 @@ class Cell:
         names_baseline: whether the table's file names that row, which its label then says.
         is_primary: whether its comparison was named before the runs were made.
         is_ensemble: whether its number is of the mean of what its runs predicted.
-        draws_own_rows: whether each seed draws its training rows, so that examples say nothing of other draws.
+        samples_by_seed: whether each seed draws its training rows, so that examples say nothing of other draws.
         digests: the runs that a reader may want to see: its own, and those on whose results they work.
         state: `done` if all its runs are.
         reason: why it failed or is unfit, one line.
@@ -131,7 +131,7 @@ class Cell:
     names_baseline: bool = False
     is_primary: bool = False
     is_ensemble: bool = False
-    draws_own_rows: bool = False
+    samples_by_seed: bool = False
     digests: Sequence[str] = ()
     state: State = "missing"
     reason: str | None = None

@@ -41,7 +41,7 @@ def compare_cells(cells: Sequence[Cell], named: int = 0) -> tuple[list[Cell], li
         comparison = None
         try:
             if baseline is not None:
-                is_early = named > 0 and not _is_whole(cell, baseline)
+                is_early = named > 0 and not _is_complete(cell, baseline)
                 comparison = _compare(cell, baseline, family_sizes[cell.is_primary], is_early=is_early)
         except UNREADABLE as error:
             problems.append(f"{cell.row}, {cell.column}, is not compared: {one_line(error)}")
@@ -75,7 +75,7 @@ def _compare(cell: Cell, baseline: Cell, family_size: int, *, is_early: bool) ->
     measured, compared = ([one.values[seed] for seed in seeds] for one in (cell, baseline))
     if is_early:
         return compare_early(measured, compared, planned=min(cell.planned, baseline.planned))
-    scores = None if cell.draws_own_rows else partial(_paired_scores, cell, baseline, seeds)
+    scores = None if cell.samples_by_seed else partial(_paired_scores, cell, baseline, seeds)
     return compare(measured, compared, scores, family_size=family_size)
 
 
@@ -83,7 +83,7 @@ def _common_seeds(cell: Cell, baseline: Cell) -> list[int]:
     return [seed for seed in baseline.values if seed in cell.values]
 
 
-def _is_whole(cell: Cell, baseline: Cell) -> bool:
+def _is_complete(cell: Cell, baseline: Cell) -> bool:
     """Whether all runs of a comparison are finished."""
     if cell.is_ensemble:
         return len(cell.finished) == cell.planned and cell.runs.keys() & baseline.runs.keys() <= baseline.values.keys()

@@ -37,7 +37,7 @@ def last_whole_checkpoint(output_dir: str | Path) -> Path | None:
     Args:
         output_dir: the run's folder, with `checkpoint-<step>` folders in it.
     """
-    whole = filter(_is_whole, Path(output_dir).glob(f"{_PREFIX}*"))
+    whole = filter(_is_complete, Path(output_dir).glob(f"{_PREFIX}*"))
     return max(whole, key=lambda folder: step_of(folder) or 0, default=None)
 
 
@@ -85,7 +85,7 @@ def damaged_file(checkpoint: Path) -> Path | None:
     return next((archive for archive in archives if not zipfile.is_zipfile(archive)), None)
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_complete(checkpoint: Path) -> bool:
     if step_of(checkpoint) is None:
         return False
     try:

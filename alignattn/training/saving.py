@@ -51,7 +51,7 @@ class SavingMixin(_Trainer):
         """Save the model as the Trainer does, if its weights are finite."""
         assert self.model is not None
         check_finite_weights(self.model, self.state.global_step)
-        with self._told_of_the_disk("the model"):
+        with self._explain_disk_errors("the model"):
             super().save_model(*args, **kwargs)
 
     def _save(self, *args: Any, **kwargs: Any) -> None:
@@ -64,14 +64,14 @@ class SavingMixin(_Trainer):
 
     def save_state(self) -> None:
         """Save the state as the Trainer does."""
-        with self._told_of_the_disk("what was logged"):
+        with self._explain_disk_errors("what was logged"):
             super().save_state()
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         folder = Path(str(self.args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         was_there = folder.exists()
         try:
-            with self._told_of_the_disk("a checkpoint"):
+            with self._explain_disk_errors("a checkpoint"):
                 super()._save_checkpoint(*args, **kwargs)
         except AlignAttnError:
             # An incomplete checkpoint is useless, and takes the space that the report of the failure needs.
@@ -80,7 +80,7 @@ class SavingMixin(_Trainer):
             raise
 
     @contextmanager
-    def _told_of_the_disk(self, what: str) -> Iterator[None]:
+    def _explain_disk_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except (OSError, SafetensorError, RuntimeError) as error:

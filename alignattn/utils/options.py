@@ -128,7 +128,7 @@ def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> No
             continue
         if entry.requires and all(map(is_known, entry.requires)) and not any(map(is_given, entry.requires)):
             words = " or ".join(map(in_words, entry.requires))
-            raise AlignAttnError(f"{entry.label} needs {words}: give that as well, or leave {entry.label} out")
+            raise AlignAttnError(f"{entry.label} needs {words}; leave it out otherwise")
         for other, reason in entry.excludes.items():
             if is_known(other) and is_given(other):
                 raise AlignAttnError(

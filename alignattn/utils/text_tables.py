@@ -33,7 +33,7 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: 
     return "\n".join(map(line, (header, ["-" * width for width in widths], *rows)))
 
 
-def folded_tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, keys: int = 1) -> list[str]:
+def split_tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, keys: int = 1) -> list[str]:
     """Return a table split by columns into tables of at most a width, an empty line after each.
 
     Args:

@@ -137,7 +137,7 @@ columns:
 
 
 def test_a_table_compares_the_attentions_of_a_model_and_gives_it_what_it_takes():
-    table = parse_table("attentions", TABLE).with_given({"model": "albert-base-v2", "embeddings": "words.npz"})
+    table = parse_table("attentions", TABLE).with_options({"model": "albert-base-v2", "embeddings": "words.npz"})
     soft, aligned, da, pretrained = table.rows
     assert table.baseline(aligned) is soft
     assert [table.baseline(row) for row in (soft, da, pretrained)] == [None] * 3

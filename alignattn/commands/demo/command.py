@@ -72,7 +72,7 @@ def run_demo(arguments: DemoOptions) -> None:
     for options in runs.values():
         check_output_dir(options)
     sentences.write(folder / DATA_FOLDER, arguments)
-    write_json(folder / ROWS_FILE, _rows_of(sentences, arguments))
+    write_json(folder / ROWS_FILE, _row_options(sentences, arguments))
     print(f"Sentences: {sentences.description}.")
     before = _distances(arguments.model, runs[PLAIN])
     measured = {}
@@ -88,7 +88,7 @@ def run_demo(arguments: DemoOptions) -> None:
     print(f"\n{table}\n\npicture: {folder / DEMO_PICTURE}   ({time.perf_counter() - started:.0f} s in all)")
 
 
-def _rows_of(sentences: DemoData, arguments: DemoOptions) -> dict[str, Any]:
+def _row_options(sentences: DemoData, arguments: DemoOptions) -> dict[str, Any]:
     """The options that determine the rows."""
     return {"sentences": sentences.name} | {name: getattr(arguments, name) for name in OPTIONS_OF_ROWS}
 
@@ -96,7 +96,7 @@ def _rows_of(sentences: DemoData, arguments: DemoOptions) -> dict[str, Any]:
 def _check_rows(folder: Path, sentences: DemoData, arguments: DemoOptions) -> None:
     """Refuse a folder whose runs have other rows, because finished runs would be shown as if they had these."""
     path = folder / ROWS_FILE
-    if path.is_file() and read_json(path) != _rows_of(sentences, arguments):
+    if path.is_file() and read_json(path) != _row_options(sentences, arguments):
         raise AlignAttnError(f"{folder} already holds a demo with other rows: give another --output_dir")
 
 

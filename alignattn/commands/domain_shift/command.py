@@ -86,7 +86,7 @@ class DevelopmentSet:
 
 
 @dataclass(frozen=True)
-class JudgedSide:
+class SidePredictions:
     """The model's predictions for a development set, and its truncated rows."""
 
     development_set: DevelopmentSet
@@ -195,7 +195,7 @@ def check_folder(options: DomainShiftOptions) -> None:
     check_output_dir(training_options(options))
 
 
-def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[JudgedSide]:
+def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[SidePredictions]:
     """The saved model's predictions for the development set of each side."""
     folder, data = training.output_dir, training.data
     processor = processor_for(sides[0].task)
@@ -221,11 +221,11 @@ def _predict(training: RunOptions, args: RunArguments, sides: Sequence[Developme
         processing_class=tokenizer,
     )
     predictions = [trainer.predict_split(split).predictions for split in splits]
-    return list(map(JudgedSide, sides, predictions, cut))
+    return list(map(SidePredictions, sides, predictions, cut))
 
 
 def _result(
-    options: DomainShiftOptions, run: RunResult, judged: Sequence[JudgedSide], args: RunArguments
+    options: DomainShiftOptions, run: RunResult, judged: Sequence[SidePredictions], args: RunArguments
 ) -> DomainShiftResult:
     known, labels = judged[0].half(DEVELOPMENT)
     temperature = fit_temperature(log_probabilities(known), labels)
@@ -255,7 +255,7 @@ def _result(
     )
 
 
-def _side_result(judged: JudgedSide, run: RunResult, temperature: float) -> SideResult:
+def _side_result(judged: SidePredictions, run: RunResult, temperature: float) -> SideResult:
     side = judged.development_set
     return SideResult(
         task=side.task.name,
@@ -271,7 +271,7 @@ def _side_result(judged: JudgedSide, run: RunResult, temperature: float) -> Side
     )
 
 
-def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShiftResult) -> None:
+def _write(options: RunOptions, judged: Sequence[SidePredictions], result: DomainShiftResult) -> None:
     """Write the folder; `results.json` last, because it marks the folder as complete."""
     folder = options.output_dir
     write_text(folder / CONFIG_FILE, options.to_yaml())
@@ -286,7 +286,7 @@ def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShif
     write_json(folder / RESULTS_FILE, asdict(result))
 
 
-def _prediction_table(judged: JudgedSide) -> pa.Table:
+def _prediction_table(judged: SidePredictions) -> pa.Table:
     """The predictions of both halves as splits with unique names, as `calibrate` reads them."""
     side = judged.development_set
     halved = pa.concat_tables(

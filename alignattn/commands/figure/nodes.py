@@ -22,7 +22,7 @@ from alignattn.utils.errors import AlignAttnError
 
 
 @dataclass(frozen=True)
-class SeenNodes:
+class NodeOutputs:
     """The outputs of a layer for the nodes with a class.
 
     Attributes:
@@ -49,7 +49,7 @@ def draw_nodes(runs: Mapping[str, Path], options: FigureOptions) -> Any:
 
     panels = []
     for name, folder in runs.items():
-        seen = see_nodes(folder, options)
+        seen = node_outputs(folder, options)
         count = min(len(seen.labels), options.max_tokens)
         draw = np.random.default_rng(options.seed)
         chosen = np.sort(draw.choice(len(seen.labels), count, replace=False))
@@ -66,7 +66,7 @@ def draw_nodes(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     return draw_points(panels, x_label="t-SNE dimension 1", y_label="t-SNE dimension 2", title=title)
 
 
-def see_nodes(folder: Path, options: FigureOptions) -> SeenNodes:
+def node_outputs(folder: Path, options: FigureOptions) -> NodeOutputs:
     """Return the outputs of a layer for all nodes with a class.
 
     Args:
@@ -91,7 +91,7 @@ def see_nodes(folder: Path, options: FigureOptions) -> SeenNodes:
             f"--run {folder}: its graph has {len(labels)} nodes with a class, and no two of them share one"
         )
     states = _states(model, graph, layer)[torch.from_numpy(is_labelled)].numpy()
-    return SeenNodes(layer, states, labels, graph.class_names)
+    return NodeOutputs(layer, states, labels, graph.class_names)
 
 
 def _states(model: nn.Module, graph: Graph, layer: int) -> Tensor:

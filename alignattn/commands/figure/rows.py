@@ -105,7 +105,7 @@ def _question_panel(folder: Path, name: str, texts: Sequence[str] | None) -> Ima
         there = listing(list(map(str, numbers)))
         raise AlignAttnError(f"--run {folder}: none of its patched layers, {there}, attends from image cells to words")
     weights = [record.weights[0].mean(dim=0) for record in seen.layers if record.weights is not None]
-    cells, word_weights = roll_out(pooled, sides, weights)
+    cells, word_weights = attention_rollout(pooled, sides, weights)
     return ImagePanel(
         f"{name}: {run.task.labels[int(logits.argmax())]}",
         _pixels(batch),
@@ -115,7 +115,7 @@ def _question_panel(folder: Path, name: str, texts: Sequence[str] | None) -> Ima
     )
 
 
-def roll_out(pooled: Tensor, sides: Sequence[Sides], weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def attention_rollout(pooled: Tensor, sides: Sequence[Sides], weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the weights of cells and words for the classification, by attention rollout (Abnar & Zuidema 2020).
 
     Backwards from the pooling (Yu et al. 2019, eq. 9), each self-attention of the image gives half of a cell's weight

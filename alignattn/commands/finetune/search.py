@@ -49,7 +49,7 @@ def search(options: FinetuneOptions) -> list[RunResult]:
             result = _run_trial(study, options, number)
             if result is not None:
                 results[number] = result
-        print(_told(study, options, results))
+        print(_write_trials(study, options, results))
     return list(results.values())
 
 
@@ -59,7 +59,7 @@ def _open_study(options: FinetuneOptions) -> optuna.Study:
     study = optuna.create_study(
         storage=address.render_as_string(hide_password=False), study_name=STUDY, load_if_exists=True
     )
-    mine = _made_of(options)
+    mine = _fixed_options(options)
     theirs = study.user_attrs.get(MADE_OF)
     if theirs is None:
         study.set_user_attr(MADE_OF, mine)
@@ -71,7 +71,7 @@ def _open_study(options: FinetuneOptions) -> optuna.Study:
     return study
 
 
-def _made_of(options: FinetuneOptions) -> dict[str, Any]:
+def _fixed_options(options: FinetuneOptions) -> dict[str, Any]:
     kept = {name: value for name, value in options.run().to_dict().items() if name not in OPTIONS_THAT_MAY_DIFFER}
     plain: dict[str, Any] = json.loads(json.dumps(kept, default=str))
     return plain | {"search_space": sorted(map(str, options.space.values()))}
@@ -111,7 +111,7 @@ def _distribution(values: Range) -> BaseDistribution:
     return kind(values.low, values.high, log=values.is_log)
 
 
-def _chosen_by(options: FinetuneOptions, result: RunResult) -> tuple[str, str, float]:
+def _selection_metric(options: FinetuneOptions, result: RunResult) -> tuple[str, str, float]:
     """Split, name and value (or NaN) of the metric that selects, by default of the first evaluation split."""
     wanted = options.training.metric_for_best_model
     split, scores = next(iter(result.metrics.items()))
@@ -129,24 +129,24 @@ def _chosen_by(options: FinetuneOptions, result: RunResult) -> tuple[str, str, f
 
 def _loss(options: FinetuneOptions, result: RunResult) -> float:
     """The objective, which the search minimises."""
-    _, metric, value = _chosen_by(options, result)
+    _, metric, value = _selection_metric(options, result)
     greater = options.training.greater_is_better
     return -value if (metric not in LESS_IS_BETTER if greater is None else greater) else value
 
 
-def _told(study: optuna.Study, options: FinetuneOptions, results: Mapping[int, RunResult]) -> str:
+def _write_trials(study: optuna.Study, options: FinetuneOptions, results: Mapping[int, RunResult]) -> str:
     """Write the trials, and return them as a table with the best trial and its command."""
     folder, done = options.output_dir, [trial for trial in study.trials if trial.number in results]
     if not any(trial.state == TrialState.COMPLETE for trial in done):
         return f"{folder}: no trial measured a number"
     lines = []
     for trial in done:
-        split, metric, value = _chosen_by(options, results[trial.number])
+        split, metric, value = _selection_metric(options, results[trial.number])
         lines.append({"trial": trial.number, f"{split} {metric}": score_text(metric, value), **trial.params})
     write_csv(folder / TRIALS_FILE, lines)
     best = folder_of(folder, study.best_trial.number)
     values = ", ".join(f"{name} {value:.4g}" for name, value in study.best_trial.params.items())
-    split, metric, value = _chosen_by(options, results[study.best_trial.number])
+    split, metric, value = _selection_metric(options, results[study.best_trial.number])
     rows = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in line.values()] for line in lines]
     return "\n".join(
         [

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.graph_study import inspect_graph
-from alignattn.commands.inspect.head_study import HeadStudying, RareTokens, Sample, joined
+from alignattn.commands.inspect.head_study import HeadMeasurer, RareTokens, Sample, joined
 from alignattn.commands.inspect.report import (
     FILES,
     ModelStudy,
@@ -110,7 +110,7 @@ def study_model(
     sides_of = loaded.sides(numbers)
     # The places of the layers that attend the same.
     groups = {own: [place for place, other in enumerate(sides_of) if other == own] for own in dict.fromkeys(sides_of)}
-    studying = {sides: HeadStudying() for sides in groups}
+    studying = {sides: HeadMeasurer() for sides in groups}
     with progress(Path(loaded.name).name, len(ids), "text") as bar:
         for batch in input_batches(task, split, loaded.tokenizer, range(len(ids)), batch_size):
             for sides, sample in _samples(loaded, batch, rare, groups):

@@ -11,7 +11,7 @@ from torch import Tensor
 from alignattn.attention.masks import Edges, Segments
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.head_study import POOLED_TOKENS, pooled_distances, query_key_distances
-from alignattn.commands.inspect.report import FILES, LAYER_NAME, head_tables, lettered, write_heads
+from alignattn.commands.inspect.report import FILES, LAYER_NAME, display_names, head_tables, write_heads
 from alignattn.finetuning.predictor import load_predictor
 from alignattn.finetuning.run_folder import read_finished_run
 from alignattn.patching import collect
@@ -64,8 +64,8 @@ def inspect_graph(options: InspectOptions, task: NodeClassification) -> None:
         )
     frames = [study.frame.assign(data=task.name, nodes=graph.num_nodes) for study in studies]
     with unfinished(folder):
-        write_heads(folder, frames, "\n".join([*lettered(studies), f"nodes of {task.name}"]))
-    print("\n".join([*head_tables(frames), *lettered(studies), *_caption(task, graph), f"written to {folder}"]))
+        write_heads(folder, frames, "\n".join([*display_names(studies), f"nodes of {task.name}"]))
+    print("\n".join([*head_tables(frames), *display_names(studies), *_caption(task, graph), f"written to {folder}"]))
 
 
 def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:

@@ -200,7 +200,7 @@ def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool)
     return measured
 
 
-class HeadStudying:
+class HeadMeasurer:
     """Measures heads, one text after the other."""
 
     def __init__(self) -> None:

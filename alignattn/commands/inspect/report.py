@@ -13,7 +13,7 @@ from alignattn.models.vqa import WORDS, Sides
 from alignattn.reports.plots.drawing import write_figure
 from alignattn.reports.plots.maps import HeatMapPanel, draw_heat_maps
 from alignattn.utils.files import write_text
-from alignattn.utils.text_tables import READABLE_WIDTH, folded_tables
+from alignattn.utils.text_tables import READABLE_WIDTH, split_tables
 
 HEADS_TABLE = "heads.csv"
 HEADS_PICTURE = "heads.png"
@@ -142,7 +142,7 @@ def write_studies(folder: Path, studies: Sequence[ModelStudy], studied: StudiedT
     """Write the table and the picture of models that were studied on texts."""
     is_compared = studies[-1].change is not None
     frames = [study.frame().assign(**(_changes(study) if is_compared else {}), **asdict(studied)) for study in studies]
-    names = [name if len(name) <= MAX_NAME else f"…{name[-MAX_NAME:]}" for name in lettered(studies)]
+    names = [name if len(name) <= MAX_NAME else f"…{name[-MAX_NAME:]}" for name in display_names(studies)]
     what = f"{studied.texts} texts of {Path(studied.data).name}; a dot marks the head's role"
     write_heads(folder, frames, "\n".join([*names, what]))
 
@@ -171,9 +171,9 @@ def head_tables(frames: Sequence[pd.DataFrame]) -> list[str]:
     measures = [COLUMN_NAMES.get(name, name) for name in shown]
     header = ["layer", "head", *measures, *(["role"] if has_roles else [])]
     return [
-        *folded_tables(header, by_head, READABLE_WIDTH, keys=2),
+        *split_tables(header, by_head, READABLE_WIDTH, keys=2),
         "mean over heads",
-        *folded_tables(["layer", *measures], by_layer, READABLE_WIDTH),
+        *split_tables(["layer", *measures], by_layer, READABLE_WIDTH),
     ]
 
 
@@ -207,7 +207,7 @@ def heat_map_panels(frames: Sequence[pd.DataFrame]) -> list[HeatMapPanel]:
     return panels
 
 
-def lettered(studies: Sequence[Any]) -> list[str]:
+def display_names(studies: Sequence[Any]) -> list[str]:
     """Return the names of models; of two with the letters that they have in the picture."""
     if len(studies) == 1:
         return [studies[0].name]
@@ -256,7 +256,7 @@ def _change_of_function(studies: Sequence[ModelStudy]) -> list[str]:
     )
     return [
         "from A to B, mean over heads",
-        *folded_tables(["layer", "attention", "W_Q'W_K"], lines, READABLE_WIDTH),
+        *split_tables(["layer", "attention", "W_Q'W_K"], lines, READABLE_WIDTH),
         "attention: total variation of the weights, mean over queries, 0 to 1. W_Q'W_K: relative change of the product",
         f"behind the scores, which no basis changes; nan: {NO_PRODUCTS}.",
         predicted,
@@ -268,7 +268,7 @@ def _caption(studies: Sequence[ModelStudy], studied: StudiedTexts) -> list[str]:
         f"{name}: {study.heads.num_texts} texts of {studied.data}, {study.heads.num_tokens} tokens; rare tokens: "
         f"{len(study.rare.ids)} that occur at most {study.rare.most_occurrences} time(s), {study.rare.share:.0%} of "
         "the tokens that are not special"
-        for name, study in zip(lettered(studies), studies, strict=True)
+        for name, study in zip(display_names(studies), studies, strict=True)
     ]
     across = [sides for sides in dict.fromkeys(studies[0].sides) if len(set(sides)) > 1]
     why_missing = "the attention of the model fixes the basis"

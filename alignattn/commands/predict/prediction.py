@@ -19,7 +19,7 @@ from alignattn.finetuning.heads import Examples, batch_of_one, view_head
 from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
 from alignattn.reports.plots.maps import draw_token_maps
-from alignattn.tasks.tags.tagging import count_unspaced
+from alignattn.tasks.tags.tagging import count_unsegmented
 from alignattn.tasks.task_types import TokenClassification, processor_class, processor_for
 from alignattn.tasks.truncation import TruncatedRows, unknown_rows_warning
 from alignattn.utils.bad_rows import list_bad_rows
@@ -42,7 +42,7 @@ RAYS_OWN_PROGRESS = ("ray.data._internal.execution.streaming_executor", "ray.dat
 
 
 @dataclass
-class SeenRows:
+class RowCounts:
     """Counts over the predicted rows, for remarks at the end.
 
     Attributes:
@@ -94,7 +94,7 @@ class Prediction:
     batching: Batching
     top_k: int | None
     skip_bad_rows: bool
-    seen: SeenRows = field(default_factory=SeenRows)
+    seen: RowCounts = field(default_factory=RowCounts)
 
     def write(self, source: Source, target: Path | None, advance: Callable[[int], object]) -> None:
         """Write all rows, in their order, with what is predicted of them.
@@ -140,7 +140,7 @@ class Prediction:
         if len(good):
             inputs = part.inputs.select(good) if problems else part.inputs
             split = predictor.encode(inputs)
-            unspaced = count_unspaced(inputs[task.tokens_column][:]) if isinstance(task, TokenClassification) else 0
+            unspaced = count_unsegmented(inputs[task.tokens_column][:]) if isinstance(task, TokenClassification) else 0
             unknown = predictor.count_unknown_rows(split)
             self.seen.add(predictor.options.max_length, predictor.count_lengths(split), unknown, unspaced)
             predictions = predictor.readable(split, self.batching, self.top_k, advance)
@@ -217,7 +217,7 @@ class FileWorker:
         A problem is returned, too: Ray would retry after an error.
         """
         (source,), (target,) = batch["source"], batch["target"]
-        self.prediction.seen, problem = SeenRows(), ""
+        self.prediction.seen, problem = RowCounts(), ""
         try:
             rows = file_source(Path(source), self.run.task, may_be_empty=True)
             self.prediction.write(rows, Path(target), lambda rows: None)
@@ -226,7 +226,7 @@ class FileWorker:
         return {"problem": np.array([problem]), "seen": np.array([json.dumps(vars(self.prediction.seen))])}
 
 
-def predict_on_ray(options: PredictOptions, temperature: float, jobs: Mapping[Path, Path]) -> SeenRows:
+def predict_on_ray(options: PredictOptions, temperature: float, jobs: Mapping[Path, Path]) -> RowCounts:
     """Predict files on a cluster whose machines share their storage, and return the counts over the rows.
 
     Args:
@@ -236,7 +236,7 @@ def predict_on_ray(options: PredictOptions, temperature: float, jobs: Mapping[Pa
     """
     # Workers run in other folders.
     paths = {name: str(Path(str(getattr(options, name))).resolve()) for name in ("run", "file")}
-    seen = SeenRows()
+    seen = RowCounts()
     with ray_cluster(options.ray_address) as ray:
         # It is imported where it is used: it takes seconds.
         import ray.data

@@ -62,36 +62,36 @@ class ReproduceOptions(Options):
                 "or --num_seeds 1 to confirm"
             )
         # What is wrong with it is to be said before anything heavy is imported.
-        _ = self.asked_table
+        _ = self.selected_table
 
     def check_places(self, *, reads: bool = True) -> None:
         """Check the paths for the commands, too, unless there are runs, which may be finished."""
         super().check_places(reads=reads)
         # As of the table, which a help does not need.
         from alignattn.commands.reproduce.folder import RUNS_FOLDER
-        from alignattn.commands.reproduce.given import options_named
+        from alignattn.commands.reproduce.given import options_with_name
 
-        table = self.asked_table
+        table = self.selected_table
         if not (self.dry_run or self.finished_only or (Path(self.output_dir) / RUNS_FOLDER).exists()):
             for name, value in table.given.items():
-                for option in options_named(table.commands, name):
+                for option in options_with_name(table.commands, name):
                     option.check_place(value)
 
     @cached_property
-    def asked_table(self) -> "Table":
+    def selected_table(self) -> "Table":
         """The table with the given options and the selected rows and columns."""
         # It reads files, which a help does not need.
         from alignattn.commands.reproduce.given import read_given
         from alignattn.commands.reproduce.table import load_table
 
         table = load_table(self.table)
-        table = table.with_given(read_given(table.commands, self.others))
+        table = table.with_options(read_given(table.commands, self.others))
         return table.narrowed(tasks=self.tasks, models=self.models, attentions=self.attentions)
 
     @property
     def cell_seeds(self) -> Sequence[int]:
         """The seeds of the runs of each cell."""
-        return self.seeds or range(1, (self.num_seeds or self.asked_table.seeds or NUM_SEEDS) + 1)
+        return self.seeds or range(1, (self.num_seeds or self.selected_table.seeds or NUM_SEEDS) + 1)
 
 
 COMMAND = Command(

@@ -24,7 +24,7 @@ RUNS_POLL_SECONDS = 2.0
 
 def reproduce(arguments: ReproduceOptions) -> None:
     """List the runs of a table, make those that are missing, and write the table."""
-    table = arguments.asked_table
+    table = arguments.selected_table
     results = Path(arguments.output_dir)
     cells = list(table.cells(arguments.cell_seeds))
     folders = folders_of(results, cells)

@@ -87,7 +87,7 @@ class PlannedCell:
         return self.row.primary and self.measure.primary
 
     @property
-    def draws_own_rows(self) -> bool:
+    def samples_by_seed(self) -> bool:
         """Whether each run samples its own training rows by its seed, so that examples say nothing of other samples."""
         return self.experiments[0].options.get("take") == BY_SEED
 

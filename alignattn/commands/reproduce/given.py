@@ -14,13 +14,13 @@ from alignattn.utils.option import Option
 from alignattn.utils.options import Options, all_options_of, find_option
 
 
-def own_option(command: str, name: str) -> Option | None:
+def table_option(command: str, name: str) -> Option | None:
     """Return the option of a command of that name, if it has one that a table or a user may give."""
     withheld = {OUTPUT_DIR, *results_of(command).withheld}
     return None if name in withheld else find_option(get_command(command).options, name)
 
 
-def options_named(commands: Sequence[str], name: str) -> list[Option]:
+def options_with_name(commands: Sequence[str], name: str) -> list[Option]:
     """Return the option of that name of each command that has it, of those whose runs fill a table; at least one.
 
     An option of the command that such a command needs counts as its own.
@@ -28,7 +28,7 @@ def options_named(commands: Sequence[str], name: str) -> list[Option]:
     found: list[Option] = []
     for command in commands:
         needs = results_of(command).needs
-        found += filter(None, [own_option(command, name) or (own_option(needs, name) if needs else None)])
+        found += filter(None, [table_option(command, name) or (table_option(needs, name) if needs else None)])
     if not found:
         known = {other for command in commands for other in all_options_of(get_command(command).options)}
         raise AlignAttnError(f"--{name} is not an option of {' or '.join(commands)}{did_you_mean(name, known)}")
@@ -49,7 +49,7 @@ def read_given(commands: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
     return read_words(options, words, build_parser(options, get_command(names[0]).prog))
 
 
-def in_digests(option: Option, value: Any) -> Any:
+def digest_value(option: Option, value: Any) -> Any:
     """Return the one form in which a digest holds what a user gives for an option, however it is written.
 
     A file or folder has its whole path, for equal options to name equal data from wherever they are given.

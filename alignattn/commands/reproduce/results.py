@@ -63,7 +63,7 @@ def _cell_of(cell: PlannedCell, runs: Mapping[str, Run]) -> Cell:
         names_baseline=bool(cell.row.against),
         is_primary=cell.is_primary,
         is_ensemble=cell.row.ensemble,
-        draws_own_rows=cell.draws_own_rows,
+        samples_by_seed=cell.samples_by_seed,
         digests=cell.digests,
     )
 

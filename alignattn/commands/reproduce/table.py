@@ -45,7 +45,7 @@ from alignattn.commands.reproduce.experiment import (
     experiments_of,
     option_text,
 )
-from alignattn.commands.reproduce.given import in_digests, options_named
+from alignattn.commands.reproduce.given import digest_value, options_with_name
 from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
 from alignattn.models import ModelCapabilities, capabilities_of
@@ -98,7 +98,7 @@ class Table(Definition):
         for column in self.columns:
             for options in (*shared, column.options):
                 for name, value in _without(options, {ATTENTION_OPTION}).items():
-                    options_named([self.command_of(column)], name)[0].checked(value)
+                    options_with_name([self.command_of(column)], name)[0].checked(value)
         labels = Counter(map(self.label, self.rows))
         if twice := next((label for label, count in labels.items() if count > 1), None):
             raise ValueError(f"two rows have the label {twice!r}: give them different labels")
@@ -161,10 +161,10 @@ class Table(Definition):
         table = self.model_copy(update={"rows": rows, "columns": columns, "named_in_whole": self.named})
         for name in self.given:
             # What only columns take that are left out would do nothing.
-            options_named(table.commands, name)
+            options_with_name(table.commands, name)
         return table
 
-    def with_given(self, given: Mapping[str, Any]) -> "Table":
+    def with_options(self, given: Mapping[str, Any]) -> "Table":
         """Return the table with options that a user gives, typed or as text; a model replaces every pretrained one.
 
         Rows that differed in their model alone become one, that of the first: what is published of it stays.
@@ -179,9 +179,9 @@ class Table(Definition):
                     "--attentions, --seeds or --num_seeds"
                 )
         for name, value in given.items():
-            for option in options_named(self.commands, name):
+            for option in options_with_name(self.commands, name):
                 option.checked(value)
-        given = {name: in_digests(options_named(self.commands, name)[0], value) for name, value in given.items()}
+        given = {name: digest_value(options_with_name(self.commands, name)[0], value) for name, value in given.items()}
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:

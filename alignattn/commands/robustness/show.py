@@ -41,7 +41,7 @@ ARROW = "→"
 def show(arguments: ShowOptions) -> None:
     """Print the examples, or write a page of them."""
     path = Path(arguments.results)
-    records = _wanted(read_examples(path), arguments.outcome, path)
+    records = _selected(read_examples(path), arguments.outcome, path)
     labels = arguments.labels or _label_names(path)
     if arguments.html is None:
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -124,7 +124,7 @@ def _marked(pieces: Sequence[Piece], marks: Marks) -> str:
     return " ".join(f"{marks[kind][0]}{words}{marks[kind][1]}" for kind, words in pieces)
 
 
-def _wanted(records: Sequence[AttackRecord], outcome: str | None, path: Path) -> Sequence[AttackRecord]:
+def _selected(records: Sequence[AttackRecord], outcome: str | None, path: Path) -> Sequence[AttackRecord]:
     wanted = [record for record in records if outcome in (None, record.outcome)]
     if not wanted:
         raise AlignAttnError(f"{path} has no example that is {outcome}: {summary_line(records)}")

@@ -12,7 +12,7 @@ from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, Interval
 from alignattn.robustness.recipe_names import OUTCOMES
 from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.utils.files import write_csv, write_json, write_text
-from alignattn.utils.text_tables import READABLE_WIDTH, folded_tables
+from alignattn.utils.text_tables import READABLE_WIDTH, split_tables
 
 TABLE_NAME = "robustness"
 NO_SHARE = "-"
@@ -170,7 +170,7 @@ class AttackTable:
     def render(self) -> str:
         """Return the caption, the table in lines with shares in percent, and what is to be known of its models."""
         rows = [[_cell(name, line[name]) for name in SUMMARY_HEADINGS] for line in map(_line, self.summaries)]
-        tables = folded_tables(list(SUMMARY_HEADINGS.values()), rows, READABLE_WIDTH, keys=len(KEYS))
+        tables = split_tables(list(SUMMARY_HEADINGS.values()), rows, READABLE_WIDTH, keys=len(KEYS))
         constant = dict.fromkeys(
             f"{one.settings.run} predicts {one.constant_prediction} for every row of {one.settings.task}: failed "
             "attacks do not mean that it is robust"

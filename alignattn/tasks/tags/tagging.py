@@ -101,7 +101,7 @@ def words_problem(tokens: Any) -> str | None:
     return None
 
 
-def count_unspaced(values: Iterable[Any]) -> int:
+def count_unsegmented(values: Iterable[Any]) -> int:
     """Count the rows whose only word is several Chinese characters, as of a text without blanks.
 
     Args:

@@ -9,7 +9,7 @@ from sklearn.metrics import silhouette_score
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
-from alignattn.commands.figure.nodes import see_nodes
+from alignattn.commands.figure.nodes import node_outputs
 from alignattn.finetuning.predictor import load_run
 from alignattn.tasks.nodes.graph import read_graph
 
@@ -36,10 +36,10 @@ def test_nodes_are_what_the_next_layer_reads(run, tmp_path):
     graph, model = read_graph(run.parent / "mine.npz"), load_run(run).model
     with torch.inference_mode():
         logits = model(torch.arange(NODES), graph.features, graph.edges).logits
-        seen = see_nodes(run, options(run, tmp_path / "x.png"))
+        seen = node_outputs(run, options(run, tmp_path / "x.png"))
         assert (seen.layer, seen.states.shape) == (0, (LABELLED, 8))
         assert seen.labels.tolist() == graph.labels[:LABELLED].tolist()
-        last = see_nodes(run, options(run, tmp_path / "x.png", layer=1))
+        last = node_outputs(run, options(run, tmp_path / "x.png", layer=1))
         assert np.allclose(last.states, logits[:LABELLED].numpy(), atol=1e-6)
         # All hidden states, those without a class too, are what the last layer makes the logits of.
         hidden = []

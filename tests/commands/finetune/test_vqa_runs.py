@@ -13,7 +13,7 @@ import alignattn
 from alignattn.cli import main
 from alignattn.commands.figure import COMMAND
 from alignattn.commands.figure.command import make_figure
-from alignattn.commands.figure.rows import roll_out
+from alignattn.commands.figure.rows import attention_rollout
 
 SIZES = "hidden_dim=16 num_attention_heads=2 num_hidden_layers=1 embedding_dim=8 reduction_dim=8 joint_dim=16"
 SMALL = f"--disable_tqdm true --use_cpu true --model_config {SIZES} conv_channels=[8,8] dropout=0.1"
@@ -145,7 +145,7 @@ def test_rollout_is_a_loop():
     sizes = {"words": 3, "regions": 4}
     weights = [torch.rand(sizes[q], sizes[k], generator=draw).softmax(-1) for q, k in sides]
     pooled = torch.rand(4, generator=draw).softmax(-1)
-    cells, words = roll_out(pooled, sides, weights)
+    cells, words = attention_rollout(pooled, sides, weights)
     expected, seen = pooled.tolist(), [0.0] * 3
     for attention, guided in ((weights[3], weights[4]), (weights[1], weights[2])):
         for word in range(3):

@@ -13,7 +13,7 @@ from alignattn.commands.inspect.head_study import (
     POOLED_MEASURES,
     ROLE_FACTOR,
     TEXT_MEASURES,
-    HeadStudying,
+    HeadMeasurer,
     RareTokens,
     Sample,
     attention_measures,
@@ -40,7 +40,7 @@ HEADS = {
 
 
 def study_heads(samples, *, balances=True):
-    studying = HeadStudying()
+    studying = HeadMeasurer()
     for sample in samples:
         studying.add(sample)
     return studying.study(balances=balances)

@@ -70,7 +70,7 @@ def finish(process):
 def folders_of(words, results):
     table = (
         load_table("table1")
-        .with_given(read_given(["finetune"], words[8:]))
+        .with_options(read_given(["finetune"], words[8:]))
         .narrowed(tasks=["rte"], attentions=["soft", "aa-ct"])
     )
     return [RunFolder(results, cell.experiments[0]) for cell in table.cells([1])]

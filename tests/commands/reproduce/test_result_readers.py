@@ -227,7 +227,7 @@ def test_an_ensemble_of_domain_shifts_is_scored_by_its_mean(tmp_path):
 
 def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before(tiny_checkpoint, tmp_path, capsys):
     words = ["--model", str(tiny_checkpoint), "--shapes", "2x8", "--repeats", "2", "--warmup", "0", "--threads", "1"]
-    table = load_table("efficiency").with_given(read_given(["benchmark"], words))
+    table = load_table("efficiency").with_options(read_given(["benchmark"], words))
     cells = list(table.cells([1]))
     folder = RunFolder(tmp_path, cells[0].experiments[0])
     folder.prepare()

@@ -14,7 +14,7 @@ from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.commands.reproduce.folder import RunFolder, folders_of
-from alignattn.commands.reproduce.given import in_digests, options_named, own_option, read_given
+from alignattn.commands.reproduce.given import digest_value, options_with_name, read_given, table_option
 from alignattn.commands.reproduce.results import read_table
 from alignattn.commands.reproduce.table import load_table
 from alignattn.finetuning.tables import TABLES
@@ -91,10 +91,10 @@ def test_every_cell_has_runs_whose_options_their_commands_know(name):
     for cell in cells:
         for experiment in cell.experiments:
             for run in filter(None, (experiment, experiment.needs)):
-                assert all(own_option(run.command, name) for name in run.options)
+                assert all(table_option(run.command, name) for name in run.options)
     of_rows = {name for row in table.rows for name in row.options} - {"attention"}
     for column in table.columns:
-        assert all(options_named([table.command_of(column)], name) for name in of_rows | column.options.keys())
+        assert all(options_with_name([table.command_of(column)], name) for name in of_rows | column.options.keys())
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if load_table(name).command == "finetune"])
@@ -134,7 +134,7 @@ def test_equal_options_have_equal_digests_however_they_are_written():
     def digest(*words):
         table = (
             load_table("table1")
-            .with_given(read_given(["finetune"], words))
+            .with_options(read_given(["finetune"], words))
             .narrowed(tasks=["rte"], attentions=["soft"])
         )
         return next(table.cells([1])).experiments[0].digest
@@ -149,7 +149,7 @@ def test_equal_options_have_equal_digests_however_they_are_written():
 
 def test_a_run_that_others_start_from_is_told_by_its_content(tmp_path):
     def digest(folder):
-        table = load_table("table1").with_given({"model": str(folder)}).narrowed(tasks=["rte"], attentions=["soft"])
+        table = load_table("table1").with_options({"model": str(folder)}).narrowed(tasks=["rte"], attentions=["soft"])
         return next(table.cells([1])).experiments[0].digest
 
     first, moved, other, plain = (tmp_path / name for name in ("first", "moved", "other", "plain"))
@@ -164,14 +164,14 @@ def test_a_run_that_others_start_from_is_told_by_its_content(tmp_path):
 
 def test_what_changes_nothing_of_a_run_changes_no_digest():
     def digest(given):
-        return next(load_table("table3").with_given(given).cells([1])).experiments[0].digest
+        return next(load_table("table3").with_options(given).cells([1])).experiments[0].digest
 
     assert digest({"report_to": "none", "disable_tqdm": True, "batch_size": 7}) == digest({})
     assert digest({"num_train_epochs": 2}) != digest({})
 
 
 def test_word_vectors_are_for_the_baselines_alone():
-    cells = load_table("table2").with_given({"embeddings": "glove.npz"}).cells([1])
+    cells = load_table("table2").with_options({"embeddings": "glove.npz"}).cells([1])
     given = {cell.row.options["model"]: "embeddings" in cell.experiments[0].options for cell in cells}
     assert given == {"da": True, "esim": True, "bert-base-uncased": False, "roberta-base": False}
 
@@ -185,7 +185,7 @@ def test_a_digest_survives_its_file(tmp_path):
 
 
 def test_a_given_model_takes_the_place_of_every_pretrained_one():
-    table = load_table("table2").with_given({"model": "mini"})
+    table = load_table("table2").with_options({"model": "mini"})
     models = [table.model_of(row) for row in table.rows]
     assert models == ["da", "esim", "mini", "mini", "mini"]
     assert table.rows[2].published == load_table("table2").rows[2].published
@@ -195,7 +195,7 @@ def test_a_given_model_takes_the_place_of_every_pretrained_one():
 
 def test_fields_of_the_tables_model_are_not_given_to_another():
     def options(given):
-        return next(load_table("table1").with_given(given).cells([1])).experiments[0].options
+        return next(load_table("table1").with_options(given).cells([1])).experiments[0].options
 
     assert "model_config" in options({})
     assert "max_steps" in options({})
@@ -231,7 +231,7 @@ def test_every_row_of_a_study_is_compared_with_soft(name):
     ],
 )
 def test_rows_that_a_model_has_seen_before_are_told_below_its_table(name, model, tasks, said, tmp_path):
-    table = load_table(name).with_given({"model": model})
+    table = load_table(name).with_options({"model": model})
     table = table.narrowed(tasks=tasks, attentions=["soft"])
     cells = list(table.cells([1]))
     told = [note for note in read_table(table, cells, folders_of(tmp_path, cells)).notes if "The model card of" in note]
@@ -285,7 +285,7 @@ def test_what_a_command_cannot_make_of_a_row_is_said_in_its_cell_and_costs_no_ru
 
 
 def test_an_option_that_only_columns_take_which_are_left_out_does_nothing_and_is_refused():
-    table = load_table("study").with_given({"num_examples": 7})
+    table = load_table("study").with_options({"num_examples": 7})
     attacked = table.narrowed(tasks=["mrpc"]).cells([1])
     taken = {cell.column.label: cell.experiments[0].options.get("num_examples") for cell in attacked}
     assert taken == {"MRPC": None, "MRPC, attacked": 7}
@@ -376,7 +376,7 @@ def test_a_dry_run_estimates_from_the_runs_so_far(tmp_path, capsys):
 def given(*words):
     """What a digest holds of the words that a user gives to a table of finetune."""
     values = read_given(["finetune"], words)
-    return {name: in_digests(options_named(["finetune"], name)[0], value) for name, value in values.items()}
+    return {name: digest_value(options_with_name(["finetune"], name)[0], value) for name, value in values.items()}
 
 
 def test_given_words_are_of_the_types_of_their_options():
