@@ -41,8 +41,7 @@ NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE)
 """Files of a run that name data and models, some by paths of this machine."""
 
 NAMING_MODELS = ("config.json", "tokenizer_config.json", "adapter_*.json")
-"""Files of transformers and peft that name the model they were made of, in fields of `MODEL_NAMES`; their other fields
-hold tokens, too, and those of a path's looks are none."""
+"""Files of transformers and peft with a model's name in the fields `MODEL_NAMES`; others may look like a path."""
 
 MODEL_NAMES = ("_name_or_path", "name_or_path", "base_model_name_or_path")
 

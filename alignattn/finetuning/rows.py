@@ -218,7 +218,7 @@ def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Datas
     for column, values in rows.items():
         for row, value in enumerate(values, start=1):
             if not isinstance(value, str) or not value.strip():
-                raise AlignAttnError(f"column {column!r} of {path} holds no text in row {row} ({value!r}): correct it")
+                raise AlignAttnError(f"column {column!r} of {path} has no text in row {row} ({value!r}): correct it")
     task = TextClassification(
         name=path.name, text_columns=tuple(rows), label_column=UNREAD_LABEL, labels=("",), metrics=("accuracy",)
     )

@@ -95,8 +95,8 @@ class ModelEntry(ModelCapabilities, Entry):
 
 ALL_SLOTS = tuple(SLOTS)
 POOLING_SLOTS = tuple(slot for slot in SLOTS if slot != "alignment")
-POOLS = {"alignment": "pools by a learned query, which is no distribution"}
-STEP_BY_STEP = {"alignment": "attends with one query at a time, which is no distribution"}
+POOLS = {"alignment": "pools by a learned query, which is not a distribution"}
+STEP_BY_STEP = {"alignment": "attends with one query at a time, which is not a distribution"}
 CAUSAL = {"value": "generates word by word, and values that read all queries would leak later words"}
 """Reasons why a model does not support a slot."""
 

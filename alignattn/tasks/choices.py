@@ -57,7 +57,7 @@ def _endings(task: MultipleChoice, row: dict[str, Any]) -> Any:
 def _texts_problem(task: MultipleChoice, row: dict[str, Any], *, may_be_empty: bool) -> str | None:
     endings = _endings(task, row)
     if not isinstance(endings, list):
-        return f"column {task.ending_columns[0]!r} is no list of endings ({shown(endings)})"
+        return f"column {task.ending_columns[0]!r} is not a list of endings ({shown(endings)})"
     if len(endings) != task.num_labels:
         return f"it has {len(endings)} endings and must have {task.num_labels}"
     texts = [(f"column {name!r}", row[name]) for name in (task.context_column, task.start_column) if name]

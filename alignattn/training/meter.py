@@ -88,4 +88,4 @@ class LossMeter(TrainerCallback, ExportableState):
             AlignAttnError: if so.
         """
         if not math.isfinite(float(self.run_loss)):
-            raise AlignAttnError(f"the loss is no longer finite (at or before step {step}): {LOWER}")
+            raise AlignAttnError(f"the loss is not finite (at or before step {step}): {LOWER}")

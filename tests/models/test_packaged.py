@@ -118,7 +118,7 @@ class TestParts:
     def test_other_parts_are_refused_and_leave_nothing(self, damage, little, tmp_path):
         _, parts, digest = little
         parts[1].write_bytes(damage)
-        with pytest.raises(AlignAttnError, match=r"3 parts of little .* have another SHA-256") as error:
+        with pytest.raises(AlignAttnError, match=r"3 parts of little .* do not have the SHA-256") as error:
             unpacked(parts, digest, tmp_path / "cache" / "little")
         assert "\n" not in str(error.value)
         assert {path.name for path in (tmp_path / "cache").iterdir()} <= {".little.lock"}

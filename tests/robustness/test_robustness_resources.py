@@ -26,7 +26,7 @@ pytest_plugins = ["robustness_fixtures"]
         ({"neighbors": Path("none.parquet")}, "no file none.parquet"),
         ({"neighbors": GLOVE}, "as a Parquet file"),
         ({"neighbors": next(SST2.glob("*.parquet"))}, "lacks a column 'word'"),
-        ({"mlm": Path("none")}, r"--mlm none holds no config\.json"),
+        ({"mlm": Path("none")}, r"--mlm none has no config\.json"),
         ({"sentence_encoder": "uze"}, "give use or the folder"),
         ({"nltk_data": Path("none")}, "no such folder"),
         ({"nltk_data": SST2}, "lacks corpora/stopwords"),

@@ -320,5 +320,5 @@ def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path):
 
 def test_a_file_of_bad_sentences_alone_says_what_is_wrong(tmp_path):
     path = write(tmp_path / "x.conll", "EU\nsays\n")
-    with pytest.raises(AlignAttnError, match=r"x\.conll .*line 1 has a token and no tag"):
+    with pytest.raises(AlignAttnError, match=r"x\.conll .*line 1 has a token without a tag"):
         load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None)

@@ -371,7 +371,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(tmp_pa
                     model.classifier.bias.fill_(float("nan"))
 
     trainer = AlignmentTrainer(model=model, args=args, train_dataset=TinyRows(), callbacks=[Poison()])
-    with pytest.raises(AlignAttnError, match=r"no longer finite.*step 6"):
+    with pytest.raises(AlignAttnError, match=r"not finite.*step 6"):
         trainer.train()
     assert last_whole_checkpoint(tmp_path).name == "checkpoint-4"
     assert all(math.isfinite(value) for value in logged(trainer, "loss"))

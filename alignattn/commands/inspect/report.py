@@ -273,7 +273,7 @@ def _caption(studies: Sequence[ModelStudy], studied: StudiedTexts) -> list[str]:
     across = [sides for sides in dict.fromkeys(studies[0].sides) if len(set(sides)) > 1]
     why_missing = "the attention of the model fixes the basis"
     if set(studies[0].sides) != {(WORDS, WORDS)}:
-        why_missing = f"regions have no order, and are no words; or {why_missing}"
+        why_missing = f"regions have no order and are not words; or {why_missing}"
     return [
         *models,
         *(f"{GUIDED}: attention from {query} to {key}; layers are attention calls." for query, key in across),

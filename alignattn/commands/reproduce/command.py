@@ -81,7 +81,7 @@ def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFold
 def _check_all_done(table: ResultTable, *, may_miss: bool) -> None:
     fine = {*SETTLED, "missing"} if may_miss else SETTLED
     if failed := [run for run in table.runs.values() if run.state not in fine]:
-        reason = failed[0].reason or f"there is no result; see {failed[0].folder}"
+        reason = failed[0].reason or f"the run left no result; see {failed[0].folder}"
         raise AlignAttnError(f"{len(failed)} of {len(table.runs)} runs failed, the first: {failed[0].title}: {reason}")
     if empty := [cell for cell in table.cells if cell.failure is not None]:
         raise AlignAttnError(

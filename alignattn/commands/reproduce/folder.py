@@ -72,7 +72,7 @@ class RunFolder:
         """Return the folder at `path`."""
         experiment = read_record(path / EXPERIMENT_FILE, Experiment, "run")
         if experiment is None:
-            raise AlignAttnError(f"{path} holds no {EXPERIMENT_FILE}: move it away")
+            raise AlignAttnError(f"{path} has no {EXPERIMENT_FILE}: move it away")
         folder = cls(path.parents[1], experiment)
         if folder.path != path:
             raise AlignAttnError(f"{path} contains another run than its name says: move it away")

@@ -66,7 +66,7 @@ def _problem(row: NDArray[np.float64], label: float) -> str:
         return f"its probabilities hold {row.min():.6g}, and none may be negative"
     if abs(row.sum() - 1) > SUM_TOLERANCE:
         return f"its probabilities sum to {row.sum():.6g} and must sum to 1"
-    return f"its label {label:g} is none of the classes 0 to {len(row) - 1}"
+    return f"its label {label:g} is not one of the classes 0 to {len(row) - 1}"
 
 
 ECE_BINS = 10

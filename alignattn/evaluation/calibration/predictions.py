@@ -57,7 +57,7 @@ def read_predictions(
     check_file(path, "give a file of predictions")
     table = read_parquet(path)
     if table.num_rows == 0:
-        raise AlignAttnError(f"{path} holds no rows: give a file of predictions")
+        raise AlignAttnError(f"{path} has no rows: give a file of predictions")
     lists = _column(table, probabilities_column, path, "--probabilities_column")
     labels = _labels(table, label_column, path)
     lengths = _lengths(lists, probabilities_column, path)

@@ -93,8 +93,9 @@ def _check_lengths(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stri
     smallest = special + doc_stride + _NEW_TOKENS_SHARE
     if max_length < smallest:
         raise AlignAttnError(
-            f"--max_length {max_length} leaves no room for question and context beside --doc_stride {doc_stride} "
-            f"shared tokens and {special} special ones: give --max_length {smallest} or more (384 and 128 are usual)"
+            f"--max_length {max_length} leaves no room for question and context, with --doc_stride {doc_stride} "
+            f"shared tokens and {special} special ones: give --max_length {smallest} or more (384 and 128 are "
+            "usual)"
         )
     return min(MAX_QUESTION_TOKENS, (max_length - special - doc_stride) // _NEW_TOKENS_SHARE)
 

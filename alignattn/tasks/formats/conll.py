@@ -145,7 +145,7 @@ def _is_comment(line: _Line, width: int, tags: set[str], are_entities: bool) -> 
 def _problem(lines: Iterable[_Line], width: int) -> str | None:
     for line in lines:
         if len(line.columns) == 1:
-            return f"line {line.number} has a token and no tag: {shown(line.text)}"
+            return f"line {line.number} has a token without a tag: {shown(line.text)}"
         if len(line.columns) != width:
             return f"line {line.number} has {len(line.columns)} columns, most lines {width}: {shown(line.text)}"
     return None

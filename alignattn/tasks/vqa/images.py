@@ -123,8 +123,8 @@ def feature_files(folder: str) -> dict[int, str]:
     found = {int(match[1]): str(path) for path in paths if (match := IMAGE_NUMBER.search(path.name)) is not None}
     if not found:
         raise AlignAttnError(
-            f"--features {folder} holds no features: give a folder of .npz or .npy files whose names end in the number "
-            "of an image, such as COCO_train2014_000000000123.jpg.npz"
+            f"--features {folder} contains no features: give a folder of .npz or .npy files whose names end in the "
+            "number of an image, such as COCO_train2014_000000000123.jpg.npz"
         )
     return found
 

@@ -113,7 +113,7 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
         if column := self.task.answers_column:
             for index, answers in enumerate(dataset[column][:]):
                 if not _is_answered(answers):
-                    problems[index] = f"column {column!r} is no list of answers ({shown(answers)})"
+                    problems[index] = f"column {column!r} is not a list of answers ({shown(answers)})"
         return problems
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:

@@ -344,7 +344,7 @@ def test_a_task_is_read_from_its_development_split(minilm: str, shared_data: Pat
         ("--model {bert} --validation_file {texts} --data_dir {root}", "--data_dir is for tasks"),
         ("--model {bert} --validation_file {root}/rows.csv", "columns of {root}/rows.csv: a, b"),
         ("--model {bert} --validation_file {root}/rows.csv --text_columns z", "has no column 'z': choose from a, b"),
-        ("--model {bert} --validation_file {root}/rows.csv --text_columns b", "holds no text in row 2"),
+        ("--model {bert} --validation_file {root}/rows.csv --text_columns b", "has no text in row 2"),
         ("--model {bert} --validation_file {texts} --max_length 65", "max_length 65"),
         ("--model {bert} --validation_file {texts} --compare {bert}", "is the same as --model"),
         ("--model {bert} --validation_file {texts} --compare {small}", "{small} has 2 layers of 3 heads"),

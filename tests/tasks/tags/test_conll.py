@@ -60,7 +60,7 @@ def test_only_blanks_tabs_and_newlines_separate(path, token):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"EU B-ORG\nsays O\n\nno\n", "x.conll, row 2: line 4 has a token and no tag: 'no'"),
+        (b"EU B-ORG\nsays O\n\nno\n", "x.conll, row 2: line 4 has a token without a tag: 'no'"),
         (b"EU NNP B-ORG\n\nsays O\n", "x.conll, row 2: line 3 has 2 columns, most lines 3: 'says O'"),
         (b"", "x.conll has no sentence"),
         (b"-DOCSTART- O\n\n\n", "x.conll has no sentence"),
@@ -150,7 +150,7 @@ def test_tokens_may_begin_like_comments(path, text, tokens):
 
 def test_a_hashtag_without_a_tag_is_no_comment(path):
     path.write_text("#fail\nit O\n")
-    with pytest.raises(AlignAttnError, match="line 1 has a token and no tag"):
+    with pytest.raises(AlignAttnError, match="line 1 has a token without a tag"):
         read_file(path)
 
 

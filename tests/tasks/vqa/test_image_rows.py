@@ -149,7 +149,7 @@ def test_vqa_v2_is_read_with_its_answers_and_scored_by_the_official_rule(tmp_pat
 @pytest.mark.parametrize(
     ("task", "folder", "message"),
     [
-        ("vqa-v2", "empty", "holds no features"),
+        ("vqa-v2", "empty", "contains no features"),
         ("easy-vqa", "empty", "--features is for vqa-v2"),
         ("vqa-v2", None, "give --data_dir DIR with vqav2/"),
     ],
