@@ -39,7 +39,7 @@ def test_overrides_replace_fields_of_presets_and_configs():
         ({"layers": (True,)}, r"layers=\(True,\)"),
         ({"layers": ()}, "layers="),
         ({"layers": (1.0,)}, "layers="),
-        ({"alignment_options": {"epsilon": 1.0}}, "no alignment"),
+        ({"alignment_options": {"epsilon": 1.0}}, "need an alignment"),
         ({"normalizer_options": None}, "normalizer_options=None"),
         ({"alignment": "ct", "alignment_options": {"epsilon": 1.0}}, "option.*'epsilon'.*hidden_dim"),
         ({"alignment": "ot", "alignment_options": [("epsilon", 1)]}, "alignment_options="),

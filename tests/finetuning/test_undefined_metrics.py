@@ -48,7 +48,7 @@ def test_constant_labels_have_no_correlation(
     out, err = capsys.readouterr()
     assert f"{metric} undefined" in out
     assert f"{metric} 0.00" not in out
-    assert (f"the best by {metric}" in err) == chooses
+    assert (f"no checkpoint was selected by {metric}" in err) == chooses
     card = (folder / "README.md").read_text()
     assert "undefined" in card
     assert "nan" not in card
