@@ -45,7 +45,7 @@ def overview() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 2 with one line for a mistake a user can mend, 130 after Ctrl-C.
 
-    Of a `KeyboardInterrupt` with a message, that is said.
+    The message of a `KeyboardInterrupt`, if any, is printed.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     # The image classes of transformers warn, one line each, that torchvision is missing; no text model needs it.
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command, rest = get_command(words[0]).select(words[1:])
         command.execute(command.parse(rest))
         if sys.stdout is not None:
-            # What it still holds is written here, and not after the last chance to say that it cannot be.
+            # Flush here, where an error can still be reported.
             sys.stdout.flush()
     except AlignAttnError as error:
         print(f"alignattn: {error}{_found_elsewhere(error)}", file=sys.stderr)

@@ -19,7 +19,7 @@ FERTILITY = "fertility"
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Entry):
-    """What the registry says of a choice of a slot.
+    """The registry entry of a choice of a slot.
 
     Attributes:
         is_learned: whether it has parameters.

@@ -1,4 +1,4 @@
-"""What a run does while it trains: shows how far it is, measures the distance of queries and keys, balances them."""
+"""Callbacks of a run: show progress, measure the distance of queries and keys, balance them."""
 
 import sys
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ HELD_BACK_SHARE = 5
 BATCH_ROWS = 16
 
 _, EPOCH, END = BALANCE_TIMES
-"""Of `--balance`."""
+"""Values of `--balance`."""
 
 
 class Progress(TrainerCallback):

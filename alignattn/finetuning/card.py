@@ -122,7 +122,7 @@ def _digest(card: str) -> str:
 
 
 class _Card:
-    """What a card says, from the result and the options of one run."""
+    """The content of a card, from the result and the options of one run."""
 
     def __init__(self, result: RunResult, options: RunOptions) -> None:
         self.result = result
@@ -311,7 +311,7 @@ def _code(text: str, after: str = "") -> Markup:
 
 
 def _hub_id(model: str) -> str | None:
-    """What the Hub calls a pretrained model; None for a folder."""
+    """The Hub id of a pretrained model; None for a folder."""
     if model in PACKAGED:
         return PACKAGED[model].hub_id
     try:

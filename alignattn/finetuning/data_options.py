@@ -17,7 +17,7 @@ from alignattn.utils.options import Options, options_of
 from alignattn.utils.places import input_path
 
 ANSWER_GROUP, GENERATION_GROUP = "question answering", "generation"
-"""In the help."""
+"""Groups in the help."""
 
 TAKE_HELP = "drawn: one random sample for all runs; first: the first N rows; seed: a training sample per seed."
 FAN_OUT_HELP = "Sampled neighbours per graph layer; -1: all (default: the whole graph)."
@@ -109,7 +109,7 @@ class DataOptions(Options):
 
     @cached_property
     def source(self) -> str:
-        """What the rows are read from: `FROM_TASK`, `FROM_BOTH`, `FROM_CONLL`, `FROM_TAGS` or `FROM_TEXTS`.
+        """The source of the rows: `FROM_TASK`, `FROM_BOTH`, `FROM_CONLL`, `FROM_TAGS` or `FROM_TEXTS`.
 
         Raises:
             AlignAttnError: if the options name no rows, or columns that a file of that kind does not have.

@@ -1,4 +1,4 @@
-"""What the heads of a trained model make of rows: queries, keys and weights, token by token, and in the plane."""
+"""Queries, keys and weights of the heads of a trained model, by token and as t-SNE."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -188,7 +188,7 @@ def row_examples(task: Task, split: str, rows: datasets.Dataset, data: DataOptio
 
 @dataclass(frozen=True)
 class SeenText:
-    """What a head made of one row: of the tokens of a text, or of an image's regions and a question's words.
+    """A head's queries, keys and weights for one row: a text, or an image's regions and a question's words.
 
     Attributes:
         tokens: of its texts, as the tokenizer names them.
@@ -205,7 +205,7 @@ class SeenText:
 
 @dataclass(frozen=True)
 class HeadView:
-    """What a head of a run's model made of all texts.
+    """Queries, keys and weights of one head for all texts.
 
     Attributes:
         name: of the run.
@@ -313,7 +313,7 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = F
         basis = balancing_basis(Moments.of(query[None]), Moments.of(key[None]))
         query, key = basis.of_queries(query[None])[0].float(), basis.of_keys(key[None])[0].float()
     distance = float(sliced_wasserstein(*(points[None] for points in equal_counts(query[None], key[None]))))
-    # Of a text each token is both: those that are drawn are the same.
+    # Each token of a text has a query and a key: sample the same tokens for both.
     shown, counts = [], []
     names = view.sides if REGIONS in view.sides else ("tokens", "tokens")
     for points, name in zip((query, key), names, strict=True):
@@ -321,7 +321,7 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = F
         shown.append(points[np.sort(drawn.choice(count, min(count, max_tokens), replace=False))])
         counts.append(f"{count} {name}" if count <= max_tokens else f"{max_tokens} of {count} {name}")
     placed = in_plane(torch.cat(shown).numpy(), seed)
-    # Of two kinds of tokens there are more words than one line holds.
+    # Two modalities need more words than fit in one line.
     separator = "\n" if REGIONS in view.sides else ", "
     title = (
         f"{view.title}{separator}{', '.join(dict.fromkeys(counts))}\nquery-key distance {distance:.3f}\nover spread: "

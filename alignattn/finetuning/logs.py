@@ -1,4 +1,4 @@
-"""What a run logged, read back from its folder without torch, and its curves over the steps."""
+"""The log of a run, read from its folder without torch, and its curves over the steps."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -35,21 +35,21 @@ NO_ALIGNMENT = "none"
 EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 FIELDS_OF_THE_TASK = frozenset({"num_labels", "id2label", "label2id", "problem_type"})
-"""Of a model's config."""
+"""Fields of a model's config that the task determines."""
 
 OF_ATTENTION = frozenset(field.name for field in dataclasses.fields(AttentionConfig))
 NAMES_OF_ATTENTION = OF_ATTENTION | {"attention"}
 """Options that choose the attention (default: aa-ct)."""
 
 ATTENTION_GROUP, LORA_GROUP = "attention", "LoRA"
-"""In the help."""
+"""Groups in the help."""
 
 AS_STORED = "auto"
 DTYPES = ("float32", "float16", "bfloat16", AS_STORED)
 DTYPE_HELP = f"Type of the weights; {AS_STORED}: as stored (default: float32; with adapters, as stored)."
 
 TYPE_FIELDS = frozenset({"dtype", "torch_dtype"})
-"""Of a model's config."""
+"""Fields of a model's config for the type of the weights."""
 
 ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots such as aa-ct+sparsemax (default: {DEFAULT_ATTENTION})."
 

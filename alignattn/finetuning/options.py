@@ -45,7 +45,7 @@ class RunOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # What is wrong is to be said before anything is read; tables list runs whose model is not for their task.
+        # Report mistakes before anything is read; tables list runs whose model does not support their task.
         _ = self.task
         check_fits(self.model, None)
         check_capabilities(self.model.model, self.training)

@@ -230,7 +230,7 @@ class Predictor:
             if labels is not None and labels.ndim > 1:
                 places = places or _Gathered(len(encoded))
                 places.put(members, labels.numpy())
-            # Of a long context there are several windows: rows are counted by their share.
+            # A long context has several windows: rows are counted by their share.
             before, done = done, done + len(members)
             if advance is not None:
                 advance(len(split.rows) * done // len(encoded) - len(split.rows) * before // len(encoded))
@@ -238,7 +238,7 @@ class Predictor:
         return outputs[0] if len(outputs) == 1 else outputs, None if places is None else places.array()
 
     def _outputs_of(self, batch: Mapping[str, torch.Tensor], options: TaskOptions) -> Sequence[torch.Tensor]:
-        """What the model's forward returns for a batch, or what it writes for it, `[B, …]` each."""
+        """The model's outputs for a batch, or the sequences that it generates, `[B, …]` each."""
         if self._processor.is_generative:
             return self._processor.generate(self.model, batch, options)
         ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}

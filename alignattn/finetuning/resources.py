@@ -1,4 +1,4 @@
-"""What a run needs of the machine: the types of its weights, and whether memory and disk hold what it makes."""
+"""Resources of a run: the types of its weights, and enough memory and disk."""
 
 import math
 from collections.abc import Iterable

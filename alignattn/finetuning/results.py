@@ -1,4 +1,4 @@
-"""What a run measured: `results.json`, read and written in one place."""
+"""The results of a run: `results.json`, read and written in one place."""
 
 import math
 import platform
@@ -27,7 +27,7 @@ REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelera
 
 @dataclass(frozen=True)
 class BestModel:
-    """Of which step the model of a run is that kept its best.
+    """The step of the best checkpoint, which is the model of the run.
 
     Attributes:
         step: after which it was evaluated and saved.

@@ -1,4 +1,4 @@
-"""What a run goes on from: a folder of the same run, and a checkpoint that is whole and of the same model."""
+"""Resuming a run: from a folder of the same run, and a complete checkpoint of the same model."""
 
 from collections.abc import Iterator, Set
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What the runs of a call leave in its folder, and where: names."""
+"""Names of the files in a run's folder."""
 
 from pathlib import Path
 

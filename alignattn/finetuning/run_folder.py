@@ -1,4 +1,4 @@
-"""What the folder of a run says of it without torch: whether it is one, its options, its task, its data."""
+"""The folder of a run, read without torch: whether it is one, its options, its task, its data."""
 
 import sys
 from collections.abc import Mapping, Sequence

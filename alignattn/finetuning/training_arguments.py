@@ -97,7 +97,7 @@ def transformers_options() -> dict[str, Option]:
     known: dict[str, Option] = {}
     for action in parser._actions:
         name = action.dest
-        # Of two words for one option, as `--no_…`, the first is the one that takes a value.
+        # An option with two words, such as `--no_…`, takes a value with the first.
         if name in known or name in ("help", *SET_BY_ALIGNATTN):
             continue
         types = _types_of(action, hints[name])

@@ -38,7 +38,7 @@ MODEL_TYPE_PREFIX = "alignattn-"
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCapabilities:
-    """What a model can do, and what a run needs to know of it.
+    """The capabilities of a model that runs depend on.
 
     Attributes:
         tasks: the task types that it can be trained on.
@@ -90,7 +90,7 @@ class ModelCapabilities:
 
 @dataclass(frozen=True)
 class ModelEntry(ModelCapabilities, Entry):
-    """What the registry says of a model: its class, and its capabilities as fields."""
+    """The registry entry of a model: its class, and its capabilities as fields."""
 
 
 ALL_SLOTS = tuple(SLOTS)

@@ -46,7 +46,7 @@ OF_HARD_ATTENTION = ("reward_weight", "entropy_weight")
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What a model from scratch is built from.
+    """The inputs for building a model from scratch.
 
     Attributes:
         task: to train on.
@@ -200,7 +200,7 @@ def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig
 
 
 def _unmet(name: str, value: Any, usual: Any) -> str:
-    """What a field must be, if the value is not; otherwise empty."""
+    """The requirement that a field's value violates; empty if none."""
     if isinstance(usual, list | tuple):
         are_counts = isinstance(value, list | tuple) and all(map(_is_count, value))
         return "" if are_counts else "a list of whole numbers from 1"

@@ -116,7 +116,7 @@ def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows:
         if problem is not None:
             bad_lines.append((number, problem))
         elif vector is not None:
-            # Of a word that stands twice, as in lower-cased files, the first is more frequent.
+            # If a word occurs twice, as in lower-cased files, the first is more frequent.
             vectors.setdefault(word, vector)  # type: ignore[arg-type]
     return Embeddings(vectors, dim, tuple(bad_lines))
 

@@ -50,7 +50,7 @@ class ResultTable:
 
     @property
     def primary(self) -> list[Cell]:
-        """Those of them that were named before the runs were made."""
+        """The primary comparisons, named before the runs were made."""
         return [cell for cell in self.compared if cell.is_primary]
 
     @cached_property

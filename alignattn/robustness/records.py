@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class AttackSettings:
-    """What makes records comparable: records of other settings are never continued, merged or counted together.
+    """Settings of records; records with different settings are never continued, merged or counted together.
 
     Attributes:
         run: the attacked model in words; the place of its folder does not count.

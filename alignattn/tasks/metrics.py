@@ -15,7 +15,7 @@ from alignattn.utils.errors import AlignAttnError
 
 METRICS: Mapping[MetricName, Callable[[NDArray[Any], NDArray[Any]], Any]] = {
     "accuracy": accuracy_score,
-    # Of class 1 of two; undefined if class 1 is nowhere.
+    # F1 of class 1 of two; undefined if class 1 does not occur.
     "f1": lambda true, predicted: f1_score(true, predicted, average="binary", zero_division=math.nan),
     # The mean over the classes, predicted or true; 0 for a class never found.
     "macro_f1": lambda true, predicted: f1_score(true, predicted, average="macro", zero_division=0.0),

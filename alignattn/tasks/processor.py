@@ -1,4 +1,4 @@
-"""What a task type does with rows and outputs: the one interface that runs use."""
+"""The interface of task types: what runs do with rows and outputs."""
 
 import unicodedata
 from abc import ABC, abstractmethod

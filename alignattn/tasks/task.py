@@ -1,4 +1,4 @@
-"""What all tasks have in common: the record of a task, whose fields are those of its YAML file.
+"""The base of all tasks: the record of a task, with the fields of its YAML file.
 
 The record of each task type stands in `tasks/task_types.py`, its `TaskProcessor` in a module or room of its own.
 """
@@ -69,7 +69,7 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What all task types have in common.
+    """The base of all task types.
 
     Attributes:
         kind: The name of the task type, which is also the Hub's.
@@ -187,7 +187,7 @@ class LabelledTask(Task):
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What a user can choose about encoding rows and reading outputs.
+    """The user's options for encoding rows and reading outputs.
 
     Attributes:
         max_length: The maximum of tokens per sequence, special tokens included.

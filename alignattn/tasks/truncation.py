@@ -1,4 +1,4 @@
-"""What a model does not read of rows: tokens beyond the maximal length, and unknown words. Imports nothing heavy."""
+"""Truncated tokens and unknown words of rows, which a model does not read. Imports nothing heavy."""
 
 import math
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""What the alignment loss and the training methods add to the arguments of a Trainer."""
+"""The arguments that the alignment loss and the training methods add to a Trainer's."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, make_dataclass

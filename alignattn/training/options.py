@@ -1,4 +1,4 @@
-"""What an alignment loss adds to the options of a training. Imports no torch: `--help` reads it."""
+"""The training options of an alignment loss. Imports no torch: `--help` reads it."""
 
 from dataclasses import dataclass
 

@@ -34,7 +34,7 @@ B = TypeVar("B")
 
 @dataclass
 class CallbackState(Generic[A, B]):
-    """What the method `state` of a callback returns: its arguments and its attributes."""
+    """The result of a callback's method `state`: its arguments and its attributes."""
 
     __pydantic_config__: ClassVar = _WHOLE
 

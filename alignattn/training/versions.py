@@ -1,4 +1,4 @@
-"""What older versions of transformers do otherwise: one function a difference, with the version that ends it."""
+"""Differences of older versions of transformers: one function each, with the version that ends it."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""What every room may need and none is about: errors, files, text tables, pages."""
+"""Shared utilities: errors, files, options, text tables."""

@@ -1,4 +1,4 @@
-"""What a command is: its name, its options, and where the function is that runs it."""
+"""A command: its name, its options, and the place of its function."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -111,7 +111,7 @@ class Command:
 
     @property
     def function(self) -> Callable[[Any], Any]:
-        """What runs it."""
+        """The function that runs it."""
         function: Callable[[Any], Any] = imported(self.run)
         return function
 

@@ -111,12 +111,12 @@ class Option:
 
     @property
     def label(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return self.metavar if self.positional else f"--{self.name}"
 
     @property
     def placeholder(self) -> str:
-        """What stands for its value in the help."""
+        """The metavar of its value in the help."""
         return self.metavar or PLACEHOLDERS[self.types[0]]
 
     @property

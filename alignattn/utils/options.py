@@ -158,7 +158,7 @@ def _own_options(options: Any) -> list[Option]:
 
 
 def _of_type(hint: Any) -> dict[str, Any]:
-    """What the type of a field says of its option."""
+    """The attributes of an option that follow from its field's type."""
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     members = [one for one in alternatives if one is not type(None)]
     is_list = any(get_origin(one) is tuple for one in members)
@@ -241,7 +241,7 @@ def resolve(options: type[S], values: Mapping[str, Any]) -> S:
     missing = [entry.usage for entry in known.values() if entry.is_required and entry.name not in given]
     if missing:
         raise AlignAttnError(f"give {' and '.join(missing)} (see --help)")
-    # What is implied of another library's options needs no check, and no import of it.
+    # Implied options of another library need neither a check nor its import.
     others = {name: value for name, value in implied.items() if name not in known}
     resolved = _build(options, given, others)
     check_together(known, values_of(resolved))

@@ -1,4 +1,4 @@
-"""What an option names on this machine, checked once before its command starts: files and folders to read and to write.
+"""Checks of files and folders that options name, made once before the command starts.
 
 Each function takes the option as messages call it and its value, and raises what is wrong with it.
 """

@@ -1,4 +1,4 @@
-"""What every alignment loss shares: the signature, the padding rule, the precision rule and the reductions."""
+"""The base of all alignment losses: the signature, the padding rule, the precision rule and the reductions."""
 
 import functools
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""What alignment attention costs: time and peak memory of a step, compared with plain attention in the same run."""
+"""The cost of alignment attention: time and peak memory of a step, compared with plain attention in the same run."""
 
 import os
 import platform

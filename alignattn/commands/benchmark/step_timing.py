@@ -28,7 +28,7 @@ MIN_ROW = 0.25
 MEMORY_METHODS = {"cpu": "allocations seen by torch.profiler", "cuda": "torch.cuda.max_memory_allocated"}
 
 CUDA_GRAPHS_MODE = "reduce-overhead"
-"""Of `torch.compile`."""
+"""The mode of `torch.compile` that uses CUDA graphs."""
 
 GRAPHS_A_MODEL = 4
 """Maximum graphs that `torch.compile` makes of one model; more mean that it recompiles at each step."""
@@ -94,7 +94,7 @@ class Subject:
         evaluation step the forward without gradients.
         """
         if self.setting.has_cuda_graphs:
-            # What the last step's graphs left in their memory may be overwritten.
+            # Memory of the last step's graphs may be overwritten.
             torch.compiler.cudagraph_mark_step_begin()
         if phase == "evaluation":
             with torch.no_grad(), self._autocast():

@@ -197,7 +197,7 @@ def _check_pictures(parts: Sequence[ReportedSplit]) -> None:
 
 
 def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, ReportedSplit]:
-    """Of each part out of the domain by its name the part in it: that of its own file, or the only one."""
+    """The in-domain part for each other part, by name: that of the same file, or the only one."""
     own = {part.file: part for part in parts if part.split == split}
     if split is None:
         return {}
@@ -229,7 +229,7 @@ def _content(
     shifts: ShiftsByName,
     arguments: CalibrateOptions,
 ) -> dict[str, Any]:
-    """What `calibration.json` holds; shares are fractions, not percentages."""
+    """The content of `calibration.json`; shares are fractions, not percentages."""
     settings = {name: value for name, value in asdict(arguments).items() if name not in ("files", "output_dir")}
     paths = [file.path for file in files]
     names = dict(zip(paths, published_names(list(map(str, paths))), strict=True))

@@ -53,7 +53,7 @@ DEMO_PICTURE = "demo.png"
 MAX_PAIR = 48
 BATCH_SIZE = 16
 PICTURED_ROWS, PICTURED_TOKENS = 16, 300
-"""Of the t-SNE picture of a head."""
+"""Rows and maximum tokens of the t-SNE picture of a head."""
 PICTURED_HEAD = 0
 PERCENT = 100
 

@@ -42,7 +42,7 @@ SENTENCE = re.compile(r"[A-Z][A-Za-z0-9 ,;:'\"()-]*[.]")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 PARAGRAPH_END = re.compile(r"\n\s*\n")
 NO_PROSE = (">>>", "..", "---", "===", " : ")
-"""What examples, directives, headings and lists of parameters have in them."""
+"""Marks of examples, directives, headings and lists of parameters."""
 TESTS = "tests"
 
 

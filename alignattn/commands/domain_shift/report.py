@@ -54,7 +54,7 @@ class SideResult:
 
 @dataclass(frozen=True)
 class DomainShiftResult:
-    """What `results.json` holds.
+    """The content of `results.json`.
 
     Attributes:
         pair: the two tasks, as `snli-mnli`.

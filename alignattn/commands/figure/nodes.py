@@ -95,7 +95,7 @@ def node_outputs(folder: Path, options: FigureOptions) -> NodeOutputs:
 
 
 def _states(model: nn.Module, graph: Graph, layer: int) -> Tensor:
-    """What a layer gives to the next, `[n, width]`; the last gives the logits."""
+    """The outputs of a layer, `[n, width]`; those of the last are the logits."""
     layers: Any = model.layers
     kept: list[Tensor] = []
     if layer + 1 < len(layers):

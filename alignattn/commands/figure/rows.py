@@ -151,7 +151,7 @@ def _generated(folder: Path, name: str, texts: Sequence[str] | None) -> TokenMap
     generated = processor_for(run.task).generate(model, batch, task_options)[0]
     with collect(model) as seen, torch.inference_mode():
         model(**batch, labels=generated)
-    # Of several beams the likeliest need not be the longest.
+    # The likeliest of several beams need not be the longest.
     is_word = generated[0] != model.config.pad_token_id
     weights = model.weights_of_words([layer.weights for layer in seen.layers])[0, is_word]
     words = predictor.tokenizer.convert_ids_to_tokens(generated[0, is_word])

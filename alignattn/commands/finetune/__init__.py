@@ -71,7 +71,7 @@ class FinetuneOptions(RunOptions):
                 "have no effect here: give --search_space"
             )
 
-        # What a trial cannot have is to be said before the first of them.
+        # Report ranges with invalid values before the first trial.
         for end in ("low", "high"):
             self.run(**{name: getattr(values, end) for name, values in self.space.items()})
 

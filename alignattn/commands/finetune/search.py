@@ -81,7 +81,7 @@ def _run_trial(study: optuna.Study, options: FinetuneOptions, number: int) -> Ru
     """The result of a trial, run unless it is finished; None if its metric is undefined."""
     distributions = {name: _distribution(values) for name, values in options.space.items()}
     if number == len(study.trials):
-        # Of its number, so that it draws what it would have drawn had nothing been killed.
+        # Seeded by its number, so that a resumed search draws the same values.
         study.sampler = optuna.samplers.TPESampler(seed=(options.training.seed + number) % 2**32)
         study.ask(fixed_distributions=distributions)
     trial = study.trials[number]

@@ -25,8 +25,8 @@ ROLES = ("previous", "next", "separators", "rare")
 TEXT_MEASURES = ("sliced_wasserstein", "energy_distance", "entropy", "sparsity", *ROLES)
 """Means over texts."""
 POOLED_MEASURES = ("spread_distance", "balanced_distance", "distance_floor", "c2st_accuracy", "balanced_c2st_accuracy")
-"""Of all texts' tokens as one cloud: the distance as is, in the balanced basis, and between two halves of one cloud;
-the accuracy of a discriminator as is, and in the balanced basis."""
+"""Measures over the tokens of all texts: the distance as is, in the balanced basis, and between two halves of one side;
+the accuracy of a classifier as is, and in the balanced basis."""
 MEASURES = (*TEXT_MEASURES[:2], *POOLED_MEASURES, *TEXT_MEASURES[2:])
 POOLED_TOKENS = 4096
 """Number of texts whose attention is kept in memory."""

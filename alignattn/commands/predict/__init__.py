@@ -123,7 +123,7 @@ COMMAND = Command(
     "predict new rows with a finished run: classes, scores, answers, tags, choices",
     PredictOptions,
     run="alignattn.commands.predict.command:predict",
-    # Of a folder's files several calls may each predict a part.
+    # Several calls may each predict a part of a folder's files.
     shares_folder=True,
     examples=(
         "alignattn predict --run runs/mrpc --file new.csv --output_file predicted.csv",

@@ -61,7 +61,7 @@ class ReproduceOptions(Options):
                 f"--seeds {seeds[0]} means this one seed: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]}, "
                 "or --num_seeds 1 to confirm"
             )
-        # What is wrong with it is to be said before anything heavy is imported.
+        # Report mistakes before anything heavy is imported.
         _ = self.selected_table
 
     def check_places(self, *, reads: bool = True) -> None:

@@ -69,7 +69,7 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        """What distinguishes it from the other runs of a table."""
+        """The options that distinguish it from other runs of a table."""
         whole = self.all_options
         return f"{self.command} {', '.join(option_text(name, whole[name]) for name in TITLE_OPTIONS if name in whole)}"
 

@@ -199,7 +199,7 @@ def folders_of(results: Path, cells: Iterable[PlannedCell]) -> dict[str, RunFold
     folders: dict[str, RunFolder] = {}
     for run in runs:
         folder = folders.setdefault(run.digest, RunFolder(results, run))
-        # What nothing can work on is made only where it is asked for by itself.
+        # A run that no supported run depends on is made only if requested itself.
         if folder.needed is not None and not folder.reason_unsupported:
             folders.setdefault(folder.needed.experiment.digest, folder.needed)
     return folders

@@ -1,4 +1,4 @@
-"""What the runs of a table measured, read from their folders and compared."""
+"""The results of the runs of a table, read from their folders and compared."""
 
 import math
 import os

@@ -160,7 +160,7 @@ class Table(Definition):
         columns = [self.columns[index] for index in kept]
         table = self.model_copy(update={"rows": rows, "columns": columns, "named_in_whole": self.named})
         for name in self.given:
-            # What only columns take that are left out would do nothing.
+            # An option that only left-out columns take would have no effect.
             options_with_name(table.commands, name)
         return table
 

@@ -20,14 +20,14 @@ from alignattn.utils.json_records import read_record
 
 @dataclass(frozen=True)
 class _AttackTable:
-    """What is read of a table of attacks."""
+    """The fields that are read of a table of attacks."""
 
     summaries: tuple[AttackSummary]
 
 
 @dataclass(frozen=True)
 class _TablesFile:
-    """What `robustness.json` holds; of one run it is one table of one summary."""
+    """The content of `robustness.json`; for one run, one table with one summary."""
 
     tables: tuple[_AttackTable]
 
@@ -92,7 +92,7 @@ def _read_attacks(folder: Path) -> AttackRun:
 
 
 def _attack_examples(run: AttackRun) -> ExampleScores:
-    """What the share of failed attacks is made of, over all rows that there are: those not reached weigh 0."""
+    """The row scores of the share of failed attacks, over all rows; rows that were not reached weigh 0."""
     rows = np.array(run.header.usable_rows)
     failed, attacked = np.zeros((2, len(rows)))
     for place, record in zip(np.searchsorted(rows, run.header.row_numbers), run.records, strict=False):

@@ -50,7 +50,7 @@ SHARES = (*SHARES_OF_ROWS, "words_changed_share")
 
 @dataclass(frozen=True)
 class AttackSummary:
-    """What came of the attacks on one model by one recipe. Shares are fractions, and None of nothing.
+    """The summary of the attacks on one model by one recipe. Shares are fractions, or None if the denominator is 0.
 
     Attributes:
         settings: of the attacks.
@@ -154,7 +154,7 @@ class AttackTable:
 
     @property
     def resources(self) -> dict[str, str]:
-        """What the attacks of its recipes were made of, by part."""
+        """The resources of the attacks of its recipes, by part."""
         return {part: resource for summary in self.summaries for part, resource in summary.settings.resources.items()}
 
     @property

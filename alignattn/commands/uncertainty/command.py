@@ -43,7 +43,7 @@ SHOWN = ("accuracy", *PASS_FIGURES, "expected_calibration_error", "area_under_ri
 
 @dataclass(frozen=True)
 class MeasuredInputs:
-    """What the passes over a split measured.
+    """The measures of the passes over a split.
 
     Attributes:
         split: its name.
@@ -61,7 +61,7 @@ class MeasuredInputs:
 
     @property
     def name(self) -> str:
-        """Of the split in the saved predictions."""
+        """The name of the split in the saved predictions."""
         return self.split if self.inputs == ORIGINAL else f"{self.split}, {self.inputs}"
 
 
@@ -200,7 +200,7 @@ def _table(one: MeasuredInputs) -> pa.Table:
 
 
 def _content(run: FinishedRun, measured: list[MeasuredInputs], options: UncertaintyOptions) -> dict[str, Any]:
-    """What `uncertainty.json` holds; shares are fractions, not percentages."""
+    """The content of `uncertainty.json`; shares are fractions, not percentages."""
     settings = {name: value for name, value in asdict(options).items() if name not in ("run", "output_dir", "data_dir")}
     splits: dict[str, Any] = {one.split: {} for one in measured}
     for one in measured:

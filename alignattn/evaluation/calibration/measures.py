@@ -75,7 +75,7 @@ ECE_BINS = 10
 
 @dataclass(frozen=True)
 class RowScores:
-    """What each row contributes to the figures.
+    """The contributions of each row to the measures.
 
     Attributes:
         confidence: `[N]`, the largest probability.

@@ -110,14 +110,14 @@ def _confidence(probabilities: ArrayLike) -> NDArray[np.float64]:
 
 
 def _auroc(larger: NDArray[np.float64], smaller: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of `[..., N]` and `[..., M]` the share of pairs in which the first is larger, ties half, by ranks."""
+    """The share of pairs of `[..., N]` and `[..., M]` in which the first is larger (ties count half), by ranks."""
     count, others = larger.shape[-1], smaller.shape[-1]
     ranks = rankdata(np.concatenate([larger, smaller], axis=-1), axis=-1)[..., :count]
     return np.asarray((ranks.sum(axis=-1) - count * (count + 1) / 2) / (count * others))
 
 
 def _risks(confidence: NDArray[np.float64], is_right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of `[..., N]` and `[..., N]` the risks `[..., N]` of the 1, …, N most confident rows."""
+    """The risks `[..., N]` of the 1, …, N most confident rows, from confidences and errors `[..., N]`."""
     num_rows = confidence.shape[-1]
     order = np.argsort(-confidence, axis=-1, kind="stable")
     ordered = np.take_along_axis(confidence, order, axis=-1)

@@ -19,7 +19,7 @@ POSITIVE_CLASS = 1
 
 @dataclass(frozen=True)
 class ExampleScores:
-    """What each example contributes to a run's measure, which is `statistic(*arrays)`.
+    """The contributions of the examples to a run's measure, which is `statistic(*arrays)`.
 
     Attributes:
         examples: `[N]`, what must be equal in two runs on the same examples: their labels, or their row numbers.

@@ -84,7 +84,7 @@ def bootstrap_difference(
     arrays = [np.array([run.arrays[index] for run in (*measured, *baseline)]) for index in range(len(first.arrays))]
 
     def difference(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Of examples `[..., N]` by number, `[...]`."""
+        """The difference for samples of example numbers `[..., N]`, `[...]`."""
         by_run = first.statistic(*(array[:, rows] for array in arrays))
         return _without_rounding(by_run[: len(measured)].mean(axis=0) - by_run[len(measured) :].mean(axis=0))
 

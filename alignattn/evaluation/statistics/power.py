@@ -48,8 +48,8 @@ def detectable_difference(interval: Interval, degrees: int | None = None, level:
 
 
 def _power(distance: float, degrees: int, level: float) -> float:
-    """Of a true mean so many standard errors from 0."""
+    """The power for a true mean at this distance from 0, in standard errors."""
     limit = t.ppf(1 - level / 2, degrees)
-    # Of the far tail SciPy's noncentral distribution makes a NaN; it holds nothing.
+    # SciPy's noncentral distribution gives NaN in the far tail, whose probability is 0.
     upper, lower = nct.sf(limit, degrees, distance), nct.cdf(-limit, degrees, distance)
     return float(upper + (0 if math.isnan(lower) else lower))

@@ -1,4 +1,4 @@
-"""What the models share that generate sequences: the vocabulary, the loss, greedy decoding and beam search."""
+"""The base of models that generate sequences: vocabulary, loss, greedy decoding and beam search."""
 
 from abc import abstractmethod
 from collections import Counter

@@ -15,12 +15,12 @@ from alignattn.reports.plots.drawing import (
 )
 
 MIN_WIDTH = 6.0
-"""In inches, so the next."""
+"""Sizes are in inches here and below."""
 BAR_INCHES = 0.5
 BARS_SHARE = 0.8
 """Share of a group's width that bars fill."""
 DIGITS = ".3g"
-"""Of the number over a bar."""
+"""Format of the number over a bar."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ POINT_PANEL_INCHES = (4.2, 4.4)
 POINTS_TITLE_INCHES = 0.7
 """Height of the picture's title and legend."""
 POINT_AREA = 12
-"""Of a marker, in square points."""
+"""Size of a marker, in square points."""
 CLOUD_MARKERS = ("o", "^", "D", "P")
 """Markers that are distinct even when small."""
 
@@ -166,7 +166,7 @@ def draw_clouds(axes: Any, panel: PointPanel, *, x_label: str, y_label: str) -> 
 
 ROWS = 2
 ONE_DIGIT = ".1f"
-"""Of the numbers over the bars."""
+"""Format of the numbers over the bars."""
 
 
 def draw_overview(

@@ -80,7 +80,7 @@ def draw_differences(panels: Sequence[DifferencePanel], *, rows: Sequence[str], 
 
 
 RELIABILITY_HEIGHTS = (3.0, 1.0)
-"""Of a reliability diagram and of the counts below it, in proportion."""
+"""Relative heights of a reliability diagram and of the counts below it."""
 RELIABILITY_INCHES = (4.4, 5.4)
 """Width and height of one of its panels."""
 MAX_COUNTS_SHOWN = 15

@@ -25,7 +25,7 @@ DIFFERENCE_COLOURS = "RdBu_r"
 """A colour map with white at no difference, red above and blue below."""
 DOTS_PER_INCH = 150
 PANEL_WIDTH = 4.2
-"""In inches, so the next."""
+"""Sizes are in inches here and below."""
 PANEL_HEIGHT = 3.6
 TITLE_CHARACTERS = 11
 """An inch of the picture's width; a longer title goes on in the next line."""
@@ -52,7 +52,7 @@ FILE_SETTINGS: Any = {
 }
 """Settings that keep text as text, which is small and searchable, and make equal pictures equal files."""
 SVG_DIGITS = 1
-"""Of a point, 1/72 inch."""
+"""Decimals of coordinates in an SVG, in points."""
 SVG_REPLACEMENTS = (
     (r"<!--.*?-->|<metadata>.*?</metadata>", ""),
     (r' transform="rotate\(-0 [^"]*\)"', ""),

@@ -19,7 +19,7 @@ CELL_INCHES = 0.2
 HEAT_MARGIN_INCHES = (1.2, 0.9)
 """Size of a heat map's labels, colour bar and margins around its cells."""
 MIN_HEAT_WIDTH = 2.8
-"""In inches: what a title needs."""
+"""Height of a title, in inches."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ POINTS_AN_INCH = 72
 LABEL_SHARE = 0.75
 """Height of a token's label, as a share of its row's."""
 MAX_LABEL = 9.0
-"""In points."""
+"""Font size, in points."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What can be wrong with a row of question answering."""
+"""Problems of rows of question answering."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

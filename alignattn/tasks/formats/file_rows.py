@@ -18,7 +18,7 @@ _BYTE = range(0xDC80, 0xDD00)
 
 @dataclass(frozen=True)
 class TextRows:
-    """What a reader finds in a text file.
+    """The rows of a text file.
 
     Attributes:
         columns: the values of every row; None for those of a bad row.

@@ -22,7 +22,7 @@ KEYS = ("x", "features")
 """The name of the features in an `.npz`; MCAN's own is the first."""
 
 PICTURES_KEPT = 8192
-"""In memory; 12 KiB each at 64 pixels per side."""
+"""Pictures in memory: 12 KiB each at 64 pixels per side."""
 COLOURS = 3
 REGION_DIMS, PICTURE_DIMS = 3, 4
 """Dimensions of a batch's tensor of images."""

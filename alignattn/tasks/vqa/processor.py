@@ -89,7 +89,7 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
         task = self.task
         if task.labels:
             return task
-        # Of equally frequent answers of a row, the first counts.
+        # Among equally frequent answers of a row, the first counts.
         rows = (answers for answers in dataset[task.answers_column][:] if _is_answered(answers))
         counts = Counter(Counter(map(plain_answer, answers)).most_common(1)[0][0] for answers in rows)
         frequent = [answer for answer, count in counts.items() if answer and count >= task.fewest_answers]

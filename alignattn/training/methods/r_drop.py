@@ -82,7 +82,7 @@ class RDrop(TrainingMethod):
         from alignattn.training.weights import loss_is_of_rows
 
         first, second = map(_logits, outputs)
-        # Of a batch without a label the divergence is 0 as well.
+        # The divergence of a batch without a label is 0, too.
         self._has_differed = self._has_differed or not all(map(torch.equal, first, second))
         if not self._has_differed:
             remedy = ", or set a dropout in the model's config" if can_drop(model) else ": it has no dropout layers"

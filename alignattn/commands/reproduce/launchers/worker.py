@@ -31,7 +31,7 @@ PARENT_POLL_SECONDS = 0.5
 def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
     """Run the worker of a folder in a process of its own, and return its exit code.
 
-    What it prints goes to the folder's log. A worker that was killed has failed, and the folder says so.
+    Its output goes to the folder's log. The folder of a killed worker is marked as failed.
 
     Args:
         folder: prepared.
