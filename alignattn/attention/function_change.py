@@ -14,7 +14,7 @@ def total_variation(first: Tensor, second: Tensor) -> Tensor:
 
 
 def attention_change(weights: Tensor, reference: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return how far the attention weights of a call are from another model's, mean over the real queries of a text.
+    """Return the distance of a call's attention weights from another model's, mean over the real queries of a text.
 
     Args:
         weights: `[B, H, n, m]`, 0 at padded keys.

@@ -79,7 +79,7 @@ class DotProduct(Score):
     """A score that is a dot product of mapped queries with the keys: fused attention kernels take it as it is."""
 
     def map_query(self, query: Tensor) -> Tensor:
-        """Return what meets the keys, `[B, H, n, d]`."""
+        """Return the transformed queries, `[B, H, n, d]`."""
         return query
 
     def factor(self, scale: float | None) -> float:

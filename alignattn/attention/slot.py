@@ -17,5 +17,5 @@ class Slot(nn.Module):
         self.num_heads = num_heads
 
     def extra_repr(self) -> str:
-        """Return what the module's printed form shows."""
+        """Return the module's printed form."""
         return f"head_dim={self.head_dim}, num_heads={self.num_heads}"

@@ -82,7 +82,7 @@ class _Interacting(Value):
         return attended_query(query, value, mask) * (value @ self.weight.to(value.dtype).mT)
 
     def extra_repr(self) -> str:
-        """Return what the module's printed form shows."""
+        """Return the module's printed form."""
         return f"{super().extra_repr()}, init={self.init!r}"
 
 

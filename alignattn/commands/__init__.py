@@ -49,7 +49,7 @@ def results_of(name: str) -> TableResults:
 
 
 def reader_of(name: str) -> "ResultReader":
-    """Return what reads the results of a command; raises as `results_of` does."""
+    """Return the reader of a command's results; raises as `results_of` does."""
     reader: ResultReader = imported(results_of(name).reader)()
     return reader
 

@@ -140,7 +140,7 @@ def _is_better_greater(name: str) -> bool:
 
 
 def stopping(args: "RunArguments", patience: int | None) -> "EarlyStopping | None":
-    """Return what ends a training early, or chooses its best step by several metrics; None for neither.
+    """Return the callback that stops early, or selects the best step by several metrics; None if neither is wanted.
 
     Args:
         args: whose metric is chosen.

@@ -274,7 +274,7 @@ class _Card:
         return [split, self.result.evaluation_rows[split], *values]
 
     def _twin(self) -> dict[str, str]:
-        """Return how far the run is from its plain twin; empty where none was named."""
+        """Return the differences of the run from its plain twin; empty without a twin."""
         twin = self.result.twin
         if twin is None:
             return {}

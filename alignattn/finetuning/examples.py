@@ -48,12 +48,12 @@ def read_probabilities(folder: Path, split: str | None) -> tuple[Any, Any] | Non
 
 
 def read_logs(folder: Path) -> Sequence[Mapping[str, Any]]:
-    """Return what a run's training logged; nothing where it kept nothing."""
+    """Return the training log of a run; empty if it kept none."""
     return read_log_history(folder) if (folder / STATE_FILE).is_file() else []
 
 
 def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
-    """Return what a metric of a table of predictions is made of; None where it is no statistic of single rows."""
+    """Return the row scores of a metric of predictions; None if the metric is not a statistic of rows."""
     if NO_ANSWER_COLUMN in predictions.column_names:
         return _answer_examples(metric, predictions)
     if EDITS_COLUMN in predictions.column_names:

@@ -54,7 +54,7 @@ class FunctionChange:
 def measure_change(
     model: RecordedModel, reference: RecordedModel, batches: Iterable[Mapping[str, Tensor]]
 ) -> FunctionChange:
-    """Return how far a model is from a reference of the same shape and vocabulary.
+    """Return the change of a model's function from a reference of the same shape and vocabulary.
 
     Args:
         model: whose change is measured.
@@ -162,7 +162,7 @@ def check_twin(options: RunOptions) -> None:
 
 
 def compare_with_twin(options: RunOptions, task: Task, evaluation: Mapping[str, EncodedSplit]) -> TwinResult | None:
-    """Return how far the model in a run's folder is from its plain twin; None where none is named, or no rows are."""
+    """Return the change of the model in a run's folder from its plain twin; None without a twin or without rows."""
     if options.training.plain_twin is None or not evaluation:
         return None
     folder = _twin_folder(options)

@@ -80,7 +80,7 @@ class RecordedModel:
         return len(layers), layers[0]["weights"].shape[1]
 
     def sides(self, layers: Sequence[int]) -> list[Sides]:
-        """Return what attends what in attention calls, given by their numbers from 0."""
+        """Return the modalities of queries and keys of attention calls, by their numbers from 0."""
         return [(WORDS, WORDS) if self.reads_texts_alone else self._declared_sides[layer] for layer in layers]
 
     def check_reads(self, processor: type[TaskProcessor[Any]], of: str) -> None:
@@ -161,7 +161,7 @@ class Examples:
 
 
 def batch_of_one(example: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-    """Return what a tokenizer made of one text as a batch."""
+    """Return the encoding of one text as a batch."""
     return {name: torch.tensor([values]) for name, values in example.items()}
 
 
@@ -240,7 +240,7 @@ class HeadView:
 
 
 def view_head(folder: Path, name: str, examples: Examples, layer: int | None, head: int) -> HeadView:
-    """Return what a head of a run's model makes of examples.
+    """Return the queries, keys and weights of a head for examples.
 
     Args:
         folder: of the run.

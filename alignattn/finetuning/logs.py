@@ -28,7 +28,7 @@ class LoggedState:
 
 
 def read_log_history(folder: Path) -> list[dict[str, Any]]:
-    """Return what the run in `folder` logged, one entry a time, in order."""
+    """Return the log entries of the run in `folder`, in order."""
     state = read_record(folder / STATE_FILE, LoggedState, "run")
     if state is None:
         raise AlignAttnError(f"{folder} has no {STATE_FILE}: the run has not finished, or logged nothing")

@@ -60,7 +60,7 @@ def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
 
 
 def _in_float32(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return what a head in float32 is called on, which a base in half precision gives."""
+    """Return the inputs of a float32 head, cast from a base in half precision."""
 
     def converted(value: Any) -> Any:
         return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value

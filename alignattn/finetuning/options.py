@@ -102,7 +102,7 @@ class RunOptions(Options):
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a model trains by, how fewer rows are taken, a folder's column, what is evaluated."""
+        """Return the implied options: the model's training defaults, sampling, a folder's column, and evaluation."""
         implied = dict(capabilities_of(str(values.get("model"))).training_defaults)
         if any(values.get(name) is not None for name in LIMITS_OF_ROWS):
             implied["take"] = DRAWN

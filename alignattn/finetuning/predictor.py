@@ -124,7 +124,7 @@ class Predictor:
         return read.dataset
 
     def problems(self, dataset: datasets.Dataset) -> dict[int, str]:
-        """Return what is wrong with each row of the task's input columns that cannot be used, by its number from 0."""
+        """Return the problem of each row of the task's input columns that cannot be used, by its number from 0."""
         return self._processor.input_problems(self._processor.normalise_inputs(dataset), may_be_empty=False)
 
     def readable(
@@ -140,7 +140,7 @@ class Predictor:
     def answers(
         self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
     ) -> pa.Table:
-        """Return what is predicted of good rows as a run's own `predictions.parquet` has it, a line per row.
+        """Return the predictions of good rows in the form of a run's `predictions.parquet`, a line per row.
 
         Args:
             split: what `encode` made of rows in which `problems` finds nothing.

@@ -170,7 +170,7 @@ def package_versions(more: Sequence[str] = ()) -> dict[str, str]:
 
 
 def device_name(device: "torch.device") -> str:
-    """Return what a device is, in words."""
+    """Return a device's name."""
     # Who reads a result does not wait for it.
     import torch
 

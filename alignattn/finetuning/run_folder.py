@@ -51,7 +51,7 @@ class FinishedRun:
 
 
 def read_finished_run(folder: Path, option: str) -> FinishedRun:
-    """Return what the folder of a run says of it.
+    """Return the description of a run in its folder.
 
     Args:
         folder: that a user gave.

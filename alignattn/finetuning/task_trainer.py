@@ -105,7 +105,7 @@ class TaskTrainer(AlignmentTrainer):
         super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def predict_split(self, split: EncodedSplit) -> Evaluation:
-        """Return what the model's outputs for a split are worth."""
+        """Return the scores of the model's outputs for a split."""
         # They are scored here, by this split's rows, and not by those of the scorer that is in place.
         scorer, self.compute_metrics = self.compute_metrics, None
         method = next((method for method in self.methods if method.predicts), None)

@@ -54,12 +54,12 @@ class RunArguments(AlignmentTrainingArguments, arguments_of(PREDICTING)):  # typ
     """The training arguments of a run, with those of methods that change its predictions; they keep its secret."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled, as into the `training_args.bin` of a checkpoint: no secret, no local path."""
+        """Return the pickled state, as in the `training_args.bin` of a checkpoint, without secrets and local paths."""
         return dict(publishable(vars(self) | {PRIVATE_OPTION: None}))
 
 
 def training_arguments(options: TransformersOptions, arguments: Callable[..., T]) -> T:
-    """Return what a Trainer takes, with what transformers asks of a CPU.
+    """Return the arguments of a Trainer, adjusted for a CPU as transformers requires.
 
     Args:
         options: of the training.

@@ -241,7 +241,7 @@ def maximum(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def last_states(states: Tensor, mask: Tensor) -> Tensor:
-    """Return what each direction of a recurrent network ends with, `[B, d]`, of both directions' states `[B, n, d]`."""
+    """Return the last state of each direction of a recurrent network, `[B, d]`, from the states `[B, n, d]`."""
     forward, backward = states.chunk(2, dim=-1)
     last = (mask.sum(dim=1) - 1).clamp(min=0)
     ends = forward.gather(1, last[:, None, None].expand(-1, 1, forward.shape[-1]))[:, 0]

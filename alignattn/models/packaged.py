@@ -114,7 +114,7 @@ def installed_source(hub_id: str) -> str:
 
 
 def model_source(model: str) -> str:
-    """Return what transformers loads a model from: the folder of a packaged one, else the given folder or Hub id.
+    """Return the folder of a packaged model, or else the given folder or Hub id, for transformers to load.
 
     The folder is a path of this machine, so files name the model as the user did. A model in parts is joined once.
     """

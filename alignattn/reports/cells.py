@@ -192,7 +192,7 @@ class Cell:
         return f"{self.row}, to {self.baseline}" if self.names_baseline else self.row
 
     def text(self, failures: Mapping[str, int], *, counts: bool = False) -> str:
-        """Return what it says: its number, `failed [1]` or `–`, and how many runs if not all finished.
+        """Return its text: its number, `failed [1]` or `–`, and how many runs have finished if not all.
 
         Args:
             failures: the number of each reason.

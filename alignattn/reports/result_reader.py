@@ -49,7 +49,7 @@ class ResultReader(ABC):
 
     @abstractmethod
     def report(self, folder: Path) -> RunReport:
-        """Return what a finished run measured; raises one of `UNREADABLE` if its files are damaged."""
+        """Return the results of a finished run; raises one of `UNREADABLE` if its files are damaged."""
 
     def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
         """Remove the files of an unfinished run, if the command cannot resume from them."""

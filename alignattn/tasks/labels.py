@@ -35,7 +35,7 @@ _INVISIBLE = "Cf"
 
 
 def label_problems(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
-    """Return what is wrong with each row, by index from 0, whose label is neither one of the task's nor -1."""
+    """Return the problem of each row, by index from 0, whose label is neither one of the task's nor -1."""
     problems = {}
     expected = f"a class number of 0 to {task.num_labels - 1} ({listing(task.labels)})"
     if task.is_regression:
@@ -135,7 +135,7 @@ def only_item(value: Any) -> Any:
 
 
 def form_problem(value: Any) -> str | None:
-    """Return what is wrong with a label's type; None for text, a number, a truth value or nothing."""
+    """Return the problem of a label's type; None for text, a number, a truth value or nothing."""
     if value is None or isinstance(value, str | int | float | Decimal):
         return None
     if isinstance(value, list):
@@ -214,7 +214,7 @@ def twin_hint(value: Any, names: Iterable[str]) -> str:
 
 
 def spelling_key(name: str) -> str:
-    """Return what names share that differ only in Unicode form, invisible characters, quotes, blanks or case."""
+    """Return a key that ignores Unicode form, invisible characters, quotes, blanks and case."""
     composed = unicodedata.normalize("NFKC", name)
     visible = "".join(c for c in composed if unicodedata.category(c) != _INVISIBLE and c not in _QUOTES)
     return " ".join(_JOINT.sub(" ", visible).split()).casefold()

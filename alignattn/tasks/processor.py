@@ -127,7 +127,7 @@ class TaskProcessor(ABC, Generic[T]):
 
     @abstractmethod
     def problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
-        """Return what is wrong with each bad row, by its index from 0.
+        """Return the problem of each bad row, by its index from 0.
 
         Args:
             dataset: with the columns of `columns`.
@@ -198,7 +198,7 @@ class TaskProcessor(ABC, Generic[T]):
         return DataCollatorWithPadding(tokenizer)
 
     def generate(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
-        """Return what a model in evaluation mode generates for a batch, `[B, …]` each."""
+        """Return the outputs that a model in evaluation mode generates for a batch, `[B, …]` each."""
         raise NotImplementedError
 
     @abstractmethod
@@ -234,7 +234,7 @@ class TaskProcessor(ABC, Generic[T]):
 
 
 def text_problem(place: str, text: Any, *, may_be_empty: bool = False) -> str | None:
-    """Return what is wrong with a text, or None; `place` says where it stands, as "column 'a'"."""
+    """Return the problem of a text, or None; `place` says where it stands, as "column 'a'"."""
     if text is not None and not isinstance(text, str):
         return f"{place} is not text ({shown(text)})"
     if text is None or not (may_be_empty or text.strip()):
@@ -245,7 +245,7 @@ def text_problem(place: str, text: Any, *, may_be_empty: bool = False) -> str | 
 
 
 def text_problems(dataset: datasets.Dataset, columns: Sequence[str], *, may_be_empty: bool = False) -> dict[int, str]:
-    """Return what is wrong with the first bad text of each bad row, by the row's index from 0."""
+    """Return the problem of the first bad text of each bad row, by the row's index from 0."""
     problems: dict[int, str] = {}
     for column in reversed(columns):
         found = (text_problem(f"column {column!r}", text, may_be_empty=may_be_empty) for text in dataset[column][:])

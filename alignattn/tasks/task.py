@@ -127,7 +127,7 @@ class Task:
         return 2 if CORRELATIONS.intersection(self.metrics) else 1
 
     def problem(self) -> str | None:
-        """Return what is wrong with the record beyond the types of its fields, or None."""
+        """Return the problem of the record beyond the types of its fields, or None."""
         splits = self.evaluation_splits
         if not self.metrics or not splits or len({*splits, TRAIN}) <= len(splits):
             return (
@@ -169,7 +169,7 @@ class LabelledTask(Task):
         return len(self.labels) or 1
 
     def problem(self) -> str | None:
-        """Return what is wrong with the splits, the labels or their metrics."""
+        """Return the problem of the splits, the labels or their metrics."""
         if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
             return f"labels must be two or more different names, or none for scores: {', '.join(self.labels)}"
         if len(self.labels) > MAX_CLASSES:

@@ -76,7 +76,7 @@ class TextClassification(LabelledTask):
         return self.text_columns
 
     def problem(self) -> str | None:
-        """Return what is wrong with the columns, or as for every labelled task."""
+        """Return the problem of the columns, or as for every labelled task."""
         return _text_columns_problem(self.text_columns, (self.label_column,)) or super().problem()
 
 
@@ -124,7 +124,7 @@ class MultiLabelClassification(Task):
         return self.label_columns
 
     def problem(self) -> str | None:
-        """Return what is wrong with the columns or the metrics."""
+        """Return the problem of the columns or the metrics."""
         if problem := _text_columns_problem(self.text_columns, self.label_columns):
             return problem
         if len(self.label_columns) <= 1:
@@ -170,7 +170,7 @@ class MultipleChoice(LabelledTask):
         return dict(zip(self.input_columns, [*texts[:first], list(texts[first:])], strict=True))
 
     def problem(self) -> str | None:
-        """Return what is wrong with the endings, or as for every labelled task."""
+        """Return the problem of the endings, or as for every labelled task."""
         if not self.labels or len(self.ending_columns) not in (1, len(self.labels)):
             return (
                 f"ending_columns needs one column of lists or one column per label, not {len(self.ending_columns)} "
@@ -211,7 +211,7 @@ class TokenClassification(Task):
         return {self.tokens_column: texts[0].split()}
 
     def problem(self) -> str | None:
-        """Return what is wrong with the columns or the tags, or as for every task."""
+        """Return the problem of the columns or the tags, or as for every task."""
         if self.tokens_column == self.tags_column or len({*self.labels, ""}) <= len(self.labels):
             return "tokens_column and tags_column must differ, and labels must not repeat"
         return super().problem()
@@ -294,7 +294,7 @@ class VisualQuestionAnswering(LabelledTask):
         return self.feature_width > 0
 
     def problem(self) -> str | None:
-        """Return what is wrong with the sizes or the answers, or as for every labelled task."""
+        """Return the problem of the sizes or the answers, or as for every labelled task."""
         if self.is_regression and not self.answers_column:
             return "give two or more labels, or answers_column, the column of several people's answers"
         if (VQA_ACCURACY in self.metrics) != bool(self.answers_column):

@@ -12,7 +12,7 @@ def loss_is_scaled(trainer: Any) -> bool:
 
 
 def division_after_loss(trainer: Any, num_items_in_batch: Tensor | int | None) -> int:
-    """Return what `training_step` divides a loss by that is scaled already.
+    """Return the divisor of `training_step` for a loss that is already scaled.
 
     From transformers 5.19 on `loss_is_scaled_for_ga` says so, and nothing is divided. Before, a loss counts as scaled
     only where the model or a `compute_loss_func` takes the number of items.

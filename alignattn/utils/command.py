@@ -117,6 +117,6 @@ class Command:
 
 
 def imported(place: str) -> Any:
-    """Return what "module:name" names."""
+    """Return the object of "module:name"."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

@@ -93,7 +93,7 @@ def check_installed(module: str, extra: str, needed_by: str) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """Return what the system refused, on one line, for example a full disk or a missing permission."""
+    """Return the reason of a system error on one line, for example a full disk or a missing permission."""
     reason = error.strerror or one_line(error)
     if error.errno in FULL and error.filename is not None:
         free = in_megabytes(free_space(Path(str(error.filename))))

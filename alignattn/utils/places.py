@@ -25,7 +25,7 @@ def no_folder(label: str, value: str) -> None:
 
 
 def input_file_like(pattern: str) -> Place:
-    """Return what refuses a file to read that is not there, and of a folder names the file in it that is meant.
+    """Return a check of a file to read, which for a folder suggests a file in it.
 
     Args:
         pattern: of the names of such files.

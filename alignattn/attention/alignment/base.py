@@ -238,7 +238,7 @@ class Alignment(nn.Module, ABC):
                 )
 
     def extra_repr(self) -> str:
-        """Return what the module's printed form shows."""
+        """Return the module's printed form."""
         shown = f"head_dim={self.head_dim}, num_layers={self.num_layers}, head_reduction={self.head_reduction!r}"
         return shown if self.points is None else f"{shown}, points={self.points}"
 

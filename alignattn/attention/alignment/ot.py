@@ -116,7 +116,7 @@ class OTAlignment(Alignment):
         return by_query + (by_key - by_key.detach()), moved_key[..., -1], moved_query[..., -1]
 
     def extra_repr(self) -> str:
-        """Return what the module's printed form shows."""
+        """Return the module's printed form."""
         return (
             f"{super().extra_repr()}, cost={self.cost!r}, epsilon={self.epsilon}, "
             f"iterations={self.iterations}, anneal_from={self.anneal_from}"

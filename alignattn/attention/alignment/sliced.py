@@ -67,7 +67,7 @@ class SlicedAlignment(PooledAlignment):
         return squares.mean(dim=-1) * self.head_dim, clouds.gap
 
     def extra_repr(self) -> str:
-        """Return what the module's printed form shows."""
+        """Return the module's printed form."""
         return f"{super().extra_repr()}, directions={self.directions}"
 
 

@@ -26,7 +26,7 @@ class BenchmarkReader(ResultReader):
         return (folder / SUMMARY_FILE).is_file() and (folder / RATIOS_FILE).is_file()
 
     def report(self, folder: Path) -> RunReport:
-        """Return what a finished run measured: the columns of `benchmark.csv` by attention and phase."""
+        """Return the results of a finished run: the columns of `benchmark.csv` by attention and phase."""
         path = folder / SUMMARY_FILE
         try:
             frame = pd.read_csv(path, dtype=dict.fromkeys(FACTS, str)).astype(dict.fromkeys(NUMBERS, float))

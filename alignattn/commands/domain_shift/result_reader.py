@@ -47,7 +47,7 @@ class DomainShiftReader(ResultReader):
         return options.reason_unsupported(options.task)
 
     def report(self, folder: Path) -> RunReport:
-        """Return what a finished run measured."""
+        """Return the results of a finished run."""
         result = read_domain_shift(folder)
         assert result is not None
         sides = result.sides.values()

@@ -30,7 +30,7 @@ class FinetuneReader(ResultReader):
         return "" if options.task is None else options.reason_unsupported(options.task)
 
     def report(self, folder: Path) -> RunReport:
-        """Return what a finished run measured."""
+        """Return the results of a finished run."""
         result = read_result(folder)
         assert result is not None
         facts = {

@@ -36,7 +36,7 @@ def options_with_name(commands: Sequence[str], name: str) -> list[Option]:
 
 
 def read_given(commands: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
-    """Return what words give by name of the options of commands whose runs fill a table, and of those they need."""
+    """Return the options in words, by name, of the commands of a table and of the commands that these depend on."""
     if words and not words[0].startswith("--"):
         raise AlignAttnError(
             f"{words[0]!r} is not an option: alignattn reproduce expects the name of one table (see --help)"

@@ -224,7 +224,7 @@ class Table(Definition):
                     yield PlannedCell(labelled, column, measure, experiments, planned, number, baseline)
 
     def label(self, row: Row) -> str:
-        """Return what a row is called: its options, without those that all rows share."""
+        """Return the label of a row: its options, without those that all rows share."""
         names = [name for name in row.options if len({str(other.options.get(name)) for other in self.rows}) > 1]
         label = ", ".join(option_text(name, row.options[name]) for name in names or row.options)
         return row.label or (f"{label}, ensemble" if row.ensemble else label)
@@ -257,7 +257,7 @@ class Table(Definition):
         return str(row.options.get(MODEL_OPTION, self.given.get(MODEL_OPTION, self.options.get(MODEL_OPTION))))
 
     def capabilities(self, row: Row) -> ModelCapabilities:
-        """Return what the model of a row says of itself, as the table has it: a user's own replaces pretrained ones."""
+        """Return the capabilities of a row's model, as in the table; a user's model replaces pretrained ones."""
         return capabilities_of(self._own_model(row))
 
     def _own_model(self, row: Row) -> str:

@@ -97,7 +97,7 @@ class AttackOptions(Options):
         return True
 
     def resources(self) -> "Resources":
-        """Return what the attacks are made of."""
+        """Return the resources of the attacks."""
         # It reads tables, which no option needs.
         from alignattn.robustness.resources import Resources
 

@@ -40,7 +40,7 @@ class RobustnessReader(ResultReader):
         return _attacked(folder) is not None
 
     def report(self, folder: Path) -> RunReport:
-        """Return what a finished run measured."""
+        """Return the results of a finished run."""
         summary = _summary(folder)
         settings, numbers = summary.settings, asdict(summary)
         attacked = summary.failed + summary.succeeded

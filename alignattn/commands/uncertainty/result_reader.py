@@ -17,7 +17,7 @@ class UncertaintyReader(ResultReader):
         return (folder / UNCERTAINTY_FILE).is_file()
 
     def report(self, folder: Path) -> RunReport:
-        """Return what a finished call measured; raises `AlignAttnError` if its file is damaged."""
+        """Return the results of a finished call; raises `AlignAttnError` if its file is damaged."""
         content = read_json(folder / UNCERTAINTY_FILE)
         settings, splits = content["settings"], content["splits"]
         return RunReport(

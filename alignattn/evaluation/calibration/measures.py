@@ -22,7 +22,7 @@ PROBABILITY_FLOOR = float(np.finfo(np.float32).tiny)
 
 
 def find_bad_rows(probabilities: NDArray[np.float64], labels: ArrayLike) -> dict[int, str]:
-    """Return what is wrong with each row, counted from 0, that is no distribution or whose label is no class.
+    """Return the problem of each row, by number from 0, whose probabilities or label are invalid.
 
     Args:
         probabilities: `[N, C]`.
@@ -191,7 +191,7 @@ def reliability(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE
 
 
 def calibration_scores(probabilities: ArrayLike, labels: ArrayLike) -> ExampleScores:
-    """Return what each row contributes to the expected calibration error, for runs to be compared by it."""
+    """Return the contribution of each row to the expected calibration error, for comparisons of runs."""
     rows = RowScores.of(probabilities, labels)
     return ExampleScores(np.asarray(labels), equal_width_error, (rows.confidence, rows.is_right), "basic")
 

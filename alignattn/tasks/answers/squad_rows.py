@@ -17,7 +17,7 @@ def columnar_answers(answers: Any) -> Any:
 
 
 def qa_problem(context: Any, question: Any, answers: Any, *, has_unanswerable: bool = True) -> str | None:
-    """Return what is wrong with a row in SQuAD's columns, or None.
+    """Return the problem of a row in SQuAD's columns, or None.
 
     Args:
         context: the text that holds the answers.
@@ -46,7 +46,7 @@ def qa_problem(context: Any, question: Any, answers: Any, *, has_unanswerable: b
 
 
 def question_problem(context: Any, question: Any) -> str | None:
-    """Return what is wrong with the texts of a row, as `qa_problem`."""
+    """Return the problem of the texts of a row, as `qa_problem`."""
     for name, text in (("context", context), ("question", question)):
         if not isinstance(text, str):
             return f"its {name} is {shown(text)}, which is not text"

@@ -44,7 +44,7 @@ class FileRows:
     value_problems: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     def problems_in(self, columns: Iterable[str]) -> dict[int, str]:
-        """Return what is wrong with each row if only these columns are read."""
+        """Return the problem of each row if only these columns are read."""
         found = {index: text for name in columns for index, text in self.value_problems.get(name, {}).items()}
         return found | dict(self.problems)
 

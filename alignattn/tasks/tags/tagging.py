@@ -68,7 +68,7 @@ def is_numbered(names: Collection[str]) -> bool:
 
 
 def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
-    """Return what is wrong with a row, as the rest of a sentence after "row 3 of FILE:", or None.
+    """Return the problem of a row, as the rest of a sentence after "row 3 of FILE:", or None.
 
     Args:
         tokens: the row's words.
@@ -88,7 +88,7 @@ def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
 
 
 def words_problem(tokens: Any) -> str | None:
-    """Return what is wrong with the words of a row, as `tag_problem`."""
+    """Return the problem of the words of a row, as `tag_problem`."""
     if not _is_list(tokens):
         return f"its tokens are {shown(tokens)}, not a list"
     if not tokens:

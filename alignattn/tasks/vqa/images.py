@@ -41,7 +41,7 @@ def is_of_features(path: str) -> bool:
 
 
 def image_problem(path: str, task: VisualQuestionAnswering) -> str | None:
-    """Return what is wrong with an image file according to its first bytes, or None."""
+    """Return the problem of an image file according to its first bytes, or None."""
     if not task.reads_features and not is_of_features(path):
         return picture_problem(path)
     if not Path(path).is_file():
@@ -61,7 +61,7 @@ def image_problem(path: str, task: VisualQuestionAnswering) -> str | None:
 
 
 def picture_problem(path: str) -> str | None:
-    """Return what is wrong with a picture file according to its first bytes, or None."""
+    """Return the problem of a picture file according to its first bytes, or None."""
     if not Path(path).is_file():
         return f"there is no image {path}"
     check_installed("PIL", "vqa", "a picture")

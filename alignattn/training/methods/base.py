@@ -97,7 +97,7 @@ class TrainingMethod:
         """Use the task's loss of a forward for the next one; it is not called after the last forward."""
 
     def extra_loss(self, model: nn.Module, inputs: Inputs, outputs: Sequence[Any]) -> Tensor | None:
-        """Return what joins the mean task loss, times `extra_weight`: a scalar, a mean over the batch; or None.
+        """Return the extra loss, a scalar mean over the batch, which is added times `extra_weight`; or None.
 
         Args:
             model: that made the forwards.
