@@ -15,9 +15,10 @@ from markupsafe import Markup
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.finetuning.best_checkpoint import AND, OF_THE_TRAINER
-from alignattn.finetuning.data_options import FROM_TEXTS, DataOptions
+from alignattn.finetuning.data_options import DataOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RunResult, score_text
+from alignattn.finetuning.run_folder import own_task
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.packaged import PACKAGED
 from alignattn.reports.html import TEMPLATES
@@ -26,7 +27,6 @@ from alignattn.tasks import (
     QuestionAnswering,
     Task,
     TextClassification,
-    TokenClassification,
 )
 from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import chosen_methods, settings_of
@@ -130,9 +130,7 @@ class _Card:
         self.data: DataOptions = options.data
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = options.task
-        of_texts = MultiLabelClassification if self.data.is_multi_label else TextClassification
-        own_rows = of_texts if self.data.source == FROM_TEXTS else TokenClassification
-        self.kind = type(self.task) if self.task else own_rows
+        self.kind = type(self.task or own_task(self.data))
         self.model = publishable(result.model)
         self.capabilities = capabilities_of(self.model)
         self.attention_name = result.attention if self.capabilities.has_attention else ""
@@ -157,7 +155,7 @@ class _Card:
             twin=self._twin().items(),
             settings=self._settings().items(),
             auto_class=processor_class(self.kind).auto_class.__name__,
-            reads_texts=processor_class(self.kind).reads_texts,
+            preprocessor=self._preprocessor(),
             path=quoted(path),
             data=self.data,
             is_best_checkpoint=self.options.values.get("load_best_model_at_end"),
@@ -194,6 +192,13 @@ class _Card:
             and f"{split}_" in name
         }
         return [split for split in watched if split in named] or watched[:1]
+
+    def _preprocessor(self) -> tuple[str, str] | None:
+        """Return what makes tensors of the rows, and its class of transformers; None if the rows need none."""
+        processor = processor_class(self.kind)
+        if processor.reads_images:
+            return "image_processor", "AutoImageProcessor"
+        return ("tokenizer", "AutoTokenizer") if processor.reads_texts else None
 
     def _metadata(self) -> ModelCardData:
         results = list(self._eval_results())

@@ -8,7 +8,7 @@ from typing import Any
 
 from alignattn.models.lengths import row_length
 from alignattn.tasks import Task
-from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TaskOptions
+from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TEXT_FILE, TaskOptions, is_picture
 from alignattn.training.methods.base import EVALUATION_ROWS
 from alignattn.utils.compression import check_encoding, plain_suffix
 from alignattn.utils.errors import AlignAttnError
@@ -36,12 +36,19 @@ FROM_BOTH = "--task with --train_file, a file of the task's rows"
 FROM_CONLL = "a CoNLL file, whose last column has the tags"
 FROM_TAGS = "--tokens_column"
 FROM_TEXTS = "--text_columns"
+FROM_IMAGES = "--image_column"
 """Where the rows come from, in words."""
 
 
 def is_folder(path: str | None) -> bool:
     """Return whether a path is a folder's, by what is there or by its last letter."""
     return path is not None and (path.endswith(os.sep) or Path(path).is_dir())
+
+
+def has_class_pictures(folder: Path) -> bool:
+    """Return whether a folder has pictures in its class folders and no texts."""
+    files = list(folder.glob("*/*"))
+    return any(map(is_picture, files)) and not any(path.suffix.lower() == TEXT_FILE for path in files)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +85,16 @@ class DataOptions(Options):
         requires=OF_FILES,
         excludes={**OF_THE_TASK, "text_columns": "a row is a list of words or texts"},
     )
+    image_column: str | None = option(
+        None,
+        "Column of image files (default for a folder of them: image).",
+        requires=OF_FILES,
+        excludes={
+            **OF_THE_TASK,
+            "text_columns": "a row is an image or texts",
+            "tokens_column": "a row is an image or a list of words",
+        },
+    )
     skip_bad_rows: bool = option(False, "Skip bad rows and list them in results.json.")
     max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
     max_train_samples: Count | None = option(None, "Sample N training rows, by class.")
@@ -109,24 +126,32 @@ class DataOptions(Options):
 
     @cached_property
     def source(self) -> str:
-        """The source of the rows: `FROM_TASK`, `FROM_BOTH`, `FROM_CONLL`, `FROM_TAGS` or `FROM_TEXTS`.
+        """The source of the rows, one of the constants `FROM_…`.
 
         Raises:
             AlignAttnError: if the options name no rows, or columns that a file of that kind does not have.
         """
         if self.train_file is None and self.task is None:
             raise AlignAttnError(
-                "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or --tokens_column)"
+                "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or --tokens_column, "
+                "--image_column)"
             )
         if self.task is not None:
             return FROM_TASK if self.train_file is None else FROM_BOTH
         is_conll = plain_suffix(str(self.train_file)) == CONLL
-        if is_conll and (self.text_columns or self.tokens_column or self.label_column != LABEL_COLUMN):
+        if is_conll and (
+            self.text_columns or self.tokens_column or self.image_column or self.label_column != LABEL_COLUMN
+        ):
             raise AlignAttnError(
                 f"{self.train_file}: a CoNLL file has its tags in the last column: leave column options out"
             )
-        if not is_conll and self.tokens_column is None and (self.text_columns or is_folder(self.train_file)):
+        is_of_texts = self.tokens_column is None and self.image_column is None
+        if not is_conll and is_of_texts and (self.text_columns or is_folder(self.train_file)):
             return FROM_TEXTS
+        if self.image_column is not None:
+            if self.is_multi_label:
+                raise AlignAttnError("--label_column names several columns, and an image has one label: give that")
+            return FROM_IMAGES
         if self.is_multi_label:
             raise AlignAttnError("--label_column: give the one column of the tags")
         if is_conll:
@@ -135,7 +160,7 @@ class DataOptions(Options):
             return FROM_TAGS
         raise AlignAttnError(
             "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
-            "words, or --task NAME where it holds rows of that task"
+            "words, --image_column with its image files, or --task NAME where it holds rows of that task"
         )
 
     @property

@@ -6,10 +6,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.finetuning.lora import adapt, check_targets
@@ -30,6 +31,7 @@ from alignattn.patching.checkpoints import (
     load_checkpoint,
     load_config,
     load_function_slots,
+    load_image_processor,
     load_tokenizer,
     loading,
     read_config_fields,
@@ -38,6 +40,7 @@ from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts
 from alignattn.tasks import TokenClassification
 from alignattn.tasks.labels import spelling_key
+from alignattn.tasks.processor import TaskProcessor
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.tags.scheme import scheme_of
 from alignattn.tasks.task_types import processor_class, processor_for
@@ -48,6 +51,9 @@ from alignattn.utils.saved_config import LOADING_HINT
 
 UNNAMED = "LABEL_"
 """Prefix of the class names that transformers makes up."""
+
+PROBED_SIZE, COLOURS = (40, 60), 3
+"""Of an image by which the image processor is tried: height and width, which differ, and channels."""
 
 SLOT_NAMES = ("score", "normalizer", "value")
 """The slots that define the attention function."""
@@ -78,7 +84,12 @@ def check_model(options: RunOptions) -> Any:
         raise AlignAttnError(f"--max_length {asked} exceeds the model's maximum of {most} tokens")
     weights = type_of_weights(arguments, config)
     check_precision(options, weights)
-    auto_class = AutoModel if options.task is None else processor_class(options.task).auto_class
+    auto_class = processor_class(task).auto_class
+    if type(config) not in auto_class._model_mapping:
+        raise AlignAttnError(
+            f"--model {arguments.model} is of type {config.model_type!r}, for which transformers has no "
+            f"{auto_class.__name__}, and task {task.name!r} is {task.kind}: give a model for that"
+        )
     try:
         with torch.device("meta"):
             model = auto_class.from_config(deepcopy(config))
@@ -169,10 +180,43 @@ def _load_pretrained(arguments: ModelOptions, rows: Rows[Any], config: Any) -> B
     model = load_checkpoint(name, processor.auto_class, with_slots=False, **kwargs)
     if reordered := keep_classes(model, name, saved):
         print(reordered, file=sys.stderr)
+    return BuiltModel(model, load_preprocessor(name, model, type(processor), **hub), remark=remark)
+
+
+def load_preprocessor(name: str, model: PreTrainedModel, processor: type[TaskProcessor[Any]], **hub: Any) -> Any:
+    """Return what makes tensors of a task's rows: the model's tokenizer or image processor; None if they need none.
+
+    Args:
+        name: as for `load_checkpoint`.
+        model: that was loaded by that name.
+        processor: of the task.
+        **hub: the keyword arguments of `from_pretrained` that say where a file is found.
+    """
+    if processor.reads_images:
+        image_processor = load_image_processor(name, **hub)
+        _check_takes_images(name, model, image_processor)
+        return image_processor
+    if not processor.reads_texts:
+        return None
     tokenizer = load_tokenizer(name, model, **hub, **processor.tokenizer_options)
     # Not every tokenizer says what the model takes, and longer rows would end the training.
     tokenizer.model_max_length = most_tokens(model, tokenizer)
-    return BuiltModel(model, tokenizer, remark=remark)
+    return tokenizer
+
+
+def _check_takes_images(name: str, model: PreTrainedModel, image_processor: Any) -> None:
+    """Refuse an image processor that makes tensors which the model does not take, such as images of another size."""
+    image = np.zeros((*PROBED_SIZE, COLOURS), dtype=np.uint8)
+    try:
+        batch = image_processor([image], return_tensors="pt")
+        # Not in inference mode: BEiT keeps tensors of a forward for the next one.
+        with torch.no_grad():
+            model(**{key: values.to(model.device) for key, values in batch.items()})
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise AlignAttnError(
+            f"the image processor of {name!r} makes tensors that the model does not take ({one_line(error)}): correct "
+            "its preprocessor_config.json"
+        ) from error
 
 
 def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:
@@ -215,7 +259,8 @@ def keep_classes(model: PreTrainedModel, name: str, saved: Sequence[str]) -> str
 
 def _reorder(model: PreTrainedModel, name: str, order: Sequence[int]) -> None:
     """Move output `order[i]` to place i."""
-    within = set(model.base_model.modules())
+    # Image classifiers as SigLIP's name no encoder as their base.
+    within = set() if model.base_model is model else set(model.base_model.modules())
     outside = [module for module in model.modules() if module not in within]
     heads = [module for module in outside if isinstance(module, nn.Linear) and module.out_features == len(order)]
     if not heads:

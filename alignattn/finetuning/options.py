@@ -10,15 +10,15 @@ import yaml
 
 from alignattn.attention.config import BASIS, PLAIN, AttentionConfig
 from alignattn.finetuning.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
-from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
+from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, has_class_pictures, is_folder
 from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_capabilities, check_fits
 from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
 from alignattn.finetuning.training_options import PRIVATE_OPTION, START, TrainingOptions
-from alignattn.models import capabilities_of
-from alignattn.tasks import GenerationTask, QuestionAnswering, Task, get_task, is_definition
+from alignattn.models import AT_RANDOM, SAMPLING_OPTION, capabilities_of
+from alignattn.tasks import GenerationTask, ImageClassification, QuestionAnswering, Task, get_task, is_definition
 from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.task import BY_SEED, DRAWN, TEXT
-from alignattn.tasks.task_types import with_features
+from alignattn.tasks.task_types import IMAGE, with_features
 from alignattn.utils.errors import AlignAttnError, check_installed
 from alignattn.utils.options import Options, options_of, resolve, values_of
 
@@ -106,8 +106,13 @@ class RunOptions(Options):
         implied = dict(capabilities_of(str(values.get("model"))).training_defaults)
         if any(values.get(name) is not None for name in LIMITS_OF_ROWS):
             implied["take"] = DRAWN
-        if is_folder(values.get("train_file")) and values.get("task") is None and values.get("tokens_column") is None:
-            implied["text_columns"] = (TEXT,)
+        task, folder = values.get("task"), values.get("train_file")
+        if is_folder(folder) and not any(map(values.get, ("task", "tokens_column", "text_columns", "image_column"))):
+            implied |= {"image_column": IMAGE} if has_class_pictures(Path(str(folder))) else {"text_columns": (TEXT,)}
+        is_of_images = task is not None and isinstance(_named_task(task, values.get("output_dir")), ImageClassification)
+        if SAMPLING_OPTION in implied and (is_of_images or "image_column" in {**implied, **values}):
+            # Images have no length.
+            implied[SAMPLING_OPTION] = AT_RANDOM
         if is_to_keep_checkpoints(values):
             implied["keep_checkpoints"] = True
         return implied | implied_by_choice(values)
@@ -138,9 +143,7 @@ class RunOptions(Options):
         _ = self.data.source
         if self.data.task is None:
             return None
-        kept = self.output_dir / TASK_FILE
-        task = read_definition(kept) if self.keeps_task and kept.is_file() else get_task(self.data.task)
-        task = with_features(task, self.data.features)
+        task = with_features(_named_task(self.data.task, self.training.output_dir), self.data.features)
         if self.data.evaluation_splits is None:
             return task
         task = replace(task, evaluation_splits=self.data.evaluation_splits)
@@ -205,6 +208,12 @@ class RunOptions(Options):
         alike = NAMES_OF_ATTENTION if _attention_of(theirs) == self.attention else ()
         passed_over = {PRIVATE_OPTION, *alike}
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name) and name not in passed_over)
+
+
+def _named_task(name: str, output_dir: str | None) -> Task:
+    """Return the task of a name; of a user's own file, what the folder of the run keeps of it, if it is there."""
+    kept = Path(output_dir or "") / TASK_FILE
+    return read_definition(kept) if output_dir and is_definition(name) and kept.is_file() else get_task(name)
 
 
 def _defaults(options: type[Options]) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.utils.generic import find_labels
 
+from alignattn.finetuning.model import load_preprocessor
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
-from alignattn.models.lengths import most_tokens
-from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer
+from alignattn.patching.checkpoints import load_checkpoint
 from alignattn.robustness.batches import rows_at_once
 from alignattn.tasks import Task
 from alignattn.tasks.formats.file_rows import TextRows, file_rows
@@ -64,7 +64,7 @@ class Predictor:
     Attributes:
         run: that trained it.
         model: in evaluation mode, with the attention it was trained with.
-        tokenizer: of the model; None if the task needs none.
+        tokenizer: of the model, or its image processor; None if the task needs none.
         options: how rows become tensors, and outputs answers.
         temperature: that logits are divided by; 1 leaves probabilities as the model has them.
     """
@@ -212,7 +212,9 @@ class Predictor:
             advance: likewise.
         """
         encoded = split.encoded
-        columns = {name: encoded[name][:] for name in encoded.column_names if name in {*self._model_inputs, *LABELS}}
+        read = [name for name in encoded.column_names if name in {*self._model_inputs, *LABELS}]
+        # Images may be large: a row's is taken with its batch.
+        columns = {name: encoded[name] if self._processor.reads_images else encoded[name][:] for name in read}
         collate, device = self._processor.collator(self.tokenizer, split), self.model.device
         gathered: list[_Gathered] = []
         places: _Gathered | None = None
@@ -292,10 +294,7 @@ def load_predictor(
         check_has_classes(run.task)
     processor, name = processor_for(run.task), str(run.folder)
     model = load_checkpoint(name, processor.auto_class, lacking="trained model: give the folder of a finished run")
-    tokenizer = None
-    if processor.reads_texts:
-        tokenizer = load_tokenizer(name, model, **processor.tokenizer_options)
-        tokenizer.model_max_length = most_tokens(model, tokenizer)
+    tokenizer = load_preprocessor(name, model, type(processor))
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model.eval().to(target)
     # Weights lie in memory as in their file; where a matrix begins decides the last bits of its products, and those of

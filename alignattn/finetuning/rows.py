@@ -15,7 +15,14 @@ from torch import Tensor
 from torch.utils.data import Sampler
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from alignattn.finetuning.data_options import FROM_BOTH, FROM_CONLL, FROM_TAGS, FROM_TASK, DataOptions
+from alignattn.finetuning.data_options import (
+    FROM_BOTH,
+    FROM_CONLL,
+    FROM_IMAGES,
+    FROM_TAGS,
+    FROM_TASK,
+    DataOptions,
+)
 from alignattn.finetuning.model_options import ModelOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result
@@ -112,6 +119,8 @@ def _all_rows(options: RunOptions) -> Rows[Any]:
     if source == FROM_TAGS:
         tags = user_tag_task(files[0], str(data.tokens_column), data.label_column[0])
         return load_task_files(tags, *files, **reading)
+    if source == FROM_IMAGES:
+        return load_user_rows(*files, [str(data.image_column)], data.label_column[0], are_images=True, **reading)
     texts = data.text_columns or (TEXT,)
     if data.is_multi_label:
         return load_task_files(user_multi_label_task(files[0], texts, data.label_column), *files, **reading)

@@ -6,12 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.finetuning.data_options import FROM_CONLL, FROM_TAGS, DataOptions
+from alignattn.finetuning.data_options import FROM_CONLL, FROM_IMAGES, FROM_TAGS, DataOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, read_result
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, is_seed_folder
 from alignattn.models import capabilities_of
-from alignattn.tasks import LabelledTask, MultiLabelClassification, Task, TextClassification, TokenClassification
+from alignattn.tasks import (
+    ImageClassification,
+    LabelledTask,
+    MultiLabelClassification,
+    Task,
+    TextClassification,
+    TokenClassification,
+)
 from alignattn.tasks.task import TAGS, TEXT, TOKENS, TRAIN
 from alignattn.training.methods import prediction_method
 from alignattn.utils.digests import digest_of, model_digest
@@ -160,6 +167,14 @@ def own_task(data: DataOptions, labels: tuple[str, ...] = ()) -> Task:
         tokens, tags = (TOKENS, TAGS) if data.source == FROM_CONLL else (str(data.tokens_column), data.label_column[0])
         return TokenClassification(name="user", tokens_column=tokens, tags_column=tags, labels=labels)
     metrics: Any = ("accuracy",) if labels else ("pearson",)
+    if data.source == FROM_IMAGES:
+        return ImageClassification(
+            name="user",
+            image_column=str(data.image_column),
+            label_column=data.label_column[0],
+            labels=labels,
+            metrics=metrics,
+        )
     columns = tuple(data.text_columns or (TEXT,))
     if data.is_multi_label:
         return MultiLabelClassification(name="user", text_columns=columns, label_columns=data.label_column)

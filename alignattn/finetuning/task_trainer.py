@@ -43,7 +43,9 @@ class TaskTrainer(AlignmentTrainer):
         self.sampler: Any = None
         self.evaluation_collator = None
         if splits and not processor_class(task).reads_texts:
-            self.evaluation_collator = processor_for(task).collator(None, next(iter(splits.values())))
+            self.evaluation_collator = processor_for(task).collator(
+                kwargs.get("processing_class"), next(iter(splits.values()))
+            )
         super().__init__(
             *args,
             eval_dataset=evaluation or None,

@@ -20,6 +20,7 @@ import yaml
 from alignattn.attention.choices import ALIGNMENTS, SLOTS, VALUES
 from alignattn.attention.config import PLAIN
 from alignattn.tasks import (
+    ImageClassification,
     ImageToText,
     MultiLabelClassification,
     MultipleChoice,
@@ -308,7 +309,10 @@ AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED = "random", "sequential", "group
 """Sampling strategy of `Trainer`; batches of similar lengths need little padding."""
 
 ENCODER = ModelCapabilities(
-    tasks=TEXT_TASKS, is_pretrained=True, slots=ALL_SLOTS, training_defaults={SAMPLING_OPTION: BY_LENGTH}
+    tasks=(*TEXT_TASKS, ImageClassification),
+    is_pretrained=True,
+    slots=ALL_SLOTS,
+    training_defaults={SAMPLING_OPTION: BY_LENGTH},
 )
 """Capabilities of any pretrained encoder of Hugging Face."""
 

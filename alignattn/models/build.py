@@ -88,7 +88,7 @@ class BuiltModel:
 
     Attributes:
         model: in evaluation mode.
-        tokenizer: saved beside the model; None if its rows need none.
+        tokenizer: saved beside the model, or its image processor; None if its rows need none.
         embeddings: the origin of the word vectors, if the model has any.
         remark: one line on its rows to print before training, or None.
     """

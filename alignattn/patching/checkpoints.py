@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
+    AutoImageProcessor,
     AutoModelForTokenClassification,
     AutoTokenizer,
     PreTrainedConfig,
@@ -37,7 +38,7 @@ from alignattn.patching.routing import lift_guard
 from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts, check_fills, find_file
 from alignattn.patching.state_dicts import FUNCTION_SLOT, is_of_slots, load_slots
-from alignattn.utils.errors import AlignAttnError, listing, one_line
+from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line
 from alignattn.utils.json_records import parse_json
 from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.network import log_download
@@ -61,6 +62,9 @@ DEVICES = re.compile(r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?
 
 POOLER = "pooler."
 """First part of the names of an encoder's pooler, which a whole checkpoint may lack."""
+
+CLASSIFIER = "classifier."
+"""First part of the names of the head of a model that names no encoder as its base, as CLIP and SigLIP for images."""
 
 logger = logging.getLogger(__name__)
 
@@ -274,6 +278,18 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
     return tokenizer
 
 
+def load_image_processor(name: str, **kwargs: Any) -> Any:
+    """Load the image processor of a model.
+
+    Args:
+        name: as for `load_checkpoint`.
+        **kwargs: as for `AutoImageProcessor.from_pretrained`.
+    """
+    check_installed("PIL", "images", "an image processor")
+    with loading(name), without_library_bars():
+        return AutoImageProcessor.from_pretrained(model_source(name), **kwargs)
+
+
 @contextmanager
 def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
     """Turn what transformers raises of a checkpoint into one line.
@@ -347,6 +363,8 @@ def _is_of_other_head(weight: str, model: PreTrainedModel) -> bool:
 
 def _is_needed(weight: str, model: PreTrainedModel, *, is_whole: bool) -> bool:
     """Tell whether a checkpoint needs a weight: a head may be new, and so may the pooler."""
+    if model.base_model is model and weight.startswith(CLASSIFIER):
+        return is_whole
     is_of_encoder = weight.startswith(_encoder_prefix(model)) and not _is_of_pooler(weight, model)
     return is_of_encoder or (is_whole and model.base_model is not model)
 

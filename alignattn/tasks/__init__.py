@@ -14,6 +14,7 @@ from alignattn.tasks.definitions import is_definition, read_definition
 from alignattn.tasks.task import LabelledTask, Sources, Task
 from alignattn.tasks.task_types import (
     GenerationTask,
+    ImageClassification,
     ImageToText,
     MultiLabelClassification,
     MultipleChoice,
@@ -29,6 +30,7 @@ from alignattn.utils.errors import AlignAttnError, did_you_mean
 __all__ = [
     "TASKS",
     "GenerationTask",
+    "ImageClassification",
     "ImageToText",
     "LabelledTask",
     "MultiLabelClassification",

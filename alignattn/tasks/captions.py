@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForImageTextToText
 
+from alignattn.tasks.pictures import picture_problem
 from alignattn.tasks.processor import EncodedSplit, by_row, encode_rows
 from alignattn.tasks.sequences import NO_LABEL, SequencesProcessor, target_ids
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import EASY_VQA, IMAGE, GenerationTask, ImageToText
-from alignattn.tasks.vqa.images import WHITE, picture_problem, read_picture
+from alignattn.tasks.vqa.images import WHITE, read_picture
 from alignattn.tasks.vqa.sources import easy_vqa_questions
 from alignattn.utils.errors import shown
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
+from alignattn.tasks.formats.class_folders import read_class_folder
 from alignattn.tasks.formats.file_rows import FileRows
 from alignattn.tasks.reading import read_rows
-from alignattn.tasks.task import TEST, Task, TaskOptions
+from alignattn.tasks.task import TEST, LabelledTask, Task, TaskOptions
 from alignattn.utils.errors import AlignAttnError, shown
 
 T = TypeVar("T", bound=Task)
@@ -68,6 +69,9 @@ class TaskProcessor(ABC, Generic[T]):
     reads_texts: ClassVar[bool] = True
     """Whether a tokenizer makes tensors of the rows."""
 
+    reads_images: ClassVar[bool] = False
+    """Whether an image processor makes tensors of the rows; the methods below take it in place of a tokenizer."""
+
     continuous_input: ClassVar[str | None] = None
     """The tensor of a batch to which noise can be added; None if a batch holds tokens, whose embeddings take it."""
 
@@ -107,7 +111,15 @@ class TaskProcessor(ABC, Generic[T]):
 
     def read_rows(self, path: Path, encoding: str | None) -> FileRows:
         """Return the rows of a user's file, which may lack labels."""
-        return read_rows(path, encoding=encoding)
+        return read_rows(path, encoding=encoding, read_folder=self.read_folder)
+
+    def read_folder(self, folder: Path, encoding: str | None) -> FileRows:
+        """Return the rows of a folder with a folder per class."""
+        return read_class_folder(folder, encoding)
+
+    def locate(self, dataset: datasets.Dataset, folder: Path) -> datasets.Dataset:
+        """Return the rows of a table in a folder, in which files are named relative to the current folder."""
+        return dataset
 
     @abstractmethod
     def columns(self) -> list[str]:
@@ -301,6 +313,17 @@ def name_classes(config: PreTrainedConfig, labels: Sequence[str]) -> None:
     """Set the names of a model's outputs, and so their number."""
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
+
+
+def configure_classes(config: PreTrainedConfig, task: LabelledTask) -> None:
+    """Set the number of a model's outputs, the names of its classes, and whether it predicts classes or a score."""
+    if task.is_regression:
+        config.num_labels = task.num_labels
+        config.problem_type = "regression"
+    else:
+        name_classes(config, task.labels)
+        # The first forward with labels would set it, but a run resumed at its end has none.
+        config.problem_type = "single_label_classification"
 
 
 def check_finite(outputs: NDArray[Any]) -> None:

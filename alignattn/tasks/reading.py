@@ -105,9 +105,14 @@ def read_file(path: Path, *, encoding: str | None = None) -> datasets.Dataset:
 
 
 def read_rows(
-    path: Path, cache_dir: str | None = None, *, encoding: str | None = None, name: str | None = None
+    path: Path,
+    cache_dir: str | None = None,
+    *,
+    encoding: str | None = None,
+    name: str | None = None,
+    read_folder: Callable[[Path, str | None], FileRows] = read_class_folder,
 ) -> FileRows:
-    """Read a user's rows: one file, whose ending tells its format, or a folder with one folder of texts per class.
+    """Read a user's rows: one file, whose ending tells its format, or a folder with one folder per class.
 
     CSV, TSV, JSON and CoNLL may be compressed, as `rows.csv.gz`.
 
@@ -116,10 +121,11 @@ def read_rows(
         cache_dir: the cache of `datasets` for Parquet; a folder of this process when None.
         encoding: of text; UTF-8 when None.
         name: of a text file in messages; its path when None.
+        read_folder: reads a folder; its texts by default.
     """
     called = path if name is None else Path(name)
     if path.is_dir():
-        return read_class_folder(path, encoding)
+        return read_folder(path, encoding)
     check_file(path)
     suffix = plain_suffix(path)
     if suffix not in _EXTENSIONS:

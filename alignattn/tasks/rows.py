@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alignattn.tasks.labels import report_numbered_labels
-from alignattn.tasks.processor import text_problems
 from alignattn.tasks.reading import hub_origin, read_hub, read_rows, split_path
 from alignattn.tasks.sampling import SAMPLING_SEED, sample_rows
 from alignattn.tasks.task import FIRST, MAX_TEXTS, TRAIN, VALIDATION, LabelledTask, Task
 from alignattn.tasks.task_types import (
+    ImageClassification,
     MultiLabelClassification,
     TextClassification,
     TokenClassification,
@@ -147,14 +147,15 @@ def load_task_files(
 def load_user_rows(
     train_file: str | Path,
     validation_file: str | Path | None,
-    text_columns: Sequence[str],
+    input_columns: Sequence[str],
     label_column: str,
     *,
+    are_images: bool = False,
     cache_dir: str | None = None,
     skip_bad_rows: bool | None = None,
     encoding: str | None = None,
-) -> Rows[TextClassification]:
-    """Load a user's own texts and labels, which define the task.
+) -> Rows[TextClassification] | Rows[ImageClassification]:
+    """Load a user's own texts or images and their labels, which define the task.
 
     Integers are classes in their order, names are classes in alphabetical order or in that of a file that numbers them,
     real numbers are a regression. The training file decides; the validation file is read by its classes.
@@ -162,30 +163,41 @@ def load_user_rows(
     Args:
         train_file: as for `read_rows`; the task is named like the file.
         validation_file: another, or None for nothing to evaluate on.
-        text_columns: one or two columns of text.
+        input_columns: one or two columns of text, or one of images.
         label_column: the column of labels.
+        are_images: whether the rows are images.
         cache_dir: as for `load_rows`.
         skip_bad_rows: as for `load_rows`.
         encoding: as for `load_task_files`.
     """
-    if not 1 <= len(text_columns) <= MAX_TEXTS:
-        raise AlignAttnError(f"--text_columns takes one or two columns, not {len(text_columns)}")
-    if len({*text_columns, label_column}) <= len(text_columns):
-        raise AlignAttnError(f"duplicate column: --text_columns {' '.join(text_columns)} --label_column {label_column}")
+    option = "image_column" if are_images else "text_columns"
+    if not 1 <= len(input_columns) <= MAX_TEXTS:
+        raise AlignAttnError(f"--{option} takes one or two columns, not {len(input_columns)}")
+    if len({*input_columns, label_column}) <= len(input_columns):
+        raise AlignAttnError(f"duplicate column: --{option} {' '.join(input_columns)} --label_column {label_column}")
+    inputs: dict[str, Any] = (
+        {"image_column": input_columns[0]} if are_images else {"text_columns": tuple(input_columns)}
+    )
+    task = (ImageClassification if are_images else TextClassification)(
+        name=plain_stem(train_file), label_column=label_column, metrics=(), **inputs
+    )
+    processor = processor_for(task)
     raw: dict[str, _RawSplit] = {}
     labels: dict[str, UserLabels] = {}
     for name, path in _files(train_file, validation_file).items():
         origin = str(path)
-        rows = read_rows(path, cache_dir, encoding=encoding)
-        dataset = select_columns(rows.dataset, [*text_columns, label_column], origin)
+        rows = read_rows(path, cache_dir, encoding=encoding, read_folder=processor.read_folder)
+        dataset = select_columns(rows.dataset, [*input_columns, label_column], origin)
         read = read_user_labels(dataset, label_column, origin)
-        problems = dict(read.problems) | text_problems(dataset, text_columns) | rows.problems_in(dataset.column_names)
+        dataset = processor.normalise_inputs(processor.locate(dataset, path.parent))
+        bad_inputs = processor.input_problems(dataset, may_be_empty=False)
+        problems = dict(read.problems) | bad_inputs | rows.problems_in(dataset.column_names)
         # The good labels of the training file define the task, so there must be some.
         list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows)
         labels[name] = read.without(problems)
         raw[name] = _RawSplit(dataset, origin, problems=problems)
     labels = share_names(labels)
-    task = user_task(labels[TRAIN], text_columns, label_column)
+    task = user_task(labels[TRAIN], task)
     task = replace(task, evaluation_splits=tuple(name for name in raw if name != TRAIN))
     for name, split in raw.items():
         column, problems = user_label_column(task, labels[name], len(split.dataset))
@@ -284,11 +296,12 @@ def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: s
 
 
 def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | None = None) -> _RawSplit:
-    rows = read_rows(path, cache_dir, encoding=encoding)
-    problems = rows.problems_in(processor_for(task).columns())
+    processor = processor_for(task)
+    rows = read_rows(path, cache_dir, encoding=encoding, read_folder=processor.read_folder)
+    problems = rows.problems_in(processor.columns())
     # The good rows tell what the task is, so there must be some.
     list_bad_rows(problems, str(path), len(rows.dataset), skip=True)
-    return _RawSplit(rows.dataset, str(path), problems=problems)
+    return _RawSplit(processor.locate(rows.dataset, path.parent), str(path), problems=problems)
 
 
 def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None) -> Rows[T]:

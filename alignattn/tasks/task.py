@@ -5,6 +5,7 @@ The record of each task type stands in `tasks/task_types.py`, its `TaskProcessor
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 MetricName = Literal["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearmanr", "mse", "mae"]
@@ -28,6 +29,8 @@ TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 TEXT_FILE = ".txt"
 TEXT_FILES = (TEXT_FILE, *TABLES)
 """Endings of files of unlabelled texts: one text per line, or a table."""
+PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+"""Endings of the pictures in a folder."""
 NPZ = ".npz"
 """The ending of a graph's file."""
 
@@ -42,6 +45,12 @@ DRAWN, FIRST, BY_SEED = "drawn", "first", "seed"
 TRAIN = "train"
 VALIDATION = "validation"
 TEST = "test"
+
+
+def is_picture(path: Path) -> bool:
+    """Return whether a file is a picture by its name; hidden ones are none."""
+    return path.suffix.lower() in PICTURES and not path.name.startswith(".")
+
 
 _FORBID_OTHERS = {"extra": "forbid"}
 

@@ -30,6 +30,7 @@ TASK_TYPES = Registry(
         "visual-question-answering": Entry(
             ".task_types:VisualQuestionAnswering", "the answer to a question about an image"
         ),
+        "image-classification": Entry(".task_types:ImageClassification", "a class or a score for an image"),
         "text2text-generation": Entry(".task_types:SequenceToSequence", "a sequence generated from another"),
         "image-to-text": Entry(".task_types:ImageToText", "a caption generated for a picture"),
         "node-classification": Entry(".task_types:NodeClassification", "a class for a node of a graph"),
@@ -316,6 +317,33 @@ def with_features(task: Task, folder: str | None) -> Task:
     if not isinstance(task, VisualQuestionAnswering) or not task.reads_features or not task.collection:
         raise AlignAttnError(f"--features is for vqa-v2, not task {task.name!r}: leave it out")
     return replace(task, features=folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageClassification(LabelledTask):
+    """Classification or regression of images.
+
+    Attributes:
+        image_column: The column of image files or of encoded images.
+        collection: `digits`, the handwritten digits in scikit-learn; empty for a task of files.
+    """
+
+    kind = "image-classification"
+    processor = "alignattn.tasks.images:ImageClassificationProcessor"
+
+    image_column: str = IMAGE
+    collection: Literal["", "digits"] = ""
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The column of the images."""
+        return (self.image_column,)
+
+    def problem(self) -> str | None:
+        """Return whether the columns are the same, or what is wrong as for every labelled task."""
+        if self.image_column == self.label_column:
+            return f"image_column and label_column are both {self.image_column!r}"
+        return super().problem()
 
 
 ERROR_RATE, EXACT = "error_rate", "exact"

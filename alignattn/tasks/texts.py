@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from alignattn.tasks.labelled import LabelledProcessor
-from alignattn.tasks.processor import check_max_length, encode_rows, name_classes, text_problems
+from alignattn.tasks.processor import check_max_length, configure_classes, encode_rows, text_problems
 from alignattn.tasks.stories import made_stories
 from alignattn.tasks.task import TRAIN, TaskOptions
 from alignattn.tasks.task_types import TextClassification
@@ -56,13 +56,7 @@ class TextClassificationProcessor(LabelledProcessor[TextClassification]):
 
     def configure(self, config: PreTrainedConfig) -> None:
         """Set the number of outputs and the names of the classes."""
-        if self.task.is_regression:
-            config.num_labels = self.task.num_labels
-            config.problem_type = "regression"
-        else:
-            name_classes(config, self.task.labels)
-            # The first forward with labels would set it, but a run resumed at its end has none.
-            config.problem_type = "single_label_classification"
+        configure_classes(config, self.task)
 
     def encode(
         self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions

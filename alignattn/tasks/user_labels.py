@@ -4,7 +4,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import datasets
 
@@ -25,14 +25,14 @@ from alignattn.tasks.labels import (
     spelling_key,
     twin_hint,
 )
-from alignattn.tasks.task import MAX_CLASSES, MetricName
-from alignattn.tasks.task_types import TextClassification
-from alignattn.utils.compression import plain_stem
+from alignattn.tasks.task import MAX_CLASSES, LabelledTask, MetricName
 from alignattn.utils.errors import AlignAttnError, listing
 
 USER_BINARY_METRICS: tuple[MetricName, ...] = ("accuracy", "f1", "matthews_correlation")
 USER_CLASSIFICATION_METRICS: tuple[MetricName, ...] = ("accuracy", "macro_f1", "matthews_correlation")
 USER_REGRESSION_METRICS: tuple[MetricName, ...] = ("pearson", "spearmanr", "mse", "mae")
+
+L = TypeVar("L", bound=LabelledTask)
 
 NO_LABEL = "it has no label"
 
@@ -171,13 +171,12 @@ def _named_like(named: UserLabels, labels: UserLabels) -> UserLabels:
     return replace(labels, labels=by_name, names=named.names)
 
 
-def user_task(training: UserLabels, text_columns: Sequence[str], label_column: str) -> TextClassification:
-    """Return the task of a user's training labels: names and integers are classes, real numbers a regression.
+def user_task(training: UserLabels, task: L) -> L:
+    """Return the task with a user's training labels: names and integers are classes, real numbers a regression.
 
     Args:
-        training: the labels of the training file, at least one; the task is named like the file.
-        text_columns: the columns of text.
-        label_column: the column of the labels.
+        training: the labels of the training file, at least one.
+        task: without labels and metrics.
     """
     labels, origin = _without_points(training), training.origin
     names = sorted({label for label in labels.values() if isinstance(label, str)})
@@ -193,19 +192,13 @@ def user_task(training: UserLabels, text_columns: Sequence[str], label_column: s
         if names and all(map(has_decimal_comma, names)):
             advice = ", or write a decimal point to learn a score"
         raise AlignAttnError(
-            f"column {label_column!r} of {origin} has {len(classes):,} distinct labels in {len(labels):,} rows, too "
-            f"many for classes: check --label_column{advice}"
+            f"column {task.label_column!r} of {origin} has {len(classes):,} distinct labels in {len(labels):,} rows, "
+            f"too many for classes: check --label_column{advice}"
         )
     # A file that names its classes says their order, and may have some that no row has.
     classes = training.names or classes
     metrics = USER_BINARY_METRICS if len(classes) == BINARY else USER_CLASSIFICATION_METRICS
-    return TextClassification(
-        name=plain_stem(origin),
-        text_columns=tuple(text_columns),
-        label_column=label_column,
-        labels=classes,
-        metrics=metrics if classes else USER_REGRESSION_METRICS,
-    )
+    return replace(task, labels=classes, metrics=metrics if classes else USER_REGRESSION_METRICS)
 
 
 def _without_points(training: UserLabels) -> Mapping[int, Label]:
@@ -242,7 +235,7 @@ def _numbered_classes(labels: Mapping[int, Label], origin: str) -> tuple[str, ..
     return tuple(map(str, others if marks_unlabelled else numbers))
 
 
-def user_label_column(task: TextClassification, split: UserLabels, num_rows: int) -> tuple[list[Label], dict[int, str]]:
+def user_label_column(task: LabelledTask, split: UserLabels, num_rows: int) -> tuple[list[Label], dict[int, str]]:
     """Return a file's labels as names of classes or as scores, and what is wrong with others.
 
     Args:

@@ -79,7 +79,13 @@ def predictions_of(tmp_path):
 def test_every_task_type_has_a_task_and_rows_of_the_tests():
     of_own_files, of_files = (
         {"multi-label-classification"},
-        {"image-to-text", "node-classification", "text2text-generation", "visual-question-answering"},
+        {
+            "image-classification",
+            "image-to-text",
+            "node-classification",
+            "text2text-generation",
+            "visual-question-answering",
+        },
     )
     assert {task.kind for task in TASKS.values()} | of_own_files == set(TASK_TYPES) == set(MAKERS) | of_files
 

@@ -21,7 +21,7 @@ SHIFT = "shift"
 HIDDEN = frozenset(
     {
         *("task", "train_file", "validation_file", "validation_share", "encoding", "features", "evaluation_splits"),
-        *("text_columns", "tokens_column", "label_column", PATIENCE, LOADING),
+        *("text_columns", "tokens_column", "image_column", "label_column", PATIENCE, LOADING),
     }
 )
 """Options of `finetune` that name rows, which --pair does here, or select a model by held-out rows."""

@@ -84,7 +84,8 @@ def file_source(path: Path, task: Task, *, encoding: str | None = None, may_be_e
         return _parquet_source(path, task, may_be_empty)
     rows = processor_for(task).read_rows(path, encoding)
     suffix = plain_suffix(path)
-    return _dataset_source(rows, task, str(path), JSON_LINES if suffix in NESTED else TSV if suffix == TSV else CSV)
+    written_as = JSON_LINES if suffix in NESTED else TSV if suffix == TSV else CSV
+    return _dataset_source(rows, task, str(path), written_as, path.parent)
 
 
 def stdin_source(task: Task, *, encoding: str | None = None) -> Source:
@@ -122,12 +123,19 @@ def text_source(task: Task, texts: Sequence[str]) -> Source:
     return _dataset_source(FileRows(datasets.Dataset.from_list(rows)), task, "--text", JSON_LINES)
 
 
-def _dataset_source(rows: FileRows, task: Task, origin: str, written_as: str) -> Source:
+def _dataset_source(
+    rows: FileRows,
+    task: Task,
+    origin: str,
+    written_as: str,
+    folder: Path = Path(),
+) -> Source:
     dataset = rows.dataset
     # All columns are written with what is predicted of a row.
     problems = rows.problems_in(dataset.column_names)
     _check_columns(dataset.column_names, task, origin)
-    inputs, whole = dataset.select_columns(list(task.input_columns)), dataset.with_format("arrow")
+    inputs = processor_for(task).locate(dataset.select_columns(list(task.input_columns)), folder)
+    whole = dataset.with_format("arrow")
 
     def parts(size: int) -> Iterator[Part]:
         for start in range(0, len(dataset), size):
@@ -150,8 +158,9 @@ def _parquet_source(path: Path, task: Task, may_be_empty: bool) -> Source:
             for whole in _of_size(file.iter_batches(size), size, file.schema_arrow):
                 table, bad = without_bad_texts(whole)
                 problems = {index: problem for found in bad.values() for index, problem in found.items()}
-                inputs = pa.table({name: _plain(table[name]) for name in task.input_columns})
-                yield Part(table, datasets.Dataset(datasets.table.InMemoryTable(inputs)), problems)
+                columns = pa.table({name: _plain(table[name]) for name in task.input_columns})
+                inputs = datasets.Dataset(datasets.table.InMemoryTable(columns))
+                yield Part(table, processor_for(task).locate(inputs, path.parent), problems)
 
     return Source(str(path), columns, num_rows, PARQUET, parts)
 

@@ -1,6 +1,7 @@
 """A folder with a folder of texts per class, such as `reviews/pos/1.txt`."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,24 +23,7 @@ def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
         folder: with one folder per class.
         encoding: of the texts.
     """
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    files = [
-        (path, class_folder.name)
-        for class_folder in classes
-        for path in sorted(class_folder.iterdir())
-        if path.is_file() and plain_suffix(path) == TEXT_FILE
-    ]
-    remark = _unread_files(folder, {path for path, _ in files})
-    if empty := [path.name for path in classes if path.name not in {name for _, name in files}]:
-        remark.append(f"{listing(empty)} contain no {TEXT_FILE} file, so they are not classes")
-    remarks = "; ".join(remark)
-    if not files:
-        raise AlignAttnError(
-            f"{folder} is a folder without texts: give a file, or a folder with one folder per class and one "
-            f"{TEXT_FILE} file per text, such as pos/1{TEXT_FILE}{f' ({remarks})' if remarks else ''}"
-        )
-    if remarks:
-        print(f"{folder}: {remarks}", file=sys.stderr)
+    files = class_files(folder, "text", (TEXT_FILE,), example=f"pos/1{TEXT_FILE}")
     try:
         read = [read_whole(path, encoding) for path, _ in files]
     except (OSError, ValueError, *BROKEN) as error:
@@ -54,12 +38,45 @@ def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
     )
 
 
-def _unread_files(folder: Path, read: set[Path]) -> list[str]:
+def class_files(folder: Path, noun: str, endings: Sequence[str], *, example: str) -> list[tuple[Path, str]]:
+    """Return the files in the class folders of a folder, each with the name of its class, in the order of the names.
+
+    Files that are not read are counted on standard error.
+
+    Args:
+        folder: with one folder per class.
+        noun: what a file holds.
+        endings: of the names of the files to read.
+        example: of such a file.
+
+    Raises:
+        AlignAttnError: if there is no such file.
+    """
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    files = [
+        (path, class_folder.name)
+        for class_folder in classes
+        for path in sorted(class_folder.iterdir())
+        if path.is_file() and plain_suffix(path) in endings and not path.name.startswith(".")
+    ]
+    kinds = listing(endings)
+    remark = _unread_files(folder, {path for path, _ in files}, f"{noun}s are {kinds} files directly in the folder of")
+    if empty := [path.name for path in classes if path.name not in {name for _, name in files}]:
+        remark.append(f"{listing(empty)} contain no {kinds} file, so they are not classes")
+    remarks = "; ".join(remark)
+    if not files:
+        raise AlignAttnError(
+            f"{folder} is a folder without {noun}s: give a file, or a folder with one folder per class and one "
+            f"{kinds} file per {noun}, such as {example}{f' ({remarks})' if remarks else ''}"
+        )
+    if remarks:
+        print(f"{folder}: {remarks}", file=sys.stderr)
+    return files
+
+
+def _unread_files(folder: Path, read: set[Path], rule: str) -> list[str]:
     below = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file() and path not in read)
     others = [str(path) for path in below if not any(part.startswith(".") for part in path.parts)]
     if not others:
         return []
-    return [
-        f"{len(others)} file(s) are not read, such as {', '.join(others[:NAMED_FILES])}: texts are {TEXT_FILE} "
-        "files directly in the folder of their class"
-    ]
+    return [f"{len(others)} file(s) are not read, such as {', '.join(others[:NAMED_FILES])}: {rule} their class"]

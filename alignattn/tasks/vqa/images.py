@@ -13,9 +13,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from alignattn.tasks.pictures import open_picture, picture_problem
 from alignattn.tasks.task import NPZ
 from alignattn.tasks.task_types import VisualQuestionAnswering
-from alignattn.utils.errors import AlignAttnError, check_installed, one_line
+from alignattn.utils.errors import AlignAttnError, one_line
 
 NPY = ".npy"
 KEYS = ("x", "features")
@@ -60,20 +61,6 @@ def image_problem(path: str, task: VisualQuestionAnswering) -> str | None:
     return None
 
 
-def picture_problem(path: str) -> str | None:
-    """Return the problem of a picture file according to its first bytes, or None."""
-    if not Path(path).is_file():
-        return f"there is no image {path}"
-    check_installed("PIL", "vqa", "a picture")
-    from PIL import Image
-
-    try:
-        with Image.open(path):
-            return None
-    except (*UNREADABLE, Image.DecompressionBombError) as error:
-        return f"image {path} cannot be read ({one_line(error)})"
-
-
 @lru_cache(maxsize=PICTURES_KEPT)
 def read_picture(path: str, size: int) -> Tensor:
     """Return a picture, `[3, size, size]` uint8, scaled if necessary.
@@ -81,17 +68,12 @@ def read_picture(path: str, size: int) -> Tensor:
     Raises:
         AlignAttnError: if it cannot be read.
     """
-    check_installed("PIL", "vqa", "a picture")
     from PIL import Image
 
-    try:
-        with Image.open(path) as file:
-            picture = file.convert("RGB")
-            if picture.size != (size, size):
-                picture = picture.resize((size, size), Image.Resampling.BILINEAR)
-            return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
-    except (*UNREADABLE, Image.DecompressionBombError) as error:
-        raise AlignAttnError(f"image {path} cannot be read ({one_line(error)}): give another") from error
+    picture = open_picture(path)
+    if picture.size != (size, size):
+        picture = picture.resize((size, size), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
 
 
 def read_features(path: str, width: int) -> Tensor:

@@ -169,5 +169,5 @@ def test_easy_vqa_is_all_there():
 
 def test_without_pillow_a_picture_is_refused_with_what_to_install(rows, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(AlignAttnError, match=r"alignattn\[vqa\]"):
+    with pytest.raises(AlignAttnError, match=r"alignattn\[images\]"):
         picture_problem(rows[0]["image"])

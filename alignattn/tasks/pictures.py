@@ -1,0 +1,91 @@
+"""Pictures of any format that Pillow reads, opened as transformers' pipelines do."""
+
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from alignattn.tasks.formats.class_folders import class_files
+from alignattn.tasks.task import PICTURES, is_picture
+from alignattn.utils.errors import AlignAttnError, check_installed, one_line, shown
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+BITS_8, BITS_16 = 2**8 - 1, 2**16 - 1
+"""The largest values of a pixel."""
+
+
+def open_picture(source: Any, *, draft: bool = False) -> "Image":
+    """Return a picture in RGB, turned as its EXIF data say; of an animation, the first frame.
+
+    Transparency is dropped, as in transformers' pipelines. 16 bits a pixel become 8.
+
+    Args:
+        source: a file, the bytes of one, or both as `datasets` holds them.
+        draft: whether a JPEG may be read at a fraction of its size, which is faster.
+
+    Raises:
+        AlignAttnError: if it cannot be read.
+    """
+    check_installed("PIL", "images", "a picture")
+    from PIL import Image, ImageOps
+
+    content = source.get("bytes") if isinstance(source, Mapping) else source
+    path = source.get("path") if isinstance(source, Mapping) and content is None else content
+    name = f"image {path}" if isinstance(path, str) else "the encoded image"
+    if isinstance(path, str) and not Path(path).is_file():
+        raise AlignAttnError(f"there is no {name}")
+    try:
+        with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as picture:
+            if draft:
+                picture.draft("RGB", (1, 1))
+            turned = ImageOps.exif_transpose(picture)
+            return _with_8_bits(turned).convert("RGB")
+    # Pillow's readers raise errors of any class for damaged files.
+    except Exception as error:
+        raise AlignAttnError(f"{name} cannot be read ({one_line(error)})") from error
+
+
+def picture_problem(source: Any) -> str | None:
+    """Return what is wrong with a picture, which is read to its end, or None; argument as for `open_picture`."""
+    if not (isinstance(source, str | bytes) and source) and not _is_held_by_datasets(source):
+        return f"no image is named ({shown(source)})"
+    try:
+        open_picture(source, draft=True)
+    except AlignAttnError as error:
+        return str(error)
+    return None
+
+
+def _is_held_by_datasets(source: Any) -> bool:
+    return isinstance(source, Mapping) and any(isinstance(source.get(name), str | bytes) for name in ("bytes", "path"))
+
+
+def _with_8_bits(picture: "Image") -> "Image":
+    """Return a picture whose pixels have at most 8 bits a channel: Pillow cuts larger ones off."""
+    from PIL import Image
+
+    if picture.mode[0] not in "FI":
+        return picture
+    pixels = np.asarray(picture)
+    if picture.mode == "F" or pixels.min() < 0 or pixels.max() > BITS_16:
+        raise ValueError("its pixels have 32 bits: save it with 8 or 16")
+    return Image.fromarray((pixels // (BITS_16 // BITS_8)).astype(np.uint8))
+
+
+def folder_pictures(folder: Path) -> tuple[list[str], list[str] | None]:
+    """Return the pictures of a folder and the names of their class folders; None for those right in the folder.
+
+    Files are named relative to the folder's parent, as a table beside it names them.
+
+    Raises:
+        AlignAttnError: if there are no pictures.
+    """
+    right_in_it = [path for path in sorted(folder.iterdir()) if is_picture(path)]
+    if right_in_it and not any(map(is_picture, folder.glob("*/*"))):
+        return [str(path.relative_to(folder.parent)) for path in right_in_it], None
+    found = class_files(folder, "picture", PICTURES, example="cat/1.png")
+    return [str(path.relative_to(folder.parent)) for path, _ in found], [name for _, name in found]
