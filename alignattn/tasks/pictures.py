@@ -38,8 +38,9 @@ def open_picture(source: Any, *, draft: bool = False) -> "Image":
     name = f"image {path}" if isinstance(path, str) else "the encoded image"
     if isinstance(path, str) and not Path(path).is_file():
         raise AlignAttnError(f"there is no {name}")
+    file: Any = BytesIO(path) if isinstance(path, bytes) else path
     try:
-        with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as picture:
+        with Image.open(file) as picture:
             if draft:
                 picture.draft("RGB", (1, 1))
             turned = ImageOps.exif_transpose(picture)

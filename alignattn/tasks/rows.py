@@ -154,7 +154,7 @@ def load_user_rows(
     cache_dir: str | None = None,
     skip_bad_rows: bool | None = None,
     encoding: str | None = None,
-) -> Rows[TextClassification] | Rows[ImageClassification]:
+) -> Rows[TextClassification | ImageClassification]:
     """Load a user's own texts or images and their labels, which define the task.
 
     Integers are classes in their order, names are classes in alphabetical order or in that of a file that numbers them,
