@@ -71,7 +71,9 @@ class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
         if not isinstance(feature, datasets.Value) or feature.dtype not in ("string", "large_string"):
             return dataset
         paths = [str(folder / path) if path else path for path in dataset[column][:]]
-        return dataset.remove_columns(column).add_column(column, paths)
+        located, others = datasets.Dataset.from_dict({column: paths}), dataset.remove_columns(column)
+        # Without a column, a data set has no rows.
+        return datasets.concatenate_datasets([others, located], axis=1) if others.column_names else located
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with the names of classes, and encoded images as bytes."""
