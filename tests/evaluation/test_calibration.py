@@ -152,7 +152,7 @@ def test_rows_that_are_no_distribution(function, row):
 
 @pytest.mark.parametrize("label", [-1, 2, 0.5, float("nan")])
 def test_labels_that_are_no_class(label):
-    with pytest.raises(AlignAttnError, match=r"row 2: its label .* is none of the classes 0 to 1"):
+    with pytest.raises(AlignAttnError, match=r"row 2: its label .* is not one of the classes 0 to 1"):
         brier_score([[0.5, 0.5], [0.5, 0.5]], [0, label])
 
 

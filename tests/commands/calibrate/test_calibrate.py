@@ -201,9 +201,9 @@ BAD_ROWS = [
     ("probabilities", [-0.5, 1.0, 0.5], "its probabilities hold -0.5"),
     ("probabilities", [0.5, 0.5], "it has 2 probabilities, and most rows have 3"),
     ("probabilities", None, "it has 0 probabilities, and most rows have 3"),
-    ("label", 3, "its label 3 is none of the classes 0 to 2"),
-    ("label", -1, "its label -1 is none of the classes 0 to 2"),
-    ("label", None, "its label nan is none of the classes 0 to 2"),
+    ("label", 3, "its label 3 is not one of the classes 0 to 2"),
+    ("label", -1, "its label -1 is not one of the classes 0 to 2"),
+    ("label", None, "its label nan is not one of the classes 0 to 2"),
     ("split", None, "it has no split"),
 ]
 
