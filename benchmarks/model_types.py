@@ -19,9 +19,11 @@ with the reasons, and with the types of which no small model can be built. Nothi
 """
 
 import argparse
+import datetime
 import json
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import sys
@@ -36,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from model_checks import check_type
 from model_overrides import OVERRIDES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -69,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             lines.write(json.dumps(report) + "\n")
         print(f"{number}/{len(todo)} {one_line(report)}", flush=True)
     reports = [report for name, report in read_results(path).items() if name in types]
-    table = markdown(reports, options.attentions)
-    (options.output_dir / TABLE).write_text(table, encoding="utf-8")
+    (options.page or options.output_dir / TABLE).write_text(page(reports, options.attentions), encoding="utf-8")
     print(summary(reports, options.attentions))
     return int(any(finding["outcome"] in WRONG for report in reports for finding in report["findings"]))
 
@@ -83,6 +85,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=120, help="limit of processor time of a type")
     parser.add_argument("--memory_gib", type=int, default=8, help="limit of memory of a type")
     parser.add_argument("--output_dir", type=Path, default=Path("model_types"), help="folder of results")
+    parser.add_argument("--page", type=Path, help="file of the table (default: in the folder of results)")
     parser.add_argument("--again", action="store_true", help="run types that the results hold, too")
     return parser.parse_args(argv)
 
@@ -218,37 +221,60 @@ def summary(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> 
     return "\n".join(lines)
 
 
-def markdown(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str:
-    """Return the table of types and attentions, what is wrong, the reasons, and the types that were not built."""
-    lines = ["# Model types", "", summary(reports, attentions).replace("\n", "\n\n"), ""]
-    lines += [f"| type | model | {' | '.join(attentions)} |", "|" + " --- |" * (2 + len(attentions))]
+def page(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str:
+    """Return the page of what is served and what is refused, for people who look for their model."""
+    served: dict[tuple[str, ...], list[str]] = {}
+    refused: dict[str, list[str]] = {}
+    wrong = []
     for report in reports:
         for target, row in by_target(report).items():
-            cells = [row[attention]["outcome"] if attention in row else "" for attention in attentions]
-            lines.append(f"| {report['model_type']} | {target} | {' | '.join(cells)} |")
-    for title, outcomes in (("Wrong", WRONG), ("Refused", ("refused",))):
-        lines += ["", f"## {title}", ""]
-        for report in reports:
-            reasons: dict[tuple[str, str], list[str]] = {}
-            for finding in report["findings"]:
-                if finding["outcome"] in outcomes:
-                    key = (finding["target"], f"{finding['outcome']}: {finding['reason']}")
-                    reasons.setdefault(key, []).append(f"{finding['attention']} ({finding['implementation']})")
-            lines += [
-                f"- {report['model_type']}, {target}, {', '.join(of)}: {reason}"
-                for (target, reason), of in reasons.items()
-            ]
-    lines += ["", "## Not built", ""]
+            name = _name(report["model_type"], target)
+            takes = tuple(attention for attention, finding in row.items() if finding["outcome"] in ("equal", "runs"))
+            served.setdefault(takes, []).append(name)
+            for attention, finding in row.items():
+                if finding["outcome"] == "refused":
+                    refused.setdefault(_reason(finding["reason"]), []).append(name)
+                elif finding["outcome"] in WRONG:
+                    wrong.append(f"- {name}, {attention}: {finding['outcome']}: {finding['reason']}")
+    lines = [
+        "# Models",
+        "",
+        f"What `alignattn.patch` does to every model type of transformers {transformers.__version__}, on small models "
+        f"with random weights (`make models`, {datetime.date.today()}). A part of a model stands behind a point. "
+        "`aa-ct` stands for all alignments, `entmax15` for scores and normalizers, `qvi` for values.",
+        "",
+        "An alignment counts as served if evaluation stays as it was, to the bit, and a training step has finite "
+        "gradients. Other slots count as served if a training step has.",
+        "",
+        summary(reports, attentions).replace("\n", "\n\n"),
+        "",
+    ]
+    for takes in sorted((takes for takes in served if takes), key=len, reverse=True):
+        lines += [f"## Takes {', '.join(takes)}", "", _listed(served[takes]), ""]
+    lines += ["## Refused, and why", "", "| reason | models |", "| --- | --- |"]
+    lines += [
+        f"| {reason} | {_listed(names)} |" for reason, names in sorted(refused.items(), key=lambda item: -len(item[1]))
+    ]
+    lines += ["", "## Wrong", "", *(wrong or ["None."]), "", "## Not built here", ""]
     lines += [
         f"- {report['model_type']}: {report['reason']}" for report in reports if report["status"] == "not buildable"
     ]
-    lines += [
-        f"- {report['model_type']}, {name}: {why}"
-        for report in reports
-        if report["status"] == "built"
-        for name, why in report["unbuilt"].items()
-    ]
     return "\n".join([*lines, ""])
+
+
+def _name(model_type: str, target: str) -> str:
+    path = target.partition(" (")[0].partition(".")[2]
+    return f"{model_type}.{path}" if path else model_type
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(dict.fromkeys(names)))
+
+
+def _reason(text: str) -> str:
+    """Return a reason without the names of classes, numbers and the text behind a colon, so that reasons can be counted."""
+    text = re.sub(r"\b[A-Z]\w*[a-z]\w*[A-Z0-9]\w*\b", "it", text.replace("|", "/"))
+    return re.sub(r"\d+(\.\d+)?(e-?\d+)?", "n", text)[:160]
 
 
 if __name__ == "__main__":

@@ -41,7 +41,9 @@ def check_counts(name: str, fields: Mapping[str, Any]) -> None:
         fields: of its config.
     """
     for field, value in fields.items():
-        if field in NEEDED and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        # Models of images may have a number for each stage.
+        counts = value if isinstance(value, list) and value else [value]
+        if field in NEEDED and any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in counts):
             raise AlignAttnError(
                 f"the config of {name} says {field} {shown(value)}, and it is a whole number from 1: correct it"
             )
