@@ -272,9 +272,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _reason(text: str) -> str:
-    """Return a reason without the names of classes, numbers and the text behind a colon, so that reasons can be counted."""
-    text = re.sub(r"\b[A-Z]\w*[a-z]\w*[A-Z0-9]\w*\b", "it", text.replace("|", "/"))
-    return re.sub(r"\d+(\.\d+)?(e-?\d+)?", "n", text)[:160]
+    """Return a reason without names of classes, paths and numbers, so that models of one reason stand together."""
+    text = re.sub(r"\b[A-Z]\w*(Model|Attention|Attn|Decoder|Encoder|Stack|Layer|For[A-Z]\w+|Model\w+)\b", "it", text)
+    text = re.sub(r"(score|normalizer|value)=?\s?'\w+'", "the slot", text.replace("|", "/"))
+    return re.sub(r"\b(\w+\.)+\w+\b", "…", re.sub(r"\b\d+(\.\d+)?(e-?\d+)?\b", "n", text))
 
 
 if __name__ == "__main__":

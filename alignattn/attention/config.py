@@ -42,6 +42,8 @@ class AttentionConfig:
             and key projections; `all`, also everything below them, as in the paper's code; `basis`, none of them,
             but a basis of each head to which attention is invariant (`AlignmentInBasis`).
         layers: indices of the attention layers to patch, from 0; None = all.
+        cross_attention: whether an alignment also observes attention to tokens of another sequence, such as a decoder's
+            to its encoder. Other slots are for self-attention.
 
     Raises:
         AlignAttnError: if a value is not among the choices or out of its range.
@@ -59,6 +61,7 @@ class AttentionConfig:
     head_reduction: HeadReduction = "sum"
     gradient_scope: GradientScope = "projections"
     layers: tuple[int, ...] | None = None
+    cross_attention: bool = False
 
     def __post_init__(self) -> None:
         for slot in SLOTS:
@@ -70,6 +73,10 @@ class AttentionConfig:
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
         if self.gradient_scope == BASIS and (reason := self.reason_unbalanced):
             raise AlignAttnError(f"gradient_scope 'basis': {reason}, which fixes the basis: choose another")
+        if self.cross_attention and (self.changes_function or self.alignment is None):
+            raise AlignAttnError(
+                f"cross_attention is for an alignment alone, and the attention is {self.name!r}: leave one of them out"
+            )
         if self.layers is not None:
             object.__setattr__(self, "layers", _checked_layers(self.layers))
         for slot in SLOTS:

@@ -18,7 +18,7 @@ from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.calls import Call
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.config import BASIS
-from alignattn.attention.masks import Packing, packing_of_positions
+from alignattn.attention.masks import CrossMask, Packing, packing_of_positions
 from alignattn.patching.masks import AttentionMask, Sides, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
 from alignattn.patching.recording import Recording
@@ -321,6 +321,17 @@ class Collector:
             torch._dynamo.utils._disable_side_effect_safety_checks_for_current_subtracer(setattr, self, name, value)
         else:
             setattr(self, name, value)
+
+    def cross_mask(self, query: Tensor, key: Tensor, mask: AttentionMask | None) -> CrossMask:
+        """Return the masks of a call of cross-attention: of its queries as the self-attention before it received it."""
+        batch, lengths = len(query), (query.shape[1], key.shape[1])
+        before = self.newest if self.proof is None else self.proof[-1]
+        queries = None
+        if before.query is not None and not before.slots.is_cross and before.query.shape[:2] == query.shape[:2]:
+            queries = real_tokens(before.mask, batch, (lengths[0], lengths[0]))[0]
+        elif isinstance(before.mask, CrossMask):
+            queries = before.mask.query
+        return CrossMask(queries, real_tokens(mask, batch, lengths)[1])
 
     def calls(self) -> list[RecordedCall]:
         """Return the calls recorded since the last time, the oldest first."""

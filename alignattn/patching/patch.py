@@ -1,4 +1,4 @@
-"""Patch Hugging Face encoders: give their self-attention an alignment, or slots that change what it computes.
+"""Patch models of Hugging Face: give their self-attention an alignment, or slots that change what it computes.
 
 An alignment alone observes: hooks on the projections and on the attention modules record queries and keys, and the
 model's attention implementation stays as it is. Slots that change what a model computes are called through
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from alignattn.attention.choices import choices_with
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.attach import attach, check_budget, check_model, fill_slots, unpatch
-from alignattn.patching.families import SERVED, family_of
+from alignattn.patching.families import family_of
 from alignattn.patching.probe import can_probe, probe, prove, prove_at_first_forward
 from alignattn.patching.projections import FUSED, AttentionModule, attention_modules, declared_layers, features_of
 from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, lift_guard, own_functions, routed
@@ -24,19 +24,18 @@ from alignattn.utils.errors import AlignAttnError, listing, one_line
 
 
 def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> PreTrainedModel:
-    """Give the self-attention of a pretrained encoder the slots that `attention` names, in place.
+    """Give the self-attention of a pretrained model the slots that `attention` names, in place.
 
     An alignment alone leaves the pretrained function unchanged in evaluation mode; `AlignmentTrainer` adds its loss in
     training. A score, normalizer or value of the config is what the layers attend with from here on.
-    For models that rotate queries and keys by position (ModernBERT), the alignment compares what the projections give,
-    before the rotation.
+    For models that rotate queries and keys by position, the alignment compares them before the rotation, and after the
+    norms that some models apply to them (Qwen 3). Where heads share keys, each head of queries meets its group's.
 
     Args:
-        model: a bidirectional encoder: ALBERT, BERT, RoBERTa, DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT and others
-            that use transformers' attention interface; DeBERTa-v2, DeBERTa-v3 or MPNet, whose part of relative
-            positions is added to whatever score; or one whose attention modules call `alignattn.attend`, as for
-            `attach`. It may have adapters, or be in a `peft.PeftModel`. An alignment alone takes any attention
-            implementation; other slots take `eager` and `sdpa`.
+        model: an encoder, a decoder or both of transformers, of texts, images or audio (docs/models.md lists them). It
+            may have adapters, or be in a `peft.PeftModel`, or have attention modules that call `alignattn.attend`, as
+            for `attach`. An alignment alone takes any attention implementation. Other slots take `eager` and `sdpa`,
+            and causal models take those by which no token sees later ones.
         attention: a config, a name such as `aa-ct`, `qvi` or `entmax15`, or several joined by `+`, as for
             `AttentionConfig.resolve`.
         **overrides: fields of `AttentionConfig` that replace those of `attention`.
@@ -45,7 +44,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         `model` itself.
 
     Raises:
-        AlignAttnError: if the model is patched already, is not such an encoder, or the config does not fit it; or if
+        AlignAttnError: if the model is patched already, is not such a model, or the config does not fit it; or if
             the patched model differs from the unpatched one on a small input in what the config does not explain.
             Weights on the meta device or offloaded are checked at the first forward.
     """
@@ -136,12 +135,11 @@ def _check_on_a_device(model: PreTrainedModel) -> None:
 
 def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[AttentionModule]:
     name = type(model).__name__
-    layers = attention_modules(model)
+    layers = attention_modules(model, with_cross_attention=config.cross_attention)
     if not layers:
         raise AlignAttnError(
-            f"{name} keeps no projections of queries and keys under names that alignattn knows: it takes ALBERT, BERT, "
-            f"RoBERTa, DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT, {SERVED} and others (alignattn.attach serves "
-            "modules of your own)"
+            f"{name} keeps no projections of queries and keys under names that alignattn knows (docs/models.md lists "
+            "the models that it takes; alignattn.attach serves modules of your own)"
         )
     if config.layers is None:
         return layers

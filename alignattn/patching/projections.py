@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, cast
 
@@ -141,12 +141,13 @@ class Heads:
 
 @dataclass(frozen=True)
 class AttentionModule:
-    """A self-attention module of a model, its projections, and the norms of their outputs, by role."""
+    """An attention module of a model, its projections, and the norms of their outputs, by role."""
 
     module: nn.Module
     projections: dict[str, nn.Module]
     norms: dict[str, nn.Module]
     heads: Heads
+    is_cross: bool = False
 
     @property
     def has_one_query(self) -> bool:
@@ -192,16 +193,17 @@ def check_direct(name: str, role: str, given: Tensor, received: Tensor) -> None:
         )
 
 
-def attention_modules(model: nn.Module) -> list[AttentionModule]:
-    """Return the self-attention modules of a model in the order of its layers.
+def attention_modules(model: nn.Module, *, with_cross_attention: bool = False) -> list[AttentionModule]:
+    """Return the self-attention modules of a model in the order of its layers, and those of cross-attention if wanted.
 
     Args:
         model: any model; one that neither `PROJECTIONS` nor `FAMILIES` knows has none.
+        with_cross_attention: whether those are wanted whose keys are of other tokens than their queries.
     """
     return [
-        _attention_module(module, names, count, model)
+        replace(_attention_module(module, names, count, model), is_cross=is_cross)
         for path, module in model.named_modules()
-        if not CROSS_ATTENTION.search(path)
+        if with_cross_attention >= (is_cross := CROSS_ATTENTION.search(path) is not None)
         for names in names_of(module)[:1]
         if (count := _count_of(module, model, HEAD_COUNTS)) is not None
     ]

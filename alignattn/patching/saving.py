@@ -91,7 +91,7 @@ def _is_mixed(model: nn.Module) -> bool:
 def attention_as_saved(model: Any) -> AttentionConfig:
     """Return the choices of a patch with its `layers` counted as they stand now."""
     config: AttentionConfig = patch_of(model).config
-    layers = declared_layers(model) or attention_modules(model)
+    layers = declared_layers(model) or attention_modules(model, with_cross_attention=config.cross_attention)
     plain = {id(layer.module) for layer in layers}
     # The modules of a family are of another class while they have slots, and are not among these.
     modules = [module for module in model.modules() if id(module) in plain or _has_slots(module)]

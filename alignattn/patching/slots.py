@@ -153,6 +153,7 @@ class LayerSlots(AttentionVariant):
         self.aligns = state.config.alignment is not None
         self.is_observed = state.is_observed
         self.heads = layer.heads
+        self.is_cross = layer.is_cross
         self.queries_and_keys = getattr(layer.module, "queries_and_keys", None)
         self.mask_position = position_of_mask(layer.module)
         self.unserved = unserved_keywords(layer.module) if state.is_observed else frozenset()
@@ -345,6 +346,8 @@ class LayerSlots(AttentionVariant):
                 f"an attention module of {type(self.collector.owner).__name__} projects {len(query)} rows of queries "
                 f"and {len(key)} of keys, which an alignment cannot pair"
             )
+        if self.is_cross:
+            mask, position_ids = self.collector.cross_mask(query, key, mask), None
         return RecordedCall(query, key, mask, self, position_ids)
 
 

@@ -217,3 +217,39 @@ def test_a_patched_decoder_is_saved_and_loaded(tmp_path):
 def test_balance_refuses_a_norm_between_projection_and_attention():
     with pytest.raises(AlignAttnError, match="cannot be balanced"):
         alignattn.balance(decoder("qwen3"), [batch()])
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_cross_attention_is_aligned_on_request_with_both_masks(implementation):
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    torch.manual_seed(0)
+    config = transformers.BartConfig(vocab_size=60, d_model=32, encoder_ffn_dim=48, decoder_ffn_dim=48, **sizes)
+    model, source = transformers.BartModel(config).double().eval(), batch()
+    model.set_attn_implementation(implementation)
+    target = batch(rows=2, tokens=4, padding=1)
+    inputs = source | {f"decoder_{name}": values for name, values in target.items()}
+    seen = {}
+    cross = model.decoder.layers[0].encoder_attn
+    for role, projection in (("query", cross.q_proj), ("key", cross.k_proj)):
+        projection.register_forward_hook(lambda _m, _a, output, role=role: seen.update({role: output.detach()}))
+    expected = model(**inputs).last_hidden_state
+    alignattn.patch(model, "aa-moments", cross_attention=True)
+    assert torch.equal(model(**inputs).last_hidden_state, expected)
+    model.train()
+    for module in model.modules():
+        module.dropout = 0.0
+        module.activation_dropout = 0.0
+    model(**inputs)
+    calls = patch_of(model).collector.calls()
+    assert [call.slots.is_cross for call in calls] == [False, False, True]
+    distance = next(iter(patch_of(model).alignments.values()))
+    query, key = (seen[role].unflatten(-1, (4, 8)).transpose(1, 2) for role in ("query", "key"))
+    masks = target["attention_mask"].bool(), source["attention_mask"].bool()
+    alone = ALIGNMENTS.load("moments")(8)(query, key, masks[0], key_mask=masks[1])
+    found = alignattn.patching.collector.mean_alignment(calls[-1:], torch.nn.ModuleDict({"8": distance}))[0]
+    torch.testing.assert_close(found, alone)
+
+
+def test_cross_attention_is_for_alignments_alone():
+    with pytest.raises(AlignAttnError, match="cross_attention"):
+        alignattn.AttentionConfig.resolve("aa-ct+entmax15", cross_attention=True)

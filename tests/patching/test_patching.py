@@ -424,7 +424,7 @@ class TestRefusals:
         config = transformers.DebertaConfig(
             vocab_size=50, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=32
         )
-        with pytest.raises(AlignAttnError, match=r"DebertaModel keeps no projections.*DeBERTa-v3"):
+        with pytest.raises(AlignAttnError, match=r"DebertaModel keeps no projections"):
             alignattn.patch(transformers.DebertaModel(config), "aa-ct")
 
     @pytest.mark.parametrize("layers", [[3], [-1], [0, 0], []])

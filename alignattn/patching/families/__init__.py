@@ -42,9 +42,6 @@ FAMILIES: Mapping[str, Family] = {
 }
 """By the `model_type` of transformers' config."""
 
-SERVED = "DeBERTa-v2, DeBERTa-v3, MPNet"
-"""The models' names, for messages."""
-
 _BY_ATTENTION = {family.attention: family for family in FAMILIES.values()}
 
 
