@@ -207,6 +207,34 @@ def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
     )
 
 
+def rotary_basis(query: Moments, key: Moments, pairs: int) -> Basis:
+    """Return the basis in which queries and keys that are rotated by position have equal mean squares per frequency.
+
+    A rotation by position commutes with a factor and a rotation of each pair of features that it turns, and a rotation
+    of both sides leaves their distance as it is: a factor for each frequency is what is free.
+
+    Args:
+        query: the moments of the queries, rotated or not.
+        key: those of the keys of the same heads.
+        pairs: number p of frequencies; features i and i + p are rotated together, those from 2 p on are not rotated.
+    """
+    squares = torch.stack([moments.cpu().second.diagonal(dim1=-2, dim2=-1) for moments in (query, key)])
+    turned = squares[..., :pairs] + squares[..., pairs : 2 * pairs]
+    squares = torch.cat([turned, turned, squares[..., 2 * pairs :]], dim=-1)
+    is_point = (squares == 0).any(dim=0)
+    values = torch.where(is_point, 1, squares[1] / squares[0].where(~is_point, 1)).pow(1 / 4)
+    values, is_bounded = _bounded(values)
+    condition = values.amax(dim=-1) / values.amin(dim=-1)
+    return Basis(
+        matrix=torch.diag_embed(values),
+        inverse=torch.diag_embed(1 / values),
+        shift=torch.zeros_like(values),
+        condition=condition,
+        shrinkage=torch.zeros_like(condition),
+        is_bounded=is_bounded | is_point.any(dim=-1),
+    )
+
+
 def random_basis(balancing: Basis, query: Moments, key: Moments, form: Form, generator: torch.Generator) -> Basis:
     """Return the control of a balancing basis: A with the same eigenvalues and random eigenvectors, and equal means.
 
@@ -234,8 +262,8 @@ def _shift(matrix: Tensor, inverse: Tensor, query_mean: Tensor, key_mean: Tensor
 
 
 def _bounded(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Clip ascending eigenvalues `[H, d]` about their geometric mean where their ratio exceeds the bound."""
-    exceeds = values[:, -1] > CONDITION_BOUND * values[:, 0]
+    """Clip eigenvalues `[H, d]` about their geometric mean where the ratio of two exceeds the bound."""
+    exceeds = values.amax(dim=1) > CONDITION_BOUND * values.amin(dim=1)
     middle, reach = values.log().mean(dim=1, keepdim=True).exp(), CONDITION_BOUND**0.5
     clipped = torch.minimum(torch.maximum(values, middle / reach), middle * reach)
     return torch.where(exceeds[:, None], clipped, values), exceeds

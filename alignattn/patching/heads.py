@@ -4,7 +4,7 @@ Their projections are plain, and all that their attention sees of queries and ke
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from alignattn.utils.errors import AlignAttnError
 
 ROTARY = ("rotary", "rope")
 """Parts of the names of modules that rotate queries and keys by position."""
+FREQUENCIES = "inv_freq"
+"""End of the names of their buffers that hold a number for each frequency."""
 DISENTANGLED = "disentangled"
 """Part of the names of attention modules whose projections also read positions."""
 
@@ -37,6 +39,7 @@ class BalancedHeads:
             bias may be None.
         key: weight `[G, d, in]` and bias `[G, d]`, likewise.
         modules: that project, by role.
+        pairs: number of frequencies by which queries and keys are rotated; 0 if they are not.
     """
 
     path: str
@@ -44,6 +47,7 @@ class BalancedHeads:
     query: tuple[Tensor, Tensor | None]
     key: tuple[Tensor, Tensor | None]
     modules: dict[str, nn.Linear]
+    pairs: int = 0
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the weights and biases that balancing changes."""
@@ -70,13 +74,9 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
         raise AlignAttnError(
             f"{name} is around a model with adapters: merge them first (merge_and_unload), or balance the base"
         )
+    pairs = _rotated_pairs(model)
     for module in model.modules():
         kind = type(module).__name__.lower()
-        if any(part in kind for part in ROTARY):
-            raise AlignAttnError(
-                f"{name} rotates queries and keys by position ({type(module).__name__}), in no basis of its "
-                "projections: it cannot be balanced"
-            )
         if DISENTANGLED in kind:
             raise AlignAttnError(
                 f"{name} scores positions by its queries and keys, too ({type(module).__name__}): it cannot be balanced"
@@ -90,12 +90,25 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
         if isinstance(module, Patch) and (reason := module.config.reason_unbalanced):
             raise AlignAttnError(f"{reason}, so balancing would change what {name} computes: it is for dot products")
     found = [
-        _heads_of(path, module)
+        replace(_heads_of(path, module), pairs=pairs)
         for path, module in model.named_modules()
         if isinstance(module._modules.get(CHILD_NAME), LayerSlots)
     ]
     _check_own(model, found)
     return found
+
+
+def _rotated_pairs(model: nn.Module) -> int:
+    """Return the number of frequencies by which a model rotates queries and keys by position; 0 if it does not."""
+    if not any(part in type(module).__name__.lower() for module in model.modules() for part in ROTARY):
+        return 0
+    counts = {buffer.numel() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)}
+    if len(counts) != 1:
+        raise AlignAttnError(
+            f"{type(model).__name__} rotates queries and keys by position, and has no buffer {FREQUENCIES} that "
+            "says how: it cannot be balanced"
+        )
+    return counts.pop()
 
 
 def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
@@ -247,6 +260,11 @@ def check_foldable(model: nn.Module) -> None:
         AlignAttnError: as `alignattn.balance` does; and if keys have no bias, which c is folded into.
     """
     for part in balanced_heads(model):
+        if part.pairs:
+            raise AlignAttnError(
+                f"gradient_scope 'basis': {part.path} rotates queries and keys by position, which leaves no basis "
+                "free: choose 'projections'"
+            )
         if part.key[1] is None:
             raise AlignAttnError(
                 f"gradient_scope 'basis': {part.path} adds no bias to its keys, which would take the shift c: choose "

@@ -168,20 +168,24 @@ def features_of(projection: nn.Module) -> int:
     return int(getattr(layer, "out_features", getattr(layer, "nf", 0)))
 
 
-def check_direct(name: str, role: str, given: Tensor, received: Tensor) -> None:
-    """Refuse attention whose queries or keys are no multiple of what its projection gave: rotated, or normed.
+def check_direct(name: str, role: str, given: Tensor, received: Tensor, pairs: int = 0) -> None:
+    """Refuse attention whose queries or keys are no multiple of what its projection gave, such as normed ones.
 
     Args:
         name: of the attention.
         role: `query` or `key`.
         given: by the projection, `[B, n, H * d]`.
         received: by the attention, `[B, H, n, d]`.
+        pairs: number p of frequencies that features i and i + p of a head may be rotated by.
 
     Raises:
         AlignAttnError: if so.
     """
-    received, given = received.transpose(1, 2).flatten().float(), given.flatten().float()
-    is_direct = given.shape == received.shape
+    received = received.transpose(1, 2).float()
+    is_direct = given.numel() == received.numel()
+    if is_direct:
+        given = given.float().reshape(received.shape)
+        given, received = (_unrotated_parts(side, pairs).flatten() for side in (given, received))
     if is_direct:
         factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
         # A later check names values that are not finite.
@@ -191,6 +195,14 @@ def check_direct(name: str, role: str, given: Tensor, received: Tensor) -> None:
             f"{name} does not attend with the {role} that its projection gives: it rotates or norms it between, and "
             "cannot be balanced"
         )
+
+
+def _unrotated_parts(heads: Tensor, pairs: int) -> Tensor:
+    """Return the lengths of the pairs of features `[..., d]` that are rotated together, and the other features."""
+    if not pairs:
+        return heads
+    lengths = torch.hypot(heads[..., :pairs], heads[..., pairs : 2 * pairs])
+    return torch.cat([lengths, heads[..., 2 * pairs :]], dim=-1)
 
 
 def attention_modules(model: nn.Module, *, with_cross_attention: bool = False) -> list[AttentionModule]:

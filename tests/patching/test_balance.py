@@ -366,7 +366,6 @@ def adapted(merge=False):
 REFUSED = {
     "not in memory": (lambda: tiny_model("bert").to("meta"), "are not in memory"),
     "disentangled": (lambda: tiny_model("deberta-v3"), "scores positions by its queries and keys"),
-    "rotary": (lambda: tiny_model("modernbert"), "rotates queries and keys by position"),
     "normed": (NormedQueries, "does not attend with the query that its projection gives"),
     "additive": (lambda: alignattn.patch(tiny_model("bert"), "additive"), "'additive' is not a dot product"),
     "bilinear": (lambda: alignattn.patch(tiny_model("bert"), "bilinear"), "'bilinear' is not a dot product"),

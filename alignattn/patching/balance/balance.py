@@ -13,7 +13,7 @@ import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
-from alignattn.attention.basis import Basis, Form, balancing_basis, random_basis
+from alignattn.attention.basis import Basis, Form, balancing_basis, random_basis, rotary_basis
 from alignattn.attention.distance import halves, spread_distance
 from alignattn.patching.attach import attach, unpatch
 from alignattn.patching.balance.forwards import (
@@ -43,6 +43,8 @@ MAX_ERROR = 1.5
 
 RANDOM = "random"
 """The form of the control."""
+ROTARY = "rotary"
+"""The form where queries and keys are rotated by position: their mean squares per frequency are equal."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +67,10 @@ def balance(
     tokens of all batches, in float64, with the model in evaluation mode. In a process group each process gives batches
     of its own, at least two, and all get one model, or all an error. A module that several layers share (ALBERT) gets
     one A a head: moments are equal pooled over its calls, not in each. Without a bias of the keys there is no c: A
-    makes the uncentred second moments equal. Of a patched model the layers that have slots are balanced. An optimizer's
-    state of `balanced_parameters` is in the basis of before: drop it. So is what `gradient_scope="basis"` has learned,
-    which begins anew.
+    makes the uncentred second moments equal. Where queries and keys are rotated by position, a factor for each
+    frequency is all that is free: it makes their mean squares equal. Heads that share keys get one A. Of a patched
+    model the layers that have slots are balanced. An optimizer's state of `balanced_parameters` is in the basis of
+    before: drop it. So is what `gradient_scope="basis"` has learned, which begins anew.
 
     Args:
         model: one that `alignattn.patch` or `alignattn.attach` takes, patched or not.
@@ -127,6 +130,12 @@ def _balance(
         if centre and random_seed is not None:
             raise AlignAttnError("centre leaves A = I, which has no basis to draw: leave centre or random_seed out")
         heads = balanced_heads(model)
+        is_rotated = any(part.pairs for part in heads)
+        if is_rotated and (centre or random_seed is not None):
+            raise AlignAttnError(
+                f"{type(model).__name__} rotates queries and keys by position, which leaves one factor for each "
+                "frequency free: leave centre and random_seed out"
+            )
         check_in_memory(heads)
         form = _form(heads, centre=centre)
         batches, checked = _parted(batches, held_back)
@@ -140,7 +149,10 @@ def _balance(
             exact = [outputs_of(twin, batch, torch.float64) for batch in checked]
         if not _joined(outputs).isfinite().all():
             raise AlignAttnError(f"the outputs of {type(model).__name__} on held-back batches are not finite")
-    bases = [balancing_basis(query, key, form) for query, key in moments]
+    bases = [
+        rotary_basis(query, key, part.pairs) if part.pairs else balancing_basis(query, key, form)
+        for part, (query, key) in zip(heads, moments, strict=True)
+    ]
     if random_seed is not None:
         generator = torch.Generator().manual_seed(random_seed)
         bases = [random_basis(basis, *both, form, generator) for basis, both in zip(bases, moments, strict=True)]
@@ -150,7 +162,7 @@ def _balance(
                 part.change(basis)
             points_after, outputs_after = points_and_outputs(model, heads, checked)
         change, rounding = _checked_change(model, outputs, outputs_after, exact)
-    name = form if random_seed is None else RANDOM
+    name = ROTARY if is_rotated else form if random_seed is None else RANDOM
     return _report(name, heads, bases, moments, (points, points_after), change, rounding)
 
 
@@ -286,10 +298,15 @@ def _notes(form: str, heads: Sequence[BalancedHeads], bases: Sequence[Basis], mo
     notes = []
     if form == RANDOM:
         notes.append("a control: A is random, with the eigenvalues of the one that balances: covariances stay unequal")
+    if form == ROTARY:
+        notes.append(
+            "queries and keys are rotated by position: their mean squares per frequency are equal, not means and "
+            "covariances"
+        )
     if form == "uncentred":
         notes.append("without a bias of the keys: uncentred second moments are equal, not means and covariances")
     few = [part for part, (query, _) in zip(heads, moments, strict=True) if query.count < part.slots.heads.size]
-    if few and form != "centre":
+    if few and form not in ("centre", ROTARY):
         notes.append(
             f"fewer real tokens ({int(moments[0][0].count)}) than the size of a head ({few[0].slots.heads.size}): "
             "their covariances are singular, and shrunk towards a multiple of the identity"

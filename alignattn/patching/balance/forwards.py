@@ -176,7 +176,7 @@ def _checking_projections(heads: Sequence[BalancedHeads]) -> Iterator[None]:
             if FUSED in projected:
                 projected["query"], projected["key"] = part.slots.heads.split(projected.pop(FUSED))
             for role, received in (("query", args[0]), ("key", args[1])):
-                check_direct(part.path, role, projected.get(role, received.new_zeros(0)), received)
+                check_direct(part.path, role, projected.get(role, received.new_zeros(0)), received, part.pairs)
 
         for role, module in part.modules.items():
             handles.append(
