@@ -6,6 +6,7 @@ transformers' attention interface (`alignattn.patching.routing`). Each patch is 
 (`alignattn.patching.probe`).
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,11 @@ from alignattn.patching.projections import FUSED, AttentionModule, attention_mod
 from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, lift_guard, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line
+
+SOFTMAX_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"})
+"""Kinds of layers, by a config's `layer_types`, that have attention with scores and weights."""
+
+logger = logging.getLogger(__name__)
 
 
 def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> PreTrainedModel:
@@ -142,6 +148,7 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
             "the models that it takes; alignattn.attach serves modules of your own)"
         )
     if config.layers is None:
+        _name_other_layers(model, len(layers))
         return layers
     num_layers = getattr(model.config, "num_hidden_layers", len(layers))
     if len(layers) != num_layers:
@@ -152,6 +159,20 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
     if config.layers[-1] >= num_layers:
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {num_layers - 1}")
     return [layers[index] for index in config.layers]
+
+
+def _name_other_layers(model: PreTrainedModel, found: int) -> None:
+    """Say which layers of a hybrid model, such as state-space ones, get no slots."""
+    kinds = getattr(model.config, "layer_types", None) or []
+    if found < len(kinds):
+        others = sorted(set(kinds) - SOFTMAX_LAYERS)
+        logger.warning(
+            "%s: %d of %d layers have attention that takes slots; the others stay as they are (%s)",
+            type(model).__name__,
+            found,
+            len(kinds),
+            ", ".join(others),
+        )
 
 
 def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None:

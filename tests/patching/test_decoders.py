@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import transformers
-from decoders import MODELS, batch, decoder
+from decoders import GROUPED, MODELS, batch, decoder
 from torch import nn
 
 import alignattn
@@ -237,7 +237,7 @@ def test_balance_under_rotation_makes_mean_squares_per_frequency_equal(name):
 
 def test_a_rotated_model_has_no_basis_to_learn():
     with pytest.raises(AlignAttnError, match="rotates"):
-        alignattn.patch(decoder("llama"), "aa-ct", gradient_scope="basis")
+        alignattn.patch(decoder("gpt_neox"), "aa-ct", gradient_scope="basis")
 
 
 def test_balance_refuses_a_norm_between_projection_and_attention():
@@ -279,3 +279,21 @@ def test_cross_attention_is_aligned_on_request_with_both_masks(implementation):
 def test_cross_attention_is_for_alignments_alone():
     with pytest.raises(AlignAttnError, match="cross_attention"):
         alignattn.AttentionConfig.resolve("aa-ct+entmax15", cross_attention=True)
+
+
+def test_layers_without_attention_are_named(caplog):
+    sizes = {
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    }
+    sizes |= {"num_experts": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "head_dim": 8}
+    layer_types = ["linear_attention", "full_attention"]
+    config = transformers.Qwen3NextConfig(**GROUPED, **sizes, layer_types=layer_types, num_experts_per_tok=1)
+    torch.manual_seed(0)
+    model = alignattn.patch(transformers.Qwen3NextModel(config), "aa-ct").train()
+    assert "1 of 2 layers" in caplog.text
+    assert "linear_attention" in caplog.text
+    model(**batch())
+    assert alignattn.alignment_loss(model).isfinite()
