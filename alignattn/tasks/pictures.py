@@ -52,6 +52,7 @@ def open_picture(source: Any, *, draft: bool = False) -> "Image":
 
 def picture_problem(source: Any) -> str | None:
     """Return what is wrong with a picture, which is read to its end, or None; argument as for `open_picture`."""
+    check_installed("PIL", "images", "a picture")
     if not (isinstance(source, str | bytes) and source) and not _is_held_by_datasets(source):
         return f"no image is named ({shown(source)})"
     try:
