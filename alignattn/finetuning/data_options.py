@@ -87,7 +87,7 @@ class DataOptions(Options):
     )
     image_column: str | None = option(
         None,
-        "Column of image files (default for a folder of them: image).",
+        "Column of image files.",
         requires=OF_FILES,
         excludes={
             **OF_THE_TASK,
