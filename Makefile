@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := attack,demo,docs,lint,peft,ray,test
+EXTRAS := attack,demo,docs,lint,peft,ray,test,trl
 # An oracle of the tests, and what it imports.
 LAPLACE := laplace-torch asdfghjkl backpack-for-pytorch curvlinops-for-pytorch einconv einops linear-operator opt-einsum unfoldnd
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
