@@ -145,7 +145,7 @@ def test_texts_joined_and_cut_are_rows_of_their_own(tmp_path):
     """TRL marks no texts in them, and the model attends across."""
     trainer = trainer_of(patched(), tmp_path, packing=True, packing_strategy="wrapped", max_length=9)
     trainer.train()
-    joined = sum(samples(), [])
+    joined = [token for text in samples() for token in text]
     hand = patched()
     expected = by_hand(hand, [joined[start : start + 9] for start in range(0, len(joined), 9)])
     assert_trained_as(expected, hand, trainer)
