@@ -1,4 +1,4 @@
-"""Fine-tune pretrained encoders with alignment attention.
+"""Fine-tune pretrained models with alignment attention.
 
 Names are imported when they are first used: `import alignattn` itself costs next to nothing.
 """

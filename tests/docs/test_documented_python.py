@@ -17,8 +17,8 @@ from alignattn.commands import get_command
 DOCS = ROOT / "docs"
 MEASUREMENTS = DOCS / "measurements"
 """They take minutes and need data that a clone does not have."""
-TESTED_ELSEWHERE = ("SentenceTransformerTrainer", "get_peft_model", "accelerate")
-"""By `test_sentence_transformers.py`, `test_adapters.py` and `test_own_loops.py`."""
+TESTED_ELSEWHERE = ("SentenceTransformerTrainer", "SFTTrainer", "get_peft_model", "accelerate")
+"""By `test_sentence_transformers.py`, `test_trl.py`, `test_adapters.py` and `test_own_loops.py`."""
 NOT_INSTALLED = ("litserve",)
 """Packages of others that a page shows beside this one."""
 
