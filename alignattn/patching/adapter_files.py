@@ -51,7 +51,7 @@ def adapter_contents(path: str, hub: Mapping[str, Any]) -> tuple[frozenset[str],
     """
     file = find_file(path, ADAPTER_SAFE_WEIGHTS_NAME, hub)
     if file is None:
-        raise AlignAttnError(f"{path!r} holds no {ADAPTER_SAFE_WEIGHTS_NAME}: save the adapter with save_pretrained")
+        raise AlignAttnError(f"{path!r} has no {ADAPTER_SAFE_WEIGHTS_NAME}: save the adapter with save_pretrained")
     with safe_open(file, "pt") as weights:
         names = frozenset(weights.keys())
         descriptions = [weights.get_tensor(name) for name in names if name.endswith(DESCRIPTION)]

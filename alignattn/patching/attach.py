@@ -251,19 +251,19 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
                 )
             names = {name for _, declared in DECLARATIONS for name in declared.roles.values()}
             if any(hasattr(module, projection) for projection in names):
-                raise AlignAttnError(f"{name} is half an attention module: {advice}")
+                raise AlignAttnError(f"{name} is only part of an attention module: {advice}")
             continue
         if module is model:
-            raise AlignAttnError(f"{type(model).__name__} is an attention module: give the model that it is a part of")
+            raise AlignAttnError(f"{type(model).__name__} is an attention module: pass the model that contains it")
         layer = declared[id(module)]
         sizes = [features_of(projection) for projection in layer.projections.values()]
         if len(set(sizes)) > 1 or sizes[0] == 0 or sizes[0] % layer.heads.count:
             raise AlignAttnError(
-                f"{name} projects to {sizes} features, which are no {layer.heads.count} heads of one size for both"
+                f"{name} projects to {sizes} features, which do not make {layer.heads.count} heads of one size for both"
             )
         of_one = any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items())
         if of_one or _makes_one_cloud(layer):
-            raise AlignAttnError(f"{name} projects to queries and keys by one layer: nothing is left to align")
+            raise AlignAttnError(f"{name} projects queries and keys by one layer, so there is nothing to align")
     if not layers:
         raise AlignAttnError(f"{type(model).__name__} has no attention: {advice}")
 

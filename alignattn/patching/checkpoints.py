@@ -91,7 +91,7 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
             config or are not finite; or the slots' parameters in it do not fit.
     """
     if not hasattr(auto_class, "from_pretrained"):
-        raise AlignAttnError(f"{auto_class!r} loads no model: give an AutoModelFor… class or a model class")
+        raise AlignAttnError(f"{auto_class!r} cannot load a model: pass an AutoModelFor… class or a model class")
     model = load_checkpoint(str(path), auto_class, **kwargs)
     if not is_patched(model) and not model.config.model_type.startswith(MODEL_TYPE_PREFIX):
         logger.warning(
@@ -269,7 +269,7 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
         vocabulary = tokenizer.get_vocab()
     # For a folder without a tokenizer's files transformers silently makes one of special tokens alone.
     if vocabulary.keys() <= set(tokenizer.all_special_tokens):
-        raise AlignAttnError(f"{name!r} holds no tokenizer: save the model's own there with save_pretrained")
+        raise AlignAttnError(f"{name!r} has no tokenizer: save the model's tokenizer there with save_pretrained")
     rows, largest = getattr(model.config, "vocab_size", None), max(vocabulary.values())
     if rows is not None and largest >= rows:
         raise AlignAttnError(
@@ -336,7 +336,7 @@ def _check_family(name: str, config: PreTrainedConfig, fields: Mapping[str, Any]
     for architecture in fields.get("architectures") or ():
         if getattr(getattr(transformers, architecture, None), "config_class", type(config)) is not type(config):
             raise AlignAttnError(
-                f"{name} holds a {architecture}, and its config.json is of {config.model_type!r}: correct that"
+                f"{name} is a {architecture}, but its config.json says {config.model_type!r}: correct it"
             )
 
 
@@ -352,7 +352,9 @@ def _check_whole(name: str, model: PreTrainedModel, new: set[str], differing: se
 def _check_finite(name: str, model: PreTrainedModel) -> None:
     odd = [weight for weight, values in model.named_parameters() if not values.is_meta and not values.isfinite().all()]
     if odd:
-        raise AlignAttnError(f"{name} holds {len(odd)} weights that are not finite, such as {odd[0]}: give another")
+        raise AlignAttnError(
+            f"{name} holds {len(odd)} weights that are not finite, such as {odd[0]}: choose another checkpoint"
+        )
 
 
 def _is_of_other_head(weight: str, model: PreTrainedModel) -> bool:

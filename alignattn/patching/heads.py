@@ -71,9 +71,7 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
     """
     name = type(model).__name__
     if not isinstance(model, nn.Module) or hasattr(model, "get_base_model"):
-        raise AlignAttnError(
-            f"{name} is around a model with adapters: merge them first (merge_and_unload), or balance the base"
-        )
+        raise AlignAttnError(f"{name} has adapters: merge them first (merge_and_unload), or balance the base model")
     pairs = _rotated_pairs(model)
     for module in model.modules():
         kind = type(module).__name__.lower()
@@ -158,7 +156,7 @@ def check_plain(path: str, projection: nn.Module) -> None:
             )
         replaced = " with a forward that is not its own" if "forward" in vars(projection) else ""
         raise AlignAttnError(
-            f"{path} is no plain linear layer, but a {type(projection).__name__}{replaced}: balance the model before "
+            f"{path} is a {type(projection).__name__}, not a plain linear layer{replaced}: balance the model before "
             "it is quantised or wrapped"
         )
     weight: Any = projection.weight
@@ -218,7 +216,9 @@ def fold_basis(model: nn.Module) -> dict[str, tuple[float, ...]]:
     """
     model = extract_model_from_parallel(model, keep_torch_compile=False)
     if not learns_basis(model):
-        raise AlignAttnError(f"this {type(model).__name__} learns no basis: patch it with gradient_scope='basis'")
+        raise AlignAttnError(
+            f"this {type(model).__name__} does not learn a basis: patch it with gradient_scope='basis'"
+        )
     heads = balanced_heads(model)
     check_in_memory(heads)
     learned = {module.collector: module.alignments for module in model.modules() if isinstance(module, Patch)}

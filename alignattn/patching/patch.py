@@ -62,10 +62,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         carry(model)
         return model
     if not isinstance(model, PreTrainedModel):
-        raise AlignAttnError(
-            f"{type(model).__name__} is no model of transformers: only those can be patched (alignattn.attach serves "
-            "other models)"
-        )
+        raise AlignAttnError(f"{type(model).__name__} is not a PreTrainedModel: use alignattn.attach for other models")
     if declared_layers(model):
         return attach(model, config)
     layers = _layers_to_patch(model, config)
@@ -97,7 +94,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         if isinstance(error, AlignAttnError) or not isinstance(error, Exception):
             raise
         raise AlignAttnError(
-            f"{type(model).__name__} runs as it is, and not with {config.name!r}: {one_line(error)}"
+            f"{type(model).__name__} runs without a patch but fails with {config.name!r}: {one_line(error)}"
         ) from error
     return model
 
@@ -202,14 +199,12 @@ def _check_function_slots(model: PreTrainedModel, config: AttentionConfig, layer
     if all(family_of(layer.module) for layer in layers):
         if any("forward" in vars(layer.module) for layer in layers):
             raise AlignAttnError(
-                f"the forward of the attention of {name} is wrapped, as accelerate does for a device_map: patch the "
-                "model before"
+                f"the attention's forward in {name} is wrapped, as accelerate does for a device_map: patch the "
+                "model before it is wrapped"
             )
         return
     if any(family_of(layer.module) for layer in layers):
-        raise AlignAttnError(
-            f"a part of {name} uses transformers' attention interface and another does not: patch one of the parts"
-        )
+        raise AlignAttnError(f"only part of {name} uses transformers' attention interface: patch that part alone")
     # A module chooses its function by its config.
     without = [
         layer.module

@@ -310,11 +310,13 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
     }
     if silent:
         path = min(silent).removesuffix(f".{CHILD_NAME}")
-        raise AlignAttnError(f"{name} computes its output without calling {path}: there is nothing to align")
+        raise AlignAttnError(f"{name} did not call {path} in a test forward: patch the part that you train")
     real, ids = padding_of(inputs), inputs.get(IDS)
     for call in calls:
         if ids is not None and len(call.query) != len(ids) == call.query.shape[1]:
-            raise AlignAttnError(f"the attention of {name} keeps tokens before samples, which an alignment cannot read")
+            raise AlignAttnError(
+                f"the attention of {name} puts tokens before samples: an alignment needs [batch, tokens, …]"
+            )
         given = real_tokens(call.mask, len(call.query), (call.query.shape[1], call.key.shape[1]))[0]
         if given is not None and given.shape != call.query.shape[:2]:
             raise AlignAttnError(

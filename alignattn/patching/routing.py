@@ -141,8 +141,8 @@ def _guard_model(parent: nn.Module, _name: str, _child: nn.Module | None) -> Non
 def _refuse_without_slots(model: nn.Module, *_: Any) -> None:
     if not _has_slots(model):
         raise AlignAttnError(
-            f"this {type(model).__name__} is built from the config of a patched model, and has no slots: give it "
-            "some (alignattn.patch), or build it from the config that alignattn.unpatch leaves"
+            f"this {type(model).__name__} is built from the config of a patched model but is not patched: call "
+            "alignattn.patch, or build it from the config that alignattn.unpatch leaves"
         )
 
 
@@ -288,7 +288,7 @@ def attention_function(
     if (bounds := kwargs.get("cu_seq_lens_q")) is not None:
         if len(query) != 1:
             raise AlignAttnError(
-                f"{type(module).__name__} is given cu_seq_lens_q and {len(query)} rows: a packed batch is one"
+                f"{type(module).__name__} got cu_seq_lens_q with {len(query)} rows: a packed batch has one row"
             )
         packing = packing_of(bounds, kwargs.get("cu_seq_lens_k"), query.shape[2])
         query, key, value = (packing.padded(heads.transpose(1, 2)).transpose(1, 2) for heads in (query, key, value))

@@ -45,13 +45,11 @@ def check_counts(name: str, fields: Mapping[str, Any]) -> None:
         counts = value if isinstance(value, list) and value else [value]
         if field in NEEDED and any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in counts):
             raise AlignAttnError(
-                f"the config of {name} says {field} {shown(value)}, and it is a whole number from 1: correct it"
+                f"the config of {name} says {field} {shown(value)}: it must be a whole number of at least 1"
             )
         for pattern, most in COUNTS:
             if isinstance(value, int) and value > most and pattern.fullmatch(field):
-                raise AlignAttnError(
-                    f"the config of {name} asks for {field} {value}, and {most} are the most: correct it"
-                )
+                raise AlignAttnError(f"the config of {name} says {field} {value}: it must be at most {most}")
 
 
 def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfig, hub: Mapping[str, Any]) -> None:

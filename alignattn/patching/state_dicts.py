@@ -148,7 +148,7 @@ def _renamed(name: str, expected: dict[str, Tensor], prefix: str) -> str:
 def _saved_slots(path: str, hub: Mapping[str, Any], variant: str | None) -> dict[str, Tensor]:
     files = [file for file in weight_files(path, hub, variant) if file.suffix == SAFETENSORS]
     if not files:
-        raise AlignAttnError(f"{path!r} holds no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
+        raise AlignAttnError(f"{path!r} has no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
     saved: dict[str, Tensor] = {}
     for file in files:
         with safe_open(file, "pt") as weights:

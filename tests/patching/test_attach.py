@@ -239,12 +239,12 @@ class TestRefusals:
                 with_multihead_attention,
                 r"layers\.1\.attention \(MultiheadAttention\) is attention that slots cannot reach",
             ),
-            (with_half_an_attention, r"encoder\.layers\.1\.attention \(OwnAttention\) is half an attention module"),
+            (with_half_an_attention, r"encoder\.layers\.1\.attention \(OwnAttention\) is only part of"),
             (
                 with_one_projection,
-                r"layers\.1\.attention \(OwnAttention\) projects to queries and keys by one layer",
+                r"layers\.1\.attention \(OwnAttention\) projects queries and keys by one layer",
             ),
-            (with_fewer_keys, r"attention \(OwnAttention\) projects to \[24, 8\] features, which are no 3 heads"),
+            (with_fewer_keys, r"attention \(OwnAttention\) projects to \[24, 8\] features, which do not make 3 heads"),
             (with_an_adapter, r"attention \(OwnAttention\) projects to \[24, 0\] features"),
             (with_slots, "this Wrapped is patched already"),
             (with_slots_in_a_part, "this OwnEncoder is patched already"),
@@ -269,7 +269,7 @@ class TestRefusals:
             alignattn.attach(tiny_model("bert"), "soft")
 
     def test_a_module_of_attention_alone(self):
-        with pytest.raises(AlignAttnError, match="OwnAttention is an attention module: give the model"):
+        with pytest.raises(AlignAttnError, match="OwnAttention is an attention module: pass the model"):
             alignattn.attach(OwnAttention(), "soft")
 
     def test_queries_of_other_projections(self):

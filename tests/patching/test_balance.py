@@ -377,11 +377,11 @@ REFUSED = {
     ),
     "tied": (tied, "share their weights"),
     "nan": (lambda: with_weight(float("nan")), "not finite"),
-    "quantised": (quantised, "no plain linear layer, but a Quantised"),
+    "quantised": (quantised, "Quantised, not a plain linear layer"),
     "hooked": (hooked, "with a forward that is not its own"),
     "adapters": (adapted, "merge them first"),
     "adapters within": (lambda: adapted().get_base_model(), "has an adapter: merge it first"),
-    "no attention": (lambda: nn.Linear(2, 2), "no model of transformers"),
+    "no attention": (lambda: nn.Linear(2, 2), "Linear is not a PreTrainedModel"),
 }
 
 
@@ -402,7 +402,7 @@ def test_merged_adapters_are_balanced():
 
 def test_batches_without_tokens_are_refused():
     model = tiny_model("bert")
-    with pytest.raises(AlignAttnError, match="no batches"):
+    with pytest.raises(AlignAttnError, match="at least one batch"):
         alignattn.balance(model, [])
     with pytest.raises(AlignAttnError, match="no real tokens"):
         alignattn.balance(model, [], held_back=[HELD_BACK])
@@ -441,6 +441,6 @@ def test_two_processes_make_the_model_of_one(tmp_path):
     assert [part["tokens"] for part in parts] == [report.tokens, report.tokens]
     # One that has no batches leaves none waiting.
     assert [part["refusal"].split(":")[0] for part in parts] == [
-        "another of the processes cannot balance its model",
-        "there are no batches to balance by",
+        "another process could not balance its model",
+        "balance needs at least one batch",
     ]

@@ -145,7 +145,7 @@ REFUSED = {
         "predicts its window from the query",
     ),
     "tied": (tied, {}, "share their weights"),
-    "quantised": (quantised, {}, "no plain linear layer, but a Quantised"),
+    "quantised": (quantised, {}, "Quantised, not a plain linear layer"),
     "without a bias": (without_key_bias, {}, "adds no bias to its keys"),
     "adapters": (adapted, {}, "has an adapter: merge it first"),
 }
@@ -177,5 +177,5 @@ def test_an_adapter_that_comes_after_is_refused():
 
 
 def test_without_a_learned_basis_there_is_nothing_to_fold():
-    with pytest.raises(AlignAttnError, match="learns no basis"):
+    with pytest.raises(AlignAttnError, match="does not learn a basis"):
         alignattn.fold_basis(alignattn.patch(tiny_model("bert"), "aa-ct"))

@@ -458,7 +458,7 @@ class TestRefusals:
             alignattn.patch(model, "aa-ct")
 
     def test_modules_that_are_no_model_of_transformers(self):
-        with pytest.raises(AlignAttnError, match="Linear is no model of transformers"):
+        with pytest.raises(AlignAttnError, match="Linear is not a PreTrainedModel"):
             alignattn.patch(nn.Linear(2, 2), "aa-ct")
 
     def test_an_encoder_has_no_steps_to_spend_a_budget_over(self):

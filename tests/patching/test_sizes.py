@@ -29,7 +29,7 @@ def folder(tiny_checkpoint, tmp_path):
 def test_a_config_that_no_weights_fill(field, folder):
     fields = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(fields | {field: HUGE[field]}))
-    with pytest.raises(AlignAttnError, match=r"config of .*correct it"):
+    with pytest.raises(AlignAttnError, match=r"config of "):
         load_pretrained(str(folder), AutoModelForSequenceClassification)
 
 

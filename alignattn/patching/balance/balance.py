@@ -214,12 +214,12 @@ def _parted(batches: Iterable[Batch], held_back: Iterable[Batch] | None) -> tupl
     if held_back is not None:
         checked = list(held_back)
         if not checked:
-            raise AlignAttnError("there are no held-back batches to measure on: give one or more")
+            raise AlignAttnError("held_back needs at least one batch")
         return batches, checked
     rest = iter(batches)
     first = next(rest, None)
     if first is None:
-        raise AlignAttnError("there are no batches to balance by: give one or more")
+        raise AlignAttnError("balance needs at least one batch")
     second = next(rest, None)
     return ([first] if second is None else itertools.chain([second], rest)), [first]
 

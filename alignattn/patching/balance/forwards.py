@@ -123,7 +123,9 @@ def outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None)
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0
     }
     if not outputs:
-        raise AlignAttnError(f"{type(model).__name__} gives no tensors whose change could be measured")
+        raise AlignAttnError(
+            f"{type(model).__name__} returns no floating-point tensors, so a change cannot be measured"
+        )
     logits = {name: values for name, values in outputs.items() if LOGITS in name}
     return logits or outputs
 
@@ -230,7 +232,7 @@ def together(model: nn.Module) -> Iterator[None]:
         raised = error
     device = next(model.parameters()).device
     if _is_group() and largest_of_all_processes([float(raised is not None)], device)[0] and raised is None:
-        raise AlignAttnError("another of the processes cannot balance its model: it says why")
+        raise AlignAttnError("another process could not balance its model: see its message")
     if raised is not None:
         raise raised
 

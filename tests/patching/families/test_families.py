@@ -296,7 +296,7 @@ class TestRefusals:
         model = model_of(name)
         attention = next(module for module in model.modules() if family_of(module))
         attention.forward = attention.forward
-        with pytest.raises(AlignAttnError, match=r"the forward of .* is wrapped.*patch the model before"):
+        with pytest.raises(AlignAttnError, match=r"forward .* is wrapped.*patch the model before"):
             alignattn.patch(model, "sparsemax")
         assert not alignattn.is_patched(model)
 
