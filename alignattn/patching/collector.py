@@ -95,6 +95,7 @@ class RecordedCall:
         position_ids: `[B or 1, n]` of the tokens; a row holds several samples where they begin anew. None: one sample.
         previous: the call before; None at the end of the list.
         forward_pass: the forward that it belongs to; None under `torch.compile`.
+        is_in_graph: whether gradients were enabled.
         witness: an empty tensor whose graph is that of the compiled forward; None without `torch.compile`.
         trace: an empty tensor that keeps `_free_spent` in a compiled graph; None likewise.
     """
@@ -109,6 +110,7 @@ class RecordedCall:
         self.position_ids = position_ids
         self.previous: Any = None
         self.forward_pass: ForwardPass | None = None
+        self.is_in_graph = True
         self.witness: Tensor | None = None
         self.trace: Tensor | None = None
 
@@ -296,6 +298,7 @@ class Collector:
         """
         if self.proof is not None:
             if call is not None:
+                call.is_in_graph = torch.is_grad_enabled()
                 self.proof.append(call)
         elif call is None or not torch.is_grad_enabled():
             self.saw_no_gradient = True

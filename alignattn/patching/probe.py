@@ -172,7 +172,7 @@ def _run(forward: Callable[[], Any], model: nn.Module) -> list[Tensor]:
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     states = random.getstate(), np.random.get_state()
     try:
-        with evaluating(model), _unchanged(model), torch.no_grad(), torch.random.fork_rng(devices):
+        with evaluating(model), _unchanged(model), _without_graph(model), torch.random.fork_rng(devices):
             random.seed(SEED)
             np.random.seed(SEED)
             torch.manual_seed(SEED)
@@ -183,6 +183,20 @@ def _run(forward: Callable[[], Any], model: nn.Module) -> list[Tensor]:
     if not outputs:
         raise AlignAttnError(f"{type(model).__name__} returns no tensors to compare")
     return outputs
+
+
+@contextmanager
+def _without_graph(model: nn.Module) -> Iterator[None]:
+    """Build no graph, and leave gradients enabled: calls then tell whether the model itself switches them off."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_()
 
 
 @contextmanager
@@ -311,6 +325,10 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
     if silent:
         path = min(silent).removesuffix(f".{CHILD_NAME}")
         raise AlignAttnError(f"{name} did not call {path} in a test forward: patch the part that you train")
+    if not any(call.is_in_graph for call in calls):
+        raise AlignAttnError(
+            f"{name} runs its attention without gradients (torch.no_grad), so an alignment would train nothing"
+        )
     real, ids = padding_of(inputs), inputs.get(IDS)
     for call in calls:
         if ids is not None and len(call.query) != len(ids) == call.query.shape[1]:

@@ -241,3 +241,19 @@ def test_half_precision_loses_nothing_of_a_scaled_gradient(preset):
         found[dtype] = torch.stack([part.grad.float() for part in features])
     error = (found[torch.float16] - found[torch.float32]).norm() / found[torch.float32].norm()
     assert error < 1e-3
+
+
+class WithoutGradients(transformers.BertModel):
+    """A model that runs its attention under `no_grad`, as XCodec runs its HuBERT."""
+
+    def forward(self, input_ids=None, attention_mask=None):
+        with torch.no_grad():
+            return super().forward(input_ids, attention_mask)
+
+
+def test_a_model_that_switches_gradients_off_is_refused_at_the_patch():
+    model = WithoutGradients(transformers.BertConfig(**SIZES))
+    with pytest.raises(AlignAttnError, match="without gradients"):
+        alignattn.patch(model, "aa-ct")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert is_patched(alignattn.patch(model, "entmax15"))
