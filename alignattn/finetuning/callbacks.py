@@ -168,9 +168,9 @@ def query_key_distances(
         model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
     # The real tokens' queries and keys of each layer, [H, N, d].
     clouds = [
-        equal_counts(cloud(layer.query, layer.mask), cloud(layer.key, layer.key_mask))
+        equal_counts(cloud(layer.query, layer.mask), cloud(keys, layer.key_mask))
         for layer in seen.layers
-        if layer.query is not None and layer.key is not None
+        if layer.query is not None and (keys := layer.shared_key) is not None
     ]
     measured = [measure_distances(query, key) for query, key in clouds]
     by_layer = {

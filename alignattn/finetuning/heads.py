@@ -68,7 +68,10 @@ class RecordedModel:
     def record(self, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         """Return `query` `[B, H, n, d]`, `key` `[B, H, m, d]` and `weights` `[B, H, n, m]` of each attention call."""
         _, layers = self.forward(batch)
-        return [{name: getattr(layer, name) for name in ("query", "key", "weights")} for layer in layers]
+        records: list[dict[str, Any]] = [
+            {"query": layer.query, "key": layer.shared_key, "weights": layer.weights} for layer in layers
+        ]
+        return records
 
     def num_layers_and_heads(self) -> tuple[int, int]:
         """Return how many attention calls of a forward are recorded, and the heads of each."""

@@ -14,7 +14,8 @@ class LayerRecord:
         loss: the alignment loss, a scalar; None without an alignment.
         diagnostics: detached scalars by name, such as the discriminator's accuracy.
         query: `[B, H, n, d]` as the attention received it.
-        key: `[B, H, n, d]`; of other tokens than the queries `[B, H, m, d]`.
+        key: `[B, G, n, d]` of G heads of keys, H where heads share none; of other tokens than the queries
+            `[B, G, m, d]`.
         weights: `[B, H, n, m]`, the attention weights; along the edges of a graph `[1, H, E]`.
         mask: `[B, n]` bool, True = a real token; None where nothing is padded. Of the queries, and of the keys where
             they are of the same tokens.
@@ -28,6 +29,13 @@ class LayerRecord:
     weights: Tensor | None = None
     mask: Tensor | None = None
     key_mask: Tensor | None = None
+
+    @property
+    def shared_key(self) -> Tensor | None:
+        """The keys as each head of queries meets them, `[B, H, m, d]`: heads may share theirs."""
+        if self.query is None or self.key is None:
+            return self.key
+        return self.key.repeat_interleave(self.query.shape[1] // self.key.shape[1], dim=1)
 
     def __repr__(self) -> str:
         """Return the shapes of what is there: the numbers of a step fill pages."""

@@ -9,11 +9,11 @@ import pytest
 import torch
 from made_inputs import candidates, padded
 from model_checks import Plain, check_attention
-from model_types import RESULTS, TABLE, by_target, main, markdown, read_results, summary, worst
+from model_types import RESULTS, TABLE, by_target, main, page, read_results, summary, worst
 from observed_attention import BIDIRECTIONAL, CAUSAL, CROSS, GROUPED, contradiction, observing
 from small_models import tensors_of
 from tiny_configs import Level, config_class_of, image_size, shrunk
-from transformers import AutoModel, BertModel, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
 from alignattn.utils.errors import AlignAttnError
 
@@ -161,8 +161,9 @@ def test_the_worst_of_a_models_implementations_is_its_outcome() -> None:
         "aa-ct": "differs", "qvi": "refused"
     }  # fmt: skip
     assert "1 differs" in summary([report], ["aa-ct"])
-    table = markdown([report, _report("odd", "not buildable", reason="needs timm")], ["aa-ct", "qvi"])
-    assert "| bert | BertModel | differs | refused |" in table
+    table = page([report, _report("odd", "not buildable", reason="needs timm")], ["aa-ct", "qvi"])
+    assert "- bert, aa-ct: differs: by 0.2" in table
+    assert "| because | `bert` |" in table
     assert "odd: needs timm" in table
 
 
@@ -183,7 +184,7 @@ def test_a_run_goes_on_where_it_was_and_tells_of_a_process_that_died(tmp_path: P
     reports = read_results(tmp_path / RESULTS)
     assert reports["bert"]["status"] == "built"
     assert reports["t5"]["status"] == "not buildable"
-    assert f"{BertModel.__name__} | equal" in (tmp_path / TABLE).read_text(encoding="utf-8")
+    assert "## Takes aa-ct\n\n`bert`\n" in (tmp_path / TABLE).read_text(encoding="utf-8")
 
 
 def test_a_type_ends_at_its_limit_of_processor_time(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 import alignattn
 from alignattn.attention.alignment.ct import CTAlignment
 from alignattn.attention.choices import ALIGNMENTS
+from alignattn.finetuning.callbacks import query_key_distances
 from alignattn.patching import patch_of
 from alignattn.utils.errors import AlignAttnError
 
@@ -297,3 +298,13 @@ def test_layers_without_attention_are_named(caplog):
     assert "linear_attention" in caplog.text
     model(**batch())
     assert alignattn.alignment_loss(model).isfinite()
+
+
+def test_records_of_shared_keys_are_measured_by_head_of_queries():
+    model = alignattn.patch(decoder("llama"), "soft")
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        model(**batch())
+    record = seen.layers[0]
+    assert torch.equal(record.shared_key[:, 1], record.key[:, 0])
+    assert torch.equal(record.shared_key[:, 2], record.key[:, 1])
+    assert all(value == value for value in query_key_distances(model, batch()).values())

@@ -110,11 +110,18 @@ def balanced_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def reason_unbalanced(model: nn.Module) -> str | None:
-    """Return why a model cannot be balanced, or None."""
+    """Return why no change of basis makes the queries and keys of a model agree in means and covariances, or None."""
+    model = extract_model_from_parallel(model, keep_torch_compile=False)
     try:
-        balanced_parameters(model)
+        with _slots_of(model):
+            heads = balanced_heads(model)
     except AlignAttnError as error:
         return str(error)
+    if any(part.pairs for part in heads):
+        return (
+            f"{type(model).__name__} rotates queries and keys by position, which leaves one factor for each frequency "
+            "free"
+        )
     return None
 
 

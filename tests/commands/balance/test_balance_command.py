@@ -121,11 +121,11 @@ def test_mistakes_write_nothing(tiny_checkpoint, texts_file, tmp_path, capsys):
 
 
 def test_what_cannot_be_balanced_is_one_line(tiny_checkpoint, texts_file, tmp_path, capsys):
-    folder = tmp_path / "rotary"
-    tiny_model("modernbert").base_model.save_pretrained(folder)
+    folder = tmp_path / "disentangled"
+    tiny_model("deberta-v3").base_model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(folder)
     assert run(folder, tmp_path / "out", "--train_file", texts_file) == 2
-    assert "rotates queries and keys by position" in refusal(capsys)
+    assert "scores positions by its queries and keys" in refusal(capsys)
     damaged = tmp_path / "nan"
     transformers.AutoModel.from_pretrained(tiny_checkpoint).save_pretrained(damaged)
     AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(damaged)

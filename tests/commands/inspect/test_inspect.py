@@ -348,7 +348,7 @@ def test_a_task_is_read_from_its_development_split(minilm: str, shared_data: Pat
         ("--model {bert} --validation_file {texts} --max_length 65", "max_length 65"),
         ("--model {bert} --validation_file {texts} --compare {bert}", "is the same as --model"),
         ("--model {bert} --validation_file {texts} --compare {small}", "{small} has 2 layers of 3 heads"),
-        ("--model {root}/untold --validation_file {texts}", "holds no tokenizer"),
+        ("--model {root}/untold --validation_file {texts}", "has no tokenizer"),
         ("--model {root}/short --validation_file {root}/long.txt --max_length 100", "takes at most 64 tokens"),
         ("--model {root}/offset --validation_file {root}/long.txt --max_length 64", "takes at most 63 tokens"),
         ("--model {bert}", "either --task NAME or --validation_file FILE"),
