@@ -246,6 +246,8 @@ def page(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str
         "An alignment counts as served if evaluation stays as it was, to the bit, and a training step has finite "
         "gradients. Other slots count as served if a training step has.",
         "",
+        f"Checked: {len(reports)} of {len(CONFIG_MAPPING_NAMES)} types.",
+        "",
         summary(reports, attentions).replace("\n", "\n\n"),
         "",
     ]

@@ -193,7 +193,7 @@ class OneCloud(GATLayer):
 def test_one_cloud_for_queries_and_keys_is_refused(inputs):
     model = make_model()
     model.layers[0].__class__ = OneCloud
-    with pytest.raises(AlignAttnError, match="nothing is left to align"):
+    with pytest.raises(AlignAttnError, match="nothing to align"):
         alignattn.patch(model, "aa-ct")
 
 
