@@ -213,11 +213,11 @@ class Collector:
             self._set("witness", output.flatten()[:0].clone())
         elif output.grad_fn is not None and torch._C._current_graph_task_id() == _NO_BACKWARD:
             output = self._watched(output)
-        self._set("projected", {**self.projected, role: projected})
+        self.replace(role, projected)
         return output
 
     def replace(self, role: str, projected: Tensor) -> None:
-        """Keep something else of the projection in a role: what its norm makes of it."""
+        """Keep something else of the projection in a role, such as what its norm makes of it."""
         self._set("projected", {**self.projected, role: projected})
 
     def _watched(self, output: Tensor) -> Tensor:
@@ -328,7 +328,7 @@ class Collector:
     def cross_mask(self, query: Tensor, key: Tensor, mask: AttentionMask | None) -> CrossMask:
         """Return the masks of a call of cross-attention: of its queries as the self-attention before it received it."""
         batch, lengths = len(query), (query.shape[1], key.shape[1])
-        before = self.newest if self.proof is None else self.proof[-1]
+        before = self.proof[-1] if self.proof else self.newest
         queries = None
         if before.query is not None and not before.slots.is_cross and before.query.shape[:2] == query.shape[:2]:
             queries = real_tokens(before.mask, batch, (lengths[0], lengths[0]))[0]

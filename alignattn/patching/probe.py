@@ -64,7 +64,7 @@ class Probe:
     base: nn.Module
     inputs: Sequence[Inputs]
     outputs: Sequence[Sequence[Tensor]]
-    received: "Mapping[nn.Module, Received]"
+    received: Mapping[nn.Module, Received]
 
 
 def probe(model: PreTrainedModel) -> Probe | None:

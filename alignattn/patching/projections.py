@@ -16,7 +16,7 @@ from alignattn.utils.errors import AlignAttnError
 FUSED = "fused"
 
 MASK_ARGUMENTS = ("attention_mask", "mask")
-"""The argument of transformers' attention modules that says which tokens may attend to which."""
+"""Names of the argument of transformers' attention modules that says which tokens may attend to which."""
 
 HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 """Attributes of an attention module, or of its config, that hold its number of heads of queries."""
@@ -101,6 +101,18 @@ DECLARATIONS: Sequence[tuple[Any, ProjectionNames]] = (
 """The protocols by which a module declares its projections, and the names that they use."""
 
 
+def repeated(heads: Tensor, count: int, dim: int) -> Tensor:
+    """Return heads of keys or values, which queries share, as one for each of `count` heads of queries.
+
+    Args:
+        heads: `[..., G, ...]`.
+        count: H, a multiple of G.
+        dim: of G.
+    """
+    own = heads.shape[dim]
+    return heads if own == count else heads.repeat_interleave(count // own, dim=dim)
+
+
 @dataclass(frozen=True)
 class Heads:
     """The heads of an attention module, and where its projections hold them.
@@ -135,8 +147,7 @@ class Heads:
         """Return keys `[..., G * d]` as one for each head of queries, `[..., H * d]`."""
         if self.key_count == self.count:
             return keys
-        grouped = keys.unflatten(-1, (self.key_count, 1, self.size))
-        return grouped.expand(*grouped.shape[:-2], self.count // self.key_count, self.size).flatten(-3)
+        return repeated(keys.unflatten(-1, (self.key_count, self.size)), self.count, dim=-2).flatten(-2)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from alignattn.patching.projections import repeated
+
 
 @dataclass(frozen=True)
 class LayerRecord:
@@ -35,7 +37,7 @@ class LayerRecord:
         """The keys as each head of queries meets them, `[B, H, m, d]`: heads may share theirs."""
         if self.query is None or self.key is None:
             return self.key
-        return self.key.repeat_interleave(self.query.shape[1] // self.key.shape[1], dim=1)
+        return repeated(self.key, self.query.shape[1], dim=1)
 
     def __repr__(self) -> str:
         """Return the shapes of what is there: the numbers of a step fill pages."""

@@ -21,7 +21,14 @@ from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
 from alignattn.patching.collector import Collector, RecordedCall, mean_alignment
 from alignattn.patching.masks import AttentionMask, is_causal, real_tokens
-from alignattn.patching.projections import FUSED, MASK_ARGUMENTS, AttentionModule, check_direct, position_of_mask
+from alignattn.patching.projections import (
+    FUSED,
+    MASK_ARGUMENTS,
+    AttentionModule,
+    check_direct,
+    position_of_mask,
+    repeated,
+)
 from alignattn.patching.recording import LayerRecord
 from alignattn.patching.routing import check_implementation, unserved_keywords
 from alignattn.patching.taps import ProjectionTap
@@ -203,9 +210,7 @@ class LayerSlots(AttentionVariant):
         wants_weights = wants_weights or recording is not None
         attended, weights = None, None
         if self.changes_function:
-            repeats = query.shape[1] // key.shape[1]
-            sides = (side if repeats == 1 else side.repeat_interleave(repeats, dim=1) for side in (key, value))
-            shared_key, shared_value = sides
+            shared_key, shared_value = (repeated(side, query.shape[1], dim=1) for side in (key, value))
             attended, weights = self.attend(
                 query,
                 shared_key,

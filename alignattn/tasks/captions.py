@@ -32,11 +32,6 @@ class CaptionsProcessor(SequencesProcessor):
     continuous_input = IMAGE
     has_lengths = False
 
-    @staticmethod
-    def feature_dim(dims: int) -> int:
-        """Return the dimension of the colours."""
-        return 1
-
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:

@@ -43,11 +43,6 @@ class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
     has_lengths = False
     continuous_input = PIXELS
 
-    @staticmethod
-    def feature_dim(dims: int) -> int:
-        """Return the dimension of the colours."""
-        return 1
-
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:

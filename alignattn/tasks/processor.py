@@ -94,11 +94,6 @@ class TaskProcessor(ABC, Generic[T]):
         self.task = task
 
     @staticmethod
-    def feature_dim(dims: int) -> int:
-        """Return the feature dimension of a continuous input; each feature has its own scale."""
-        return -1
-
-    @staticmethod
     def splits_in_training(splits: Sequence[str]) -> Sequence[str]:
         """Return the splits to evaluate during training: all but `test`, which must not influence any choice."""
         return [name for name in splits if name != TEST] or splits

@@ -13,6 +13,7 @@ from alignattn.attention.alignment.ct import CTAlignment
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.finetuning.callbacks import query_key_distances
 from alignattn.patching import patch_of
+from alignattn.patching.collector import Collector
 from alignattn.utils.errors import AlignAttnError
 
 ROW_BY_ROW = ("sparsemax", "entmax15", "entmax", "fusedmax", "csoftmax", "hard", "dot", "bilinear", "additive")
@@ -308,3 +309,12 @@ def test_records_of_shared_keys_are_measured_by_head_of_queries():
     assert torch.equal(record.shared_key[:, 1], record.key[:, 0])
     assert torch.equal(record.shared_key[:, 2], record.key[:, 1])
     assert all(value == value for value in query_key_distances(model, batch()).values())
+
+
+def test_cross_attention_before_any_self_attention_has_the_mask_of_its_keys_alone():
+    collector = Collector()
+    collector.proof = []
+    real = torch.tensor([[True, True, False], [True, False, False]])
+    found = collector.cross_mask(torch.zeros(2, 4, 8), torch.zeros(2, 3, 8), real)
+    assert found.query is None
+    assert torch.equal(found.key, real)

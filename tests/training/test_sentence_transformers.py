@@ -10,6 +10,7 @@ from conftest import WORDS
 from documentation import python_block
 from sentence_transformers import cross_encoder
 from sentence_transformers.sentence_transformer import losses
+from sgd_settings import SGD_SETTINGS
 from torch import nn
 
 import alignattn
@@ -43,19 +44,10 @@ class CrossTrainer(alignattn.AlignmentMixin, cross_encoder.CrossEncoderTrainer):
     pass
 
 
-SETTINGS = {
-    "num_train_epochs": 1,
+SETTINGS = SGD_SETTINGS | {
     "per_device_train_batch_size": len(ANCHORS),
-    "optim": "sgd",
-    "lr_scheduler_type": "constant",
     "learning_rate": 1.0,
     "alignment_learning_rate": 1.0,
-    "max_grad_norm": 0.0,
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "disable_tqdm": True,
-    "report_to": "none",
-    "use_cpu": True,
 }
 
 

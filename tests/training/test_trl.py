@@ -11,6 +11,7 @@ import torch
 import transformers
 import trl
 from decoders import decoder
+from sgd_settings import SGD_SETTINGS
 from torch.nn.functional import cross_entropy
 
 import alignattn
@@ -24,19 +25,10 @@ PROMPT = 2
 IN_FLOAT32 = 1e-6
 """A tolerance: TRL computes the task's loss in float32, also of a model in float64."""
 
-SETTINGS = {
-    "num_train_epochs": 1,
+SETTINGS = SGD_SETTINGS | {
     "per_device_train_batch_size": len(LENGTHS),
-    "optim": "sgd",
-    "lr_scheduler_type": "constant",
     "learning_rate": 0.5,
     "alignment_learning_rate": 0.5,
-    "max_grad_norm": 0.0,
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "disable_tqdm": True,
-    "report_to": "none",
-    "use_cpu": True,
     "bf16": False,
 }
 

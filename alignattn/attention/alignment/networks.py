@@ -16,7 +16,7 @@ GATE_BIAS = -1.0
 """The highway starts near the identity (Srivastava et al. 2015, section 2.2)."""
 
 FIRST = slice(0, 1)
-"""Number of layers."""
+"""The layers of a network with one layer."""
 
 
 class Linear(nn.Module):

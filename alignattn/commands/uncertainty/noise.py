@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.tasks.processor import TaskProcessor
+from alignattn.tasks.vqa.images import PICTURE_DIMS
 from alignattn.training.methods.freelb import embeddings_of
 
 Change = Callable[[Tensor, Tensor | None], Tensor]
@@ -34,7 +35,6 @@ class InputNoise:
     def __init__(self, model: nn.Module, processor: type[TaskProcessor[Any]], *, amount: float, seed: int) -> None:
         self.model = model
         self.name = processor.continuous_input
-        self.processor = processor
         self.amount = amount
         self.seed = seed
         self._embeddings = embeddings_of(model, "--noise") if self.name is None else None
@@ -77,7 +77,8 @@ class InputNoise:
             inputs = batch[self.name]
             # Noise leaves no feature at 0: sparse ones are that no more.
             dense = inputs if inputs.layout == torch.strided else inputs.to_dense()
-            along = self.processor.feature_dim(dense.dim())
+            # Each feature has its own scale; those of a picture are its colours.
+            along = 1 if dense.dim() == PICTURE_DIMS else -1
             changed = change(dense.movedim(along, -1), None).movedim(-1, along)
             return args, batch | {self.name: changed}
 

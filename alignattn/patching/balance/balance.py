@@ -45,6 +45,8 @@ RANDOM = "random"
 """The form of the control."""
 ROTARY = "rotary"
 """The form where queries and keys are rotated by position: their mean squares per frequency are equal."""
+ONE_FACTOR = "rotates queries and keys by position, which leaves one factor for each frequency free"
+"""Why means and covariances of such a model cannot be made equal, after its name."""
 
 logger = logging.getLogger(__name__)
 
@@ -118,10 +120,7 @@ def reason_unbalanced(model: nn.Module) -> str | None:
     except AlignAttnError as error:
         return str(error)
     if any(part.pairs for part in heads):
-        return (
-            f"{type(model).__name__} rotates queries and keys by position, which leaves one factor for each frequency "
-            "free"
-        )
+        return f"{type(model).__name__} {ONE_FACTOR}"
     return None
 
 
@@ -139,10 +138,7 @@ def _balance(
         heads = balanced_heads(model)
         is_rotated = any(part.pairs for part in heads)
         if is_rotated and (centre or random_seed is not None):
-            raise AlignAttnError(
-                f"{type(model).__name__} rotates queries and keys by position, which leaves one factor for each "
-                "frequency free: leave centre and random_seed out"
-            )
+            raise AlignAttnError(f"{type(model).__name__} {ONE_FACTOR}: leave centre and random_seed out")
         check_in_memory(heads)
         form = _form(heads, centre=centre)
         batches, checked = _parted(batches, held_back)

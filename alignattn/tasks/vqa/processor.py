@@ -33,7 +33,6 @@ from alignattn.tasks.processor import (
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import EASY_VQA, IMAGE, QUESTION, VQA_ACCURACY, VQA_V2, VisualQuestionAnswering
 from alignattn.tasks.vqa.images import (
-    PICTURE_DIMS,
     WHITE,
     image_problem,
     is_of_features,
@@ -54,11 +53,6 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
     auto_class = AutoModelForVisualQuestionAnswering
     reads_only_texts = False
     continuous_input = IMAGE
-
-    @staticmethod
-    def feature_dim(dims: int) -> int:
-        """Return the dimension of a picture's colours, or of a region's features."""
-        return 1 if dims == PICTURE_DIMS else -1
 
     @property
     def can_smooth_labels(self) -> bool:

@@ -1,0 +1,13 @@
+"""Arguments of a Trainer whose steps a loop of one's own can repeat: plain gradient descent, one epoch, no clipping."""
+
+SGD_SETTINGS = {
+    "num_train_epochs": 1,
+    "optim": "sgd",
+    "lr_scheduler_type": "constant",
+    "max_grad_norm": 0.0,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "report_to": "none",
+    "use_cpu": True,
+}
