@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.utils.generic import find_labels
 
+from alignattn.evaluation.calibration.decisions import LAC, MIN_SHIFT_ROWS, SHIFT_LEVEL, Calibration
+from alignattn.evaluation.calibration.scaling import apply_temperature
+from alignattn.finetuning.decisions import Decisions, read_run_calibration, run_decisions, shift_warning
 from alignattn.finetuning.model import load_preprocessor
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
@@ -24,6 +27,7 @@ from alignattn.patching.checkpoints import load_checkpoint
 from alignattn.robustness.batches import rows_at_once
 from alignattn.tasks import Task
 from alignattn.tasks.formats.file_rows import TextRows, file_rows
+from alignattn.tasks.labelled import PROBABILITIES
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import check_generates, processor_for
@@ -66,14 +70,16 @@ class Predictor:
         model: in evaluation mode, with the attention it was trained with.
         tokenizer: of the model, or its image processor; None if the task needs none.
         options: how rows become tensors, and outputs answers.
-        temperature: that logits are divided by; 1 leaves probabilities as the model has them.
+        temperature: that logits are divided by; None leaves probabilities as the model has them.
+        decisions: what is decided of each row, if anything.
     """
 
     run: FinishedRun
     model: PreTrainedModel
     tokenizer: Any
     options: TaskOptions
-    temperature: float = 1.0
+    temperature: float | None = None
+    decisions: Decisions | None = None
 
     @property
     def task(self) -> Task:
@@ -81,7 +87,15 @@ class Predictor:
         return self.run.task
 
     def predict(
-        self, rows: Sequence[Row], *, top_k: int | None = None, batch_size: int | None = None, by_length: bool = True
+        self,
+        rows: Sequence[Row],
+        *,
+        top_k: int | None = None,
+        batch_size: int | None = None,
+        by_length: bool = True,
+        coverage: float | None = None,
+        max_error: float | None = None,
+        sets: str = LAC,
     ) -> list[dict[str, Any]]:
         """Predict rows, and return what is predicted of each, in their order.
 
@@ -90,20 +104,30 @@ class Predictor:
             top_k: how many classes or answers to return, best first; None = all classes, one answer.
             batch_size: rows of a batch; what suits the device if None.
             by_length: as in `Batching`.
+            coverage: as for `with_decisions`.
+            max_error: likewise.
+            sets: likewise.
 
         Returns:
             `prediction` and what goes with it: of classes `probability` and `probabilities`; of answers `start`,
-            `probability` and `no_answer_score`; of words a tag each.
+            `probability` and `no_answer_score`; of words a tag each; with `coverage` a `set` of classes, the likeliest
+            first, with `max_error` a `decision`, a class or `abstain`.
 
         Raises:
-            AlignAttnError: if a row lacks a column, or holds no text where one belongs.
+            AlignAttnError: if a row lacks a column, or holds no text where one belongs; or as `with_decisions`.
         """
+        if coverage is not None or max_error is not None:
+            deciding = self.with_decisions(coverage=coverage, max_error=max_error, sets=sets)
+            return deciding.predict(rows, top_k=top_k, batch_size=batch_size, by_length=by_length)
         if not rows:
             return []
         split = self.encode(self.checked(rows))
         if unknown := self.count_unknown_rows(split):
             logger.warning(unknown_rows_warning(unknown))
-        return self.readable(split, Batching(batch_size, by_length), top_k).to_pylist()
+        answers = self.answers(split, Batching(batch_size, by_length))
+        if self.calibration is not None and (p_value := self.shift(probabilities_of(answers))) is not None:
+            logger.warning(shift_warning("the rows", p_value))
+        return self.readable(answers, top_k).to_pylist()
 
     def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
         """Return rows, as for `predict`, as a data set; raises `AlignAttnError` as that does."""
@@ -127,15 +151,19 @@ class Predictor:
         """Return the problem of each row of the task's input columns that cannot be used, by its number from 0."""
         return self._processor.input_problems(self._processor.normalise_inputs(dataset), may_be_empty=False)
 
-    def readable(
-        self,
-        split: EncodedSplit,
-        batching: Batching,
-        top_k: int | None = None,
-        advance: Callable[[int], object] | None = None,
-    ) -> pa.Table:
-        """Return the predictions of good rows in readable form, a line per row; arguments as for `answers`."""
-        return self._processor.readable_predictions(self.answers(split, batching, advance), top_k)
+    def readable(self, answers: pa.Table, top_k: int | None = None, first_row: int = 0) -> pa.Table:
+        """Return predictions in readable form, with what is decided of each row.
+
+        Args:
+            answers: of `answers`.
+            top_k: as for `predict`.
+            first_row: number of the first row, by which APS draws.
+        """
+        table = self._processor.readable_predictions(answers, top_k)
+        if self.decisions is not None:
+            for name, column in self.decisions.columns(probabilities_of(answers), first_row).items():
+                table = table.append_column(name, column)
+        return table
 
     def answers(
         self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
@@ -148,7 +176,7 @@ class Predictor:
             advance: called with the number of rows that were just predicted.
         """
         outputs, labels = self.outputs(split, batching, advance)
-        if self.temperature != 1:
+        if self.temperature is not None:
             outputs = outputs.astype(np.float64) / self.temperature
         return self._processor.predictions(split, outputs, labels)
 
@@ -177,6 +205,37 @@ class Predictor:
         """Return the same that follows so many beginnings of what it writes; raises as `check_generates` does."""
         check_generates(self.task)
         return replace(self, options=replace(self.options, num_beams=num_beams))
+
+    def with_decisions(self, *, coverage: float | None = None, max_error: float | None = None, sets: str = LAC) -> Self:
+        """Return the same with decisions, at the temperature that the run is calibrated with.
+
+        Args:
+            coverage: probability that a row's `set` of classes holds its label, above 0 and below 1.
+            max_error: error rate among the answered rows, above 0 and below 1; the `decision` on others is `abstain`.
+            sets: `lac`, the smallest sets on average, or `aps`, which are larger on harder rows.
+
+        Raises:
+            AlignAttnError: as `run_decisions` does.
+        """
+        decisions = run_decisions(self.run, self.temperature, coverage, max_error, sets)
+        return replace(self, temperature=decisions.calibration.temperature, decisions=decisions)
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What `alignattn calibrate --run` has kept in the run's folder; None if nothing."""
+        return read_run_calibration(self.run)
+
+    def shift(self, probabilities: NDArray[np.float64]) -> float | None:
+        """Return the p-value of rows that are unlike the calibration rows (`Calibration.shift`); None if they are not.
+
+        Args:
+            probabilities: `[N, C]` of rows; fewer than `MIN_SHIFT_ROWS` are not tested.
+        """
+        if self.calibration is None or len(probabilities) < MIN_SHIFT_ROWS:
+            return None
+        calibrated = apply_temperature(probabilities, self.calibration.temperature / (self.temperature or 1))
+        p_value = self.calibration.shift(calibrated)
+        return p_value if p_value < SHIFT_LEVEL else None
 
     @property
     def _processor(self) -> TaskProcessor[Any]:
@@ -267,7 +326,14 @@ class _Gathered:
         return whole
 
 
-def load_run(folder: str | Path, *, temperature: float = 1.0, device: str | torch.device | None = None) -> Predictor:
+def probabilities_of(answers: pa.Table) -> NDArray[np.float64]:
+    """Return the probabilities of classes `[N, C]` in predictions of `Predictor.answers`."""
+    return np.stack(answers[PROBABILITIES].to_numpy())
+
+
+def load_run(
+    folder: str | Path, *, temperature: float | None = None, device: str | torch.device | None = None
+) -> Predictor:
     """Load the trained model of a run to predict with.
 
         predictor = alignattn.load_run("runs/mrpc")
@@ -287,10 +353,10 @@ def load_run(folder: str | Path, *, temperature: float = 1.0, device: str | torc
 
 
 def load_predictor(
-    run: FinishedRun, *, temperature: float = 1.0, device: str | torch.device | None = None
+    run: FinishedRun, *, temperature: float | None = None, device: str | torch.device | None = None
 ) -> Predictor:
     """Load the trained model of a run; arguments as for `load_run`."""
-    if temperature != 1:
+    if temperature is not None:
         check_has_classes(run.task)
     processor, name = processor_for(run.task), str(run.folder)
     model = load_checkpoint(name, processor.auto_class, lacking="trained model: give the folder of a finished run")

@@ -15,6 +15,12 @@ TASK_FILE = "task.json"
 DATA_FILE = "data.json"
 """File with the digests of a run's files."""
 
+CALIBRATION_FOLDER = "calibration"
+"""Folder of a run's calibration (`alignattn calibrate --run`)."""
+
+CALIBRATION_ROWS_FILE = "rows.parquet"
+"""File of that folder with the calibrated probabilities and the labels of the calibration rows, and the temperature."""
+
 RUN_FOLDER = "run"
 """Name of a run's folder inside the folder of a command that made it."""
 

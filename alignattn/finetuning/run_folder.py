@@ -13,7 +13,6 @@ from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, i
 from alignattn.models import capabilities_of
 from alignattn.tasks import (
     ImageClassification,
-    LabelledTask,
     MultiLabelClassification,
     Task,
     TextClassification,
@@ -83,10 +82,17 @@ def warn_plain(folder: Path, options: RunOptions) -> None:
         print(f"{folder}: its results use {method.label}; here its plain model predicts, in one pass", file=sys.stderr)
 
 
-def check_has_classes(task: Task) -> None:
-    """Refuse a temperature for a task without classes."""
-    if not isinstance(task, LabelledTask) or task.is_regression:
-        raise AlignAttnError(f"a temperature is for probabilities of classes, and task {task.name!r} has none")
+def check_has_classes(task: Task, what: str = "a temperature") -> None:
+    """Refuse what is for one class per row for a task of other answers.
+
+    Args:
+        task: of the rows.
+        what: is refused, for the message.
+    """
+    if not task.has_classes:
+        raise AlignAttnError(
+            f"{what} is for probabilities of classes, of which a row has exactly one, and task {task.name!r} has none"
+        )
 
 
 def check_finished(folder: Path, option: str) -> None:

@@ -117,6 +117,11 @@ class Task:
         raise NotImplementedError
 
     @property
+    def has_classes(self) -> bool:
+        """Whether a row has exactly one class, and the model a probability for each."""
+        return False
+
+    @property
     def texts_of_a_row(self) -> int:
         """The number of texts that `row_of` takes."""
         return len(self.input_columns)
@@ -171,6 +176,11 @@ class LabelledTask(Task):
     def is_regression(self) -> bool:
         """Whether the label is a real number and not a class."""
         return not self.labels
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the label is a class."""
+        return not self.is_regression
 
     @property
     def num_labels(self) -> int:

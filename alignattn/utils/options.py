@@ -118,7 +118,7 @@ def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> No
 
     def in_words(other: str) -> str:
         name, _, value = other.partition("=")
-        return value if known[name].positional else f"--{name} {value}".strip()
+        return value or known[name].label if known[name].positional else f"--{name} {value}".strip()
 
     def is_known(other: str) -> bool:
         return other.partition("=")[0] in known

@@ -10,10 +10,14 @@ import numpy as np
 
 import alignattn
 from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
+from alignattn.commands.calibrate.decisions import DECISIONS_PICTURE, draw_decisions, render_decisions
 from alignattn.evaluation.calibration import FIGURES, Estimate, EstimatesByState, apply_temperature
+from alignattn.evaluation.calibration.decisions import Calibration, LabelledRows
 from alignattn.evaluation.calibration.predictions import Predictions, all_splits, read_predictions
 from alignattn.evaluation.calibration.scaling import Temperature, fit_temperatures
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
+from alignattn.finetuning.decisions import write_run_calibration
+from alignattn.finetuning.run_files import CALIBRATION_ROWS_FILE
 from alignattn.reports.diagrams import ScaledPredictions, interval_text, percent_text
 from alignattn.reports.plots.drawing import write_figure
 from alignattn.reports.plots.lines import draw_risk_coverage
@@ -72,23 +76,31 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
     Returns:
         Each split of each file and its figures, in the order of the table.
     """
-    files = [
-        read_predictions(
-            path,
-            label_column=arguments.label_column,
-            probabilities_column=arguments.probabilities_column,
-            skip_bad_rows=arguments.skip_bad_rows,
-        )
-        for path in _distinct_paths(arguments.files)
-    ]
+    folder, fit_on = Path(arguments.output_dir), arguments.fit_on
+    if arguments.run is None:
+        files = [
+            read_predictions(
+                path,
+                label_column=arguments.label_column,
+                probabilities_column=arguments.probabilities_column,
+                skip_bad_rows=arguments.skip_bad_rows,
+            )
+            for path in _distinct_paths(arguments.files)
+        ]
+    else:
+        _check_not_calibrated(folder)
+        # It imports torch, which saved predictions do not need.
+        from alignattn.commands.calibrate.run_rows import predict_calibration_rows
+
+        files = [predict_calibration_rows(arguments)]
+        (fit_on,) = files[0].split_names()
     _check_splits(files, arguments.split)
-    temperatures = fit_temperatures(files, arguments.fit_on, arguments.seed, arguments.also_fit)
+    temperatures = fit_temperatures(files, fit_on, arguments.seed, arguments.also_fit)
     parts = [
         part
         for file, name, temperature in zip(files, _short_names(files), temperatures, strict=True)
         for part in _parts(file, name, temperature, arguments.split)
     ]
-    folder = Path(arguments.output_dir)
     _check_pictures(parts)
     check_free(folder, [CALIBRATION_FILE, *(name for part in parts for name in (part.picture, part.curves))])
     domains = _domains(parts, arguments.in_domain)
@@ -107,6 +119,7 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
             panel = part.rows.coverage_panel("risk over coverage", summary)
             write_figure(draw_risk_coverage([panel], title=title), folder / part.curves)
         write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, shifts, arguments))
+        decided = [] if arguments.run is None else _keep(folder, files[0], temperatures[0], arguments.run)
     print(
         "\n".join(
             [
@@ -114,11 +127,29 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
                 "",
                 *_shift_lines(shifts, arguments),
                 *_caption(files, temperatures, arguments),
+                *decided,
                 f"written to {folder}",
             ]
         )
     )
     return reports
+
+
+def _check_not_calibrated(folder: Path) -> None:
+    if (folder / CALIBRATION_ROWS_FILE).is_file():
+        raise AlignAttnError(f"{folder} exists: the run is calibrated already; remove the folder to calibrate it again")
+
+
+def _keep(folder: Path, rows: Predictions, temperature: Temperature | None, run: str) -> list[str]:
+    """Draw what a run's calibration guarantees, keep it in the run's folder, and return it as lines."""
+    assert temperature is not None
+    scaled = apply_temperature(rows.probabilities, temperature.value)
+    is_fitted = np.isin(np.arange(len(rows.labels)), temperature.rows)
+    fitted, held_out = (LabelledRows(scaled[side], rows.labels[side]) for side in (is_fitted, ~is_fitted))
+    calibration = Calibration(temperature.value, fitted, held_out)
+    write_figure(draw_decisions(calibration, run), folder / DECISIONS_PICTURE)
+    write_run_calibration(folder, calibration)
+    return render_decisions(calibration)
 
 
 def render_reports(reports: Sequence[CalibrationReport]) -> str:

@@ -20,6 +20,10 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 PICTURES = (".png", ".svg", ".pdf")
 LOCAL, RAY = "local", "ray"
 
+SET_NAMES = ("lac", "aps")
+"""The names in `alignattn.evaluation.calibration.decisions.SET_SCORES`, whose import needs SciPy."""
+SETS_HELP = "lac: the smallest sets; aps: larger sets for harder rows."
+
 OF_A_FOLDER = ("output_dir", "shard", "launcher")
 OF_A_FILE = ("output_file", "explain")
 ON_RAY = (f"launcher={RAY}",)
@@ -51,6 +55,13 @@ class PredictOptions(Options):
     )
     encoding: str | None = option(None, "Encoding of a text file (default: utf-8).", metavar="NAME")
     top_k: Count | None = option(None, "Classes or answers per row (default: all; one).")
+    coverage: float | None = option(
+        None, "Also give sets of classes that hold the label with this probability.", above=0, below=1
+    )
+    sets: str = option("lac", SETS_HELP, choices=SET_NAMES, requires=("coverage",))
+    max_error: float | None = option(
+        None, "Also give decisions: a class or abstain, with at most this error rate.", above=0, below=1
+    )
     temperature: str | None = option(None, "A number, or the calibration.json of `alignattn calibrate`.", metavar="T")
     num_beams: Count | None = option(
         None, f"{BEAMS_HELP.removesuffix('.')} (default: as the run).", high=MAX_BEAMS, metavar="N"
@@ -101,6 +112,11 @@ class PredictOptions(Options):
         """Whether the rows are the Parquet files of a folder; a folder of class folders counts as one file."""
         return self.file is not None and next(Path(self.file).rglob(f"*{FORMATS[-1]}"), None) is not None
 
+    @property
+    def decides(self) -> bool:
+        """Whether sets or decisions are asked for."""
+        return self.coverage is not None or self.max_error is not None
+
     @cached_property
     def part(self) -> Shard:
         """The shard that is asked for."""
@@ -108,9 +124,11 @@ class PredictOptions(Options):
 
     @cached_property
     def temperature_number(self) -> float | None:
-        """The temperature if it is given as a number; None if a file has it."""
+        """The temperature if it is given as a number; None if a file has it, or there is none."""
+        if self.temperature is None:
+            return None
         try:
-            number = 1.0 if self.temperature is None else float(self.temperature)
+            number = float(self.temperature)
         except ValueError:
             return None
         if not (math.isfinite(number) and number > 0):
@@ -128,6 +146,7 @@ COMMAND = Command(
     examples=(
         "alignattn predict --run runs/mrpc --file new.csv --output_file predicted.csv",
         'alignattn predict --run runs/mrpc --text "He said so ." "So he said ."',
+        "alignattn predict --run runs/mrpc --file new.csv --coverage 0.9 --max_error 0.05",
         "alignattn predict --run runs/mrpc --file parts --output_dir predicted --shard 3/8",
     ),
 )

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from alignattn.commands.predict import RAY, STANDARD_STREAM, PredictOptions
 from alignattn.commands.predict.files import PARQUET, Source, file_source, stdin_source, text_source
+from alignattn.finetuning.decisions import run_decisions
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.reports.plots.drawing import write_figure
 from alignattn.robustness.resources import label_model
@@ -33,7 +34,7 @@ MANY_CLASSES = 100
 ENDING = "-predicted"
 """Suffix of the name of a file of predictions."""
 
-SETTINGS = ("top_k", "num_beams", "skip_bad_rows", "batch_size", "in_order")
+SETTINGS = ("top_k", "coverage", "sets", "max_error", "num_beams", "skip_bad_rows", "batch_size", "in_order")
 """Options that change the predictions."""
 
 RECORD_FILE = "predictions.json"
@@ -51,6 +52,9 @@ def predict(options: PredictOptions) -> None:
     run = read_finished_run(Path(options.run), "--run")
     temperature = _temperature(options, run)
     _check_run(options, run)
+    if options.decides:
+        # Whether the run is calibrated for it, before its model is loaded.
+        run_decisions(run, temperature, options.coverage, options.max_error, options.sets)
     warn_plain(run.folder, run.options)
     if options.is_folder:
         _predict_folder(options, run, temperature)
@@ -67,7 +71,7 @@ def predict(options: PredictOptions) -> None:
 
 
 def _predict_rows(
-    options: PredictOptions, run: FinishedRun, temperature: float, source: Source, target: Path | None
+    options: PredictOptions, run: FinishedRun, temperature: float | None, source: Source, target: Path | None
 ) -> None:
     # It imports torch, for which no mistake before waits.
     from alignattn.commands.predict.prediction import draw_explanation, load_prediction
@@ -83,7 +87,7 @@ def _predict_rows(
         print(f"{options.explain} shows the attention in row 1", file=sys.stderr)
 
 
-def _predict_folder(options: PredictOptions, run: FinishedRun, temperature: float) -> None:
+def _predict_folder(options: PredictOptions, run: FinishedRun, temperature: float | None) -> None:
     folder = Path(str(options.file))
     output = Path(options.output_dir or folder.resolve().with_name(f"{folder.resolve().name}{ENDING}"))
     jobs = _jobs(options, folder, output)
@@ -128,9 +132,9 @@ def _check_run(options: PredictOptions, run: FinishedRun) -> None:
         print(f"each row lists all {task.num_labels} classes: --top_k 5 lists the best", file=sys.stderr)
 
 
-def _temperature(options: PredictOptions, run: FinishedRun) -> float:
+def _temperature(options: PredictOptions, run: FinishedRun) -> float | None:
     if options.temperature is None:
-        return 1.0
+        return None
     check_has_classes(run.task)
     if options.temperature_number is not None:
         return options.temperature_number

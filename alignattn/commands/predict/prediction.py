@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +12,13 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.files import Part, Source, file_source, row_writer
+from alignattn.finetuning.decisions import shift_warning
 from alignattn.finetuning.heads import Examples, batch_of_one, view_head
-from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
+from alignattn.finetuning.predictor import Batching, Predictor, load_predictor, probabilities_of
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
 from alignattn.reports.plots.maps import draw_token_maps
 from alignattn.tasks.tags.tagging import count_unsegmented
@@ -34,6 +36,9 @@ PART_ROWS = 4096
 PART_NUMBERS = 2**22
 """Maximum probabilities in memory; with many classes, fewer rows are read at a time."""
 
+MAX_SHIFT_ROWS = 4096
+"""Rows of a file that are compared with the calibration rows."""
+
 MAX_PANELS = 4
 """Maximum sequences of a row that are drawn: its choices, or windows of its context."""
 
@@ -50,19 +55,29 @@ class RowCounts:
         lengths: how many rows have so many tokens before any is truncated.
         unknown: rows without a word that the model knows.
         unspaced: rows to tag that are one word for want of blanks.
+        lines: remarks on the decisions and on files that are unlike the calibration rows, each once.
     """
 
     max_length: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
     unknown: int = 0
     unspaced: int = 0
+    lines: list[str] = field(default_factory=list)
 
-    def add(self, max_length: int, lengths: Mapping[Any, int], unknown: int, unspaced: int) -> None:
+    def add(
+        self,
+        max_length: int,
+        lengths: Mapping[Any, int],
+        unknown: int,
+        unspaced: int,
+        lines: Sequence[str] = (),
+    ) -> None:
         """Count the rows of another part, too; its lengths may be texts, as JSON has them."""
         self.max_length = max_length
         self.lengths.update({int(tokens): rows for tokens, rows in lengths.items()})
         self.unknown += unknown
         self.unspaced += unspaced
+        self.lines = list(dict.fromkeys([*self.lines, *lines]))
 
     def remarks(self) -> Iterator[str]:
         """Yield the remarks, a line each."""
@@ -76,6 +91,7 @@ class RowCounts:
             )
         if self.unknown:
             yield unknown_rows_warning(self.unknown)
+        yield from self.lines
 
 
 @dataclass
@@ -113,11 +129,16 @@ class Prediction:
         labels = getattr(self.predictor.task, "num_labels", 1)
         rows, size = max(1, min(PART_ROWS, PART_NUMBERS // labels)), self.batching.size or 1
         before = 0
+        tested: list[NDArray[np.float64]] = []
         with row_writer(target, source.format) as write:
             # Batches in order are those of all rows.
             for part in source.parts(-(-rows // size) * size):
-                write(self._predict(part, source.origin, before, advance))
+                write(self._predict(part, source, before, advance, tested))
                 before += part.table.num_rows
+        lines = [] if self.predictor.decisions is None else list(self.predictor.decisions.remarks())
+        if tested and (p_value := self.predictor.shift(np.concatenate(tested))) is not None:
+            lines.append(shift_warning(source.origin, p_value))
+        self.seen.add(self.seen.max_length, {}, 0, 0, lines)
 
     @cached_property
     def nothing(self) -> pa.Table:
@@ -127,14 +148,30 @@ class Prediction:
             return processor_for(task).empty_predictions(self.top_k)
         row = task.row_of(["a"] * task.texts_of_a_row)
         split = self.predictor.encode(self.predictor.dataset([row]))
-        return self.predictor.readable(split, Batching(), self.top_k).slice(0, 0)
+        return self.predictor.readable(self.predictor.answers(split, Batching()), self.top_k).slice(0, 0)
 
-    def _predict(self, part: Part, origin: str, before: int, advance: Callable[[int], object]) -> pa.Table:
-        """Return the rows of a part with what is predicted of them; `before` are the rows of the parts before it."""
+    def _predict(
+        self,
+        part: Part,
+        source: Source,
+        before: int,
+        advance: Callable[[int], object],
+        tested: list[NDArray[np.float64]],
+    ) -> pa.Table:
+        """Return the rows of a part with what is predicted of them.
+
+        Args:
+            part: the rows.
+            source: of all rows.
+            before: number of rows in the parts before.
+            advance: as for `write`.
+            tested: takes probabilities of rows at regular distances, to be compared with the calibration rows.
+        """
         predictor, task = self.predictor, self.predictor.task
         problems, count = predictor.problems(part.inputs) | dict(part.problems), part.table.num_rows
         if problems and not self.skip_bad_rows:
-            list_bad_rows({before + row: text for row, text in problems.items()}, origin, before + count, skip=False)
+            numbered = {before + row: text for row, text in problems.items()}
+            list_bad_rows(numbered, source.origin, before + count, skip=False)
         good = np.array([row for row in range(count) if row not in problems], dtype=np.int64)
         predictions = self.nothing
         if len(good):
@@ -143,7 +180,10 @@ class Prediction:
             unspaced = count_unsegmented(inputs[task.tokens_column][:]) if isinstance(task, TokenClassification) else 0
             unknown = predictor.count_unknown_rows(split)
             self.seen.add(predictor.options.max_length, predictor.count_lengths(split), unknown, unspaced)
-            predictions = predictor.readable(split, self.batching, self.top_k, advance)
+            answers = predictor.answers(split, self.batching, advance)
+            predictions = predictor.readable(answers, self.top_k, before)
+            if predictor.calibration is not None:
+                tested.append(probabilities_of(answers)[:: -(-source.num_rows // MAX_SHIFT_ROWS)])
         if problems:
             places = np.full(count, -1)
             places[good] = np.arange(len(good))
@@ -155,7 +195,7 @@ class Prediction:
         return table
 
 
-def load_prediction(run: FinishedRun, temperature: float, options: PredictOptions) -> Prediction:
+def load_prediction(run: FinishedRun, temperature: float | None, options: PredictOptions) -> Prediction:
     """Load a run's model to predict as options say.
 
     Args:
@@ -169,6 +209,8 @@ def load_prediction(run: FinishedRun, temperature: float, options: PredictOption
     predictor = load_predictor(run, temperature=temperature)
     if options.num_beams is not None:
         predictor = predictor.with_beams(options.num_beams)
+    if options.decides:
+        predictor = predictor.with_decisions(coverage=options.coverage, max_error=options.max_error, sets=options.sets)
     return Prediction(predictor, Batching(size, not options.in_order), options.top_k, options.skip_bad_rows)
 
 
@@ -206,7 +248,7 @@ class FileWorker:
         temperature: as for `load_predictor`.
     """
 
-    def __init__(self, values: dict[str, Any], temperature: float) -> None:
+    def __init__(self, values: dict[str, Any], temperature: float | None) -> None:
         options = PredictOptions(**values)
         self.run = read_finished_run(Path(options.run), "--run")
         self.prediction = load_prediction(self.run, temperature, options)
@@ -226,7 +268,7 @@ class FileWorker:
         return {"problem": np.array([problem]), "seen": np.array([json.dumps(vars(self.prediction.seen))])}
 
 
-def predict_on_ray(options: PredictOptions, temperature: float, jobs: Mapping[Path, Path]) -> RowCounts:
+def predict_on_ray(options: PredictOptions, temperature: float | None, jobs: Mapping[Path, Path]) -> RowCounts:
     """Predict files on a cluster whose machines share their storage, and return the counts over the rows.
 
     Args:

@@ -23,7 +23,6 @@ from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
 from alignattn.reports.diagrams import interval_text, reliability_panel
 from alignattn.reports.plots.comparisons import draw_reliability
 from alignattn.reports.plots.drawing import write_figure
-from alignattn.tasks import LabelledTask
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
@@ -109,7 +108,7 @@ def render(measured: list[MeasuredInputs]) -> str:
 
 
 def _check_task(run: FinishedRun) -> None:
-    if not isinstance(run.task, LabelledTask) or run.task.is_regression:
+    if not run.task.has_classes:
         raise AlignAttnError(
             f"--run {run.folder}: rows of task {run.task.name!r} do not have one class each: give the run of a "
             "classifier"

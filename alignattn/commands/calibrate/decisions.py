@@ -1,0 +1,100 @@
+"""What a calibrated run can decide: tables and a picture for the choice of a coverage or an error rate."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alignattn.evaluation.calibration.decisions import (
+    ABSTENTION_DELTA,
+    NEW_SEED,
+    SET_SCORES,
+    Calibration,
+    rows_needed,
+    uniform_of_rows,
+)
+from alignattn.reports.plots.lines import CurvePanel, draw_curves
+from alignattn.utils.text_tables import render_table
+
+DECISIONS_PICTURE = "decisions.png"
+
+COVERAGES = (0.8, 0.9, 0.95, 0.99)
+ERROR_RATES = (0.01, 0.02, 0.05, 0.1, 0.2)
+"""Levels of the tables; `predict` takes any."""
+
+DRAWN_COVERAGES = np.arange(0.5, 1, 0.01).round(2)
+
+
+def render_decisions(calibration: Calibration) -> list[str]:
+    """Return tables of sets and of abstention as lines.
+
+    The held-out rows set quantiles and thresholds; sets are counted on the other half, as on new rows.
+    """
+    rows = len(calibration.held_out.labels)
+    sets = []
+    for coverage in COVERAGES:
+        for method in SET_SCORES:
+            if rows < (needed := rows_needed(coverage)):
+                sets.append([f"{coverage:g}", method, f"needs {needed} held-out rows", "", ""])
+                continue
+            sizes, is_covered = _sets(calibration, coverage, method)
+            cells = [f"{100 * is_covered.mean():.1f}", f"{sizes.mean():.2f}", f"{100 * (sizes == 1).mean():.1f}"]
+            sets.append([f"{coverage:g}", method, *cells])
+    answers = []
+    for max_error in ERROR_RATES:
+        found = calibration.abstention(max_error)
+        cells = ["none", "0.0", "", ""]
+        if found is not None:
+            shares = found.answered / found.rows, found.errors / found.answered, found.bound
+            cells = [f"{found.threshold:.4g}", *(f"{100 * share:.1f}" for share in shares)]
+        answers.append([f"{max_error:g}", *cells])
+    certainty = f"{100 * (1 - ABSTENTION_DELTA):g} %"
+    return [
+        "",
+        f"Sets (--coverage) from {rows} held-out rows, counted on the {len(calibration.fitted.labels)} rows that "
+        "fitted the temperature:",
+        render_table(["coverage", "sets", "with the label %", "classes per set", "one class %"], sets),
+        "",
+        f"Answers (--max_error) on the held-out rows, the bound with {certainty} certainty (exact Clopper-Pearson):",
+        render_table(["max_error", "confidence from", "answered %", "wrong %", "bound %"], answers),
+        "",
+    ]
+
+
+def draw_decisions(calibration: Calibration, name: str) -> Any:
+    """Return the `matplotlib` figure of risk and of coverage against the share of rows that are answered.
+
+    A set answers a row if it has one class. Its curves begin where coverage costs answers, above the accuracy.
+    """
+    candidates = [one for one in calibration.candidates() if one.answered]
+    shares = [one.answered / one.rows for one in candidates]
+    wrong, bound = "wrong", f"bound, {100 * (1 - ABSTENTION_DELTA):g} %"
+    risk = {
+        wrong: list(zip(shares, [one.errors / one.answered for one in candidates], strict=True)),
+        bound: list(zip(shares, [one.bound for one in candidates], strict=True)),
+    }
+    lowest = max(DRAWN_COVERAGES[0], 1 - calibration.held_out.is_wrong.mean())
+    rows = len(calibration.held_out.labels)
+    wanted = [one for one in DRAWN_COVERAGES.tolist() if one >= lowest and rows_needed(one) <= rows]
+    coverage = {}
+    for method in SET_SCORES:
+        found = [_sets(calibration, one, method) for one in wanted]
+        coverage[method] = [(float((sizes == 1).mean()), float(covered.mean())) for sizes, covered in found]
+    panels = [
+        CurvePanel("answers above a confidence", "risk: share of wrong answers", risk),
+        CurvePanel("sets of one class", "coverage: share of sets with the label", coverage),
+    ]
+    return draw_curves(
+        panels,
+        names=[wrong, bound, *SET_SCORES],
+        x_label="share of rows answered",
+        title=f"{name}, {rows} held-out rows",
+    )
+
+
+def _sets(calibration: Calibration, coverage: float, method: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The size of the set of each row that fitted the temperature, and whether it holds the row's label."""
+    rows = calibration.fitted
+    scores = SET_SCORES[method](rows.probabilities, uniform_of_rows(NEW_SEED, len(rows.labels)))
+    is_member = scores <= calibration.quantile(coverage, method)
+    return is_member.sum(axis=1), np.asarray(is_member[np.arange(len(rows.labels)), rows.labels])

@@ -1,0 +1,253 @@
+"""Decisions with guarantees: prediction sets, abstention, and a test whether new rows are like the calibration rows.
+
+The guarantees hold if the rows that are decided are drawn like the calibration rows, and these have trained neither the
+model nor the temperature. Probabilities are `[N, C]`, labels `[N]`, and a row's confidence is its largest probability.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import beta, binom, ks_2samp
+
+from alignattn.utils.errors import AlignAttnError
+
+LAC, APS = "lac", "aps"
+
+ABSTENTION_DELTA = 0.05
+"""Probability, over the draw of the calibration rows, that the error rate of the answers exceeds its bound."""
+
+THRESHOLDS = 100
+"""Thresholds to choose from: this many percentiles of the confidences of the rows that fit the temperature, and 0."""
+
+SHIFT_LEVEL = 0.01
+"""False-alarm rate of `shift_p_value`'s test, per file."""
+
+MIN_SHIFT_ROWS = 50
+"""Rows below which no file is tested: with fewer, only the largest shifts are found."""
+
+CALIBRATION_SEED, NEW_SEED = 1, 2
+"""Seeds of the uniform numbers of calibration rows and of new rows, which must be independent."""
+
+Array = NDArray[np.float64]
+
+
+def uniform_of_rows(seed: int, count: int, first: int = 0) -> Array:
+    """Return the uniform numbers `[N]` that randomise APS; a row's depends on its number alone.
+
+    Args:
+        seed: of all rows.
+        count: of rows, N.
+        first: number of the first.
+    """
+    return np.random.Generator(np.random.PCG64(seed).advance(first)).random(count)
+
+
+def lac_scores(probabilities: Array, uniform: Array) -> Array:
+    """Return 1 - p of every class, `[N, C]`, the scores of LAC (Sadinle, Lei & Wasserman 2019), the smallest sets.
+
+    Args:
+        probabilities: `[N, C]`.
+        uniform: not read: LAC draws nothing.
+    """
+    return 1 - probabilities
+
+
+def aps_scores(probabilities: Array, uniform: Array) -> Array:
+    """Return the scores of APS of every class, `[N, C]` (Romano, Sesia & Candès 2020).
+
+    A class's score is the sum of the probabilities of the likelier classes and of its own, less u times its own. These
+    sets are larger on harder rows, where those of LAC may be empty.
+
+    Args:
+        probabilities: `[N, C]`.
+        uniform: u of each row, `[N]`.
+    """
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    ordered = np.take_along_axis(probabilities, order, axis=1)
+    scores = np.empty_like(ordered)
+    np.put_along_axis(scores, order, ordered.cumsum(axis=1) - uniform[:, None] * ordered, axis=1)
+    return scores
+
+
+SET_SCORES: Mapping[str, Callable[[Array, Array], Array]] = {LAC: lac_scores, APS: aps_scores}
+"""By name: the nonconformity of every class of a row; a set holds the classes whose score is at most a quantile."""
+
+
+def rows_needed(coverage: float) -> int:
+    """Return how many calibration rows the coverage 1 - α of a set needs: the least n ≥ 1 / α - 1."""
+    share = Fraction(str(coverage))
+    return math.ceil(share / (1 - share))
+
+
+def conformal_quantile(scores: Array, coverage: float) -> float:
+    """Return the score at or below which a new row's label has its own with at least the probability `coverage`.
+
+    It is the ⌈(n + 1)(1 - α)⌉-th smallest of the scores of n calibration rows. Of exchangeable rows the coverage is at
+    most 1 / (n + 1) above 1 - α where scores do not tie (Vovk, Gammerman & Shafer 2005; Romano et al. 2020).
+
+    Args:
+        scores: `[n]`, of the labels of calibration rows.
+        coverage: 1 - α, above 0 and below 1.
+
+    Raises:
+        AlignAttnError: if the coverage is out of range or needs more rows.
+    """
+    if not 0 < coverage < 1:
+        raise AlignAttnError(f"coverage {coverage} must be above 0 and below 1")
+    if len(scores) < (needed := rows_needed(coverage)):
+        raise AlignAttnError(
+            f"coverage {coverage} needs at least {needed} held-out calibration rows ({2 * needed} in all, half of "
+            f"which fit the temperature), and there are {len(scores)}: calibrate on more rows, or ask for less"
+        )
+    # As a fraction: 100 times 0.55 is above 55 in floating point.
+    rank = math.ceil((len(scores) + 1) * Fraction(str(coverage)))
+    return float(np.partition(scores, rank - 1)[rank - 1])
+
+
+def error_bound(errors: ArrayLike, answered: ArrayLike) -> Array:
+    """Return the upper Clopper-Pearson bound of error rates, which each exceeds with probability δ at most.
+
+    Args:
+        errors: numbers of wrong answers.
+        answered: numbers of answers; the bound of none is 1.
+    """
+    wrong, rows = np.asarray(errors), np.asarray(answered)
+    return np.where(wrong < rows, beta.ppf(1 - ABSTENTION_DELTA, wrong + 1, np.maximum(rows - wrong, 1)), 1.0)
+
+
+@dataclass(frozen=True)
+class Abstention:
+    """A threshold of confidence at or above which rows are answered, and what the calibration rows say of it.
+
+    Attributes:
+        threshold: of the confidence.
+        rows: number of calibration rows.
+        answered: those at or above the threshold.
+        errors: those answered wrongly.
+        bound: of the error rate among the answered.
+    """
+
+    threshold: float
+    rows: int
+    answered: int
+    errors: int
+    bound: float
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Calibrated probabilities `[N, C]` and labels `[N]`."""
+
+    probabilities: Array
+    labels: NDArray[np.int64]
+
+    @property
+    def confidence(self) -> Array:
+        """The largest probability of each row, `[N]`."""
+        return np.asarray(self.probabilities.max(axis=1))
+
+    @property
+    def is_wrong(self) -> NDArray[np.bool_]:
+        """Whether each row's likeliest class is not its label, `[N]`."""
+        return np.asarray(self.probabilities.argmax(axis=1) != self.labels)
+
+    def answers_from(self, thresholds: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return how many rows are at or above each threshold of confidence, `[K]`, and how many of them are wrong."""
+        order = np.argsort(self.confidence)
+        first = np.searchsorted(self.confidence[order], thresholds)
+        wrong_before = np.concatenate([[0], self.is_wrong[order].cumsum()])
+        return len(order) - first, wrong_before[-1] - wrong_before[first]
+
+    def label_scores(self, method: str) -> Array:
+        """Return the score of each row's label, `[N]`, by a method of `SET_SCORES`."""
+        scores = SET_SCORES[method](self.probabilities, uniform_of_rows(CALIBRATION_SEED, len(self.labels)))
+        return np.asarray(scores[np.arange(len(self.labels)), self.labels])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What `alignattn calibrate --run` keeps: any coverage and any error rate can be asked of it.
+
+    Attributes:
+        temperature: that the logits were divided by.
+        fitted: the half of the calibration rows that fitted the temperature.
+        held_out: the other half, on which the guarantees stand.
+    """
+
+    temperature: float
+    fitted: LabelledRows
+    held_out: LabelledRows
+
+    def quantile(self, coverage: float, method: str) -> float:
+        """Return the largest score of a set's classes; arguments and errors as of `conformal_quantile`."""
+        return conformal_quantile(self.held_out.label_scores(method), coverage)
+
+    def candidates(self) -> list[Abstention]:
+        """Return the thresholds that `abstention` may choose, from strict to loose, on the held-out rows.
+
+        They are known without these rows, so the number of errors among the answered is binomial at each.
+        """
+        thresholds, rows = self._thresholds(), len(self.held_out.labels)
+        answered, errors = self.held_out.answers_from(thresholds)
+        bounds = error_bound(errors, answered)
+        return [
+            Abstention(*numbers)
+            for numbers in zip(
+                *(thresholds.tolist(), [rows] * len(thresholds)),
+                *(values.tolist() for values in (answered, errors, bounds)),
+                strict=True,
+            )
+        ]
+
+    def abstention(self, max_error: float) -> Abstention | None:
+        """Return the loosest threshold with an error rate among the answered of at most `max_error`; None for none.
+
+        With probability 1 - δ over the held-out rows, the error rate among the answered is at most `max_error`. This is
+        the fixed-sequence testing of Angelopoulos et al. 2021, "Learn then Test", its sequence chosen on other rows:
+        given how many rows are answered at a fixed threshold, their errors are binomial, so the exact binomial test is
+        valid for the error rate among the *answered*; bounds of a mean over all rows are not, because the denominator
+        of this rate is random. The tests begin at the threshold that is likeliest to pass by the rows that fitted the
+        temperature, go on to looser ones and end at the first that fails. So each has the level δ in full, which the
+        union bound of Geifman & El-Yaniv 2017 divides by the number of thresholds.
+
+        Args:
+            max_error: wanted error rate, above 0 and below 1.
+        """
+        answered, errors = self.fitted.answers_from(self._thresholds())
+        # A test passes with fewer errors than the δ-quantile. The rate is smoothed: no error in a few rows is luck.
+        allowed = binom.ppf(ABSTENTION_DELTA, answered, max_error) - 1
+        power = binom.cdf(allowed, answered, (errors + 1) / (answered + 2))
+        chosen = None
+        for candidate in self.candidates()[int(np.argmax(power)) :]:
+            if candidate.bound > max_error:
+                break
+            chosen = candidate
+        return chosen
+
+    def shift(self, probabilities: Array) -> float:
+        """Return the p-value of new rows `[N, C]`, calibrated, being drawn like the calibration rows (`shift_p_value`).
+
+        Both halves count: the one number that fits the temperature hardly tells them from new rows.
+        """
+        return shift_p_value(np.concatenate([self.fitted.probabilities, self.held_out.probabilities]), probabilities)
+
+    def _thresholds(self) -> Array:
+        shares = np.linspace(1, 0, THRESHOLDS, endpoint=False)
+        looser = np.unique(np.quantile(self.fitted.confidence, shares, method="higher"))[::-1]
+        return np.append(looser, 0)
+
+
+def shift_p_value(calibration: Array, new: Array) -> float:
+    """Return the p-value of two samples of probabilities `[N, C]` and `[M, C]` having one distribution.
+
+    The test is BBSDs of Rabanser, Günnemann & Lipton 2019, "Failing Loudly": a Kolmogorov-Smirnov test for each class,
+    the least p-value times their number (Bonferroni). The two probabilities of two classes are one test.
+    """
+    classes = range(calibration.shape[1] if calibration.shape[1] > 2 else 1)
+    distances = [ks_2samp(calibration[:, one], new[:, one], method="asymp").statistic for one in classes]
+    farthest = int(np.argmax(distances))
+    return min(1.0, len(classes) * float(ks_2samp(calibration[:, farthest], new[:, farthest]).pvalue))

@@ -1,0 +1,211 @@
+"""Decisions of a calibrated run: prediction sets, abstention, and the file that they are made from."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from alignattn.evaluation.calibration.decisions import (
+    ABSTENTION_DELTA,
+    LAC,
+    NEW_SEED,
+    SET_SCORES,
+    SHIFT_LEVEL,
+    Abstention,
+    Array,
+    Calibration,
+    LabelledRows,
+    uniform_of_rows,
+)
+from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
+from alignattn.finetuning.run_folder import FinishedRun, check_has_classes
+from alignattn.tasks import LabelledTask
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import replacing
+from alignattn.utils.parquet import read_parquet
+
+SET, DECISION = "set", "decision"
+"""Columns of decisions."""
+
+ABSTAIN = "abstain"
+"""The decision that answers nothing."""
+
+HELD_OUT, LABEL, PROBABILITIES = "held_out", "label", "probabilities"
+"""Columns of the file of calibration rows."""
+
+TEMPERATURE = b"temperature"
+"""Key of the temperature in the file's metadata."""
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What is decided of each row.
+
+    Attributes:
+        calibration: of the run.
+        labels: names of the classes.
+        coverage: probability that a row's set holds its label; None for no sets.
+        max_error: wanted error rate among the answered rows; None for no abstention.
+        sets: a method of `SET_SCORES`.
+    """
+
+    calibration: Calibration
+    labels: Sequence[str]
+    coverage: float | None = None
+    max_error: float | None = None
+    sets: str = LAC
+
+    def __post_init__(self) -> None:
+        if self.sets not in SET_SCORES:
+            raise AlignAttnError(f"sets {self.sets!r}: choose one of {', '.join(SET_SCORES)}")
+        if self.max_error is not None and not 0 < self.max_error < 1:
+            raise AlignAttnError(f"max_error {self.max_error} must be above 0 and below 1")
+        if self.max_error is not None and ABSTAIN in self.labels:
+            raise AlignAttnError(f"max_error: a class is called {ABSTAIN!r}, as is no answer: rename the class")
+        if self.coverage is not None:
+            _ = self.quantile
+
+    @cached_property
+    def quantile(self) -> float:
+        """The largest score of a set's classes."""
+        assert self.coverage is not None
+        return self.calibration.quantile(self.coverage, self.sets)
+
+    @cached_property
+    def abstention(self) -> Abstention | None:
+        """The threshold of answers; None if none has the wanted error rate."""
+        assert self.max_error is not None
+        return self.calibration.abstention(self.max_error)
+
+    def columns(self, probabilities: Array, first_row: int = 0) -> dict[str, pa.Array]:
+        """Return the columns of decisions.
+
+        Args:
+            probabilities: `[N, C]`, calibrated.
+            first_row: number of the first row, by which APS draws.
+        """
+        found: dict[str, pa.Array] = {}
+        if self.coverage is not None:
+            scores = SET_SCORES[self.sets](probabilities, uniform_of_rows(NEW_SEED, len(probabilities), first_row))
+            order = np.argsort(-probabilities, axis=1, kind="stable")
+            is_member = np.take_along_axis(scores <= self.quantile, order, axis=1)
+            names = pa.array(self.labels, pa.string()).take(pa.array(order[is_member]))
+            ends = np.concatenate([[0], is_member.sum(axis=1).cumsum()]).astype(np.int32)
+            found[SET] = pa.ListArray.from_arrays(ends, names)
+        if self.max_error is not None:
+            threshold = math.inf if self.abstention is None else self.abstention.threshold
+            answers = np.where(probabilities.max(axis=1) >= threshold, probabilities.argmax(axis=1), len(self.labels))
+            found[DECISION] = pa.array([*self.labels, ABSTAIN]).take(pa.array(answers))
+        return found
+
+    def remarks(self) -> Iterator[str]:
+        """Yield a line on each guarantee."""
+        rows = len(self.calibration.held_out.labels)
+        if self.coverage is not None:
+            yield (
+                f"coverage {self.coverage:g}: sets by {self.sets.upper()} from {rows} calibration rows; the label of a "
+                f"row drawn like these is in its set with probability {100 * self.coverage:g} %"
+            )
+        if self.max_error is None:
+            return
+        found, certainty = self.abstention, f"{100 * (1 - ABSTENTION_DELTA):g} %"
+        if found is None:
+            fewest = math.ceil(math.log(ABSTENTION_DELTA) / math.log1p(-self.max_error))
+            yield (
+                f"max_error {self.max_error:g}: no threshold reaches it on {rows} calibration rows with {certainty} "
+                f"certainty, so nothing is answered (it takes at least {fewest} answered rows, all of them right)"
+            )
+        else:
+            yield (
+                f"max_error {self.max_error:g}: rows are answered from confidence {found.threshold:.4g}; of {rows} "
+                f"calibration rows {found.answered} are, {found.errors} wrongly, so with {certainty} certainty at most "
+                f"{100 * found.bound:.2g} % of the answers are wrong (exact Clopper-Pearson bound)"
+            )
+
+
+def run_decisions(
+    run: FinishedRun,
+    temperature: float | None,
+    coverage: float | None = None,
+    max_error: float | None = None,
+    sets: str = LAC,
+) -> Decisions:
+    """Return the decisions of a calibrated run.
+
+    Args:
+        run: whose folder holds the calibration.
+        temperature: that a user names; None for that of the calibration.
+        coverage: as in `Decisions`.
+        max_error: likewise.
+        sets: likewise.
+
+    Raises:
+        AlignAttnError: if the task has no classes, the run is not calibrated, or with another temperature or fewer rows
+            than the coverage needs.
+    """
+    what, folder = "coverage" if coverage is not None else "max_error", run.folder
+    check_has_classes(run.task, what)
+    calibration = read_run_calibration(run)
+    if calibration is None:
+        raise AlignAttnError(f"{what}: {folder} is not calibrated: run `alignattn calibrate --run {folder}` first")
+    if temperature not in (None, calibration.temperature):
+        raise AlignAttnError(
+            f"{what}: {folder} is calibrated with temperature {calibration.temperature:.4g}, not {temperature:.4g}: "
+            "leave the temperature out"
+        )
+    assert isinstance(run.task, LabelledTask)
+    return Decisions(calibration, run.task.labels, coverage, max_error, sets)
+
+
+def shift_warning(origin: str, p_value: float) -> str:
+    """Return the line on rows that are unlike the calibration rows.
+
+    Args:
+        origin: of the rows.
+        p_value: of `Calibration.shift`.
+    """
+    return (
+        f"{origin}: the predictions are distributed unlike those of the calibration rows (p {p_value:.2g}, false-alarm "
+        f"rate {100 * SHIFT_LEVEL:g} %): temperature, sets and error rates may not hold for these rows"
+    )
+
+
+def write_run_calibration(folder: Path, calibration: Calibration) -> None:
+    """Write a calibration into its folder in a run's."""
+    sides = {False: calibration.fitted, True: calibration.held_out}
+    columns = {
+        HELD_OUT: np.repeat(list(sides), [len(rows.labels) for rows in sides.values()]),
+        LABEL: np.concatenate([rows.labels for rows in sides.values()]),
+        PROBABILITIES: [row for rows in sides.values() for row in rows.probabilities],
+    }
+    table = pa.table(columns).replace_schema_metadata({TEMPERATURE: repr(calibration.temperature)})
+    with replacing(folder / CALIBRATION_ROWS_FILE) as temporary:
+        pq.write_table(table, temporary)
+
+
+def read_run_calibration(run: FinishedRun) -> Calibration | None:
+    """Return the calibration of a run; None if it has none.
+
+    Raises:
+        AlignAttnError: if the file is damaged or of another number of classes.
+    """
+    path, task = run.folder / CALIBRATION_FOLDER / CALIBRATION_ROWS_FILE, run.task
+    if not isinstance(task, LabelledTask) or not path.is_file():
+        return None
+    advice = f"remove {path.parent} and run `alignattn calibrate --run {run.folder}` again"
+    table = read_parquet(path, advice)
+    try:
+        temperature = float(table.schema.metadata[TEMPERATURE])
+        probabilities = np.stack(table[PROBABILITIES].to_numpy()).astype(np.float64)
+        labels, is_held_out = (np.asarray(table[name].to_numpy()) for name in (LABEL, HELD_OUT))
+    except (KeyError, TypeError, ValueError) as error:
+        raise AlignAttnError(f"{path} is no file of `alignattn calibrate`: {advice}") from error
+    if probabilities.shape[1] != task.num_labels:
+        raise AlignAttnError(f"{path} has {probabilities.shape[1]} classes, and the run {task.num_labels}: {advice}")
+    fitted, held_out = (LabelledRows(probabilities[side], labels[side]) for side in (~is_held_out, is_held_out))
+    return Calibration(temperature, fitted, held_out)

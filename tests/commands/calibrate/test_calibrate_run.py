@@ -1,0 +1,264 @@
+"""A calibrated run: what is kept, the decisions of `predict` and of a program, and what is refused."""
+
+import csv
+import json
+import logging
+import math
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from conftest import WORDS
+from scipy.stats import binomtest
+from task_rows import make_rows, write_rows
+
+import alignattn
+from alignattn.cli import USER_ERROR_EXIT_CODE, main
+from alignattn.commands.predict import prediction
+from alignattn.evaluation.calibration import apply_temperature
+from alignattn.tasks import TASKS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LABELS = ("maybe", "no", "yes")
+TRAINED, EVALUATED, NEW = 240, 240, 120
+COVERAGE, MAX_ERROR = 0.8, 0.45
+FAST = ["--max_length", "16", "--save_strategy", "no", "--disable_tqdm", "true", "--use_cpu", "true"]
+
+
+def write(path: Path, rows: Sequence[tuple[str, str]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("said", "meant"), *rows])
+    return path
+
+
+def rows_of(path: Path) -> list[tuple[str, str]]:
+    with path.open(newline="") as file:
+        return [(row["said"], row["meant"]) for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in three classes, of which the first word says the likeliest."""
+    folder, draw = tmp_path_factory.mktemp("calibrated"), random.Random(1)
+    texts = list(dict.fromkeys(" ".join(draw.choices(WORDS, k=5)) for _ in range(1000)))
+    rows = [
+        (text, LABELS[WORDS.index(text.split()[0]) % 3] if draw.random() < 0.8 else draw.choice(LABELS))
+        for text in texts[: TRAINED + EVALUATED + NEW]
+    ]
+    train = write(folder / "train.csv", rows[:TRAINED])
+    validation = write(folder / "validation.csv", rows[TRAINED : TRAINED + EVALUATED])
+    write(folder / "new.csv", rows[TRAINED + EVALUATED :])
+    words = f"--train_file {train} --validation_file {validation} --output_dir {folder / 'plain'} --text_columns said"
+    words += f" --label_column meant --model {tiny_checkpoint} --learning_rate 5e-3 --num_train_epochs 10"
+    assert main(["finetune", *words.split(), *FAST]) == 0
+    shutil.copytree(folder / "plain", folder / "run")
+    assert calibrate("--run", folder / "run", "--resamples", 20) == 0
+    return folder
+
+
+def calibrate(*words: object) -> int:
+    return main(["calibrate", *map(str, words)])
+
+
+def predict(*words: object) -> int:
+    return main(["predict", *map(str, words)])
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of a mistake."""
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alignattn: ")]
+    return line
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def held_out(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    table = pq.read_table(folder / "run" / "calibration" / "rows.parquet")
+    kept = table.filter(table["held_out"])
+    return np.stack(kept["probabilities"].to_numpy()), kept["label"].to_numpy()
+
+
+def test_the_temperature_and_both_halves_are_kept(folder):
+    kept = folder / "run" / "calibration"
+    temperature = json.loads((kept / "calibration.json").read_text())["files"][0]["temperature"]
+    table = pq.read_table(kept / "rows.parquet")
+    assert float(table.schema.metadata[b"temperature"]) == temperature["value"]
+    assert temperature["fitted_on"]["rows"] == EVALUATED // 2 == table["held_out"].to_pylist().count(True)
+    saved = pq.read_table(folder / "run" / "predictions.parquet")
+    scaled = apply_temperature(np.stack(saved["probabilities"].to_numpy()), temperature["value"])
+    found = np.stack(table["probabilities"].to_numpy())
+    np.testing.assert_allclose(np.sort(found, axis=0), np.sort(scaled, axis=0), atol=1e-4)
+    assert (kept / "decisions.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sets_and_answers_follow_from_the_held_out_rows(folder, tmp_path, capsys):
+    words = ("--run", folder / "run", "--file", folder / "new.csv", "--coverage", COVERAGE, "--max_error", MAX_ERROR)
+    assert predict(*words, "--output_file", tmp_path / "new.jsonl") == 0
+    told = capsys.readouterr().err
+    probabilities, labels = held_out(folder)
+    scores = np.sort(1 - probabilities[np.arange(len(labels)), labels])
+    quantile = scores[math.ceil((len(scores) + 1) * COVERAGE) - 1]
+    rows = lines_of(tmp_path / "new.jsonl")
+    answered = [row["probability"] for row in rows if row["decision"] != "abstain"]
+    for row in rows:
+        assert row["set"] == [entry["label"] for entry in row["probabilities"] if 1 - entry["probability"] <= quantile]
+        assert row["decision"] in (row["prediction"], "abstain")
+    assert 0 < len(answered) < NEW
+    assert min(answered) > max(row["probability"] for row in rows if row["decision"] == "abstain")
+    # The line tells what makes the bound: SciPy finds it by inverting the test.
+    count, wrong = (int(told.split(before)[1].split()[0]) for before in ("calibration rows ", " are, "))
+    assert binomtest(wrong, count, MAX_ERROR, alternative="less").pvalue <= 0.05
+    is_covered = [meant in row["set"] for row, (_, meant) in zip(rows, rows_of(folder / "new.csv"), strict=True)]
+    assert np.mean(is_covered) == pytest.approx(COVERAGE, abs=0.12)
+
+
+@pytest.mark.parametrize("sets", ["lac", "aps"])
+def test_a_program_gets_the_same_as_a_file_in_parts(folder, tmp_path, monkeypatch, sets):
+    decides = {"coverage": COVERAGE, "max_error": MAX_ERROR, "sets": sets}
+    predictor = alignattn.load_run(folder / "run")
+    texts = [text for text, _ in rows_of(folder / "new.csv")]
+    expected = predictor.predict(texts, **decides)
+    words = [word for name, value in decides.items() for word in (f"--{name}", value)]
+    monkeypatch.setattr(prediction, "PART_ROWS", 50)
+    words = ["--run", folder / "run", "--file", folder / "new.csv", *words]
+    assert predict(*words, "--output_file", tmp_path / "new.jsonl") == 0
+    found = lines_of(tmp_path / "new.jsonl")
+    for name in ("set", "decision"):
+        assert [row[name] for row in found] == [row[name] for row in expected]
+    assert "set" not in predictor.predict(texts[:1])[0]
+    with pytest.raises(alignattn.AlignAttnError, match="lac, aps"):
+        predictor.predict(texts, coverage=0.5, sets="raps")
+    assert predict(*words, "--output_file", tmp_path / "new.csv") == 0
+    with (tmp_path / "new.csv").open(newline="") as file:
+        assert [json.loads(row["set"]) for row in csv.DictReader(file)] == [row["set"] for row in expected]
+
+
+def test_where_no_threshold_reaches_the_rate_nothing_is_answered(folder, tmp_path, capsys):
+    words = ("--run", folder / "run", "--file", folder / "new.csv", "--output_file", tmp_path / "new.jsonl")
+    assert predict(*words, "--max_error", 0.001) == 0
+    assert "nothing is answered (it takes at least 2995 answered rows" in capsys.readouterr().err
+    assert {row["decision"] for row in lines_of(tmp_path / "new.jsonl")} == {"abstain"}
+
+
+def test_rows_unlike_the_calibration_rows_are_told(folder, tmp_path, capsys, caplog):
+    warning = "unlike those of the calibration rows"
+    words = ("--run", folder / "run", "--output_file", tmp_path / "new.jsonl", "--file")
+    assert predict(*words, folder / "new.csv") == 0
+    assert warning not in capsys.readouterr().err
+    other = write(
+        tmp_path / "other.csv", [(f"{WORDS[0]} {text}", meant) for text, meant in rows_of(folder / "new.csv")]
+    )
+    shutil.move(tmp_path / "new.jsonl", tmp_path / "first.jsonl")
+    assert predict(*words, other) == 0
+    assert f"{other}: the predictions are distributed {warning}" in capsys.readouterr().err
+    predictor, texts = alignattn.load_run(folder / "run"), [text for text, _ in rows_of(other)]
+    with caplog.at_level(logging.WARNING, "alignattn"):
+        predictor.predict(texts[:20])
+        assert warning not in caplog.text
+        predictor.predict(texts)
+    assert warning in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("run", "words", "part"),
+    [
+        ("run", "--coverage 0.999", "needs at least 999 held-out calibration rows"),
+        ("run", "--coverage 1", "must be above 0 and below 1"),
+        ("run", "--coverage 0", "must be above 0 and below 1"),
+        ("run", "--max_error 1", "must be above 0 and below 1"),
+        ("run", "--sets aps", "--sets needs --coverage"),
+        ("run", "--coverage 0.5 --temperature 1.5", "is calibrated with temperature"),
+        ("plain", "--coverage 0.5", "is not calibrated"),
+        ("plain", "--max_error 0.5", "is not calibrated"),
+    ],
+)
+def test_what_cannot_be_decided_is_one_line(folder, capsys, run, words, part):
+    capsys.readouterr()
+    assert predict("--run", folder / run, "--text", "the cat", *words.split()) == USER_ERROR_EXIT_CODE
+    assert part in said(capsys)
+
+
+def test_a_damaged_calibration_is_one_line(folder, tmp_path, capsys):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    (run / "calibration" / "rows.parquet").write_bytes(b"PAR1")
+    assert predict("--run", run, "--text", "the cat", "--coverage", 0.5) == USER_ERROR_EXIT_CODE
+    assert "run `alignattn calibrate --run" in said(capsys)
+
+
+def test_own_rows_calibrate_and_rows_that_were_trained_on_do_not(folder, tmp_path, capsys):
+    plain, new, trained = folder / "plain", rows_of(folder / "new.csv"), rows_of(folder / "train.csv")[:3]
+    words = ("--run", plain, "--resamples", 20, "--rows")
+    assert calibrate(*words, folder / "train.csv") == USER_ERROR_EXIT_CODE
+    assert "row 1: the run was trained on it (240 bad of 240 rows)" in said(capsys)
+    mixed = write(tmp_path / "mixed.csv", [*new, *trained, ("the cat", "")])
+    assert calibrate(*words, mixed) == USER_ERROR_EXIT_CODE
+    assert "row 124" in said(capsys)
+    run = shutil.copytree(plain, tmp_path / "run")
+    words = ("--run", run, "--resamples", 20, "--rows")
+    assert calibrate(*words, mixed, "--skip_bad_rows") == 0
+    content = json.loads((run / "calibration" / "calibration.json").read_text())["files"][0]
+    assert content["temperature"]["fitted_on"] == {"file": "mixed.csv", "split": "mixed", "rows": NEW // 2}
+    assert [bad["row"] for bad in content["bad_rows"]] == [121, 122, 123, 124]
+    assert "trained on" in content["bad_rows"][0]["problem"]
+    assert calibrate(*words, folder / "new.csv") == USER_ERROR_EXIT_CODE
+    assert "is calibrated already" in said(capsys)
+
+
+def test_a_training_file_is_refused_by_its_digest_where_it_is_gone(folder, tmp_path, capsys):
+    run = shutil.copytree(folder / "plain", tmp_path / "run")
+    config = (run / "config.yaml").read_text().replace(str(folder / "train.csv"), str(tmp_path / "gone.csv"))
+    (run / "config.yaml").write_text(config)
+    assert calibrate("--run", run, "--rows", folder / "train.csv") == USER_ERROR_EXIT_CODE
+    assert "was trained on" in said(capsys)
+    assert calibrate("--run", run, "--rows", folder / "new.csv", "--resamples", 20) == 0
+    assert "not checked whether the rows were trained on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("--run {0}/plain --rows {0}/unseen.csv", "'perhaps'"),
+        ("--run {0}/plain --fit_on test", "there is no split 'test'"),
+        ("--run {0}/plain --output_dir {0}/other", "leave it out"),
+        ("--run {0}/plain {0}/plain/predictions.parquet", "does not go with PREDICTIONS"),
+        ("", "nothing to calibrate"),
+        ("--run {0}", "is not a run folder"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_one_line(folder, capsys, words, part):
+    write(folder / "unseen.csv", [("the cat", "perhaps"), ("the dog", "yes")])
+    capsys.readouterr()
+    assert calibrate(*words.format(folder).split()) == USER_ERROR_EXIT_CODE
+    assert part in said(capsys)
+
+
+def test_a_class_without_calibration_rows_is_told(folder, tmp_path, capsys):
+    run = shutil.copytree(folder / "plain", tmp_path / "run")
+    rows = write(tmp_path / "rows.csv", [row for row in rows_of(folder / "new.csv") if row[1] != "no"])
+    assert calibrate("--run", run, "--rows", rows, "--resamples", 20) == 0
+    assert "no calibration row has the label no" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", ["stsb", "msra", "squad", "multi-label"])
+def test_tasks_without_one_class_per_row_are_refused(task, tiny_checkpoint, tmp_path, capsys):
+    if task == "multi-label":
+        rows = tmp_path / "rows.csv"
+        rows.write_text("said,rude,kind\n" + "the cat,1,1\na dog,0,1\n" * 4)
+        words = ["--train_file", rows, "--text_columns", "said", "--label_column", "rude", "kind"]
+    else:
+        words = ["--task", task, "--train_file", write_rows(tmp_path / "rows.jsonl", make_rows(TASKS[task], 8))]
+    words += ["--model", tiny_checkpoint, "--max_steps", 1, "--output_dir", tmp_path / "run", *FAST[2:], "--attention"]
+    assert main(["finetune", *map(str, words), "soft"]) == 0
+    assert calibrate("--run", tmp_path / "run") == USER_ERROR_EXIT_CODE
+    assert "is for probabilities of classes" in said(capsys)
+    texts = ["the cat", "a dog"] if task in ("stsb", "squad") else ["the cat"]
+    assert predict("--run", tmp_path / "run", "--coverage", 0.9, "--text", *texts) == USER_ERROR_EXIT_CODE
+    assert "coverage is for probabilities of classes" in said(capsys)
