@@ -30,13 +30,17 @@ COMMANDS: Mapping[str, str] = {
 }
 """The module of each command; its `COMMAND` describes it."""
 
+OF_TABLES: Mapping[str, str] = {"program": "alignattn.commands.reproduce.program"}
+"""Likewise of what tables alone run."""
+
 
 def get_command(name: str) -> Command:
     """Return a command."""
-    if name not in COMMANDS:
+    modules = {**COMMANDS, **OF_TABLES}
+    if name not in modules:
         hint = did_you_mean(name, COMMANDS) or f": choose one of {', '.join(COMMANDS)}"
         raise AlignAttnError(f"unknown command {name!r}{hint}")
-    command: Command = import_module(COMMANDS[name]).COMMAND
+    command: Command = import_module(modules[name]).COMMAND
     return command
 
 

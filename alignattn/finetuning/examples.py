@@ -1,4 +1,4 @@
-"""The rows behind a run's numbers, read back from its folder: what it predicted, and how right each row is."""
+"""The rows behind a run's numbers, kept in its folder: what it predicted, and how right each row is."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 from alignattn.evaluation.statistics.example_scores import ExampleScores, example_scores, mean_scores, ratio_of_sums
 from alignattn.finetuning.logs import STATE_FILE, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
-from alignattn.reports.result_reader import NotKeptError
+from alignattn.reports.result_reader import NotKeptError, ResultReader
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_and_f1
 from alignattn.tasks.tags.entities import SCORES, score_parts
 from alignattn.tasks.task import MetricName
 from alignattn.tasks.task_types import ERROR_RATE, EXACT
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import replacing
 from alignattn.utils.parquet import read_parquet
 
 NO_ANSWER_COLUMN = "no_answer_score"
@@ -24,6 +25,39 @@ NO_ANSWER_COLUMN = "no_answer_score"
 EDITS_COLUMN, LENGTH_COLUMN = "edits", "length"
 """Columns of generated sequences: edits to the nearest reference, and the reference's length."""
 PROBABILITIES_COLUMN = "probabilities"
+
+
+class PredictionsReader(ResultReader):
+    """Reads runs that keep their predictions in `predictions.parquet`."""
+
+    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+        """Return the rows of the split of `path`; None for numbers that are not scores, such as times."""
+        match path:
+            case ["metrics", split, metric]:
+                return metric_examples(metric, read_split(folder, split))
+        return None
+
+    def reason_no_ensemble(self, path: Sequence[str]) -> str:
+        """Return that there is one."""
+        return ""
+
+    def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
+        """Return the rows of the split of `path`, scored with the mean of the predictions of the runs."""
+        match path:
+            case ["metrics", split, metric]:
+                return metric_examples(metric, mean_predictions([read_split(folder, split) for folder in folders]))
+        return None
+
+
+def write_predictions(folder: Path, tables: Sequence[pa.Table]) -> None:
+    """Write the predictions of the splits to `predictions.parquet`."""
+    with replacing(folder / PREDICTIONS_FILE) as temporary:
+        pq.write_table(pa.concat_tables(tables), temporary)
+
+
+def with_split(table: pa.Table, split: str) -> pa.Table:
+    """Return predictions with the name of their split in every line."""
+    return table.add_column(0, "split", pa.array([split] * table.num_rows, pa.string()))
 
 
 def read_split(folder: Path, split: str) -> Any:

@@ -3,7 +3,7 @@
 import math
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -184,6 +184,15 @@ def score_text(name: str, value: float | None) -> str:
     if value is None or math.isnan(value):
         return "undefined"
     return f"{value:.4g}" if name.endswith(NOT_FRACTIONS) else f"{100 * value:.2f}"
+
+
+def metric_texts(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, str]:
+    """Return each metric of each split in words, by its name behind that of the split."""
+    return {
+        f"{split} {name}": f"{score_text(name, value)}{'' if value is None or name in ERRORS else ' %'}"
+        for split, by in metrics.items()
+        for name, value in by.items()
+    }
 
 
 def render_metrics(result: RunResult) -> str:

@@ -2,19 +2,18 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
 from alignattn.finetuning.best_checkpoint import best_model, choose_metric, stopped_at, stopping
 from alignattn.finetuning.callbacks import END, Balancing, DistanceLog, Progress
 from alignattn.finetuning.card import model_card, write_model_card
+from alignattn.finetuning.examples import with_split, write_predictions
 from alignattn.finetuning.function_change import check_twin, compare_with_twin
 from alignattn.finetuning.hub import push_run
 from alignattn.finetuning.lora import keep_merged
@@ -22,7 +21,6 @@ from alignattn.finetuning.model import build_model, check_model, patch_model, st
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.resources import check_disk_room, describe_precision
 from alignattn.finetuning.results import (
-    PREDICTIONS_FILE,
     RESULTS_FILE,
     RunResult,
     device_name,
@@ -56,7 +54,7 @@ from alignattn.training.saving import remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.bad_rows import as_json
 from alignattn.utils.errors import AlignAttnError, listing, one_line
-from alignattn.utils.files import read_yaml, replacing, write_json, write_text
+from alignattn.utils.files import read_yaml, write_json, write_text
 from alignattn.utils.folder_lock import folder_lock
 from alignattn.utils.network import log_reports
 from alignattn.utils.publishing import publishable
@@ -291,17 +289,6 @@ def _save(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:
         remove_checkpoints(options.output_dir)
     if trainer.args.push_to_hub:
         push_run(result, options)
-
-
-def write_predictions(folder: Path, tables: Sequence[pa.Table]) -> None:
-    """Write the predictions of the splits to `predictions.parquet`."""
-    with replacing(folder / PREDICTIONS_FILE) as temporary:
-        pq.write_table(pa.concat_tables(tables), temporary)
-
-
-def with_split(table: pa.Table, split: str) -> pa.Table:
-    """Return predictions with the name of their split in every line."""
-    return table.add_column(0, "split", pa.array([split] * table.num_rows, pa.string()))
 
 
 def _last_logged(trainer: AlignmentTrainer) -> dict[str, float | None]:

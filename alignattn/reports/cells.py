@@ -155,6 +155,12 @@ class Cell:
         return list(self.values.values())
 
     @property
+    def repeats_one_run(self) -> bool:
+        """Whether all its seeds are known to predict the same, so that they are one run."""
+        digests = {run.report.predictions_digest for run in self.finished}
+        return len(self.values) > 1 and digests != {""} and len(digests) == 1 == len(set(self.numbers))
+
+    @property
     def spread(self) -> SeedSpread | None:
         """Mean, standard deviation and number of the values; None where there are none."""
         return over_seeds(self.numbers) if self.values else None

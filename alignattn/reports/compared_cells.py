@@ -75,6 +75,10 @@ def _compare(cell: Cell, baseline: Cell, family_size: int, *, is_early: bool) ->
     measured, compared = ([one.values[seed] for seed in seeds] for one in (cell, baseline))
     if is_early:
         return compare_early(measured, compared, planned=min(cell.planned, baseline.planned))
+    if repeated := [one.row for one in (cell, baseline) if one.repeats_one_run]:
+        reason = f"all seeds of {' and of '.join(repeated)} predict the same"
+        read = (lambda: None) if cell.samples_by_seed else partial(_unpaired_scores, cell, baseline)
+        return compare_unpaired(cell.numbers, baseline.numbers, read, reason=reason)
     scores = None if cell.samples_by_seed else partial(_paired_scores, cell, baseline, seeds)
     return compare(measured, compared, scores, family_size=family_size)
 

@@ -30,6 +30,7 @@ class RunReport:
         config: its options, YAML; empty where the command writes none.
         log_history: of its training; empty where it did not train.
         probabilities: of its predictions, `[N, C]`, with their labels; None where it made none.
+        predictions_digest: of all that it predicted, equal for equal predictions; empty where it is not known.
     """
 
     numbers: Mapping[str, Any] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class RunReport:
     config: str = ""
     log_history: Sequence[Mapping[str, Any]] = ()
     probabilities: tuple[Any, Any] | None = None
+    predictions_digest: str = ""
 
 
 class ResultReader(ABC):

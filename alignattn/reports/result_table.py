@@ -92,8 +92,8 @@ class ResultTable:
             lines += self._families()
         family = "its family" if self.primary else "this table"
         survives = f"survives correction for all comparisons of {family} (p < {SIGNIFICANCE_LEVEL})"
-        baseline = self.baseline
-        if any(one.names_baseline for one in self.compared):
+        baseline, names = self.baseline, {one.names_baseline for one in self.compared}
+        if names == {True, False}:
             baseline += " (or the row that its difference is to)"
         if "better" in verdicts:
             lines.append(f"{better}: better than {baseline} by a paired difference that {survives}.")

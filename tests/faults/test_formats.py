@@ -82,7 +82,7 @@ def read_neighbors_file(path: Path) -> None:
 def read_status(path: Path) -> None:
     folder = RunFolder.read(path.parent)
     folder.status()
-    folder.add_seconds(1.0)
+    folder.add_cost(1.0, 2.0)
 
 
 def read_table(path: Path) -> None:
@@ -228,7 +228,7 @@ def made_of_all(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert main(line.split()) == 0
         OF_A_TABLE.prepare()
         shutil.copytree(RUN, OF_A_TABLE.output)
-        OF_A_TABLE.add_seconds(1.0)
+        OF_A_TABLE.add_cost(1.0, 2.0)
         assert OF_A_TABLE.status().state == "done"
     return folder
 

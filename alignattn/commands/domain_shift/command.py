@@ -32,11 +32,12 @@ from alignattn.evaluation.calibration import (
     negative_log_likelihood,
 )
 from alignattn.evaluation.calibration.scaling import MIN_TO_HALVE
+from alignattn.finetuning.examples import with_split, write_predictions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult, device_name, package_versions
 from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.rows import encode_split, load_evaluation_rows, load_run_rows
-from alignattn.finetuning.run import finetune_one, with_split, write_predictions
+from alignattn.finetuning.run import finetune_one
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, training_arguments

@@ -1,20 +1,17 @@
 """How a table reads the results of `alignattn finetune`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from alignattn.evaluation.statistics.example_scores import ExampleScores
-from alignattn.finetuning.examples import mean_predictions, metric_examples, read_logs, read_probabilities, read_split
+from alignattn.finetuning.examples import PredictionsReader, read_logs, read_probabilities
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.results import read_result, score_text
+from alignattn.finetuning.results import metric_texts, read_result
 from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.run_files import CONFIG_FILE
-from alignattn.reports.result_reader import ResultReader, RunReport, listed
-from alignattn.tasks.task import ERRORS
+from alignattn.reports.result_reader import RunReport, listed
 from alignattn.utils.files import read_text
 
 
-class FinetuneReader(ResultReader):
+class FinetuneReader(PredictionsReader):
     """Reads runs of `alignattn finetune`."""
 
     def is_finished(self, folder: Path) -> bool:
@@ -45,30 +42,8 @@ class FinetuneReader(ResultReader):
         return RunReport(
             numbers=result.to_dict(),
             facts=facts,
-            scores={
-                f"{split} {name}": f"{score_text(name, value)}{'' if value is None or name in ERRORS else ' %'}"
-                for split, by in result.metrics.items()
-                for name, value in by.items()
-            },
+            scores=metric_texts(result.metrics),
             config=read_text(folder / CONFIG_FILE),
             log_history=read_logs(folder),
             probabilities=read_probabilities(folder, next(iter(result.metrics), None)),
         )
-
-    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
-        """Return the rows of the split of `path`; None for numbers that are not scores, such as times."""
-        match path:
-            case ["metrics", split, metric]:
-                return metric_examples(metric, read_split(folder, split))
-        return None
-
-    def reason_no_ensemble(self, path: Sequence[str]) -> str:
-        """Return that there is one."""
-        return ""
-
-    def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
-        """Return the rows of the split of `path`, scored with the mean of the predictions of the runs."""
-        match path:
-            case ["metrics", split, metric]:
-                return metric_examples(metric, mean_predictions([read_split(folder, split) for folder in folders]))
-        return None

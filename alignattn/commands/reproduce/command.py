@@ -12,6 +12,8 @@ from alignattn.commands.reproduce.folder import LOG_FILE, SETTLED, RunFolder, fo
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
+from alignattn.commands.reproduce.program import PROGRAM
+from alignattn.commands.reproduce.program.command import check_programs
 from alignattn.commands.reproduce.results import read_table
 from alignattn.reports.result_table import ResultTable
 from alignattn.reports.writers import to_text, write_table
@@ -40,6 +42,8 @@ def reproduce(arguments: ReproduceOptions) -> None:
     if arguments.dry_run:
         return
     if not arguments.finished_only:
+        unfinished = (folder for folder in folders.values() if folder.status().state not in SETTLED)
+        check_programs(folder.options for folder in unfinished if folder.experiment.command == PROGRAM)
         launcher: LocalLauncher | RayLauncher = (
             RayLauncher(arguments.processes, arguments.ray_address, arguments.gpu_share)
             if arguments.launcher == "ray"

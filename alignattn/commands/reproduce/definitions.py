@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.reports.measures import Definition, Measure
@@ -42,6 +42,8 @@ class Row(Definition):
 
     Attributes:
         options: of its runs.
+        run: a user's own program: the words of a command, or a function as FILE.py:NAME or MODULE:NAME; where empty,
+            the column's command runs.
         label: as printed; where empty, the options that tell it from the others.
         ensemble: whether it is the deep ensemble of the runs of its options: the mean of what they predicted.
         published: by column and measure, as the paper prints it; None where it does not.
@@ -50,13 +52,28 @@ class Row(Definition):
         seeds: most that its cells have; None for all.
     """
 
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = Field(default_factory=dict)
+    run: str | Sequence[str | bool | int | float] = ()
     label: str = ""
     ensemble: bool = False
     against: str = ""
     primary: bool = False
     seeds: int | None = Field(None, ge=1)
     published: Sequence[Sequence[str | None]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Say what a row lacks, and that a placeholder is quoted, which YAML reads as a mapping."""
+        run = row.get("run")
+        for word in run if isinstance(run, list) else ():
+            if isinstance(word, dict):
+                raise ValueError(f'write the placeholder in quotes: "{{{", ".join(map(str, word))}}}"')
+        if "options" not in row and not run:
+            raise ValueError("a row needs options, or the program that it runs")
+        if run and not row.get("label"):
+            raise ValueError("a row with run needs a label")
+        return row
 
 
 @dataclass(frozen=True)

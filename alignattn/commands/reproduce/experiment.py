@@ -9,6 +9,7 @@ from typing import Any
 
 from alignattn.commands import results_of
 from alignattn.commands.reproduce.given import table_option
+from alignattn.commands.reproduce.program import RUN_OPTION
 from alignattn.training.methods import METHODS
 from alignattn.utils.publishing import short_path
 
@@ -29,7 +30,7 @@ SYMBOLS: Mapping[str, str] = {
 }
 """Words in front of the values that mean nothing without them."""
 
-TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)
+TITLE_OPTIONS = ("recipes", "task", "pair", RUN_OPTION, MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)
 
 
 INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_distance", "report_to"})

@@ -1,8 +1,8 @@
 """The folder of one run of a table, `runs/<digest>` inside the results, and its state.
 
 It holds `experiment.json` (what the run is), `run/` (what its command writes), `log.txt` (what it printed) and, after a
-failure, `failure.txt` with the reason; `seconds.txt` says how long it took. A process that runs it holds its lock: the
-system gives that up with the process, however it ends, so no run is ever made twice at once.
+failure, `failure.txt` with the reason; `seconds.txt` says how long it took and how much processor time. A process that runs it
+holds its lock: the system gives that up with the process, however it ends, so no run is ever made twice at once.
 """
 
 import math
@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from alignattn.commands import get_command, reader_of
 from alignattn.commands.reproduce.definitions import PlannedCell
 from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.program import ProgramOptions
 from alignattn.reports.measures import State
 from alignattn.reports.result_reader import ResultReader
 from alignattn.utils.command import OUTPUT_DIR, Command
@@ -34,6 +35,9 @@ LOG_FILE = "log.txt"
 FAILURE_FILE = "failure.txt"
 SECONDS_FILE = "seconds.txt"
 LOCK_FILE = ".lock"
+
+COSTS = ("seconds", "processor_seconds")
+"""What `seconds.txt` holds, in its order; the second is of runs of this version alone."""
 
 SETTLED: Collection[State] = frozenset({"done", "unfit"})
 """States of a run that needs no work."""
@@ -129,6 +133,8 @@ class RunFolder:
     @property
     def command_line(self) -> str:
         """The shell command that makes the run again."""
+        if isinstance(self.options, ProgramOptions):
+            return shlex.join(self.options.words)
         line = self.command.prog.split()
         for name, value in self.values.items():
             values = value if isinstance(value, list) else [value]
@@ -136,19 +142,26 @@ class RunFolder:
         return shlex.join(line)
 
     @property
+    def cost(self) -> Mapping[str, float]:
+        """The seconds of all attempts of the run, by the clock and of processors, as far as they are known."""
+        try:
+            numbers = [float(word) for word in (self.path / SECONDS_FILE).read_text().split()]
+        except (OSError, ValueError):
+            return {}
+        known = zip(COSTS, numbers, strict=False)
+        return {name: seconds for name, seconds in known if math.isfinite(seconds)}
+
+    @property
     def seconds(self) -> float:
         """The seconds of all attempts of the run; NaN if unknown."""
-        try:
-            seconds = float((self.path / SECONDS_FILE).read_bytes())
-        except (OSError, ValueError):
-            return math.nan
-        return seconds if math.isfinite(seconds) else math.nan
+        return self.cost.get(COSTS[0], math.nan)
 
-    def add_seconds(self, seconds: float) -> None:
-        """Add the seconds of another attempt; a full disk is ignored."""
-        earlier = 0.0 if math.isnan(self.seconds) else self.seconds
+    def add_cost(self, *seconds: float) -> None:
+        """Add the seconds of another attempt, in the order of `COSTS`; a full disk is ignored."""
+        earlier = self.cost
+        total = [f"{earlier.get(name, 0.0) + spent:.1f}" for name, spent in zip(COSTS, seconds, strict=True)]
         with suppress(OSError):
-            write_text(self.path / SECONDS_FILE, f"{earlier + seconds:.1f}\n")
+            write_text(self.path / SECONDS_FILE, f"{' '.join(total)}\n")
 
     def status(self) -> Status:
         """Return the state; a folder of another run or version, or with a damaged result, has failed."""

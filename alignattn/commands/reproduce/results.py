@@ -8,9 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.definitions import PlannedCell
 from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION
-from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.folder import COSTS, RunFolder
 from alignattn.commands.reproduce.pictures import pictures_of
 from alignattn.commands.reproduce.table import Table
 from alignattn.models.packaged import seen_before
@@ -21,6 +22,9 @@ from alignattn.reports.result_table import ResultTable
 from alignattn.utils.errors import one_line
 from alignattn.utils.progress import counted
 from alignattn.utils.publishing import publishable_text, short_path
+
+COST = "cost"
+"""Key of what a run cost, by the names of `COSTS`, among the numbers of every run."""
 
 
 def read_table(table: Table, cells: Sequence[PlannedCell], folders: Mapping[str, RunFolder]) -> ResultTable:
@@ -34,6 +38,12 @@ def read_table(table: Table, cells: Sequence[PlannedCell], folders: Mapping[str,
     runs = {digest: _read_run(folder) for digest, folder in counted(folders.items(), "read", len(folders), "run")}
     results = next(iter(folders.values())).results
     compared, problems = compare_cells([filled(_cell_of(cell, runs)) for cell in cells], table.named)
+    repeated = dict.fromkeys(
+        f"{cell.row}: all {len(cell.values)} runs on {cell.column} predict the same and count as one: does the program "
+        "use its seed?"
+        for cell in compared
+        if cell.repeats_one_run
+    )
     # A column's task, or each task of its pair.
     tasks = [task for column in table.columns for task in (column.name, *column.name.split("-"))]
     contamination = seen_before(map(table.model_of, table.rows), tasks)
@@ -43,11 +53,21 @@ def read_table(table: Table, cells: Sequence[PlannedCell], folders: Mapping[str,
         title=table.title,
         published_source=table.published_source,
         measured_source=_without_paths(measured_source(table, cells, done), results),
-        notes=[*table.notes, *contamination, *(_without_paths(problem, results) for problem in problems)],
+        notes=[*table.notes, *contamination, *repeated, *(_without_paths(problem, results) for problem in problems)],
         cells=compared,
         runs=runs,
+        baseline=_baseline_of(compared),
         named=table.named,
     )
+
+
+def _baseline_of(cells: Sequence[Cell]) -> str:
+    """What the cells are compared with, in words."""
+    compared = [cell for cell in cells if cell.comparison is not None]
+    if not compared or not all(cell.names_baseline for cell in compared):
+        return PLAIN_ATTENTION
+    labels = {str(cell.baseline) for cell in compared}
+    return labels.pop() if len(labels) == 1 else "the row that each names"
 
 
 def _cell_of(cell: PlannedCell, runs: Mapping[str, Run]) -> Cell:
@@ -82,6 +102,8 @@ def _read_run(folder: RunFolder) -> Run:
         return _without_paths(text, folder.results, folder.values)
 
     took = {} if math.isnan(folder.seconds) else {"run took": f"{folder.seconds:.0f} s, start and evaluation included"}
+    if (used := folder.cost.get(COSTS[1])) is not None:
+        took["processor time"] = f"{used:.0f} s"
     return Run(
         digest=folder.experiment.digest,
         title=folder.experiment.title,
@@ -89,6 +111,8 @@ def _read_run(folder: RunFolder) -> Run:
         output=folder.output,
         report=replace(
             report,
+            # A program knows its own, without what alignattn does beside it.
+            numbers={COST: folder.cost, **report.numbers},
             facts={name: published(fact) for name, fact in {**report.facts, **took}.items()},
             config=published(report.config),
         ),
@@ -116,13 +140,13 @@ def measured_source(table: Table, cells: Sequence[PlannedCell], done: Collection
         cells: its cells.
         done: digests of the runs that are finished.
     """
-    models = dict.fromkeys(table.model_of(row) for row in table.rows)
+    models = dict.fromkeys(table.model_of(row) for row in table.rows if not row.run)
     seeds: dict[Any, bool] = {}
     for experiment in (one for cell in cells for one in cell.experiments):
         if (seed := experiment.all_options.get(SEED_OPTION)) is not None:
             seeds[seed] = seeds.get(seed, False) or experiment.digest in done
     finished = [str(seed) for seed, is_done in seeds.items() if is_done]
-    parts = [" and ".join(short_path(model) for model in models)]
+    parts = [" and ".join(short_path(model) for model in models)] if models else []
     if seeds:
         of_all = f" of {len(seeds)}" if len(finished) < len(seeds) else ""
         parts.append(f"seeds {', '.join(finished) or 'none'}{of_all}")

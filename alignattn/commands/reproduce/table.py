@@ -9,6 +9,9 @@
     options: of every run
     rows:      a list of
       options: of the runs of the row
+      run: a user's own program in place of the command: a list of its words, in which "{seed}", "{train_file}",
+        "{test_file}" and "{output_dir}" stand for what it is given, or a function as FILE.py:NAME or MODULE:NAME,
+        which has these parameters; of the options it reads those that say which rows there are
       label: as printed; where left out, the options that tell the row from the others
       ensemble: true for the mean of what the runs of another row of the same options predicted: it costs no run
       against: label of the row that it is compared with; where left out, the plain row that differs least
@@ -22,7 +25,7 @@
       config: a file of configs/ without its ending, whose options come first; may be left out
       options: of the runs of the column
       seeds: most of a cell of it
-      measures: a list of what `Measure` holds
+      measures: a list of what `Measure` holds; `cost.seconds` and `cost.processor_seconds` are paths of every run
 
 A cell is where a row and a measure of a column meet: its runs have the options of the table, the config, the column and
 the row, each over those before it, and last those that a user gives. To add a table is to add a file.
@@ -46,6 +49,7 @@ from alignattn.commands.reproduce.experiment import (
     option_text,
 )
 from alignattn.commands.reproduce.given import digest_value, options_with_name
+from alignattn.commands.reproduce.program import PROGRAM, RUN_DIGEST_OPTION, RUN_OPTION, run_digest
 from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
 from alignattn.models import ModelCapabilities, capabilities_of
@@ -56,6 +60,9 @@ from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import parse_yaml, read_text
 
 ATTENTION_OPTION = "attention"
+
+FINETUNE = "finetune"
+"""The command in whose place a user's own program may run."""
 
 DISPLACED: Mapping[str, Sequence[str]] = {
     MODEL_OPTION: ("model_config",),
@@ -94,11 +101,14 @@ class Table(Definition):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        shared = [self.options, *(row.options for row in self.rows)]
         for column in self.columns:
-            for options in (*shared, column.options):
+            command = self.command_of(column)
+            own = [(self.command_of(column, row), row.options) for row in self.rows]
+            for command_name, options in ((command, self.options), (command, column.options), *own):
                 for name, value in _without(options, {ATTENTION_OPTION}).items():
-                    options_with_name([self.command_of(column)], name)[0].checked(value)
+                    options_with_name([command_name], name)[0].checked(value)
+            if command != FINETUNE and any(row.run for row in self.rows):
+                raise ValueError(f"a row with run fills columns of {FINETUNE}, and {column.label} is of {command}")
         labels = Counter(map(self.label, self.rows))
         if twice := next((label for label, count in labels.items() if count > 1), None):
             raise ValueError(f"two rows have the label {twice!r}: give them different labels")
@@ -125,9 +135,9 @@ class Table(Definition):
         rows = [row for row in self.rows if row.primary and self.baseline(row) is not None]
         return len(rows) * sum(measure.primary for column in self.columns for measure in column.measures)
 
-    def command_of(self, column: Column) -> str:
-        """Return the command whose runs fill a column."""
-        return column.command or self.command
+    def command_of(self, column: Column, row: Row | None = None) -> str:
+        """Return the command whose runs fill a column, or its cell of a row."""
+        return PROGRAM if row is not None and row.run else column.command or self.command
 
     @property
     def commands(self) -> list[str]:
@@ -188,7 +198,8 @@ class Table(Definition):
             takes_given = MODEL_OPTION in given and MODEL_OPTION in row.options and self.capabilities(row).is_pretrained
             model = {MODEL_OPTION: given[MODEL_OPTION]} if takes_given else {}
             options = _without(row.options, displaced) | model
-            rows.setdefault(str((sorted(options.items()), row.ensemble)), row.model_copy(update={"options": options}))
+            key = str((row.run, sorted(options.items()), row.ensemble))
+            rows.setdefault(key, row.model_copy(update={"options": options}))
         columns = [
             column.model_copy(update={"options": _without(column.options, displaced)}) for column in self.columns
         ]
@@ -215,7 +226,9 @@ class Table(Definition):
                 if not self.capabilities(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
                 most = _fewest(row.seeds, column.seeds)
-                experiments = experiments_of(self.command_of(column), options, seeds[:most])
+                if row.run:
+                    options |= {RUN_OPTION: row.run, RUN_DIGEST_OPTION: run_digest(row.run)}
+                experiments = experiments_of(self.command_of(column, row), options, seeds[:most])
                 has_seeds = SEED_OPTION in experiments[0].all_options
                 planned = max(len(experiments), (_fewest(most, self.seeds) or 0) if has_seeds else 0)
                 published = row.published[index] if row.published else [None]
@@ -232,13 +245,15 @@ class Table(Definition):
     def baseline(self, row: Row) -> Row | None:
         """Return the row that a row is compared with: the one it names, or of plain attention that differs least.
 
+        A user's own program is compared with a row that it names alone.
+
         That row may lack options that the other has, as those of an alignment, or of what is tried in its place
         (`soft` with label smoothing is compared with `soft`), and differs in nothing else. None for a plain row that
         has nothing more than another, and where there is no such row.
         """
         if row.against:
             return next((other for other in self.rows if other.label == row.against), None)
-        if not self.capabilities(row).has_attention:
+        if row.run or not self.capabilities(row).has_attention:
             return None
         is_plain = attention_of(row) == PLAIN_ATTENTION
         candidates = [
@@ -253,7 +268,9 @@ class Table(Definition):
         return max(candidates, key=lambda plain: len(plain.options), default=None)
 
     def model_of(self, row: Row) -> str:
-        """Return the model of the runs of a row."""
+        """Return the model of the runs of a row; of a user's own program its label."""
+        if row.run:
+            return row.label
         return str(row.options.get(MODEL_OPTION, self.given.get(MODEL_OPTION, self.options.get(MODEL_OPTION))))
 
     def capabilities(self, row: Row) -> ModelCapabilities:
@@ -299,7 +316,12 @@ def parse_table(name: str, text: str) -> Table:
 
 
 def attention_of(row: Row) -> str:
-    """Return the attention of the runs of a row; that of a model without layers of attention is the model's own."""
+    """Return the attention of the runs of a row; that of a model without layers of attention is the model's own.
+
+    That of a user's own program is its label.
+    """
+    if row.run:
+        return row.label
     return str(row.options.get(ATTENTION_OPTION, row.options.get(MODEL_OPTION, PLAIN_ATTENTION)))
 
 

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
 from filelock import Timeout
 
 from alignattn.commands.reproduce.folder import FAILURE_FILE, LOG_FILE, RunFolder, record_failure
@@ -53,7 +54,7 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
 
 
 def end_with(launcher: int) -> None:
-    """End this process as soon as the process that started it is no more, as a kill would.
+    """End this process and those that it started as soon as the process that started it is no more, as a kill would.
 
     Args:
         launcher: its process id.
@@ -63,6 +64,8 @@ def end_with(launcher: int) -> None:
         while os.getppid() == launcher:
             time.sleep(PARENT_POLL_SECONDS)
         print("the launcher of this run has ended, so the run stops; the next call resumes it", flush=True)
+        for child in psutil.Process().children(recursive=True):
+            child.kill()
         os._exit(ORPHANED)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -79,7 +82,7 @@ def work(folder: RunFolder) -> int:
         if status.state == "done":
             return DONE
         (folder.path / FAILURE_FILE).unlink(missing_ok=True)
-        start = time.monotonic()
+        start, used = time.monotonic(), _processor_seconds()
         try:
             if folder.needed is not None and (needed := folder.needed.status()).state != "done":
                 raise AlignAttnError(
@@ -95,8 +98,13 @@ def work(folder: RunFolder) -> int:
             record_failure(folder.path, f"{type(error).__name__}: {error} (see {LOG_FILE})")
             return FAILED
         finally:
-            folder.add_seconds(time.monotonic() - start)
+            folder.add_cost(time.monotonic() - start, _processor_seconds() - used)
     return DONE
+
+
+def _processor_seconds() -> float:
+    """The processor time of this process and of those that it waited for."""
+    return sum(os.times()[:4])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+"""Run a user's program on the rows of a run, and score what it predicts."""
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from alignattn.commands.reproduce.folder import COSTS
+from alignattn.commands.reproduce.program import (
+    LOG_FILE,
+    OUTPUT_FOLDER,
+    TEST_ROWS,
+    TRAIN_ROWS,
+    ProgramOptions,
+    call_words,
+    run_digest,
+)
+from alignattn.commands.reproduce.program.predictions import ID, read_predictions
+from alignattn.commands.reproduce.program.result_reader import ProgramResult, reason_unsupported
+from alignattn.finetuning.examples import write_predictions
+from alignattn.finetuning.results import RESULTS_FILE
+from alignattn.finetuning.rows import load_run_rows
+from alignattn.finetuning.run_files import DATA_FILE, TASK_FILE
+from alignattn.finetuning.run_folder import data_digests
+from alignattn.tasks.definitions import write_definition
+from alignattn.utils.errors import AlignAttnError, reason_of
+from alignattn.utils.files import write_json
+
+LAST_BYTES, LAST_CHARACTERS = 4096, 300
+"""How much of a log's end is read, and is quoted."""
+
+
+def check_programs(programs: Iterable[ProgramOptions]) -> None:
+    """Check before the first run that each command is there and each function can be imported."""
+    for run, options in {program.run: program for program in programs}.items():
+        if not options.is_function:
+            if shutil.which(run[0]) is None:
+                raise AlignAttnError(f"run `{options.text}`: there is no program {run[0]!r} that can be executed")
+            continue
+        done = subprocess.run(call_words(run[0]), stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603  # no shell, and the function's place is one word
+        if done.returncode:
+            raise AlignAttnError(f"run {run[0]!r} cannot be called: {_last_line(done.stderr) or 'it ends on import'}")
+
+
+def run_program(options: ProgramOptions) -> ProgramResult:
+    """Write the rows, run the program, and write its predictions and their scores as those of other runs."""
+    rows = load_run_rows(options.rows)
+    if reason := reason_unsupported(rows.task):
+        raise AlignAttnError(reason)
+    if options.run_sha256 not in (None, run_digest(options.run[0] if options.is_function else options.run)):
+        raise AlignAttnError("a file of the program has changed since the table was started: start it again")
+    folder = Path(options.output_dir)
+    write_json(folder / DATA_FILE, data_digests(options.rows))
+    if options.rows.task is not None and options.rows.keeps_task:
+        write_definition(folder / TASK_FILE, options.rows.task)
+    assert rows.train is not None
+    _write_rows(folder / TRAIN_ROWS, rows.train)
+    unlabelled = [split.remove_columns(rows.task.label_column) for split in rows.evaluation.values()]
+    test = datasets.concatenate_datasets(unlabelled)
+    if ID in test.column_names:
+        raise AlignAttnError(f"a program is given a column {ID!r} of row numbers, and the rows have one: rename it")
+    _write_rows(folder / TEST_ROWS, ({ID: number, **row} for number, row in enumerate(test)))
+    (folder / OUTPUT_FOLDER).mkdir(exist_ok=True)
+    start, used = time.monotonic(), os.times()
+    _run(options.words, folder / LOG_FILE)
+    # Its own, without what this process does beside it.
+    spent = os.times()
+    processor = spent.children_user + spent.children_system - used.children_user - used.children_system
+    cost = dict(zip(COSTS, (time.monotonic() - start, processor), strict=True))
+    found = read_predictions(folder / OUTPUT_FOLDER, rows, _quoted_end(folder / LOG_FILE))
+    write_predictions(folder, [split.table for split in found.values()])
+    result = ProgramResult.of(options.seed, rows, found, cost, platform.machine())
+    write_json(folder / RESULTS_FILE, asdict(result))
+    for name in (TRAIN_ROWS, TEST_ROWS):
+        (folder / name).unlink()
+    return result
+
+
+def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+
+
+def _run(words: list[str], log: Path) -> None:
+    """Run a command, its output in the log; raise the last line of it where the command fails."""
+    with log.open("ab") as file:
+        file.write(f"$ {shlex.join(words)}\n".encode(errors="surrogateescape"))
+        file.flush()
+        try:
+            code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False).returncode  # noqa: S603  # no shell
+        except OSError as error:
+            raise AlignAttnError(f"the program cannot be run: {reason_of(error)}") from error
+    if not code:
+        return
+    end = f"ended with exit code {code}"
+    if code < 0:
+        end = f"was killed by signal {-code}"
+        with suppress(ValueError):
+            end += f" ({signal.Signals(-code).name})"
+    raise AlignAttnError(f"the program {end}{_quoted_end(log)}; see {log}")
+
+
+def _quoted_end(log: Path) -> str:
+    """The last line of a log as the end of a message; nothing but the command's own line is no output."""
+    with log.open("rb") as file:
+        file.seek(-min(LAST_BYTES, log.stat().st_size), 2)
+        line = _last_line(file.read())
+    return ", without any output" if line.startswith("$ ") else f", its last output {line!r}"
+
+
+def _last_line(output: bytes) -> str:
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
+    return next((line[-LAST_CHARACTERS:] for line in reversed(lines) if line), "")
