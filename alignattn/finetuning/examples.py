@@ -38,8 +38,8 @@ class PredictionsReader(ResultReader):
         return None
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
-        """Return that there is one."""
-        return ""
+        """Return that there is one of scores alone."""
+        return "" if path[0] == "metrics" else f"an ensemble has no {'.'.join(path)}: it is no score of predictions"
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
         """Return the rows of the split of `path`, scored with the mean of the predictions of the runs."""

@@ -1,8 +1,9 @@
 """The folder of one run of a table, `runs/<digest>` inside the results, and its state.
 
 It holds `experiment.json` (what the run is), `run/` (what its command writes), `log.txt` (what it printed) and, after a
-failure, `failure.txt` with the reason; `seconds.txt` says how long it took and how much processor time. A process that runs it
-holds its lock: the system gives that up with the process, however it ends, so no run is ever made twice at once.
+failure, `failure.txt` with the reason; `seconds.txt` says how long it took, by the clock and of processors. A process
+that runs it holds its lock: the system gives that up with the process, however it ends, so no run is ever made twice at
+once.
 """
 
 import math

@@ -32,8 +32,8 @@ GIVEN = (SEED, TRAIN_FILE, TEST_FILE, OUTPUT_DIR)
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 FUNCTION = re.compile(r"[^:]+:[A-Za-z_]\w*")
 
-CALL = "alignattn.commands.reproduce.program.call"
-"""Module that calls a function."""
+CALL = Path(__file__).with_name("call.py")
+"""Program that calls a function."""
 
 OUTPUT_FOLDER, LOG_FILE = "output", "program.log"
 """In the folder of a run: the folder that the program writes to, and what it prints."""
@@ -100,8 +100,9 @@ class ProgramOptions(Options):
             TEST_FILE: str(folder / TEST_ROWS),
             OUTPUT_DIR: str(folder / OUTPUT_FOLDER),
         }
-        words = [*call_words(self.run[0]), *(f"{{{name}}}" for name in GIVEN)] if self.is_function else self.run
-        return [PLACEHOLDER.sub(lambda found: values[found[1]], word) for word in words]
+        if self.is_function:
+            return [*call_words(self.run[0]), *(f"{name}={value}" for name, value in values.items())]
+        return [PLACEHOLDER.sub(lambda found: values[found[1]], word) for word in self.run]
 
     @cached_property
     def rows(self) -> RunOptions:
@@ -112,8 +113,8 @@ class ProgramOptions(Options):
 
 
 def call_words(function: str) -> list[str]:
-    """Return the command that imports a function."""
-    return [sys.executable, "-m", CALL, function]
+    """Return the command that calls a function, without its values."""
+    return [sys.executable, str(CALL), function]
 
 
 def run_digest(run: str | Sequence[Any]) -> str:

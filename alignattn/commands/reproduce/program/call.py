@@ -1,21 +1,19 @@
-"""Call a user's function: `python -m alignattn.commands.reproduce.program.call PLACE [SEED TRAIN TEST OUTPUT]`.
+"""Call a user's function, without alignattn: `python call.py PLACE seed=1 train_file=F test_file=F output_dir=D`.
 
-Without values the function is imported and its parameters are checked.
+Names without values check that the function can be imported and takes them.
 """
 
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from alignattn.commands.reproduce.program import GIVEN
 
 
-def find_function(place: str) -> Callable[..., Any]:
-    """Return the function of FILE.py:NAME or MODULE:NAME; modules may lie in the working folder."""
+def call(place: str, words: Sequence[str]) -> None:
+    """Import the function of FILE.py:NAME or MODULE:NAME, and call it with the values of its parameters, if given."""
     origin, _, name = place.rpartition(":")
     if origin.endswith(".py"):
         # A script finds its neighbours.
@@ -28,18 +26,14 @@ def find_function(place: str) -> Callable[..., Any]:
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(origin)
-    function: Callable[..., Any] = getattr(module, name)
-    inspect.signature(function).bind(**dict.fromkeys(GIVEN))
-    return function
-
-
-def call(place: str, values: Sequence[str]) -> None:
-    """Import a function, and call it with the values of `GIVEN` if there are any."""
-    function = find_function(place)
-    if values:
-        seed, *paths = values
-        function(**dict(zip(GIVEN, (int(seed), *paths), strict=True)))
+    function = getattr(module, name)
+    values = {parameter: value for parameter, _, value in (word.partition("=") for word in words)}
+    inspect.signature(function).bind(**values)
+    if values["seed"]:
+        function(**values | {"seed": int(values["seed"])})
 
 
 if __name__ == "__main__":
+    # Not the folder of this file, whose modules have common names.
+    sys.path[0] = os.getcwd()
     call(sys.argv[1], sys.argv[2:])

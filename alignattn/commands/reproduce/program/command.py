@@ -18,6 +18,7 @@ import datasets
 
 from alignattn.commands.reproduce.folder import COSTS
 from alignattn.commands.reproduce.program import (
+    GIVEN,
     LOG_FILE,
     OUTPUT_FOLDER,
     TEST_ROWS,
@@ -48,7 +49,8 @@ def check_programs(programs: Iterable[ProgramOptions]) -> None:
             if shutil.which(run[0]) is None:
                 raise AlignAttnError(f"run `{options.text}`: there is no program {run[0]!r} that can be executed")
             continue
-        done = subprocess.run(call_words(run[0]), stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603  # no shell, and the function's place is one word
+        check = [*call_words(run[0]), *GIVEN]
+        done = subprocess.run(check, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603  # no shell, and the function's place is one word
         if done.returncode:
             raise AlignAttnError(f"run {run[0]!r} cannot be called: {_last_line(done.stderr) or 'it ends on import'}")
 
@@ -73,12 +75,12 @@ def run_program(options: ProgramOptions) -> ProgramResult:
     _write_rows(folder / TEST_ROWS, ({ID: number, **row} for number, row in enumerate(test)))
     (folder / OUTPUT_FOLDER).mkdir(exist_ok=True)
     start, used = time.monotonic(), os.times()
-    _run(options.words, folder / LOG_FILE)
+    said = _run(options.words, folder / LOG_FILE)
     # Its own, without what this process does beside it.
     spent = os.times()
     processor = spent.children_user + spent.children_system - used.children_user - used.children_system
     cost = dict(zip(COSTS, (time.monotonic() - start, processor), strict=True))
-    found = read_predictions(folder / OUTPUT_FOLDER, rows, _quoted_end(folder / LOG_FILE))
+    found = read_predictions(folder / OUTPUT_FOLDER, rows, said)
     write_predictions(folder, [split.table for split in found.values()])
     result = ProgramResult.of(options.seed, rows, found, cost, platform.machine())
     write_json(folder / RESULTS_FILE, asdict(result))
@@ -92,31 +94,32 @@ def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
 
-def _run(words: list[str], log: Path) -> None:
-    """Run a command, its output in the log; raise the last line of it where the command fails."""
+def _run(words: list[str], log: Path) -> str:
+    """Run a command, its output in the log, and return the end of the output as the end of a message.
+
+    Raises:
+        AlignAttnError: if it cannot be run, or ends with another exit code than 0.
+    """
     with log.open("ab") as file:
         file.write(f"$ {shlex.join(words)}\n".encode(errors="surrogateescape"))
         file.flush()
+        start = file.tell()
         try:
             code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False).returncode  # noqa: S603  # no shell
         except OSError as error:
             raise AlignAttnError(f"the program cannot be run: {reason_of(error)}") from error
+    with log.open("rb") as file:
+        file.seek(max(start, log.stat().st_size - LAST_BYTES))
+        line = _last_line(file.read())
+    said = f", its last output {line!r}" if line else ", without any output"
     if not code:
-        return
+        return said
     end = f"ended with exit code {code}"
     if code < 0:
         end = f"was killed by signal {-code}"
         with suppress(ValueError):
             end += f" ({signal.Signals(-code).name})"
-    raise AlignAttnError(f"the program {end}{_quoted_end(log)}; see {log}")
-
-
-def _quoted_end(log: Path) -> str:
-    """The last line of a log as the end of a message; nothing but the command's own line is no output."""
-    with log.open("rb") as file:
-        file.seek(-min(LAST_BYTES, log.stat().st_size), 2)
-        line = _last_line(file.read())
-    return ", without any output" if line.startswith("$ ") else f", its last output {line!r}"
+    raise AlignAttnError(f"the program {end}{said}; see {log}")
 
 
 def _last_line(output: bytes) -> str:
