@@ -10,7 +10,7 @@ PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # A test that takes an hour hangs and has failed, with what each thread was at; the others go on in a new process.
 AT_ONCE := --numprocesses 2 --dist worksteal -o faulthandler_timeout=3600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: browser clean demo docs faults gpu lint matrix models newest notebook oldest slow test use versions
+.PHONY: browser clean demo docs faults gpu lint matrix models newest notebook oldest quantised slow test use versions
 
 # On real questions and tweets where this machine has them, else on sentences of installed packages' documentation.
 demo: $(VENV)/installed
@@ -36,6 +36,11 @@ matrix: $(VENV)/installed
 use: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[use]"
 	$(PYTEST) -m use tests/robustness
+
+# bitsandbytes and torchao; where they are installed, every import of peft loads them.
+quantised: $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[quantised]"
+	$(PYTEST) -m quantised tests/patching/test_quantised.py
 
 # The site, in site/index.html: a broken link or anchor is an error. (With --quiet mkdocs counts no warning, so --strict would do nothing.)
 docs: $(VENV)/installed

@@ -1,11 +1,11 @@
 """What an alignment costs a decoder: training steps and greedy generation of a small Llama, beside a plain twin.
 
-    python benchmarks/decoder_steps.py --repeats 60
+    python benchmarks/decoder_steps.py --repeats 13
 
 In every repeat each model takes a turn, in rotating order, from the same weights; processor time is compared, so that
 what else runs on the machine weighs little. A training step is forward, loss and backward, without the optimizer.
 Prints medians and quartiles of the ratios to the plain model of the same repeat, and whether the generated tokens are
-equal.
+equal. The ratio of a second plain model, `plain again`, tells how far noise alone goes.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import alignattn
 
 LAYERS, WIDTH = 4, 256
 STEP_SHAPE, PROMPT_SHAPE, NEW_TOKENS = (4, 256), (4, 32), 64
+PLAIN, PLAIN_AGAIN = "plain", "plain again"
 ALIGNMENTS = ("aa-ct", "aa-gan")
 WARM_UP = 2
 
@@ -28,12 +29,13 @@ WARM_UP = 2
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=13, help="repeats of the training step")
+    parser.add_argument("--generations", type=int, default=60, help="repeats of the generation")
     parser.add_argument("--vocabulary", type=int, default=32_000, help="tokens; Llama 2's 32,000 by default")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    models = {name: small_llama(name, options.vocabulary) for name in ("plain", *ALIGNMENTS)}
+    models = {name: small_llama(name, options.vocabulary) for name in (PLAIN, PLAIN_AGAIN, *ALIGNMENTS)}
     batch = torch.randint(4, options.vocabulary, STEP_SHAPE)
     prompt = torch.randint(4, options.vocabulary, PROMPT_SHAPE)
     steps = {name: lambda model=model, name=name: train(model, batch, name) for name, model in models.items()}
@@ -41,10 +43,10 @@ def main() -> None:
     for model in models.values():
         model.eval()
     tokens = {name: generate(model, prompt) for name, model in models.items()}
-    equal = all(torch.equal(tokens["plain"], found) for found in tokens.values())
+    equal = all(torch.equal(tokens[PLAIN], found) for found in tokens.values())
     print(f"generated tokens are {'equal' if equal else 'DIFFERENT'}")
     turns = {name: lambda model=model: generate(model, prompt) for name, model in models.items()}
-    compare("generation", turns, options.repeats)
+    compare("generation", turns, options.generations)
 
 
 def small_llama(attention: str, vocabulary: int) -> Any:
@@ -62,14 +64,14 @@ def small_llama(attention: str, vocabulary: int) -> Any:
         eos_token_id=None,
     )
     model = LlamaForCausalLM(config)
-    return model if attention == "plain" else alignattn.patch(model, attention)
+    return alignattn.patch(model, attention) if attention in ALIGNMENTS else model
 
 
 def train(model: Any, batch: torch.Tensor, attention: str) -> None:
     """Take a training step."""
     model.train().zero_grad()
     loss = model(batch, labels=batch, use_cache=False).loss
-    if attention != "plain":
+    if attention in ALIGNMENTS:
         loss = loss + alignattn.alignment_loss(model)
     loss.backward()
 
@@ -91,9 +93,9 @@ def compare(what: str, turns: Mapping[str, Callable[[], Any]], repeats: int) -> 
             turns[name]()
             if repeat >= 0:
                 seconds[name].append(time.process_time() - begin)
-    print(f"{what}: plain {statistics.median(seconds['plain']):.3f} s of processor time")
+    print(f"{what}: plain {statistics.median(seconds[PLAIN]):.3f} s of processor time")
     for name in names[1:]:
-        ratios = [own / plain for own, plain in zip(seconds[name], seconds["plain"], strict=True)]
+        ratios = [own / plain for own, plain in zip(seconds[name], seconds[PLAIN], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         print(f"  {name}: {middle:.3f} of plain ({low:.3f} to {high:.3f}), {repeats} repeats")
 

@@ -201,11 +201,20 @@ def _without_graph(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Give a model back the attributes and buffers that it had: Swin keeps the window of the last image that it saw."""
+    """Give a model back the attributes, buffers and quantised weights that it had.
+
+    Swin keeps the window of the last image that it saw. On CPUs bitsandbytes packs 4-bit weights for inference at their
+    first forward in evaluation, and packed weights pass no gradient.
+    """
     values = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
+    quantised = [parameter for parameter in model.parameters() if not parameter.is_floating_point()]
+    packed = [parameter.data for parameter in quantised]
     attributes = [vars(module) for module in model.modules()]
     # These include the dicts of buffers and of hooks.
     attributes += [value for own in attributes[:] for value in own.values() if isinstance(value, dict)]
+    for parameter in quantised:
+        states = [value for value in vars(parameter).values() if hasattr(value, "__dict__")]
+        attributes += [vars(parameter), *map(vars, states)]
     contents = [dict(own) for own in attributes]
     try:
         yield
@@ -213,6 +222,8 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
         for own, content in zip(attributes, contents, strict=True):
             own.clear()
             own.update(content)
+        for parameter, data in zip(quantised, packed, strict=True):
+            parameter.data = data
         for buffer, value in values:
             buffer.copy_(value)
 
