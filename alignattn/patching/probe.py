@@ -213,8 +213,8 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
     # These include the dicts of buffers and of hooks.
     attributes += [value for own in attributes[:] for value in own.values() if isinstance(value, dict)]
     for parameter in quantised:
-        states = [value for value in vars(parameter).values() if hasattr(value, "__dict__")]
-        attributes += [vars(parameter), *map(vars, states)]
+        states = [value for value in vars(parameter).values() if isinstance(getattr(value, "__dict__", None), dict)]
+        attributes += [vars(parameter), *(state.__dict__ for state in states)]
     contents = [dict(own) for own in attributes]
     try:
         yield

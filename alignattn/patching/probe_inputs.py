@@ -105,13 +105,14 @@ def _pixels(config: Any) -> Tensor | None:
 
 
 def _waveform(config: Any) -> Tensor | None:
-    """Return one waveform, `[1, T]`, of six frames; of a model of spectrograms `[1, T, bins]`."""
+    """Return one waveform of six frames, `[1, T]`, for a codec `[1, channels, T]`; of spectrograms `[1, T, bins]`."""
     bins, frames = getattr(config, "num_mel_bins", None), getattr(config, "max_length", None)
     if isinstance(bins, int) and isinstance(frames, int):
         return _ramp(1, frames, bins)
     kernels, strides = getattr(config, "conv_kernel", None), getattr(config, "conv_stride", None)
     if kernels is None or strides is None:
-        return None
+        hop = getattr(config, "hop_length", None) or getattr(config, "frame_size", None)
+        return _ramp(1, getattr(config, "audio_channels", 1), PROBED_TOKENS * hop) if isinstance(hop, int) else None
     samples = PROBED_TOKENS
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
         samples = (samples - 1) * stride + kernel

@@ -104,5 +104,5 @@ def test_an_adapter_follows_the_alignment(name, folder):
 def test_without_an_adapter_nothing_can_follow(name, folder):
     model = alignattn.patch(quantised(folder, name), "aa-ct").train()
     model(torch.randint(4, 60, (2, 9)))
-    with pytest.raises(AlignAttnError, match="q_proj|LoRA|adapt"):
+    with pytest.raises(AlignAttnError, match="adapt them"):
         alignattn.alignment_loss(model)

@@ -78,8 +78,8 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
     predictor = load_predictor(run)
     if not can_drop(predictor.model):
         raise AlignAttnError(
-            f"--run {options.run}: {run.options.model.model} has no dropout, so all passes are equal: give a run "
-            "of another model"
+            f"--run {options.run}: {run.options.model.model} has no dropout, or only rates of 0, so all passes would "
+            "be equal: give a run of another model"
         )
     encoded = {
         name: encode_split(run.task, rows, predictor.tokenizer, run.options.data) for name, rows in splits.items()
@@ -160,11 +160,9 @@ def _of_passes(
             surrounding: AbstractContextManager[None] = nullcontext() if noise is None else noise.added()
             with surrounding:
                 passes.append(predictor.outputs(split, batching)[0])
+            if len(passes) > 1 and (passes[-1] == passes[0]).all():
+                raise AlignAttnError(f"--run {options.run}: two passes with dropout are equal, so all would be")
     logits = np.stack(passes)
-    if (logits == logits[0]).all():
-        raise AlignAttnError(
-            f"--run {options.run}: its dropout rates are 0, so all passes are equal: train a model with dropout"
-        )
     drawn = {"num_bins": options.num_bins, "resamples": options.resamples, "seed": options.seed}
     estimates = summarise_passes(logits, labels, level=options.level, **drawn)
     return MeasuredInputs(name, inputs, labels, PassScores.of(logits), estimates)

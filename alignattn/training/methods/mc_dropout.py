@@ -69,11 +69,14 @@ class MCDropout(TrainingMethod):
 
 
 def can_drop(model: Any) -> bool:
-    """Return whether a model drops something where its config says so; one without a config of transformers may."""
+    """Return whether a dropout rate in a model's config is above 0; a model without a transformers config may drop."""
     from transformers import PreTrainedConfig
 
     config = getattr(model, "config", None)
-    return not isinstance(config, PreTrainedConfig) or any("dropout" in name for name in vars(config))
+    if not isinstance(config, PreTrainedConfig):
+        return True
+    parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
+    return any("drop" in name and value for part in parts if part is not None for name, value in vars(part).items())
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import Inputs, OptionsOfMethod, TrainingMethod
-from alignattn.training.methods.mc_dropout import can_drop
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
 
@@ -85,9 +84,9 @@ class RDrop(TrainingMethod):
         # The divergence of a batch without a label is 0, too.
         self._has_differed = self._has_differed or not all(map(torch.equal, first, second))
         if not self._has_differed:
-            remedy = ", or set a dropout in the model's config" if can_drop(model) else ": it has no dropout layers"
             raise AlignAttnError(
-                f"r_drop_weight compares two dropout masks, and this model has no dropout: leave it out{remedy}"
+                "r_drop_weight compares two dropout masks, and this model has no dropout, or only rates of 0: "
+                "leave it out"
             )
         problem_type = getattr(getattr(model, "config", None), "problem_type", None)
         divergences = [

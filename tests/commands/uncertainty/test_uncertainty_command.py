@@ -147,7 +147,7 @@ def test_noise_on_a_batch_is_along_the_dimension_of_features(sparse):
 @pytest.mark.parametrize(
     ("kind", "words", "reason"),
     [
-        ("dropless", "", "its dropout rates are 0"),
+        ("dropless", "", "only rates of 0"),
         ("memn2n", "", "memn2n has no dropout"),
         ("stsb", "", "do not have one class each"),
         ("graph", "--split dev", "there is no split 'dev': choose among validation, test"),
