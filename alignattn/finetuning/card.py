@@ -28,6 +28,7 @@ from alignattn.tasks import (
     Task,
     TextClassification,
 )
+from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS
 from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import chosen_methods, settings_of
 from alignattn.utils.compression import plain_stem
@@ -67,6 +68,7 @@ SETTINGS = (
     "bf16",
     "fp16",
     "max_length",
+    "long_texts",
     "doc_stride",
     "model_config",
     "load_best_model_at_end",
@@ -76,7 +78,7 @@ SETTINGS = (
 """The options that influence training most; `config.yaml` has all."""
 
 ALIGNMENT_SETTINGS = frozenset(name for name in SETTINGS if name.startswith("alignment_"))
-ANSWER_SETTINGS = frozenset({"doc_stride"})
+WINDOW_SETTINGS = frozenset({"doc_stride"})
 TEXT_SETTINGS = frozenset({"max_length"})
 
 SCOPES = {
@@ -158,6 +160,7 @@ class _Card:
             preprocessor=self._preprocessor(),
             path=quoted(path),
             data=self.data,
+            max_train_windows=MAX_TRAIN_WINDOWS,
             is_best_checkpoint=self.options.values.get("load_best_model_at_end"),
             choosing=choosing,
             unused=[split for split in self.result.metrics if split not in choosing],
@@ -291,9 +294,11 @@ class _Card:
         return rows
 
     def _settings(self) -> dict[str, Any]:
-        values = self.options.values | {"max_length": self.data.max_length or (self.task or Task).max_length}
+        length = self.data.max_length or (self.task or Task).max_length
+        values = self.options.values | {"max_length": length, "doc_stride": self.data.stride(length)}
         idle = ALIGNMENT_SETTINGS if self.attention.alignment is None else frozenset()
-        idle |= frozenset() if self.kind is QuestionAnswering else ANSWER_SETTINGS
+        idle |= frozenset() if self.data.has_windows or self.kind is QuestionAnswering else WINDOW_SETTINGS
+        idle |= frozenset() if processor_class(self.kind).can_pool_windows else frozenset({"long_texts"})
         idle |= frozenset() if processor_class(self.kind).reads_texts else TEXT_SETTINGS
         given = {name: values.get(name) for name in SETTINGS if name not in idle}
         # -1 is transformers' way to say that the epochs decide.

@@ -8,12 +8,13 @@ from typing import Any
 
 from alignattn.models.lengths import row_length
 from alignattn.tasks import Task
-from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TEXT_FILE, TaskOptions, is_picture
+from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TEXT_FILE, TRUNCATE, WINDOWS, TaskOptions, is_picture
+from alignattn.tasks.task_types import QuestionAnswering, processor_class
 from alignattn.training.methods.base import EVALUATION_ROWS
 from alignattn.utils.compression import check_encoding, plain_suffix
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import Count, InputDir, Processes, option
-from alignattn.utils.options import Options, options_of
+from alignattn.utils.options import Options
 from alignattn.utils.places import input_path
 
 ANSWER_GROUP, GENERATION_GROUP = "question answering", "generation"
@@ -24,6 +25,9 @@ FAN_OUT_HELP = "Sampled neighbours per graph layer; -1: all (default: the whole 
 FEATURES_HELP = "Folder of image region features, .npz or .npy."
 BEAMS_HELP = "Beams of beam search; 1: greedy."
 MAX_BEAMS = 256
+LONG_TEXTS_HELP = "truncate (default), or windows to read all."
+STRIDE_HELP = "Tokens shared by windows of a text (default: 128, at most a third of --max_length)."
+DOC_STRIDE, LARGEST_STRIDE_SHARE = 128, 3
 LABEL_COLUMN = ("label",)
 LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
 OF_FILES = ("train_file",)
@@ -97,6 +101,13 @@ class DataOptions(Options):
     )
     skip_bad_rows: bool = option(False, "Skip bad rows and list them in results.json.")
     max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
+    long_texts: str = option(
+        TRUNCATE,
+        LONG_TEXTS_HELP,
+        choices=(TRUNCATE, WINDOWS),
+        excludes={"laplace": "its posterior is of rows that are one sequence each"},
+    )
+    doc_stride: int = option(DOC_STRIDE, STRIDE_HELP, low=0, rare=True)
     max_train_samples: Count | None = option(None, "Sample N training rows, by class.")
     max_eval_samples: Count | None = option(None, "Sample N rows of each evaluation split.", requires=EVALUATION_ROWS)
     evaluation_splits: tuple[str, ...] | None = option(
@@ -113,7 +124,6 @@ class DataOptions(Options):
     preprocessing_num_workers: Processes | None = option(None, "Processes that tokenize (default: 1).", rare=True)
     fan_out: tuple[int, ...] | None = option(None, FAN_OUT_HELP, low=-1, rare=True)
     features: InputDir | None = option(None, FEATURES_HELP, excludes=IN_THE_FILE, rare=True)
-    doc_stride: int = option(128, "Tokens shared by windows of a context.", group=ANSWER_GROUP, low=0, rare=True)
     n_best_size: Count = option(20, "Number of candidate answers per question.", group=ANSWER_GROUP, rare=True)
     max_answer_length: Count = option(30, "Maximum tokens of an answer.", group=ANSWER_GROUP, rare=True)
     num_beams: Count = option(1, BEAMS_HELP, group=GENERATION_GROUP, high=MAX_BEAMS, rare=True)
@@ -173,6 +183,22 @@ class DataOptions(Options):
         """Whether there are rows beside those to train on."""
         return self.train_file is None or self.validation_file is not None or self.validation_share is not None
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether long texts are read in windows whose logits are pooled."""
+        return self.long_texts == WINDOWS
+
+    def stride(self, length: int) -> int:
+        """Return how many tokens windows of a length share."""
+        return min(DOC_STRIDE, length // LARGEST_STRIDE_SHARE) if self.doc_stride == DOC_STRIDE else self.doc_stride
+
+    def reason_unsupported(self, task: Task) -> str:
+        """Return which option a task does not support, and why; empty if it supports all."""
+        if not self.has_windows or processor_class(task).can_pool_windows:
+            return ""
+        reason = "has windows of its own" if task.kind == QuestionAnswering.kind else "has no logits of rows to pool"
+        return f"--long_texts {self.long_texts}: task {task.name!r} is {task.kind}, which {reason}"
+
     def task_options(self, task: Task, processor: Any) -> TaskOptions:
         """Return how the rows of `task` become tensors.
 
@@ -181,13 +207,11 @@ class DataOptions(Options):
             processor: of the model, as in `alignattn.models.build.BuiltModel`.
         """
         most = getattr(processor, "model_max_length", task.max_length)
-        length, stride = row_length(self.max_length, task.max_length, most), self.doc_stride
-        if self.max_length is None and stride == options_of(type(self))["doc_stride"].default:
-            # Windows of a model that takes less share less: as large a part.
-            stride = stride * length // task.max_length
+        length = row_length(self.max_length, task.max_length, most)
         return TaskOptions(
             max_length=length,
-            doc_stride=stride,
+            long_texts=self.long_texts,
+            doc_stride=self.stride(length),
             n_best_size=self.n_best_size,
             max_answer_length=self.max_answer_length,
             num_beams=self.num_beams,

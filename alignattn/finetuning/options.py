@@ -74,7 +74,9 @@ class RunOptions(Options):
         if not any(choice.is_learned for slot, choice in attention.choices.items() if slot != "alignment"):
             names["slot_learning_rate"] = "without a slot with parameters such as --value qvi"
         if not isinstance(task, QuestionAnswering):
-            names |= dict.fromkeys(("doc_stride", "n_best_size", "max_answer_length"), "outside question answering")
+            names |= dict.fromkeys(("n_best_size", "max_answer_length"), "outside question answering")
+            if not self.data.has_windows:
+                names["doc_stride"] = "without --long_texts windows, outside question answering"
         if self.data.max_train_samples is None and (self.data.max_eval_samples is None or self.data.take == BY_SEED):
             names["take"] = "without --max_train_samples"
         if not isinstance(task, GenerationTask):
@@ -130,7 +132,8 @@ class RunOptions(Options):
 
     def reason_unsupported(self, task: Task) -> str:
         """Return why no run of a task can have these options, in one line; empty if one can."""
-        return self.model.reason_unsupported(task) or self.training.reason_unsupported(task)
+        parts = (self.model, self.data, self.training)
+        return next(filter(None, (part.reason_unsupported(task) for part in parts)), "")
 
     @property
     def attention(self) -> AttentionConfig:

@@ -28,8 +28,9 @@ from alignattn.robustness.batches import rows_at_once
 from alignattn.tasks import Task
 from alignattn.tasks.formats.file_rows import TextRows, file_rows
 from alignattn.tasks.labelled import PROBABILITIES
+from alignattn.tasks.long_texts import pooled_outputs
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task import WINDOWS, TaskOptions
 from alignattn.tasks.task_types import check_generates, processor_for
 from alignattn.tasks.truncation import count_lengths, count_unknown_rows, unknown_rows_warning
 from alignattn.utils.errors import AlignAttnError, shown
@@ -263,7 +264,7 @@ class Predictor:
     def outputs(
         self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
     ) -> tuple[Any, NDArray[Any] | None]:
-        """Return the outputs of all sequences of a split and their labels, as `Trainer.predict` gives them.
+        """Return the outputs of all sequences of a split and their labels, as `TaskTrainer.predict` gives them.
 
         Args:
             split: as for `answers`.
@@ -272,8 +273,9 @@ class Predictor:
         """
         encoded = split.encoded
         read = [name for name in encoded.column_names if name in {*self._model_inputs, *LABELS}]
-        # Images may be large: a row's is taken with its batch.
-        columns = {name: encoded[name] if self._processor.reads_images else encoded[name][:] for name in read}
+        # Images and long texts may be large: those of a batch are taken with it.
+        is_large = self._processor.reads_images or split.options.long_texts == WINDOWS
+        columns = {name: encoded[name] if is_large else encoded[name][:] for name in read}
         collate, device = self._processor.collator(self.tokenizer, split), self.model.device
         gathered: list[_Gathered] = []
         places: _Gathered | None = None
@@ -296,7 +298,8 @@ class Predictor:
             if advance is not None:
                 advance(len(split.rows) * done // len(encoded) - len(split.rows) * before // len(encoded))
         outputs = tuple(whole.array() for whole in gathered)
-        return outputs[0] if len(outputs) == 1 else outputs, None if places is None else places.array()
+        logits: Any = outputs[0] if len(outputs) == 1 else outputs
+        return pooled_outputs(encoded, logits, None if places is None else places.array())
 
     def _outputs_of(self, batch: Mapping[str, torch.Tensor], options: TaskOptions) -> Sequence[torch.Tensor]:
         """The model's outputs for a batch, or the sequences that it generates, `[B, …]` each."""

@@ -28,6 +28,7 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import Task, TextClassification
+from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS, WindowedRows
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import (
@@ -277,8 +278,11 @@ def scattered(seed: int) -> int:
     return int(np.random.SeedSequence(seed).generate_state(1)[0])
 
 
-def padded_lengths(rows: datasets.Dataset) -> list[int]:
+def padded_lengths(rows: datasets.Dataset | WindowedRows) -> list[int]:
     """Return how many tokens each row has; of several sequences, as of choices, with all padded to the longest."""
+    if isinstance(rows, WindowedRows):
+        longest = np.maximum.reduceat(padded_lengths(rows.windows), rows.starts)
+        return (longest * np.minimum(rows.counts, MAX_TRAIN_WINDOWS)).tolist()
     column = rows.select_columns([INPUT]).with_format("arrow")[:][INPUT]
     lengths = lengths_of(column)
     if pa.types.is_nested(column.type.value_type):

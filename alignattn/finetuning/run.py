@@ -45,6 +45,7 @@ from alignattn.models.packaged import seen_before
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.tasks import Task
 from alignattn.tasks.definitions import write_definition
+from alignattn.tasks.long_texts import WindowCollator, WindowedRows
 from alignattn.tasks.processor import Evaluation
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.task_types import processor_class, processor_for
@@ -119,7 +120,7 @@ def _finish_again(finished: RunResult, options: RunOptions) -> None:
 
 def _check_training(rows: Rows[Any], args: RunArguments, options: RunOptions) -> None:
     """Refuse a training that does not fit the task of the rows."""
-    if reason := options.training.reason_unsupported(rows.task):
+    if reason := options.reason_unsupported(rows.task):
         raise AlignAttnError(f"{reason}: leave it out")
     assert rows.train is not None
     check_shared_graph(rows.task, args, len(rows.train), options.data.fan_out)
@@ -145,14 +146,18 @@ def _build_trainer(
     if not data.evaluation:
         print("no --validation_file: the run evaluates nothing", file=sys.stderr)
     log_reports(args.report_to)
+    rows: Any = data.train.encoded
+    collator = processor_for(task).collator(built.tokenizer, data.train, is_training=True)
+    if options.data.has_windows:
+        rows, collator = WindowedRows(rows, args.seed), WindowCollator(built.tokenizer)
     try:
         trainer = TaskTrainer(
             task=task,
             splits={split: data.evaluation[split] for split in watched},
             model=built.model,
             args=args,
-            train_dataset=data.train.encoded,
-            data_collator=processor_for(task).collator(built.tokenizer, data.train, is_training=True),
+            train_dataset=rows,
+            data_collator=collator,
             processing_class=built.tokenizer,
             callbacks=[Progress(training.transformers.get("disable_tqdm")), *filter(None, [stops])],
         )
@@ -193,8 +198,9 @@ def _print_remarks(
         print(built.remark)
     for remark in seen_before([options.model.model], [task.name]):
         print(remark)
+    reads_all = processor_class(task).can_pool_windows and not options.data.has_windows
     for split, rows in truncated.items():
-        print(f"{split}: {rows}")
+        print(f"{split}: {rows}{', and --long_texts windows reads all of each' if reads_all else ''}")
     for split, encoded in () if capabilities.is_pretrained else data.evaluation.items():
         share = unknown_share(encoded, built.tokenizer)
         if share > MANY_UNKNOWN:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 from huggingface_hub import HfApi
 from torch import nn
@@ -17,8 +18,11 @@ from alignattn.finetuning.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_
 from alignattn.finetuning.rows import LengthGroupedSteps, padded_lengths, scattered
 from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
 from alignattn.tasks import Task
-from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor
-from alignattn.tasks.task_types import processor_class, processor_for
+from alignattn.tasks.long_texts import WindowedRows, WindowPooling, pooled_outputs
+from alignattn.tasks.processor import EncodedSplit, Evaluation
+from alignattn.tasks.task import WINDOWS
+from alignattn.tasks.task_types import processor_for
+from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.early_stopping import JointBest
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.network import log_push
@@ -35,14 +39,14 @@ class TaskTrainer(AlignmentTrainer):
 
     def __init__(self, *args: Any, task: Task, splits: Mapping[str, EncodedSplit], **kwargs: Any) -> None:
         self.task = task
-        self.scorers = {name: partial(_metrics_of, processor_for(task), split) for name, split in splits.items()}
+        self.scorers = {name: partial(self._score, split) for name, split in splits.items()}
         evaluation: Any = {name: split.encoded for name, split in splits.items()}
         if len(evaluation) == 1:
             # A single set without a name keeps the names of metrics short: eval_accuracy.
             evaluation = next(iter(evaluation.values()))
         self.sampler: Any = None
         self.evaluation_collator = None
-        if splits and not processor_class(task).reads_texts:
+        if splits:
             self.evaluation_collator = processor_for(task).collator(
                 kwargs.get("processing_class"), next(iter(splits.values()))
             )
@@ -53,6 +57,10 @@ class TaskTrainer(AlignmentTrainer):
             **kwargs,
         )
         self.task_options = next((split.options for split in splits.values()), None)
+        self.pools_windows = self.task_options is not None and self.task_options.long_texts == WINDOWS
+        if isinstance(self.train_dataset, WindowedRows):
+            refuse_data_parallel(self.args, "--long_texts windows")
+            WindowPooling(self._model)
         # A run shows its progress by itself.
         for shown in (PrinterCallback, ProgressCallback):
             self.remove_callback(shown)
@@ -66,8 +74,8 @@ class TaskTrainer(AlignmentTrainer):
             rows_a_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
             self.sampler = LengthGroupedSteps(padded_lengths(rows), rows_a_step, seed)
         elif order == REBALANCED:
-            rows = rows.add_column(args.length_column_name, padded_lengths(rows))
-            self.sampler = super()._get_train_sampler(rows)
+            lengths = datasets.Dataset.from_dict({args.length_column_name: padded_lengths(rows)})
+            self.sampler = super()._get_train_sampler(lengths)
             self.sampler.seed = seed
         else:
             self.sampler = super()._get_train_sampler(rows)
@@ -104,7 +112,25 @@ class TaskTrainer(AlignmentTrainer):
         # Where a run goes on within an epoch, several processes' samplers lie deeper than `Trainer` looks.
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(kwargs["epoch"])
+        if isinstance(self.train_dataset, WindowedRows):
+            self.train_dataset.set_epoch(kwargs["epoch"])
         super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _score(self, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
+        """Return the metrics of the outputs for a split; of windows also the loss of the pooled logits."""
+        logits, labels = pooled_outputs(split.encoded, prediction.predictions, prediction.label_ids)
+        metrics = processor_for(self.task).evaluate(split, logits, labels).metrics
+        if self.pools_windows:
+            model: Any = self.accelerator.unwrap_model(self._model)
+            given = {"labels": torch.as_tensor(labels), "pooled_logits": torch.as_tensor(logits)}
+            metrics = metrics | {"loss": float(model.loss_function(**given, config=model.config))}
+        return metrics
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predict as `Trainer` does, and pool the logits of the windows of each row."""
+        output = super().predict(test_dataset, *args, **kwargs)
+        logits, labels = pooled_outputs(test_dataset, output.predictions, output.label_ids)
+        return output._replace(predictions=logits, label_ids=labels)
 
     def predict_split(self, split: EncodedSplit) -> Evaluation:
         """Return the scores of the model's outputs for a split."""
@@ -124,8 +150,9 @@ class TaskTrainer(AlignmentTrainer):
         processor = processor_for(self.task)
         step: Any = super().prediction_step
         if not processor.is_generative or prediction_loss_only:
-            result: tuple[torch.Tensor | None, Any, Any] = step(model, inputs, prediction_loss_only, ignore_keys)
-            return result
+            loss, logits, labels = step(model, inputs, prediction_loss_only, ignore_keys)
+            # That of windows is none of rows.
+            return None if self.pools_windows else loss, logits, labels
         loss, _, _ = step(model, inputs, True, ignore_keys)
         batch: Any = self._prepare_inputs(inputs)
         assert self.task_options is not None
@@ -197,7 +224,3 @@ class TaskTrainer(AlignmentTrainer):
         jobs = [*earlier.jobs, *jobs] if busy else jobs
         progress: Any = PushInProgress(jobs)
         self.push_in_progress = progress
-
-
-def _metrics_of(processor: TaskProcessor[Any], split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
-    return processor.evaluate(split, prediction.predictions, prediction.label_ids).metrics

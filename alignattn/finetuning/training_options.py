@@ -124,9 +124,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
     )
     plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
-    log_query_key_distance: bool = option(
-        False, "Log the distance for `alignattn figure distance`.", group=ALIGNMENT_GROUP
-    )
+    log_query_key_distance: bool = option(False, "Log what `alignattn figure distance` shows.", group=ALIGNMENT_GROUP)
     balance: str | None = option(
         None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES, capability="has_heads"
     )

@@ -1,5 +1,6 @@
 """Texts with any number of labels: a yes or no for each."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import datasets
@@ -15,13 +16,12 @@ from transformers import (
 
 from alignattn.tasks.labelled import PREDICTION, best_first
 from alignattn.tasks.labels import class_names, named_labels, parse_label
+from alignattn.tasks.long_texts import encode_texts
 from alignattn.tasks.processor import (
     EncodedSplit,
     Evaluation,
     TaskProcessor,
     check_finite,
-    check_max_length,
-    encode_rows,
     name_classes,
     row_numbers,
     text_problems,
@@ -39,6 +39,7 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
     """One sequence per row, as for classes; a logistic loss for each label."""
 
     auto_class = AutoModelForSequenceClassification
+    can_pool_windows = True
 
     @property
     def can_smooth_labels(self) -> bool:
@@ -96,9 +97,8 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
     def encode(
         self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
     ) -> datasets.Dataset:
-        """Return the model's inputs, and `label`, a list of 0.0 and 1.0; truncation as for classes."""
-        check_max_length(self.task, tokenizer, options.max_length, len(self.task.text_columns))
-        return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
+        """Return the model's inputs, and `label`, a list of 0.0 and 1.0."""
+        return encode_texts(_labels_of, self.task, dataset, tokenizer, options)
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
         """Return the labels of every row, if they are the same."""
@@ -163,9 +163,6 @@ def _truth(value: Any) -> bool | None:
     return bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
 
 
-def _encode_batch(
-    batch: dict[str, list[Any]], task: MultiLabelClassification, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> dict[str, list[Any]]:
-    encoding = dict(tokenizer(*(batch[column] for column in task.text_columns), truncation=True, max_length=max_length))
+def _labels_of(batch: Mapping[str, Any], task: MultiLabelClassification) -> list[Any]:
     rows = zip(*(batch[column] for column in task.label_columns), strict=True)
-    return encoding | {"label": [list(map(float, row)) for row in rows]}
+    return [list(map(float, row)) for row in rows]

@@ -84,6 +84,9 @@ class TaskProcessor(ABC, Generic[T]):
     truncates_rows: ClassVar[bool] = True
     """Whether long rows are truncated, not split into windows."""
 
+    can_pool_windows: ClassVar[bool] = False
+    """Whether long texts may be read in windows whose logits are pooled (`--long_texts windows`)."""
+
     is_generative: ClassVar[bool] = False
     """Whether `generate` makes the predictions, token by token; the model's forward is for training."""
 

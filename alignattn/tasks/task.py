@@ -39,6 +39,14 @@ TEXT, LABEL = "text", "label"
 TOKENS, TAGS = "tokens", "ner_tags"
 """The columns of a CoNLL file."""
 
+TRUNCATE, WINDOWS = "truncate", "windows"
+"""What to do with texts longer than the model: truncate them, or read all of them in overlapping windows."""
+
+WINDOW_OF, NEEDED_LENGTH = "window_of", "needed_length"
+"""Columns of windows: the number of the row, and the --max_length that would truncate nothing of it."""
+WINDOW_COUNTS = "window_counts"
+"""Key of a training batch of windows: how many each row has, `[B]`, in the order of the windows."""
+
 DRAWN, FIRST, BY_SEED = "drawn", "first", "seed"
 """How to sample rows: a fixed sample, the first rows, or a sample per seed."""
 
@@ -210,7 +218,8 @@ class TaskOptions:
 
     Attributes:
         max_length: The maximum of tokens per sequence, special tokens included.
-        doc_stride: Tokens that neighbouring windows of a long context share.
+        long_texts: `TRUNCATE`, or `WINDOWS` whose logits are pooled.
+        doc_stride: Tokens that neighbouring windows of a long text or context share.
         n_best_size: Answers to keep per question.
         max_answer_length: The maximum of tokens per answer.
         num_beams: Beams of the beam search of a generated sequence.
@@ -222,6 +231,7 @@ class TaskOptions:
     """
 
     max_length: int
+    long_texts: str = TRUNCATE
     doc_stride: int = 128
     n_best_size: int = 20
     max_answer_length: int = 30

@@ -1,5 +1,6 @@
 """Classification or regression of one text or a pair of texts."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from transformers import (
 )
 
 from alignattn.tasks.labelled import LabelledProcessor
-from alignattn.tasks.processor import check_max_length, configure_classes, encode_rows, text_problems
+from alignattn.tasks.long_texts import encode_texts
+from alignattn.tasks.processor import configure_classes, text_problems
 from alignattn.tasks.stories import made_stories
 from alignattn.tasks.task import TRAIN, TaskOptions
 from alignattn.tasks.task_types import TextClassification
@@ -26,6 +28,7 @@ class TextClassificationProcessor(LabelledProcessor[TextClassification]):
     """One sequence per row: the text, or the pair as the tokenizer joins pairs."""
 
     auto_class = AutoModelForSequenceClassification
+    can_pool_windows = True
 
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
@@ -61,19 +64,10 @@ class TextClassificationProcessor(LabelledProcessor[TextClassification]):
     def encode(
         self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
     ) -> datasets.Dataset:
-        """Return the model's inputs, and `label`: an integer for a class, a float for a score.
-
-        In a pair that is too long the longer text is truncated first.
-        """
-        check_max_length(self.task, tokenizer, options.max_length, len(self.task.text_columns))
-        return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
+        """Return the model's inputs, and `label`: an integer for a class, a float for a score."""
+        return encode_texts(_labels_of, self.task, dataset, tokenizer, options)
 
 
-def _encode_batch(
-    batch: dict[str, list[Any]], task: TextClassification, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> dict[str, list[Any]]:
-    texts = [batch[column] for column in task.text_columns]
-    encoding = dict(tokenizer(*texts, truncation=True, max_length=max_length))
+def _labels_of(batch: Mapping[str, Any], task: TextClassification) -> list[Any]:
     label_type = float if task.is_regression else int
-    encoding["label"] = [label_type(label) for label in batch[task.label_column]]
-    return encoding
+    return [label_type(label) for label in batch[task.label_column]]

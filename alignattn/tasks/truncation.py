@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from alignattn.tasks.task import Task
+from alignattn.tasks.task import NEEDED_LENGTH, WINDOW_OF, WINDOWS, Task
 from alignattn.tasks.task_types import processor_for
 
 if TYPE_CHECKING:
@@ -88,11 +88,17 @@ def truncated_rows(task: Task, split: "EncodedSplit", tokenizer: Any) -> Truncat
 def count_lengths(task: Task, split: "EncodedSplit", tokenizer: Any) -> Counter[int]:
     """Return the number of rows of each length before truncation; empty if the task type does not truncate.
 
+    Of rows that are read in windows it is the length that truncates nothing, at least the maximum that they have.
+
     Arguments as of `truncated_rows`.
     """
     import numpy as np
 
     processor, longest = processor_for(task), split.options.max_length
+    if split.options.long_texts == WINDOWS:
+        windows = split.encoded.with_format("numpy")[:]
+        firsts = np.unique(windows[WINDOW_OF], return_index=True)[1]
+        return Counter(windows[NEEDED_LENGTH][firsts].tolist())
     counted = [INPUT, TARGET] if processor.is_generative else [INPUT]
     columns = [name for name in counted if name in split.encoded.column_names]
     if not (processor.reads_texts and processor.truncates_rows and columns):
@@ -156,10 +162,12 @@ def _count_words(split: "EncodedSplit", tokenizer: Any) -> "NDArray[np.int64]":
     import numpy as np
     import pyarrow.compute as pc
 
-    rows = len(split.encoded)
+    rows = len(split.rows)
     if getattr(tokenizer, "unk_token_id", None) is None or INPUT not in split.encoded.column_names:
         return np.zeros((2, rows), dtype=np.int64)
     column = split.encoded.with_format("arrow")[:][INPUT]
     ids, row_of_id = np.array(pc.list_flatten(column)), np.array(pc.list_parent_indices(column))
+    if WINDOW_OF in split.encoded.column_names:
+        row_of_id = np.array(split.encoded[WINDOW_OF][:])[row_of_id]
     groups = (ids == tokenizer.unk_token_id, ~np.isin(ids, tokenizer.all_special_ids))
     return np.stack([np.bincount(row_of_id[group], minlength=rows) for group in groups])

@@ -21,5 +21,5 @@ class AlignmentTrainingOptions(Options):
         ALIGNMENT_LEARNING_RATE, "Learning rate of the alignment's networks.", above=0
     )
     slot_learning_rate: float | None = option(None, "Learning rate of slots (default: the model's).", above=0)
-    alignment_warmup_ratio: float = option(0.0, "Share of steps over which λ rises.", low=0, high=1)
+    alignment_warmup_ratio: float = option(0.0, "Share of steps in which λ rises (default: 0).", low=0, high=1)
     l2_penalty: float = option(0.0, L2_HELP, low=0, group="training", rare=True)

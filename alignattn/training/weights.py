@@ -7,6 +7,8 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
+from alignattn.tasks.task import WINDOW_COUNTS
+
 IGNORED_LABEL = -100
 """The label of tokens that a loss ignores, in PyTorch and transformers."""
 
@@ -19,7 +21,7 @@ class BatchSize:
     """The counts that the losses of a batch are means over.
 
     Attributes:
-        samples: the number of rows, for the alignment loss.
+        samples: the number of rows, or of windows of rows, for the alignment loss.
         labels: the number of labels that are not ignored, for the task's loss; None if the batch has no labels, or the
             loss is a mean over rows.
     """
@@ -47,6 +49,9 @@ class BatchSize:
         if _is_column(bounds):
             size = cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted, is_of_rows=is_of_rows)
             return replace(size, samples=len(bounds) - 1)
+        if WINDOW_COUNTS in batch:
+            rows = {"labels": batch.get("labels")}
+            return replace(cls.of(rows, is_of_rows=is_of_rows), samples=len(batch["input_ids"]))
         columns = [value for value in batch.values() if isinstance(value, list) or _is_column(value)]
         labels = batch.get("labels")
         if is_of_rows or not _is_column(labels):

@@ -160,6 +160,11 @@ def _target_of_model(arguments: AttackOptions) -> Target:
 def _target_of_run(folder: Path, name: str, arguments: AttackOptions) -> Target:
     options = read_run_options(folder)
     warn_plain(folder, options)
+    if options.data.has_windows:
+        raise AlignAttnError(
+            f"--run {folder} reads long texts in windows (--long_texts), and attacks query one sequence per row: give "
+            "a run that truncates"
+        )
     if arguments.data_dir is not None and options.data.train_file is not None:
         raise AlignAttnError(f"--data_dir does not go with {folder}, a run on the user's own files: leave it out")
     if arguments.skip_bad_rows:

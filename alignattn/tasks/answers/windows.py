@@ -6,6 +6,7 @@ from typing import Any
 import datasets
 from transformers import PreTrainedTokenizerBase
 
+from alignattn.tasks.long_texts import fixed_tokens, truncated_texts
 from alignattn.tasks.processor import map_rows
 from alignattn.utils.errors import AlignAttnError
 
@@ -17,9 +18,6 @@ NO_CHARACTER = -1
 """The span of a token outside the context."""
 
 _CONTEXT = 1  # the number of the second sequence
-_NEW_TOKENS_SHARE = 2
-# A question takes at most one in so many of the tokens that special ones and the overlap leave: windows that move on
-# by a token or two would be hundreds for one context.
 
 
 def encode_windows(
@@ -89,15 +87,7 @@ def _check_lengths(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stri
         raise AlignAttnError(
             f"--max_length {max_length} is too long: the model takes at most {tokenizer.model_max_length} tokens"
         )
-    special = tokenizer.num_special_tokens_to_add(pair=True)
-    smallest = special + doc_stride + _NEW_TOKENS_SHARE
-    if max_length < smallest:
-        raise AlignAttnError(
-            f"--max_length {max_length} leaves no room for question and context, with --doc_stride {doc_stride} "
-            f"shared tokens and {special} special ones: give --max_length {smallest} or more (384 and 128 are "
-            "usual)"
-        )
-    return min(MAX_QUESTION_TOKENS, (max_length - special - doc_stride) // _NEW_TOKENS_SHARE)
+    return min(MAX_QUESTION_TOKENS, fixed_tokens(tokenizer, max_length, doc_stride, num_texts=2))
 
 
 def _features(tokenizer: PreTrainedTokenizerBase) -> datasets.Features:
@@ -122,7 +112,7 @@ def _encode_batch(
     question_tokens: int,
 ) -> dict[str, list[Any]]:
     encoding = tokenizer(
-        _truncated_questions([question.lstrip() for question in batch["question"]], tokenizer, question_tokens),
+        truncated_texts([question.lstrip() for question in batch["question"]], tokenizer, question_tokens),
         batch["context"],
         truncation="only_second",
         max_length=max_length,
@@ -146,23 +136,6 @@ def _encode_batch(
         "span_start": [starts for starts, _ in spans],
         "span_end": [ends for _, ends in spans],
     }
-
-
-def _truncated_questions(questions: list[str], tokenizer: PreTrainedTokenizerBase, limit: int) -> list[str]:
-    """The questions, each truncated to at most `limit` tokens."""
-    truncated = []
-    for question, window in zip(questions, _tokens(questions, tokenizer), strict=True):
-        # The tokens of a beginning need not be the beginning of the tokens: there may still be too many.
-        while len(window) > limit:
-            question = question[: min(window.offsets[limit][0], len(question) - 1)]
-            (window,) = _tokens([question], tokenizer)
-        truncated.append(question)
-    return truncated
-
-
-def _tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Any:
-    """A `tokenizers.Encoding` of each text, without special tokens."""
-    return tokenizer(texts, add_special_tokens=False, truncation=False, padding=False, verbose=False).encodings
 
 
 def _context_spans(window: Any, context: str) -> tuple[list[int], list[int]]:

@@ -1,0 +1,289 @@
+"""Texts as token ids: truncated, or as overlapping windows whose logits are pooled into one prediction per row.
+
+A split of windows has an item per window, with the number of its row. Evaluation and prediction read window after
+window, in batches of any size, and pool the logits of each row at the end: exactly, in the memory of one batch.
+Training reads rows: `WindowedRows` gives at most `MAX_TRAIN_WINDOWS` windows of each, and `WindowPooling` makes the
+model's loss that of the pooled logits. Its gradient is that of the loss over the windows that were drawn.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from alignattn.tasks.processor import check_max_length, map_rows
+from alignattn.tasks.task import NEEDED_LENGTH, WINDOW_COUNTS, WINDOW_OF, WINDOWS, TaskOptions
+from alignattn.tasks.task_types import MultiLabelClassification, TextClassification
+from alignattn.utils.errors import AlignAttnError
+
+MAX_TRAIN_WINDOWS = 8
+"""Maximum windows per row in a training step, which bounds its memory."""
+
+TEXTS_AT_ONCE = 16
+"""Long texts to tokenize at a time: each token takes some hundred bytes meanwhile."""
+
+NEW_TOKENS_SHARE = 2
+# The text beside the windows takes at most one in so many of the tokens that special ones and the overlap leave:
+# windows that move on by a token or two would be hundreds for one text.
+
+
+def encode_texts(
+    labels_of: Callable[[Mapping[str, Any], Any], list[Any]],
+    task: TextClassification | MultiLabelClassification,
+    dataset: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    options: TaskOptions,
+) -> datasets.Dataset:
+    """Return the model's inputs for rows of one or two texts, and `label`; nothing is padded.
+
+    Truncation takes from the longer text of a pair first. Windows are of the longer one, each with all of the other,
+    which keeps at most a half of what special tokens and the overlap leave free.
+
+    Args:
+        labels_of: returns the labels of a batch of rows of the task.
+        task: of the rows.
+        dataset: the rows.
+        tokenizer: the model's own.
+        options: such as the maximal length.
+    """
+    num_texts = len(task.text_columns)
+    check_max_length(task, tokenizer, options.max_length, num_texts)
+    given: dict[str, Any] = {"labels_of": labels_of, "task": task, "tokenizer": tokenizer, "options": options}
+    details: dict[str, Any] = {"with_indices": False}
+    encode_batch: Callable[..., dict[str, list[Any]]] = _truncated
+    if options.long_texts == WINDOWS:
+        encode_batch, details = _windows, {"with_indices": True, "batch_size": TEXTS_AT_ONCE}
+        given["fixed_tokens"] = fixed_tokens(tokenizer, options.max_length, options.doc_stride, num_texts)
+        if not tokenizer.is_fast:
+            raise AlignAttnError(
+                f"--long_texts windows needs a fast tokenizer, and {type(tokenizer).__name__} is slow: leave it out, "
+                "or choose another model"
+            )
+    return map_rows(
+        dataset,
+        encode_batch,
+        fn_kwargs=given,
+        remove_columns=dataset.column_names,
+        num_proc=options.num_proc,
+        desc=f"tokenizing {task.name}",
+        **details,
+    )
+
+
+def fixed_tokens(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride: int, num_texts: int) -> int:
+    """Return the maximum of tokens per window of the text that is in all of them; 0 of a single text.
+
+    Raises:
+        AlignAttnError: if windows of that length have no room for the texts and the overlap.
+    """
+    special = tokenizer.num_special_tokens_to_add(pair=num_texts > 1)
+    smallest = special + doc_stride + (NEW_TOKENS_SHARE if num_texts > 1 else 1)
+    if max_length < smallest:
+        raise AlignAttnError(
+            f"--max_length {max_length} leaves no room for a window of a text, with --doc_stride {doc_stride} shared "
+            f"tokens and {special} special ones: give --max_length {smallest} or more, or a smaller --doc_stride"
+        )
+    return (max_length - special - doc_stride) // NEW_TOKENS_SHARE if num_texts > 1 else 0
+
+
+def truncated_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, limit: int) -> list[str]:
+    """Return the texts, each truncated to at most `limit` tokens, without special ones."""
+    truncated = []
+    for text, tokens in zip(texts, plain_tokens(texts, tokenizer), strict=True):
+        # The tokens of a beginning need not be the beginning of the tokens: there may still be too many.
+        while len(tokens) > limit:
+            text = text[: min(tokens.offsets[limit][0], len(text) - 1)]
+            (tokens,) = plain_tokens([text], tokenizer)
+        truncated.append(text)
+    return truncated
+
+
+def plain_tokens(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Any:
+    """Return a `tokenizers.Encoding` of each text, without special tokens."""
+    return tokenizer(list(texts), add_special_tokens=False, truncation=False, padding=False, verbose=False).encodings
+
+
+def _truncated(
+    batch: dict[str, list[Any]],
+    labels_of: Callable[..., list[Any]],
+    task: TextClassification | MultiLabelClassification,
+    tokenizer: PreTrainedTokenizerBase,
+    options: TaskOptions,
+) -> dict[str, list[Any]]:
+    texts = [batch[column] for column in task.text_columns]
+    return {**tokenizer(*texts, truncation=True, max_length=options.max_length), "label": labels_of(batch, task)}
+
+
+def _windows(
+    batch: dict[str, list[Any]],
+    indices: list[int],
+    labels_of: Callable[..., list[Any]],
+    task: TextClassification | MultiLabelClassification,
+    tokenizer: PreTrainedTokenizerBase,
+    options: TaskOptions,
+    fixed_tokens: int,
+) -> dict[str, list[Any]]:
+    texts = [list(batch[column]) for column in task.text_columns]
+    needed = [options.max_length] * len(indices)
+    # By the text that is split: the first or the second.
+    rows: dict[str, list[int]] = {"only_first": list(range(len(indices)))}
+    if len(texts) > 1:
+        lengths = [[len(tokens) for tokens in plain_tokens(text, tokenizer)] for text in texts]
+        rows = {"only_first": [], "only_second": []}
+        special = tokenizer.num_special_tokens_to_add(pair=True)
+        for row, (first, second) in enumerate(zip(*lengths, strict=True)):
+            rows["only_first" if first > second else "only_second"].append(row)
+            fixed = min(first, second)
+            if fixed > fixed_tokens and first + second + special > options.max_length:
+                kept, new = texts[first > second], options.max_length - options.doc_stride
+                (kept[row],) = truncated_texts([kept[row]], tokenizer, fixed_tokens)
+                # With an overlap of the same share.
+                needed[row] = -(-(NEW_TOKENS_SHARE * fixed + special) * options.max_length // new)
+    columns: dict[str, list[Any]] = {}
+    owners: list[int] = []
+    for side, chosen in rows.items():
+        if not chosen:
+            continue
+        encoding = dict(
+            tokenizer(
+                *([text[row] for row in chosen] for text in texts),
+                truncation=side,
+                max_length=options.max_length,
+                stride=options.doc_stride,
+                return_overflowing_tokens=True,
+                padding=False,
+            )
+        )
+        owners += [chosen[sample] for sample in encoding.pop("overflow_to_sample_mapping")]
+        for name, values in encoding.items():
+            columns.setdefault(name, []).extend(values)
+    order = sorted(range(len(owners)), key=owners.__getitem__)
+    owners = [owners[window] for window in order]
+    labels = labels_of(batch, task)
+    return {
+        **{name: [values[window] for window in order] for name, values in columns.items()},
+        "label": [labels[row] for row in owners],
+        WINDOW_OF: [indices[row] for row in owners],
+        NEEDED_LENGTH: [needed[row] for row in owners],
+    }
+
+
+def pool_windows(logits: Tensor, counts: Tensor) -> Tensor:
+    """Return the largest logit of each class over the windows of a row, `[N, C]`; of scores, `[N, 1]`, their mean.
+
+    The largest finds what stands in one window, however many there are, where a mean would dilute it.
+
+    Args:
+        logits: `[W, C]`, the windows of a row one after another.
+        counts: of the windows of each row, `[N]`, 1 or more.
+    """
+    rows = torch.arange(len(counts), device=counts.device).repeat_interleave(counts, output_size=len(logits))
+    if logits.shape[1] == 1:
+        return logits.new_zeros(len(counts), 1).index_add(0, rows, logits) / counts[:, None]
+    # Without `include_self=False`, whose gradient is wrong where a logit equals what is not included.
+    lowest = logits.new_full((len(counts), logits.shape[1]), -torch.inf)
+    return lowest.scatter_reduce(0, rows[:, None].expand_as(logits), logits, "amax")
+
+
+def pooled_outputs(windows: datasets.Dataset, outputs: Any, labels: Any = None) -> tuple[Any, Any]:
+    """Return the logits and labels of the rows of an encoded split; those of its items where they are no windows.
+
+    Args:
+        windows: the encoded split.
+        outputs: logits of its items, `[W, C]`.
+        labels: of its items, `[W]` or `[W, C]`; None for none.
+    """
+    if WINDOW_OF not in windows.column_names:
+        return outputs, labels
+    counts = window_counts(windows)
+    pooled = pool_windows(torch.as_tensor(outputs), torch.as_tensor(counts)).numpy()
+    return pooled, None if labels is None else labels[counts.cumsum() - counts]
+
+
+def window_counts(windows: datasets.Dataset) -> NDArray[np.int64]:
+    """Return how many windows each row of an encoded split has, `[N]`."""
+    return np.bincount(windows.with_format("numpy")[:][WINDOW_OF])
+
+
+class WindowedRows(torch.utils.data.Dataset[dict[str, Any]]):
+    """The rows of an encoded split to train on: of each at most `MAX_TRAIN_WINDOWS` windows, drawn anew in each epoch.
+
+    A draw depends on the seed, the epoch and the row alone, so that a resumed run reads what it would have read.
+
+    Args:
+        windows: the encoded split.
+        seed: of the draws.
+    """
+
+    def __init__(self, windows: datasets.Dataset, seed: int) -> None:
+        self.counts = window_counts(windows)
+        self.windows = windows.remove_columns([WINDOW_OF, NEEDED_LENGTH])
+        self.starts = self.counts.cumsum() - self.counts
+        self.seed = seed
+        # Shared, because processes that load data may outlive an epoch.
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is next."""
+        self.epoch.fill_(epoch)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        """Return the columns of a row's windows, a list each, and its `label`."""
+        chosen = np.arange(self.counts[row])
+        if len(chosen) > MAX_TRAIN_WINDOWS:
+            generator = np.random.default_rng((self.seed, int(self.epoch), row))
+            chosen = np.sort(generator.choice(chosen, MAX_TRAIN_WINDOWS, replace=False))
+        columns: dict[str, Any] = self.windows[(self.starts[row] + chosen).tolist()]
+        return columns | {"label": columns["label"][0]}
+
+
+class WindowCollator:
+    """Puts the windows of several rows of `WindowedRows` into one batch, padded to the longest."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.pad = DataCollatorWithPadding(tokenizer)
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return the model's inputs `[W, n]` of all windows, `labels` of the rows and `window_counts` `[B]`."""
+        inputs = [{name: values for name, values in row.items() if name != "label"} for row in rows]
+        windows = [dict(zip(row, values, strict=True)) for row in inputs for values in zip(*row.values(), strict=True)]
+        counts = torch.tensor([len(next(iter(row.values()))) for row in inputs])
+        # First, because transformers takes the size of a batch from its first tensor.
+        return {"labels": torch.tensor([row["label"] for row in rows]), WINDOW_COUNTS: counts, **self.pad(windows)}
+
+
+class WindowPooling:
+    """Makes the forward of a classifier return the pooled logits of a batch of `WindowCollator`, and their loss.
+
+    Other batches pass as they are, so that the model remains what it was.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._counts: Tensor | None = None
+        self._labels: Tensor | None = None
+        model.register_forward_pre_hook(self._before, with_kwargs=True)
+        model.register_forward_hook(self._after)
+
+    def _before(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        kwargs = dict(kwargs)
+        self._counts = kwargs.pop(WINDOW_COUNTS, None)
+        self._labels = None if self._counts is None else kwargs.pop("labels", None)
+        return args, kwargs
+
+    def _after(self, model: Any, args: Any, outputs: Any) -> Any:
+        if self._counts is None:
+            return outputs
+        logits = pool_windows(outputs["logits"], self._counts)
+        loss = None
+        if self._labels is not None:
+            loss = model.loss_function(labels=self._labels, pooled_logits=logits, config=model.config)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
