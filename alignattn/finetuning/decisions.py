@@ -1,11 +1,14 @@
 """Decisions of a calibrated run: prediction sets, abstention, and the file that they are made from."""
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,14 +16,12 @@ import pyarrow.parquet as pq
 from alignattn.evaluation.calibration.decisions import (
     ABSTENTION_DELTA,
     LAC,
-    NEW_SEED,
     SET_SCORES,
     SHIFT_LEVEL,
     Abstention,
     Array,
     Calibration,
     LabelledRows,
-    uniform_of_rows,
 )
 from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes
@@ -35,8 +36,14 @@ SET, DECISION = "set", "decision"
 ABSTAIN = "abstain"
 """The decision that answers nothing."""
 
-HELD_OUT, LABEL, PROBABILITIES = "held_out", "label", "probabilities"
+HELD_OUT, LABEL, PROBABILITIES, UNIFORM = "held_out", "label", "probabilities", "uniform"
 """Columns of the file of calibration rows."""
+
+ROWS_AT_ONCE = 1024
+"""Rows whose digests are made at a time."""
+
+UNIFORM_BYTES = 6
+"""Bytes of a digest that make a uniform number, fewer than the digits of a float."""
 
 TEMPERATURE = b"temperature"
 """Key of the temperature in the file's metadata."""
@@ -82,16 +89,17 @@ class Decisions:
         assert self.max_error is not None
         return self.calibration.abstention(self.max_error)
 
-    def columns(self, probabilities: Array, first_row: int = 0) -> dict[str, pa.Array]:
+    def columns(self, probabilities: Array, uniform: Array | None = None) -> dict[str, pa.Array]:
         """Return the columns of decisions.
 
         Args:
             probabilities: `[N, C]`, calibrated.
-            first_row: number of the first row, by which APS draws.
+            uniform: numbers `[N]` that randomise APS, as of `uniform_of`; drawn anew if None.
         """
         found: dict[str, pa.Array] = {}
         if self.coverage is not None:
-            scores = SET_SCORES[self.sets](probabilities, uniform_of_rows(NEW_SEED, len(probabilities), first_row))
+            drawn = np.random.default_rng().random(len(probabilities)) if uniform is None else uniform
+            scores = SET_SCORES[self.sets](probabilities, drawn)
             order = np.argsort(-probabilities, axis=1, kind="stable")
             is_member = np.take_along_axis(scores <= self.quantile, order, axis=1)
             names = pa.array(self.labels, pa.string()).take(pa.array(order[is_member]))
@@ -126,6 +134,23 @@ class Decisions:
                 f"calibration rows {found.answered} are, {found.errors} wrongly, so with {certainty} certainty at most "
                 f"{100 * found.bound:.2g} % of the answers are wrong (exact Clopper-Pearson bound)"
             )
+
+
+def row_digests(dataset: datasets.Dataset, columns: Sequence[str]) -> Iterator[bytes]:
+    """Yield a digest of some columns of each row, which is as small for a picture as for a word."""
+    inputs: Any = dataset.select_columns(list(columns)).with_format("arrow")
+    for part in inputs.iter(ROWS_AT_ONCE):
+        for row in part.to_pylist():
+            yield hashlib.blake2b(repr([row[name] for name in columns]).encode(errors="surrogateescape")).digest()
+
+
+def uniform_of(dataset: datasets.Dataset, columns: Sequence[str]) -> Array:
+    """Return the uniform numbers `[N]` that randomise APS: of a row's inputs, so equal rows have equal sets.
+
+    Rows that are exchangeable stay so with a number that is a function of their inputs, so the coverage holds.
+    """
+    numbers = [int.from_bytes(digest[:UNIFORM_BYTES]) for digest in row_digests(dataset, columns)]
+    return np.array(numbers, dtype=np.float64) / 2 ** (8 * UNIFORM_BYTES)
 
 
 def run_decisions(
@@ -182,6 +207,7 @@ def write_run_calibration(folder: Path, calibration: Calibration) -> None:
         HELD_OUT: np.repeat(list(sides), [len(rows.labels) for rows in sides.values()]),
         LABEL: np.concatenate([rows.labels for rows in sides.values()]),
         PROBABILITIES: [row for rows in sides.values() for row in rows.probabilities],
+        UNIFORM: np.concatenate([rows.uniform for rows in sides.values()]),
     }
     table = pa.table(columns).replace_schema_metadata({TEMPERATURE: repr(calibration.temperature)})
     with replacing(folder / CALIBRATION_ROWS_FILE) as temporary:
@@ -202,10 +228,10 @@ def read_run_calibration(run: FinishedRun) -> Calibration | None:
     try:
         temperature = float(table.schema.metadata[TEMPERATURE])
         probabilities = np.stack(table[PROBABILITIES].to_numpy()).astype(np.float64)
-        labels, is_held_out = (np.asarray(table[name].to_numpy()) for name in (LABEL, HELD_OUT))
+        labels, uniform, is_held_out = (np.asarray(table[name].to_numpy()) for name in (LABEL, UNIFORM, HELD_OUT))
     except (KeyError, TypeError, ValueError) as error:
         raise AlignAttnError(f"{path} is no file of `alignattn calibrate`: {advice}") from error
     if probabilities.shape[1] != task.num_labels:
         raise AlignAttnError(f"{path} has {probabilities.shape[1]} classes, and the run {task.num_labels}: {advice}")
-    fitted, held_out = (LabelledRows(probabilities[side], labels[side]) for side in (~is_held_out, is_held_out))
-    return Calibration(temperature, fitted, held_out)
+    sides = (~is_held_out, is_held_out)
+    return Calibration(temperature, *(LabelledRows(probabilities[one], labels[one], uniform[one]) for one in sides))

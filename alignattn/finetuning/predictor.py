@@ -19,7 +19,13 @@ from transformers.utils.generic import find_labels
 
 from alignattn.evaluation.calibration.decisions import LAC, MIN_SHIFT_ROWS, SHIFT_LEVEL, Calibration
 from alignattn.evaluation.calibration.scaling import apply_temperature
-from alignattn.finetuning.decisions import Decisions, read_run_calibration, run_decisions, shift_warning
+from alignattn.finetuning.decisions import (
+    Decisions,
+    read_run_calibration,
+    run_decisions,
+    shift_warning,
+    uniform_of,
+)
 from alignattn.finetuning.model import load_preprocessor
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
@@ -128,7 +134,7 @@ class Predictor:
         answers = self.answers(split, Batching(batch_size, by_length))
         if self.calibration is not None and (p_value := self.shift(probabilities_of(answers))) is not None:
             logger.warning(shift_warning("the rows", p_value))
-        return self.readable(answers, top_k).to_pylist()
+        return self.readable(split, answers, top_k).to_pylist()
 
     def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
         """Return rows, as for `predict`, as a data set; raises `AlignAttnError` as that does."""
@@ -152,17 +158,18 @@ class Predictor:
         """Return the problem of each row of the task's input columns that cannot be used, by its number from 0."""
         return self._processor.input_problems(self._processor.normalise_inputs(dataset), may_be_empty=False)
 
-    def readable(self, answers: pa.Table, top_k: int | None = None, first_row: int = 0) -> pa.Table:
+    def readable(self, split: EncodedSplit, answers: pa.Table, top_k: int | None = None) -> pa.Table:
         """Return predictions in readable form, with what is decided of each row.
 
         Args:
+            split: as for `answers`.
             answers: of `answers`.
             top_k: as for `predict`.
-            first_row: number of the first row, by which APS draws.
         """
         table = self._processor.readable_predictions(answers, top_k)
         if self.decisions is not None:
-            for name, column in self.decisions.columns(probabilities_of(answers), first_row).items():
+            uniform = uniform_of(split.rows, self.task.input_columns)
+            for name, column in self.decisions.columns(probabilities_of(answers), uniform).items():
                 table = table.append_column(name, column)
         return table
 

@@ -4,6 +4,7 @@ import json
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -13,6 +14,8 @@ from torch.utils.data import DataLoader
 
 import alignattn
 from alignattn.commands import get_command
+from alignattn.evaluation.calibration.decisions import Calibration, LabelledRows
+from alignattn.finetuning.decisions import write_run_calibration
 
 DOCS = ROOT / "docs"
 MEASUREMENTS = DOCS / "measurements"
@@ -62,12 +65,17 @@ def run(here, tiny_checkpoint):
     words = f"--model {tiny_checkpoint} --train_file train.csv --validation_file validation.csv --output_dir runs/mrpc"
     words += " --text_columns sentence1 sentence2 --max_steps 1 --max_length 32 --save_strategy no --report_to none"
     get_command("finetune").execute(get_command("finetune").parse(words.split()))
+    # As `alignattn calibrate --run runs/mrpc` makes it of more rows.
+    shares = np.random.default_rng(0).dirichlet([1, 1], 100)
+    rows = LabelledRows(shares, shares.argmax(axis=1), shares[:, 0])
+    Path("runs/mrpc/calibration").mkdir()
+    write_run_calibration(Path("runs/mrpc/calibration"), Calibration(1.3, rows, rows))
     return "runs/mrpc"
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_it_runs(block, here, names, request):
-    if "predictor" in block:
+    if "predictor" in block or "load_run" in block:
         names["predictor"] = alignattn.load_run(request.getfixturevalue("run"))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

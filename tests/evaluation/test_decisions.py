@@ -1,6 +1,7 @@
 """Sets against MAPIE, bounds against SciPy, guarantees on simulated rows whose error rates are known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,7 @@ from scipy.stats import binomtest
 from alignattn.evaluation.calibration.decisions import (
     ABSTENTION_DELTA,
     APS,
-    CALIBRATION_SEED,
     LAC,
-    NEW_SEED,
     SET_SCORES,
     SHIFT_LEVEL,
     Calibration,
@@ -21,7 +20,6 @@ from alignattn.evaluation.calibration.decisions import (
     error_bound,
     rows_needed,
     shift_p_value,
-    uniform_of_rows,
 )
 from alignattn.utils.errors import AlignAttnError
 
@@ -36,16 +34,18 @@ def drawn(seed: int, rows: int, sharpness: float = 2.0) -> LabelledRows:
     true, shown = (np.exp(factor * logits) for factor in (2.0, sharpness))
     shares = (true / true.sum(axis=1, keepdims=True)).cumsum(axis=1)
     labels = (rng.random((rows, 1)) > shares).sum(axis=1).clip(0, CLASSES - 1)
-    return LabelledRows(shown / shown.sum(axis=1, keepdims=True), labels)
+    return LabelledRows(shown / shown.sum(axis=1, keepdims=True), labels, rng.random(rows))
 
 
 class Known(np.random.RandomState):
-    """Draws the uniform numbers of our calibration rows and of our new rows, for MAPIE."""
+    """Draws the uniform numbers of calibration rows and then of new rows, for MAPIE."""
+
+    def __init__(self, *rows):
+        super().__init__()
+        self.left = [one.uniform for one in rows]
 
     def uniform(self, size=None):
-        if isinstance(size, tuple):
-            return uniform_of_rows(NEW_SEED, size[0]).reshape(size)
-        return uniform_of_rows(CALIBRATION_SEED, size)
+        return self.left.pop(0).reshape(size)
 
 
 class Classifier:
@@ -70,11 +70,11 @@ class Classifier:
 def test_sets_are_those_of_mapie(method):
     held_out, new = drawn(0, 101), drawn(1, 200)
     theirs = SplitConformalClassifier(
-        Classifier(), confidence_level=list(COVERAGES), conformity_score=method, random_state=Known()
+        Classifier(), confidence_level=list(COVERAGES), conformity_score=method, random_state=Known(held_out, new)
     )
     theirs.conformalize(held_out.probabilities, held_out.labels)
     _, sets = theirs.predict_set(new.probabilities, {"include_last_label": "randomized"})
-    scores = SET_SCORES[method](new.probabilities, uniform_of_rows(NEW_SEED, 200))
+    scores = SET_SCORES[method](new.probabilities, new.uniform)
     for index, coverage in enumerate(COVERAGES):
         ours = scores <= Calibration(1.0, held_out, held_out).quantile(coverage, method)
         np.testing.assert_array_equal(ours, sets[:, :, index])
@@ -86,10 +86,8 @@ def test_the_mean_coverage_is_what_was_asked_for(method):
     covered = []
     for seed in range(200):
         held_out, new = drawn(2 * seed, 99, sharpness=3), drawn(2 * seed + 1, 100, sharpness=3)
-        uniform = np.random.default_rng(seed).random((2, 100))
-        rows = np.arange(99), held_out.labels
-        limit = conformal_quantile(SET_SCORES[method](held_out.probabilities, uniform[0, :99])[rows], 0.9)
-        covered.append((SET_SCORES[method](new.probabilities, uniform[1])[np.arange(100), new.labels] <= limit).mean())
+        limit = conformal_quantile(held_out.label_scores(method), 0.9)
+        covered.append((new.label_scores(method) <= limit).mean())
     # Of 99 rows without ties it is exactly 0.9 (Vovk et al. 2005).
     assert np.mean(covered) == pytest.approx(0.9, abs=3 * np.std(covered) / math.sqrt(200))
 
@@ -116,7 +114,7 @@ def selective(seed: int, rows: int) -> LabelledRows:
     rng = np.random.default_rng(seed)
     confidence = rng.uniform(0.5, 1, rows)
     is_wrong = rng.random(rows) < 1.1 * (1 - confidence)
-    return LabelledRows(np.stack([confidence, 1 - confidence], axis=1), is_wrong.astype(np.int64))
+    return LabelledRows(np.stack([confidence, 1 - confidence], axis=1), is_wrong.astype(np.int64), rng.random(rows))
 
 
 def test_more_errors_than_wanted_are_as_rare_as_promised():
@@ -134,13 +132,13 @@ def test_more_errors_than_wanted_are_as_rare_as_promised():
 
 def test_a_threshold_is_as_loose_as_the_rows_allow_and_none_where_they_allow_none():
     rows = selective(0, 300)
-    right = LabelledRows(rows.probabilities, np.zeros(300, dtype=np.int64))
+    right = replace(rows, labels=np.zeros(300, dtype=np.int64))
     everything = Calibration(1.0, rows, right).abstention(0.05)
     assert (everything.threshold, everything.answered, everything.errors) == (0, 300, 0)
     assert Calibration(1.0, rows, right).abstention(0.005) is None
-    wrong = LabelledRows(rows.probabilities, np.ones(300, dtype=np.int64))
+    wrong = replace(rows, labels=np.ones(300, dtype=np.int64))
     assert Calibration(1.0, rows, wrong).abstention(0.5) is None
-    assert Calibration(1.0, rows, LabelledRows(rows.probabilities[:1], rows.labels[:1])).abstention(0.5) is None
+    assert Calibration(1.0, rows, selective(1, 1)).abstention(0.5) is None
 
 
 def test_the_shift_test_has_its_false_alarm_rate_and_sees_shifts():
@@ -155,9 +153,3 @@ def test_the_shift_test_has_its_false_alarm_rate_and_sees_shifts():
     two = selective(0, 200).probabilities
     assert shift_p_value(two, two[:, ::-1]) < 1e-10
     assert shift_p_value(two, two) == 1
-
-
-def test_a_rows_uniform_number_depends_on_its_place_alone():
-    whole = uniform_of_rows(NEW_SEED, 10)
-    np.testing.assert_array_equal(uniform_of_rows(NEW_SEED, 6, first=4), whole[4:])
-    assert not np.isin(uniform_of_rows(CALIBRATION_SEED, 10), whole).any()

@@ -12,7 +12,7 @@ import alignattn
 from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
 from alignattn.commands.calibrate.decisions import DECISIONS_PICTURE, draw_decisions, render_decisions
 from alignattn.evaluation.calibration import FIGURES, Estimate, EstimatesByState, apply_temperature
-from alignattn.evaluation.calibration.decisions import Calibration, LabelledRows
+from alignattn.evaluation.calibration.decisions import Array, Calibration, LabelledRows
 from alignattn.evaluation.calibration.predictions import Predictions, all_splits, read_predictions
 from alignattn.evaluation.calibration.scaling import Temperature, fit_temperatures
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
@@ -92,8 +92,8 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
         # It imports torch, which saved predictions do not need.
         from alignattn.commands.calibrate.run_rows import predict_calibration_rows
 
-        files = [predict_calibration_rows(arguments)]
-        (fit_on,) = files[0].split_names()
+        predictions, uniform = predict_calibration_rows(arguments)
+        files, (fit_on,) = [predictions], predictions.split_names()
     _check_splits(files, arguments.split)
     temperatures = fit_temperatures(files, fit_on, arguments.seed, arguments.also_fit)
     parts = [
@@ -119,7 +119,7 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
             panel = part.rows.coverage_panel("risk over coverage", summary)
             write_figure(draw_risk_coverage([panel], title=title), folder / part.curves)
         write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, shifts, arguments))
-        decided = [] if arguments.run is None else _keep(folder, files[0], temperatures[0], arguments.run)
+        decided = [] if arguments.run is None else _keep(arguments, files[0], uniform, temperatures[0])
     print(
         "\n".join(
             [
@@ -140,14 +140,16 @@ def _check_not_calibrated(folder: Path) -> None:
         raise AlignAttnError(f"{folder} exists: the run is calibrated already; remove the folder to calibrate it again")
 
 
-def _keep(folder: Path, rows: Predictions, temperature: Temperature | None, run: str) -> list[str]:
+def _keep(arguments: CalibrateOptions, rows: Predictions, uniform: Array, temperature: Temperature | None) -> list[str]:
     """Draw what a run's calibration guarantees, keep it in the run's folder, and return it as lines."""
     assert temperature is not None
+    folder = Path(arguments.output_dir)
     scaled = apply_temperature(rows.probabilities, temperature.value)
     is_fitted = np.isin(np.arange(len(rows.labels)), temperature.rows)
-    fitted, held_out = (LabelledRows(scaled[side], rows.labels[side]) for side in (is_fitted, ~is_fitted))
-    calibration = Calibration(temperature.value, fitted, held_out)
-    write_figure(draw_decisions(calibration, run), folder / DECISIONS_PICTURE)
+    sides = (is_fitted, ~is_fitted)
+    halves = (LabelledRows(scaled[side], rows.labels[side], uniform[side]) for side in sides)
+    calibration = Calibration(temperature.value, *halves)
+    write_figure(draw_decisions(calibration, str(arguments.run)), folder / DECISIONS_PICTURE)
     write_run_calibration(folder, calibration)
     return render_decisions(calibration)
 

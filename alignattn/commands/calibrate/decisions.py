@@ -7,11 +7,9 @@ from numpy.typing import NDArray
 
 from alignattn.evaluation.calibration.decisions import (
     ABSTENTION_DELTA,
-    NEW_SEED,
     SET_SCORES,
     Calibration,
     rows_needed,
-    uniform_of_rows,
 )
 from alignattn.reports.plots.lines import CurvePanel, draw_curves
 from alignattn.utils.text_tables import render_table
@@ -95,6 +93,5 @@ def draw_decisions(calibration: Calibration, name: str) -> Any:
 def _sets(calibration: Calibration, coverage: float, method: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The size of the set of each row that fitted the temperature, and whether it holds the row's label."""
     rows = calibration.fitted
-    scores = SET_SCORES[method](rows.probabilities, uniform_of_rows(NEW_SEED, len(rows.labels)))
-    is_member = scores <= calibration.quantile(coverage, method)
+    is_member = SET_SCORES[method](rows.probabilities, rows.uniform) <= calibration.quantile(coverage, method)
     return is_member.sum(axis=1), np.asarray(is_member[np.arange(len(rows.labels)), rows.labels])

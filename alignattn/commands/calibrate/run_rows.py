@@ -1,18 +1,18 @@
 """The labelled rows that a run is calibrated on, predicted by its model as `alignattn predict` does."""
 
-import hashlib
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
 
 from alignattn.commands.calibrate import CalibrateOptions
+from alignattn.evaluation.calibration.decisions import Array
 from alignattn.evaluation.calibration.measures import find_bad_rows
 from alignattn.evaluation.calibration.predictions import Predictions
+from alignattn.finetuning.decisions import row_digests, uniform_of
 from alignattn.finetuning.predictor import Batching, load_predictor, probabilities_of
 from alignattn.finetuning.results import read_result
 from alignattn.finetuning.rows import load_run_rows
@@ -26,12 +26,9 @@ from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.json_records import read_json
 from alignattn.utils.progress import progress
 
-ROWS_AT_ONCE = 1024
-"""Rows whose fingerprints are made at a time."""
 
-
-def predict_calibration_rows(options: CalibrateOptions) -> Predictions:
-    """Return the predictions of a run for the rows that it is calibrated on.
+def predict_calibration_rows(options: CalibrateOptions) -> tuple[Predictions, Array]:
+    """Return the predictions of a run for the rows that it is calibrated on, and the uniform numbers of these, `[N]`.
 
     Raises:
         AlignAttnError: if the run's task has no classes, or the rows are bad, of other classes, or trained on.
@@ -52,7 +49,8 @@ def predict_calibration_rows(options: CalibrateOptions) -> Predictions:
     absent = [name for number, name in enumerate(run.task.labels) if number not in set(labels.tolist())]
     if absent:
         print(f"no calibration row has the label {listing(absent)}: nothing is known of its rows", file=sys.stderr)
-    return Predictions(path, probabilities, labels, np.full(len(labels), split), bad)
+    predictions = Predictions(path, probabilities, labels, np.full(len(labels), split), bad)
+    return predictions, uniform_of(encoded.rows, run.task.input_columns)
 
 
 _Read = tuple[Path, str, datasets.Dataset, Sequence[int], Sequence[BadRow]]
@@ -107,8 +105,8 @@ def _untrained(
 ) -> _Read:
     """The rows whose inputs are not those of a training row; others are bad."""
     numbers = list(islice(numbers_without(left_out), len(dataset)))
-    known = set() if trained is None else set(_fingerprints(trained, run.task.input_columns))
-    seen = {row for row, found in enumerate(_fingerprints(dataset, run.task.input_columns)) if found in known}
+    known = set() if trained is None else set(row_digests(trained, run.task.input_columns))
+    seen = {row for row, found in enumerate(row_digests(dataset, run.task.input_columns)) if found in known}
     problems = {numbers[row]: "the run was trained on it" for row in seen}
     trained_on = list_bad_rows(problems, str(path), len(dataset), skip=options.skip_bad_rows)
     kept = [row for row in range(len(dataset)) if row not in seen]
@@ -116,11 +114,3 @@ def _untrained(
         dataset = dataset.select(kept)
     everything = sorted([*bad, *trained_on], key=lambda one: one.row)
     return path, split, dataset, [numbers[row] for row in kept], everything
-
-
-def _fingerprints(dataset: datasets.Dataset, columns: Sequence[str]) -> Iterator[bytes]:
-    """A digest of the inputs of each row, which is as small for a picture as for a word."""
-    inputs: Any = dataset.select_columns(list(columns)).with_format("arrow")
-    for part in inputs.iter(ROWS_AT_ONCE):
-        for row in part.to_pylist():
-            yield hashlib.blake2b(repr([row[name] for name in columns]).encode(errors="surrogateescape")).digest()

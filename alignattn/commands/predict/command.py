@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from alignattn.commands.predict import RAY, STANDARD_STREAM, PredictOptions
 from alignattn.commands.predict.files import PARQUET, Source, file_source, stdin_source, text_source
-from alignattn.finetuning.decisions import run_decisions
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.reports.plots.drawing import write_figure
 from alignattn.robustness.resources import label_model
@@ -53,7 +52,9 @@ def predict(options: PredictOptions) -> None:
     temperature = _temperature(options, run)
     _check_run(options, run)
     if options.decides:
-        # Whether the run is calibrated for it, before its model is loaded.
+        # It imports SciPy, which other predictions do not need before the model is loaded.
+        from alignattn.finetuning.decisions import run_decisions
+
         run_decisions(run, temperature, options.coverage, options.max_error, options.sets)
     warn_plain(run.folder, run.options)
     if options.is_folder:

@@ -148,7 +148,7 @@ class Prediction:
             return processor_for(task).empty_predictions(self.top_k)
         row = task.row_of(["a"] * task.texts_of_a_row)
         split = self.predictor.encode(self.predictor.dataset([row]))
-        return self.predictor.readable(self.predictor.answers(split, Batching()), self.top_k).slice(0, 0)
+        return self.predictor.readable(split, self.predictor.answers(split, Batching()), self.top_k).slice(0, 0)
 
     def _predict(
         self,
@@ -181,7 +181,7 @@ class Prediction:
             unknown = predictor.count_unknown_rows(split)
             self.seen.add(predictor.options.max_length, predictor.count_lengths(split), unknown, unspaced)
             answers = predictor.answers(split, self.batching, advance)
-            predictions = predictor.readable(answers, self.top_k, before)
+            predictions = predictor.readable(split, answers, self.top_k)
             if predictor.calibration is not None:
                 tested.append(probabilities_of(answers)[:: -(-source.num_rows // MAX_SHIFT_ROWS)])
         if problems:

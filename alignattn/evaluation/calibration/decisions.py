@@ -29,21 +29,7 @@ SHIFT_LEVEL = 0.01
 MIN_SHIFT_ROWS = 50
 """Rows below which no file is tested: with fewer, only the largest shifts are found."""
 
-CALIBRATION_SEED, NEW_SEED = 1, 2
-"""Seeds of the uniform numbers of calibration rows and of new rows, which must be independent."""
-
 Array = NDArray[np.float64]
-
-
-def uniform_of_rows(seed: int, count: int, first: int = 0) -> Array:
-    """Return the uniform numbers `[N]` that randomise APS; a row's depends on its number alone.
-
-    Args:
-        seed: of all rows.
-        count: of rows, N.
-        first: number of the first.
-    """
-    return np.random.Generator(np.random.PCG64(seed).advance(first)).random(count)
 
 
 def lac_scores(probabilities: Array, uniform: Array) -> Array:
@@ -140,10 +126,11 @@ class Abstention:
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Calibrated probabilities `[N, C]` and labels `[N]`."""
+    """Calibrated probabilities `[N, C]`, labels `[N]`, and the uniform numbers `[N]` that randomise APS."""
 
     probabilities: Array
     labels: NDArray[np.int64]
+    uniform: Array
 
     @property
     def confidence(self) -> Array:
@@ -164,7 +151,7 @@ class LabelledRows:
 
     def label_scores(self, method: str) -> Array:
         """Return the score of each row's label, `[N]`, by a method of `SET_SCORES`."""
-        scores = SET_SCORES[method](self.probabilities, uniform_of_rows(CALIBRATION_SEED, len(self.labels)))
+        scores = SET_SCORES[method](self.probabilities, self.uniform)
         return np.asarray(scores[np.arange(len(self.labels)), self.labels])
 
 
