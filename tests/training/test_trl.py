@@ -60,6 +60,15 @@ class PreferenceTrainer(alignattn.AlignmentMixin, trl.DPOTrainer):
     pass
 
 
+@dataclass
+class PolicyArguments(alignattn.AlignmentArguments, trl.GRPOConfig):
+    pass
+
+
+class PolicyTrainer(alignattn.AlignmentMixin, trl.GRPOTrainer):
+    pass
+
+
 def tokenizer():
     vocabulary = {f"w{index}": index for index in range(60)}
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
@@ -229,5 +238,29 @@ def test_a_reference_forward_leaves_no_records(is_adapted, tmp_path):
     (entry,) = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert entry["align_loss"] == pytest.approx(expected, rel=1e-9)
     assert entry["loss"] == pytest.approx(entry["task_loss"] + WEIGHT * expected)
+    base = trainer.model.get_base_model() if is_adapted else trainer.model
+    assert patch_of(base).collector.newest.previous is None
+
+
+@pytest.mark.parametrize("is_adapted", [False, True])
+def test_generation_while_training_leaves_no_records(is_adapted, tmp_path):
+    # GRPO loads its reference model from where the trained one came from.
+    decoder("qwen2").float().save_pretrained(tmp_path / "base")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    lengths = {"max_completion_length": 5, "num_generations": 2, "per_device_train_batch_size": 4}
+    trainer = PolicyTrainer(
+        model=alignattn.patch(model, "aa-ct", alignment_weight=WEIGHT),
+        reward_funcs=lambda completions, **_: [float(len(completion)) for completion in completions],
+        args=PolicyArguments(str(tmp_path), **SETTINGS | lengths, beta=0.1),
+        train_dataset=datasets.Dataset.from_dict({"prompt": ["w5 w6 w7", "w8 w9"]}),
+        processing_class=tokenizer(),
+        peft_config=adapter() if is_adapted else None,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*alignment")
+        trainer.train()
+    (entry,) = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert entry["align_loss"] > 0
+    assert entry["loss"] == pytest.approx(entry["task_loss"] + WEIGHT * entry["align_loss"], rel=IN_FLOAT32)
     base = trainer.model.get_base_model() if is_adapted else trainer.model
     assert patch_of(base).collector.newest.previous is None
