@@ -126,7 +126,7 @@ def choose_metric(args: "RunArguments", options: "TrainingOptions", task: Task, 
 
 def _measured(name: str, task: Task, splits: Sequence[str]) -> str:
     """Return the full name of a metric that is measured."""
-    name, choices = name.removeprefix(OF_THE_TRAINER), ("loss", *task.metrics)
+    name, choices = name.removeprefix(OF_THE_TRAINER), ("loss", *task.measured)
     if len(splits) > 1 and name in choices:
         name = f"{splits[0]}_{name}"
     known = choices if len(splits) == 1 else [f"{split}_{metric}" for split in splits for metric in choices]

@@ -19,6 +19,7 @@ from alignattn.finetuning.data_options import DataOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RunResult, score_text
 from alignattn.finetuning.run_folder import own_task
+from alignattn.finetuning.training_options import BALANCED
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.packaged import PACKAGED
 from alignattn.reports.html import TEMPLATES
@@ -32,6 +33,7 @@ from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS
 from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import chosen_methods, settings_of
 from alignattn.utils.compression import plain_stem
+from alignattn.utils.errors import listing
 from alignattn.utils.files import write_text
 from alignattn.utils.publishing import publishable
 
@@ -303,6 +305,10 @@ class _Card:
         given = {name: values.get(name) for name in SETTINGS if name not in idle}
         # -1 is transformers' way to say that the epochs decide.
         rows = {name: value for name, value in given.items() if value not in (None, False, -1)}
+        if self.result.class_weights:
+            weights = listing([f"{name} {weight:.3g}" for name, weight in self.result.class_weights.items()])
+            balanced = f"{BALANCED}: " if self.options.training.class_weights == (BALANCED,) else ""
+            rows["class weights"] = f"{balanced}{weights}"
         rows |= {method.label: settings_of(method, values) for method in chosen_methods(self.options.training)}
         rows |= {"seed": self.result.seed, "rows": self.result.train_rows}
         rows |= {"runtime": f"{self.result.train_runtime:.0f} s", "hardware": self.result.device}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from alignattn.tasks.task import ERRORS
 from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.json_records import read_record
+from alignattn.utils.text_tables import render_table
 
 if TYPE_CHECKING:
     import torch
@@ -119,6 +120,8 @@ class RunResult:
         best: of which step the model is, if the best was loaded at the end.
         stopped_at: the step after which early stopping ended the training, if it did.
         truncated_rows: the rows that are longer than --max_length, by split.
+        classes: of each class precision, recall and F1, fractions, and how many labels are of it, by split, by name.
+        class_weights: the factor of each class in the task's loss; empty where all are 1.
         start: the run that it started from, if its model is one.
         twin: how far its function is from that of the plain run that `--plain_twin` names.
     """
@@ -147,6 +150,8 @@ class RunResult:
     best: BestModel | None
     stopped_at: int | None
     truncated_rows: dict[str, TruncatedRows] = field(default_factory=dict)
+    classes: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    class_weights: dict[str, float] = field(default_factory=dict)
     start: StartResult | None = None
     twin: TwinResult | None = None
 
@@ -195,12 +200,38 @@ def metric_texts(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str,
     }
 
 
+CLASS_SCORES = ("precision", "recall", "f1")
+MAX_CLASSES_SHOWN = 12
+MAX_NAME = 40
+"""Characters of a class's name in the printed table."""
+
+
+def _class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return the scores of each class as a table; of many classes, those with the lowest F1."""
+    shown = list(classes)
+    if len(shown) > MAX_CLASSES_SHOWN:
+        shown = sorted(shown, key=lambda name: classes[name]["f1"])[:MAX_CLASSES_SHOWN]
+    header = ["class", *CLASS_SCORES, "rows"]
+    cells = [
+        [
+            name[:MAX_NAME],
+            *(score_text(score, classes[name][score]) for score in CLASS_SCORES),
+            f"{classes[name]['support']:.0f}",
+        ]
+        for name in shown
+    ]
+    more = f"the lowest F1 of {len(classes)} classes; the others: {RESULTS_FILE}"
+    return [*render_table(header, cells).splitlines(), *([more] if len(shown) < len(classes) else [])]
+
+
 def render_metrics(result: RunResult) -> str:
     """Return the metrics of a run in lines, percentages as the papers print them."""
     lines = [
         f"  {result.task} {split}: " + ", ".join(f"{name} {score_text(name, value)}" for name, value in scores.items())
         for split, scores in result.metrics.items()
     ]
+    for split, classes in result.classes.items():
+        lines += [f"  {line}" for line in (f"{split}, by class:", *_class_lines(classes))]
     lines += [
         f"  {split}: {', '.join(names)} undefined for these labels, and null in {RESULTS_FILE}"
         for split, scores in result.metrics.items()

@@ -39,6 +39,7 @@ from alignattn.finetuning.training_arguments import (
     check_shared_graph,
     training_arguments,
 )
+from alignattn.finetuning.training_options import BALANCED, TrainingOptions
 from alignattn.models import SAMPLING_OPTION, capabilities_of
 from alignattn.models.build import BuiltModel
 from alignattn.models.packaged import seen_before
@@ -46,7 +47,7 @@ from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.tasks import Task
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.long_texts import WindowCollator, WindowedRows
-from alignattn.tasks.processor import Evaluation
+from alignattn.tasks.processor import EncodedSplit, Evaluation
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.tasks.truncation import MANY_UNKNOWN, TruncatedRows, unknown_share
@@ -59,6 +60,9 @@ from alignattn.utils.files import read_yaml, write_json, write_text
 from alignattn.utils.folder_lock import folder_lock
 from alignattn.utils.network import log_reports
 from alignattn.utils.publishing import publishable
+
+RARE_SHARE = 0.01
+"""A class is rare that fewer of the training rows have, and fewer than half of its even share."""
 
 
 def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunResult:
@@ -135,6 +139,27 @@ def _write_inputs(options: RunOptions) -> None:
         write_definition(folder / TASK_FILE, options.task)
 
 
+def _class_weights(task: Any, train: EncodedSplit, training: TrainingOptions) -> dict[str, float]:
+    """Return the factor of each class in the task's loss, by its name; empty without `--class_weights`."""
+    if training.class_weights is None:
+        return {}
+    weights = processor_for(task).class_weights(train, training.named_weights)
+    return dict(zip(task.labels, weights.tolist(), strict=True))
+
+
+def _rare_classes(task: Any, train: EncodedSplit) -> str:
+    """Return which classes few training rows have, in a line; empty without any."""
+    if not task.can_weight_classes:
+        return ""
+    counts = processor_for(task).class_counts(train)
+    fewest = min(RARE_SHARE, 1 / (2 * len(counts))) * len(train.rows)
+    rare = sorted((count, name) for name, count in zip(task.labels, counts.tolist(), strict=True) if count < fewest)
+    if not rare:
+        return ""
+    named = listing([f"{name} ({count})" for count, name in rare])
+    return f"of the {len(train.rows)} training rows under {fewest / len(train.rows):.1%} have the label {named}"
+
+
 def _build_trainer(
     built: BuiltModel, task: Task, data: EncodedData, args: RunArguments, options: RunOptions
 ) -> TaskTrainer:
@@ -150,9 +175,11 @@ def _build_trainer(
     collator = processor_for(task).collator(built.tokenizer, data.train, is_training=True)
     if options.data.has_windows:
         rows, collator = WindowedRows(rows, args.seed), WindowCollator(built.tokenizer)
+    class_weights = _class_weights(task, data.train, training)
     try:
         trainer = TaskTrainer(
             task=task,
+            class_weights=class_weights,
             splits={split: data.evaluation[split] for split in watched},
             model=built.model,
             args=args,
@@ -198,6 +225,9 @@ def _print_remarks(
         print(built.remark)
     for remark in seen_before([options.model.model], [task.name]):
         print(remark)
+    if rare := _rare_classes(task, data.train):
+        weigh = f": --class_weights {BALANCED} lets each class count the same"
+        print(rare + ("" if trainer.class_weights else weigh), file=sys.stderr)
     reads_all = processor_class(task).can_pool_windows and not options.data.has_windows
     for split, rows in truncated.items():
         print(f"{split}: {rows}{', and --long_texts windows reads all of each' if reads_all else ''}")
@@ -263,6 +293,8 @@ def _result(
             split: {name: None if math.isnan(value) else value for name, value in evaluation.metrics.items()}
             for split, evaluation in evaluations.items()
         },
+        classes={split: one.classes for split, one in evaluations.items() if one.classes},
+        class_weights=trainer.class_weights,
         thresholds={split: dict(one.thresholds) for split, one in evaluations.items() if one.thresholds},
         train_rows=len(rows.train or ()),
         evaluation_rows={split: len(dataset) for split, dataset in rows.evaluation.items()},

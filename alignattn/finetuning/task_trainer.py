@@ -23,6 +23,7 @@ from alignattn.tasks.processor import EncodedSplit, Evaluation
 from alignattn.tasks.task import WINDOWS
 from alignattn.tasks.task_types import processor_for
 from alignattn.training.arguments import refuse_data_parallel
+from alignattn.training.class_weights import weighted_loss
 from alignattn.training.early_stopping import JointBest
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.network import log_push
@@ -37,8 +38,21 @@ LAST_CHECKPOINT = "last-checkpoint"
 class TaskTrainer(AlignmentTrainer):
     """Scores each evaluation set by the metrics of its task and by its own rows."""
 
-    def __init__(self, *args: Any, task: Task, splits: Mapping[str, EncodedSplit], **kwargs: Any) -> None:
-        self.task = task
+    def __init__(
+        self,
+        *args: Any,
+        task: Task,
+        splits: Mapping[str, EncodedSplit],
+        class_weights: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.task, self.class_weights = task, class_weights or {}
+        if class_weights:
+            kwargs["compute_loss_func"] = partial(
+                weighted_loss,
+                weights=torch.tensor(list(class_weights.values()), dtype=torch.float64),
+                label_smoothing=kwargs["args"].label_smoothing_factor,
+            )
         self.scorers = {name: partial(self._score, split) for name, split in splits.items()}
         evaluation: Any = {name: split.encoded for name, split in splits.items()}
         if len(evaluation) == 1:
@@ -122,8 +136,12 @@ class TaskTrainer(AlignmentTrainer):
         metrics = processor_for(self.task).evaluate(split, logits, labels).metrics
         if self.pools_windows:
             model: Any = self.accelerator.unwrap_model(self._model)
-            given = {"labels": torch.as_tensor(labels), "pooled_logits": torch.as_tensor(logits)}
-            metrics = metrics | {"loss": float(model.loss_function(**given, config=model.config))}
+            given = torch.as_tensor(labels), torch.as_tensor(logits)
+            if self.compute_loss_func is not None:
+                loss = self.compute_loss_func({"logits": given[1]}, given[0])
+            else:
+                loss = model.loss_function(labels=given[0], pooled_logits=given[1], config=model.config)
+            metrics = metrics | {"loss": float(loss)}
         return metrics
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,6 @@
 """The options of a training: our own, those of `transformers.TrainingArguments` that we read, and its others."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import MethodOptions, chosen_methods
 from alignattn.training.options import AlignmentTrainingOptions
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, listing
 from alignattn.utils.option import REQUIRED, Count, InputDir, OutputDir, Seed, option
 from alignattn.utils.options import Options, other_options
 
@@ -30,6 +31,9 @@ BASIS_HELP = "Basis of queries and keys; random is the control."
 BALANCE_HELP = "Balance q and k at the start, epoch or end."
 LOSS_FILTER = "Filter losses that are not finite from the logs; by default they end the run."
 SAMPLING_HELP = "How rows form batches (default: group_by_length for encoders, else random)."
+
+BALANCED = "balanced"
+CLASS_WEIGHTS_HELP = "Weigh classes in the loss: all the same (balanced), or by name (others: 1)."
 
 SAVE_STRATEGIES = ("no", "epoch", "steps", "best")
 BY_LENGTHS = (BY_LENGTH, REBALANCED)
@@ -123,6 +127,12 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
     train_sampling_strategy: str = option(
         AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
     )
+    class_weights: tuple[str, ...] | None = option(
+        None,
+        CLASS_WEIGHTS_HELP,
+        metavar="balanced|NAME=X",
+        excludes={"laplace": "its posterior counts every row once"},
+    )
     plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
     log_query_key_distance: bool = option(False, "Log what `alignattn figure distance` shows.", group=ALIGNMENT_GROUP)
     balance: str | None = option(
@@ -147,12 +157,36 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _ = self.named_weights
         if self.push_to_hub and len(self.seeds or ()) > 1:
             raise AlignAttnError(
                 f"--push_to_hub: {len(self.seeds or ())} seeds make as many models, and a repository holds one: "
                 "leave it out, and push one with --seed N --output_dir <output_dir>/seed-N --push_to_hub "
                 "--hub_model_id NAME"
             )
+
+    @property
+    def named_weights(self) -> dict[str, float]:
+        """The weights that are given by the class's name; empty where they are balanced, or there are none.
+
+        Raises:
+            AlignAttnError: if one is not a number above 0.
+        """
+        named: dict[str, float] = {}
+        for given in () if self.class_weights in (None, (BALANCED,)) else self.class_weights or ():
+            name, _, text = given.rpartition("=")
+            try:
+                weight = float(text)
+            except ValueError:
+                weight = math.nan
+            if not name or not 0 < weight < math.inf:
+                raise AlignAttnError(
+                    f"--class_weights {given}: give {BALANCED} alone, or NAME=WEIGHT of a class with a number above 0"
+                )
+            if name in named:
+                raise AlignAttnError(f"--class_weights contains {name!r} twice: give each class once")
+            named[name] = weight
+        return named
 
     def reason_unsupported(self, task: Task | None, *, has_crf: bool = False) -> str:
         """Return which option a task does not support, and why; empty if it supports all.
@@ -164,9 +198,22 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         order = self.train_sampling_strategy
         if task is not None and order in BY_LENGTHS and not processor_class(task).has_lengths:
             return f"--train_sampling_strategy {order}: rows of task {task.name!r} are not sequences and have no length"
+        if self.class_weights is not None and (reason := self._reason_unweighted(task, has_crf=has_crf)):
+            return f"--class_weights{reason}"
         reasons = (
             f"--{method.switch}{reason}"
             for method in chosen_methods(self)
             if (reason := method.reason_unsupported(task, has_crf=has_crf))
         )
         return next(reasons, "")
+
+    def _reason_unweighted(self, task: Task | None, *, has_crf: bool) -> str:
+        if has_crf:
+            return " scales the loss of each word, and a CRF has that of whole sequences"
+        if task is None:
+            return ""
+        if not task.can_weight_classes:
+            return f": task {task.name!r} has no classes"
+        classes: tuple[str, ...] = getattr(task, "labels", ())
+        unknown = [name for name in self.named_weights if classes and name not in classes]
+        return f": task {task.name!r} has no class {unknown[0]!r}, but {listing(classes)}" if unknown else ""

@@ -18,7 +18,7 @@ from alignattn.tasks.labels import (
     number_names,
     only_item,
 )
-from alignattn.tasks.metrics import compute_metrics, predict
+from alignattn.tasks.metrics import class_scores, compute_metrics, predict
 from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, row_numbers
 from alignattn.tasks.task import LabelledTask
 
@@ -86,6 +86,10 @@ class LabelledProcessor(TaskProcessor[L]):
         """Return the classes of the rows."""
         return None if self.task.is_regression else np.asarray(dataset[self.task.label_column][:])
 
+    def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
+        """Return how many rows each class has."""
+        return np.bincount(split.rows[self.task.label_column][:], minlength=self.task.num_labels)
+
     def average_outputs(self, outputs: Sequence[Any]) -> Any:
         """Return the mean scores, or the logarithms of the mean probabilities, which are logits."""
         logits = np.asarray(outputs, dtype=np.float64)
@@ -137,7 +141,10 @@ class LabelledProcessor(TaskProcessor[L]):
         columns = {"row": row_numbers(split.rows), "label": pa.array(references)}
         predictions = self.predictions(split, outputs, labels)
         table = pa.table(columns | {name: predictions[name] for name in predictions.column_names})
-        return Evaluation(compute_metrics(self.task, np.asarray(outputs), references), table)
+        classes = {}
+        if self.task.can_weight_classes:
+            classes = class_scores(references, predictions[PREDICTION].to_numpy(), self.task.labels)
+        return Evaluation(compute_metrics(self.task, np.asarray(outputs), references), table, classes=classes)
 
 
 def best_first(probabilities: NDArray[np.float64], names: pa.Array, top_k: int | None) -> pa.Array:

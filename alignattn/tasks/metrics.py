@@ -1,13 +1,20 @@
 """The metrics of labelled tasks, by scikit-learn and SciPy."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_absolute_error, mean_squared_error
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    matthews_corrcoef,
+    mean_absolute_error,
+    mean_squared_error,
+    precision_recall_fscore_support,
+)
 
 from alignattn.tasks.processor import check_finite
 from alignattn.tasks.task import CORRELATIONS, ERRORS, LabelledTask, MetricName
@@ -55,7 +62,7 @@ def score(name: MetricName, predictions: ArrayLike, references: ArrayLike) -> fl
 
 
 def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """Score a model's outputs by the task's metrics that are in `METRICS`.
+    """Score a model's outputs by what is `measured` of the task and in `METRICS`.
 
     Args:
         task: of the outputs.
@@ -68,7 +75,23 @@ def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) ->
     predictions, references = predict(task, np.asarray(logits)), np.asarray(labels)
     if predictions.shape != references.shape:
         raise ValueError(f"predictions {predictions.shape} and labels {references.shape} differ in shape")
-    return {name: score(name, predictions, references) for name in task.metrics if name in METRICS}
+    return {name: score(name, predictions, references) for name in task.measured if name in METRICS}
+
+
+def class_scores(labels: NDArray[Any], predictions: NDArray[Any], names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return `precision`, `recall`, `f1` and `support` of each class; 0 where there is nothing to divide by.
+
+    Args:
+        labels: `[N]` class numbers, or `[N, C]` of 0 and 1.
+        predictions: likewise.
+        names: of the classes, `[C]`.
+    """
+    numbers = np.arange(len(names))
+    found = precision_recall_fscore_support(labels, predictions, labels=numbers, average=None, zero_division=0)
+    return {
+        name: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+        for name, precision, recall, f1, support in zip(names, *found, strict=True)
+    }
 
 
 def predict(task: LabelledTask, logits: NDArray[Any]) -> NDArray[Any]:

@@ -17,11 +17,13 @@ from transformers import (
 from alignattn.tasks.labelled import PREDICTION, best_first
 from alignattn.tasks.labels import class_names, named_labels, parse_label
 from alignattn.tasks.long_texts import encode_texts
+from alignattn.tasks.metrics import class_scores
 from alignattn.tasks.processor import (
     EncodedSplit,
     Evaluation,
     TaskProcessor,
     check_finite,
+    check_present,
     name_classes,
     row_numbers,
     text_problems,
@@ -89,6 +91,23 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
         """Return the labels of each row, `[N, C]`."""
         return np.stack([dataset[column][:] for column in self.task.label_columns], axis=1)
 
+    def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
+        """Return how many rows have each label."""
+        return np.asarray(self.strata(split.rows).sum(axis=0))
+
+    def class_weights(self, split: EncodedSplit, named: Mapping[str, float]) -> NDArray[np.float64]:
+        """Return the factor of each label's rows, `[C]`; those without it have 1.
+
+        Balanced, the rows with a label count as much as those without: `pos_weight` of PyTorch's logistic loss.
+        """
+        if named:
+            return np.array([named.get(name, 1.0) for name in self.task.labels])
+        counts = self.class_counts(split)
+        rest = len(split.rows) - counts
+        check_present(self.task.labels, counts)
+        check_present([f"not {name}" for name in self.task.labels], rest)
+        return np.asarray(rest / counts)
+
     def configure(self, config: PreTrainedConfig) -> None:
         """Set the names of the labels, and the problem type, by which transformers takes the logistic loss."""
         name_classes(config, self.task.labels)
@@ -133,7 +152,8 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
         scores = multi_label_scores(references, np.stack(predictions[PREDICTION].to_numpy()))
         columns = {"row": row_numbers(split.rows), "label": pa.array(list(references))}
         columns |= {name: predictions[name] for name in predictions.column_names}
-        return Evaluation({name: scores[name] for name in self.task.metrics}, pa.table(columns))
+        classes = class_scores(references, np.stack(predictions[PREDICTION].to_numpy()), self.task.labels)
+        return Evaluation({name: scores[name] for name in self.task.metrics}, pa.table(columns), classes=classes)
 
 
 def multi_label_scores(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> dict[str, float]:

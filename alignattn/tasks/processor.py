@@ -53,11 +53,13 @@ class Evaluation:
         metrics: fractions by name; NaN where a metric is undefined.
         predictions: one line per row: its number from 0 among the evaluated rows, its label and the prediction.
         thresholds: thresholds that some metrics were tuned to on the same rows, by the metric's name.
+        classes: of each class `precision`, `recall` and `f1`, fractions, and `support`, how many labels are of it.
     """
 
     metrics: dict[str, float]
     predictions: pa.Table
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    classes: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class TaskProcessor(ABC, Generic[T]):
@@ -163,6 +165,28 @@ class TaskProcessor(ABC, Generic[T]):
     def strata(self, dataset: datasets.Dataset) -> NDArray[Any] | None:
         """Return the stratum of each row for stratified sampling, a value or a vector per row; None for none."""
         return None
+
+    def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
+        """Return how many labels are of each class, `[C]`; only of a task that `can_weight_classes`."""
+        raise NotImplementedError
+
+    def class_weights(self, split: EncodedSplit, named: Mapping[str, float]) -> NDArray[np.float64]:
+        """Return the factor of each class in the loss, `[C]`; their mean over the labels is 1.
+
+        Args:
+            split: the training rows.
+            named: weights by class, of which only the ratios count, and 1 for the others; balanced if empty: each class
+                counts as much as any other (`sklearn.utils.class_weight.compute_class_weight`).
+
+        Raises:
+            AlignAttnError: if they are to be balanced and no row has a class.
+        """
+        names: tuple[str, ...] = self.task.labels  # type: ignore[attr-defined]
+        counts = self.class_counts(split)
+        if not named:
+            check_present(names, counts)
+        weights = np.array([named.get(name, 1.0) for name in names]) if named else 1 / counts
+        return np.asarray(weights * counts.sum() / (weights @ counts))
 
     @property
     def can_smooth_labels(self) -> bool:
@@ -322,6 +346,19 @@ def configure_classes(config: PreTrainedConfig, task: LabelledTask) -> None:
         name_classes(config, task.labels)
         # The first forward with labels would set it, but a run resumed at its end has none.
         config.problem_type = "single_label_classification"
+
+
+def check_present(names: Sequence[str], counts: NDArray[np.int64]) -> None:
+    """Refuse to balance classes of which no training row has one.
+
+    Args:
+        names: of the classes, `[C]`.
+        counts: the training rows of each, `[C]`.
+    """
+    if missing := [name for name, count in zip(names, counts, strict=True) if not count]:
+        raise AlignAttnError(
+            f"--class_weights balanced: no training row of class {missing[0]!r}: give some, or name the weights"
+        )
 
 
 def check_finite(outputs: NDArray[Any]) -> None:

@@ -144,6 +144,16 @@ class Task:
         return self.metrics[0]
 
     @property
+    def can_weight_classes(self) -> bool:
+        """Whether each label is a class, with scores of its own and a weight in the loss."""
+        return False
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The metrics, and macro-F1 where there are classes."""
+        return self.metrics
+
+    @property
     def fewest_rows(self) -> int:
         """The number of rows that the metrics need at least."""
         return 2 if CORRELATIONS.intersection(self.metrics) else 1
@@ -194,6 +204,17 @@ class LabelledTask(Task):
     def num_labels(self) -> int:
         """The number of outputs per row: the number of classes, 1 for a regression."""
         return len(self.labels) or 1
+
+    @property
+    def can_weight_classes(self) -> bool:
+        """Whether the label is a class."""
+        return not self.is_regression
+
+    @property
+    def measured(self) -> tuple[MetricName, ...]:
+        """The metrics, and macro-F1 where there are classes: accuracy says little of rare ones."""
+        is_missing = self.can_weight_classes and "macro_f1" not in self.metrics
+        return (*self.metrics, "macro_f1") if is_missing else self.metrics
 
     def problem(self) -> str | None:
         """Return the problem of the splits, the labels or their metrics."""

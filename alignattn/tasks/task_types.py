@@ -124,6 +124,11 @@ class MultiLabelClassification(Task):
         """The names of the labels, which are those of their columns."""
         return self.label_columns
 
+    @property
+    def can_weight_classes(self) -> bool:
+        """True: each label is a class of its own."""
+        return True
+
     def problem(self) -> str | None:
         """Return the problem of the columns or the metrics."""
         if problem := _text_columns_problem(self.text_columns, self.label_columns):
@@ -157,6 +162,11 @@ class MultipleChoice(LabelledTask):
     def input_columns(self) -> tuple[str, ...]:
         """The columns of the context, of what every ending begins with, and of the endings."""
         return (self.context_column, *((self.start_column,) if self.start_column else ()), *self.ending_columns)
+
+    @property
+    def can_weight_classes(self) -> bool:
+        """False: a label is the place of an ending, which says nothing of it."""
+        return False
 
     @property
     def texts_of_a_row(self) -> int:
@@ -206,6 +216,11 @@ class TokenClassification(Task):
     def input_columns(self) -> tuple[str, ...]:
         """The column of words."""
         return (self.tokens_column,)
+
+    @property
+    def can_weight_classes(self) -> bool:
+        """True: each tag is a class."""
+        return True
 
     def row_of(self, texts: Sequence[str]) -> dict[str, Any]:
         """Return the words of a text, split at blanks."""
@@ -288,6 +303,11 @@ class VisualQuestionAnswering(LabelledTask):
     def input_columns(self) -> tuple[str, ...]:
         """The image and the question."""
         return IMAGE, QUESTION
+
+    @property
+    def can_weight_classes(self) -> bool:
+        """Whether a question has one right answer: if several people have answered, each answer has a score."""
+        return super().can_weight_classes and not self.answers_column
 
     @property
     def reads_features(self) -> bool:

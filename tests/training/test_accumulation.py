@@ -10,7 +10,16 @@ from conftest import ROOT
 from processes import Python
 from rows_of_kinds import WITHOUT_LABELS, KindRows
 from test_trainer import logged
-from train_distributed import ADAM, CASES, FSDP2_VARIANTS, ROWS, train_kind, train_nodes, train_sentences
+from train_distributed import (
+    ADAM,
+    CASES,
+    FSDP2_VARIANTS,
+    ROWS,
+    train_kind,
+    train_nodes,
+    train_sentences,
+    train_weighted,
+)
 
 LOGGED = ("loss", "task_loss", "align_loss", "alignment_weight", "train_loss")
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
@@ -80,6 +89,10 @@ def test_two_processes_equal_one(kind, variant, whole, two_processes):
 @pytest.mark.parametrize("variant", FSDP2_VARIANTS)
 def test_two_processes_that_share_the_weights_out_equal_one(variant, two_processes, tmp_path):
     assert_same_training(two_processes, f"fsdp2-{variant}", train_kind("texts", variant, tmp_path, 8, 1, **ADAM))
+
+
+def test_two_processes_of_weighted_classes_equal_one(two_processes, tmp_path):
+    assert_same_training(two_processes, "weighted", train_weighted(tmp_path, 8, 1))
 
 
 def test_two_processes_on_a_graph_equal_one(two_processes, tmp_path):

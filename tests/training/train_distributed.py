@@ -19,10 +19,13 @@ from torch.distributed.tensor import DTensor
 from alignattn.models.graphs import GatConfig, GatForNodeClassification
 from alignattn.tasks.nodes.batches import ALL, NodeBatches
 from alignattn.tasks.nodes.graph import read_graph
+from alignattn.training.class_weights import weighted_loss
 from alignattn.training.trainer import AlignmentTrainer
 
 ROWS = 12
 """Two steps of 8: the last is but half as large."""
+
+WEIGHTS = torch.tensor([0.2, 1.0, 7.0], dtype=torch.float64)
 
 CASES = [
     *((kind, "aa-ct") for kind in MODELS),
@@ -53,6 +56,15 @@ def train_kind(kind, variant, folder, batch_size, accumulation, trainer_class=Al
     trainer = trainer_class(model=kind_model(kind, variant), args=args, train_dataset=KindRows(kind, ROWS))
     trainer.train(resume_from_checkpoint=resume)
     return trainer
+
+
+def weighted_trainer(label_smoothing=0.0, **kwargs):
+    loss = partial(weighted_loss, weights=WEIGHTS, label_smoothing=label_smoothing)
+    return AlignmentTrainer(compute_loss_func=loss, **kwargs)
+
+
+def train_weighted(folder, batch_size, accumulation):
+    return train_kind("tags", "aa-ct", folder, batch_size, accumulation, weighted_trainer)
 
 
 def train_nodes(folder, batch_size, accumulation):
@@ -133,6 +145,7 @@ if __name__ == "__main__":
         f"{kind}-{variant}": partial(train_kind, kind, variant, folder, batch_size, accumulation)
         for kind, variant in CASES
     }
+    trainers["weighted"] = partial(train_weighted, folder, batch_size, accumulation)
     trainers["nodes"] = partial(train_nodes, folder, batch_size, accumulation)
     trainers["sentences"] = partial(train_sentences, checkpoint, folder, batch_size, accumulation)
     # They come last: that weights are shared out holds for all trainers after them.

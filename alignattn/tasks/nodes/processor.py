@@ -1,5 +1,6 @@
 """Classification of the nodes of a graph."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,4 +96,4 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
         """Score logits as for all classes; the table of predictions also names the nodes."""
         evaluation = super().evaluate(split, outputs, labels)
         predictions = evaluation.predictions.append_column(NODE, pa.array(split.rows[NODE][:]))
-        return Evaluation(evaluation.metrics, predictions)
+        return replace(evaluation, predictions=predictions)

@@ -41,6 +41,19 @@ def entity_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> 
     return {name: float(score) for name, score in zip(SCORES, scores, strict=True)}
 
 
+def entity_type_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> dict[str, dict[str, float]]:
+    """Return `precision`, `recall`, `f1` and `support` of the entities of each type, by name; as `entity_scores`."""
+    with _any_tags():
+        types = sorted({kind for tags in (*gold, *predicted) for kind, _, _ in get_entities(tags)})
+        if not types:
+            return {}
+        found = precision_recall_fscore_support(list(gold), list(predicted), average=None, zero_division=0)
+    return {
+        name: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+        for name, precision, recall, f1, support in zip(types, *found, strict=True)
+    }
+
+
 def score_parts(score: str, predicted: list[str], gold: list[str]) -> tuple[int, int]:
     """Return the numerator and the denominator of one sentence: a score of several is the ratio of their sums."""
     if score == TOKEN_ACCURACY:

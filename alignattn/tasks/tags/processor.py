@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from transformers import (
     AutoModelForTokenClassification,
     DataCollatorForTokenClassification,
@@ -25,8 +26,9 @@ from alignattn.tasks.processor import (
     name_classes,
     row_numbers,
 )
-from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores
+from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores, entity_type_scores
 from alignattn.tasks.tags.tagging import (
+    IGNORED,
     WORD_STARTS,
     WORDS_READ,
     encode_tags,
@@ -105,6 +107,11 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
             num_proc=options.num_proc,
         )
 
+    def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
+        """Return how many words that the model reads have each tag."""
+        tags = np.concatenate(split.encoded.with_format("numpy")["labels"][:])
+        return np.bincount(tags[tags != IGNORED], minlength=len(self.task.labels))
+
     def collator(
         self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
     ) -> "TagCollator":
@@ -132,7 +139,10 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
         gold = split.rows[self.task.tags_column][:]
         scores = entity_scores(predictions.to_pylist(), gold)
         table = {"row": row_numbers(split.rows), "label": pa.array(gold), "prediction": predictions}
-        return Evaluation({name: scores[name] for name in self.task.metrics}, pa.table(table))
+        classes = {}
+        if "f1" in self.task.metrics:
+            classes = entity_type_scores(predictions.to_pylist(), gold)
+        return Evaluation({name: scores[name] for name in self.task.metrics}, pa.table(table), classes=classes)
 
 
 class TagCollator(DataCollatorForTokenClassification):
