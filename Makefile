@@ -22,7 +22,7 @@ test: $(VENV)/installed
 
 # `make test` runs them, too, where there is a browser: chromium with its chromedriver.
 browser: $(VENV)/installed
-	$(PYTEST) tests/reports/test_results_page.py
+	$(PYTEST) tests/reports/test_results_page.py tests/reports/test_report_page.py
 
 # Whole commands on damaged files, full disks and kills; `make test` runs the shorter ones among them.
 faults: $(VENV)/installed

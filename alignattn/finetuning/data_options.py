@@ -100,6 +100,9 @@ class DataOptions(Options):
         },
     )
     skip_bad_rows: bool = option(False, "Skip bad rows and list them in results.json.")
+    slice_by: str | None = option(
+        None, "Evaluation column: score each of its values.", metavar="COLUMN", requires=EVALUATION_ROWS
+    )
     max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
     long_texts: str = option(
         TRUNCATE,

@@ -8,7 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alignattn.evaluation.statistics.example_scores import ExampleScores, example_scores, mean_scores, ratio_of_sums
+from alignattn.evaluation.statistics.example_scores import (
+    ExampleScores,
+    example_scores,
+    mean_of_ratios,
+    mean_scores,
+    ratio_of_sums,
+)
 from alignattn.finetuning.logs import STATE_FILE, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.reports.result_reader import NotKeptError, ResultReader
@@ -95,6 +101,8 @@ def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
     label_type = predictions["label"].type
     if pa.types.is_list(label_type) and pa.types.is_string(label_type.value_type):
         return _tag_examples(metric, predictions)
+    if pa.types.is_list(label_type) and pa.types.is_integer(label_type.value_type):
+        return _label_examples(metric, predictions)
     if metric not in get_args(MetricName) or label_type.num_fields:
         return None
     return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
@@ -131,6 +139,21 @@ def _written_examples(metric: str, predictions: Any) -> ExampleScores | None:
     if metric == ERROR_RATE:
         return ExampleScores(rows, ratio_of_sums, (edits, predictions[LENGTH_COLUMN].to_numpy()))
     return mean_scores(rows, edits == 0) if metric == EXACT else None
+
+
+def _label_examples(metric: str, predictions: Any) -> ExampleScores | None:
+    """The scores of rows with several labels, as of `alignattn.tasks.multilabel.multi_label_scores`."""
+    rows = predictions["row"].to_numpy()
+    labels, found = (np.stack(predictions[name].to_numpy()) for name in ("label", "prediction"))
+    right, counted = 2 * labels * found, labels + found
+    match metric:
+        case "accuracy":
+            return mean_scores(rows, (labels == found).all(axis=1))
+        case "micro_f1":
+            return ExampleScores(rows, ratio_of_sums, (right.sum(axis=1), counted.sum(axis=1)))
+        case "macro_f1":
+            return ExampleScores(rows, mean_of_ratios, (*right.T, *counted.T))
+    return None
 
 
 def _tag_examples(metric: str, predictions: Any) -> ExampleScores | None:

@@ -122,6 +122,7 @@ class RunResult:
         truncated_rows: the rows that are longer than --max_length, by split.
         classes: of each class precision, recall and F1, fractions, and how many labels are of it, by split, by name.
         class_weights: the factor of each class in the task's loss; empty where all are 1.
+        slices: of each value of `--slice_by` its `rows` and its metrics, by split.
         start: the run that it started from, if its model is one.
         twin: how far its function is from that of the plain run that `--plain_twin` names.
     """
@@ -152,6 +153,7 @@ class RunResult:
     truncated_rows: dict[str, TruncatedRows] = field(default_factory=dict)
     classes: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     class_weights: dict[str, float] = field(default_factory=dict)
+    slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     start: StartResult | None = None
     twin: TwinResult | None = None
 

@@ -86,6 +86,10 @@ def load_run_rows(options: RunOptions) -> Rows[Any]:
         for split, dataset in rows.evaluation.items()
     }
     for split, dataset in evaluation.items():
+        if data.slice_by is not None and data.slice_by not in dataset.column_names:
+            raise AlignAttnError(
+                f"--slice_by: the evaluation rows ({split}) have no column {data.slice_by!r}: name one of theirs"
+            )
         if len(dataset) < rows.task.fewest_rows:
             raise AlignAttnError(
                 f"split {split!r} has {len(dataset)} labelled row(s) to evaluate on, and "
@@ -109,6 +113,7 @@ def _all_rows(options: RunOptions) -> Rows[Any]:
     """The rows of the one source that the options name."""
     data, source = options.data, options.data.source
     reading: dict[str, Any] = {"cache_dir": options.model.cache_dir, "skip_bad_rows": data.skip_bad_rows}
+    reading["slice_by"] = data.slice_by
     files: tuple[Any, Any] = (data.train_file, data.validation_file)
     if source == FROM_TASK:
         return load_rows(options.task, data_dir=data.data_dir, **reading)
@@ -194,7 +199,7 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
         options: of the run.
         data_dir: folder of Parquet files in place of the run's own source of its task.
     """
-    data = replace(options.data, max_eval_samples=None)
+    data = replace(options.data, max_eval_samples=None, slice_by=None)
     if options.task is None or data.train_file is not None:
         # The training file says what the classes of the others are.
         rows = load_run_rows(replace(options, data=data))

@@ -19,6 +19,7 @@ from alignattn.finetuning.hub import push_run
 from alignattn.finetuning.lora import keep_merged
 from alignattn.finetuning.model import build_model, check_model, patch_model, start_of
 from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.report import write_run_report
 from alignattn.finetuning.resources import check_disk_room, describe_precision
 from alignattn.finetuning.results import (
     RESULTS_FILE,
@@ -32,6 +33,7 @@ from alignattn.finetuning.resuming import check_output_dir, checkpoint_to_resume
 from alignattn.finetuning.rows import ORDERS_IN_WORDS, EncodedData, count_truncated_rows, encode_splits, load_run_rows
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
 from alignattn.finetuning.run_folder import data_digests
+from alignattn.finetuning.slices import SliceScores, measured_slices, slice_examples, slices_of
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import (
     RunArguments,
@@ -106,7 +108,14 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     result = _result(options, rows, built, trainer, parameters, training, evaluations)
     result = replace(result, start=start, truncated_rows=truncated)
     if trainer.is_world_process_zero():
-        result = replace(result, twin=compare_with_twin(options, rows.task, data.evaluation))
+        slices = _slices(rows.task, data, evaluations, options.data.slice_by)
+        result = replace(
+            result,
+            slices={split: measured_slices(scores) for split, scores in slices.items()},
+            twin=compare_with_twin(options, rows.task, data.evaluation),
+        )
+        folder, history = options.output_dir, trainer.state.log_history
+        write_run_report(folder, rows.task, result, data.evaluation, evaluations, slices, history)
         _save(result, trainer, options)
     return result
 
@@ -269,6 +278,18 @@ def _evaluate(trainer: TaskTrainer, data: EncodedData, folder: Path) -> dict[str
             folder, [with_split(evaluation.predictions, split) for split, evaluation in evaluations.items()]
         )
     return evaluations
+
+
+def _slices(
+    task: Task, data: EncodedData, evaluations: Mapping[str, Evaluation], column: str | None
+) -> dict[str, SliceScores]:
+    """Return the row scores of the slices of each split; empty without `--slice_by`."""
+    if column is None:
+        return {}
+    return {
+        split: slice_examples(evaluation.predictions, slices_of(data.evaluation[split].rows[column][:]), task.measured)
+        for split, evaluation in evaluations.items()
+    }
 
 
 def _result(

@@ -94,6 +94,7 @@ def load_rows(
     data_dir: str | Path | None = None,
     cache_dir: str | None = None,
     skip_bad_rows: bool | None = None,
+    slice_by: str | None = None,
 ) -> Rows[T]:
     """Load the splits of a task: from `<data_dir>/<folder>/<split>.parquet`, its own files, or the Hub.
 
@@ -103,11 +104,14 @@ def load_rows(
         data_dir: a folder of Parquet files with the Hub's column names; without it the task's files, or else the Hub.
         cache_dir: the cache of `datasets`; its own default for downloads when None, and none for files.
         skip_bad_rows: whether to leave out and list bad rows; None if the command has no such option.
+        slice_by: another column that the evaluation rows must have, and keep.
     """
     names = tuple(name for name in task.evaluation_splits if name != VALIDATION or not task.derives_validation)
     if need_train or task.derives_validation:
         names = (TRAIN, *names)
-    rows = _checked(task, {name: _read_split(task, name, data_dir, cache_dir) for name in names}, skip_bad_rows)
+    rows = _checked(
+        task, {name: _read_split(task, name, data_dir, cache_dir) for name in names}, skip_bad_rows, slice_by
+    )
     if not task.derives_validation:
         return rows
     assert rows.train is not None
@@ -124,6 +128,7 @@ def load_task_files(
     cache_dir: str | None = None,
     skip_bad_rows: bool | None = None,
     encoding: str | None = None,
+    slice_by: str | None = None,
 ) -> Rows[T]:
     """Load a user's own files with rows of a task, in the columns of its record.
 
@@ -134,6 +139,7 @@ def load_task_files(
         cache_dir: as for `load_rows`.
         skip_bad_rows: as for `load_rows`.
         encoding: of text files; UTF-8 when None.
+        slice_by: as for `load_rows`.
 
     Returns:
         The rows; `evaluation` has the split "validation" or none.
@@ -141,7 +147,8 @@ def load_task_files(
     files = _files(train_file, validation_file)
     raw = {name: _read_file(task, file, cache_dir, encoding) for name, file in files.items()}
     evaluation_splits = tuple(name for name in raw if name != TRAIN)
-    return _checked(replace(task, evaluation_splits=evaluation_splits, derives_validation=False), raw, skip_bad_rows)
+    task = replace(task, evaluation_splits=evaluation_splits, derives_validation=False)
+    return _checked(task, raw, skip_bad_rows, slice_by)
 
 
 def load_user_rows(
@@ -154,6 +161,7 @@ def load_user_rows(
     cache_dir: str | None = None,
     skip_bad_rows: bool | None = None,
     encoding: str | None = None,
+    slice_by: str | None = None,
 ) -> Rows[TextClassification | ImageClassification]:
     """Load a user's own texts or images and their labels, which define the task.
 
@@ -169,6 +177,7 @@ def load_user_rows(
         cache_dir: as for `load_rows`.
         skip_bad_rows: as for `load_rows`.
         encoding: as for `load_task_files`.
+        slice_by: as for `load_rows`.
     """
     option = "image_column" if are_images else "text_columns"
     if not 1 <= len(input_columns) <= MAX_TEXTS:
@@ -187,7 +196,8 @@ def load_user_rows(
     for name, path in _files(train_file, validation_file).items():
         origin = str(path)
         rows = read_rows(path, cache_dir, encoding=encoding, read_folder=processor.read_folder)
-        dataset = select_columns(rows.dataset, [*input_columns, label_column], origin)
+        read_columns = [*input_columns, label_column, *_slice_columns(name, rows.dataset, slice_by)]
+        dataset = select_columns(rows.dataset, list(dict.fromkeys(read_columns)), origin)
         read = read_user_labels(dataset, label_column, origin)
         dataset = processor.normalise_inputs(processor.locate(dataset, path.parent))
         bad_inputs = processor.input_problems(dataset, may_be_empty=False)
@@ -206,7 +216,7 @@ def load_user_rows(
         if name == TRAIN:
             for hint in label_hints(column, task.labels):
                 print(f"{split.origin}: {hint}", file=sys.stderr)
-    return _checked(task, raw, skip_bad_rows)
+    return _checked(task, raw, skip_bad_rows, slice_by)
 
 
 def user_multi_label_task(
@@ -304,7 +314,13 @@ def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | No
     return _RawSplit(processor.locate(rows.dataset, path.parent), str(path), problems=problems)
 
 
-def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None) -> Rows[T]:
+def _slice_columns(name: str, dataset: datasets.Dataset, slice_by: str | None) -> list[str]:
+    """The column of the slices; training rows need none, and keep theirs for a share of them to evaluate on."""
+    is_kept = slice_by is not None and (name != TRAIN or slice_by in dataset.column_names)
+    return [str(slice_by)] if is_kept else []
+
+
+def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, slice_by: str | None = None) -> Rows[T]:
     """The rows of the splits without bad and unlabelled ones; the first split tells the labels if the task does not."""
     processor = processor_for(task)
     splits: dict[str, datasets.Dataset] = {}
@@ -312,7 +328,15 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None) 
     bad_rows: dict[str, list[BadRow]] = {}
     left_out: dict[str, frozenset[int]] = {}
     derived: dict[str, str] = {}
-    selected = {name: select_columns(split.dataset, processor.columns(), split.origin) for name, split in raw.items()}
+    columns = processor.columns()
+    if slice_by in columns and slice_by not in task.input_columns:
+        raise AlignAttnError(f"--slice_by {slice_by} is the label: the scores by class say it; name another column")
+    selected = {
+        name: select_columns(
+            split.dataset, list(dict.fromkeys([*columns, *_slice_columns(name, split.dataset, slice_by)])), split.origin
+        )
+        for name, split in raw.items()
+    }
     if isinstance(task, LabelledTask):
         report_numbered_labels(task, {split.origin: selected[name] for name, split in raw.items()})
     first = next(iter(raw))

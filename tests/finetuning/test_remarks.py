@@ -58,7 +58,7 @@ def test_a_run_says_what_is_odd_of_its_rows(
     assert "\nattention aa-ct, λ 0.01\n" in out
     assert json.loads((folder / "config.json").read_text())["id2label"] == {"0": "4", "1": "5"}
     assert (result["train_rows"], result["evaluation_rows"]) == (20, {"validation": 20})
-    assert set(result["metrics"]["validation"]) == {"accuracy", "f1", "matthews_correlation"}
+    assert set(result["metrics"]["validation"]) == {"accuracy", "f1", "matthews_correlation", "macro_f1"}
     cut = result["truncated_rows"]
     assert cut["train"]["rows"] + cut["validation"]["rows"] == 20
     assert {entry["length_of_99_percent"] for entry in cut.values()} == {14}

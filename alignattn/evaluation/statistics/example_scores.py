@@ -6,8 +6,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binomtest
 
-from alignattn.evaluation.statistics.intervals import IntervalMethod
+from alignattn.evaluation.statistics.intervals import (
+    CONFIDENCE_LEVEL,
+    MIN_ROWS,
+    Interval,
+    IntervalMethod,
+    bootstrap_interval,
+)
 from alignattn.utils.errors import AlignAttnError
 
 Statistic = Callable[..., NDArray[np.float64]]
@@ -47,6 +54,20 @@ class ExampleScores:
     def value(self) -> float:
         """The measure of the run."""
         return float(self.statistic(*self.arrays))
+
+    def interval(self) -> Interval | None:
+        """Return the 95 % interval of the measure; None of a statistic of less than two examples.
+
+        A share of examples has Wilson's (1927), which is not a point where all of a few examples are right; other
+        statistics have that of the bootstrap.
+        """
+        if self.is_share_of_examples:
+            count = round(float(self.arrays[0].sum()))
+            ends = binomtest(count, len(self.examples)).proportion_ci(CONFIDENCE_LEVEL, method="wilson")
+            return Interval(float(ends.low), float(ends.high))
+        if len(self.examples) < MIN_ROWS:
+            return None
+        return bootstrap_interval(self.statistic, *self.arrays, method=self.interval_method)
 
     @property
     def is_share_of_examples(self) -> bool:
@@ -152,6 +173,13 @@ def spearman(label_ranks: NDArray[np.int64], prediction_ranks: NDArray[np.int64]
     The arrays are the dense ranks of the whole set from 0, of which those within a sample are counted, not sorted.
     """
     return pearson(_mean_ranks(label_ranks), _mean_ranks(prediction_ranks))
+
+
+def mean_of_ratios(*by_class: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the mean over classes of the ratio of sums, of numerators `[..., N]` of each and then denominators."""
+    classes = len(by_class) // 2
+    pairs = zip(by_class[:classes], by_class[classes:], strict=True)
+    return np.asarray(np.mean([ratio_of_sums(*pair) for pair in pairs], axis=0))
 
 
 def _covariance(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -546,7 +546,7 @@ class TestRealData:
         assert main(words) == 0
         result = read(tmp_path / "run" / "seed-1")
         assert result["evaluation_rows"] == {"validation": 64}
-        assert set(result["metrics"]["validation"]) == {"accuracy", "f1"}
+        assert set(result["metrics"]["validation"]) == {"accuracy", "f1", "macro_f1"}
         assert result["training"]["align_loss"] > 0
 
     def test_mnli_has_no_train_split_here(self, minilm, shared_data, tmp_path, capsys):

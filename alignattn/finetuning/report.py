@@ -1,0 +1,306 @@
+"""The `report.html` of a run: what it scores and where it is wrong, on one page."""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, RESAMPLES
+from alignattn.finetuning.examples import PROBABILITIES_COLUMN, metric_examples
+from alignattn.finetuning.logs import X_LABEL, LogHistory, curve_panels
+from alignattn.finetuning.results import CLASS_SCORES, PREDICTIONS_FILE, RESULTS_FILE, RunResult, score_text
+from alignattn.finetuning.slices import MAX_SLICES, SliceScores
+from alignattn.reports.charts import line_chart, reliability_chart
+from alignattn.reports.diagrams import reliability_panel
+from alignattn.reports.report import REPORT_FILE, Section, Shaded, write_report
+from alignattn.tasks import Task
+from alignattn.tasks.multilabel import LABEL_PROBABILITIES
+from alignattn.tasks.pictures import open_picture
+from alignattn.tasks.processor import EncodedSplit, Evaluation
+from alignattn.tasks.task_types import processor_class
+
+MAX_CLASSES = 50
+MAX_CONFUSED = 20
+MAX_MISTAKES = 20
+"""Lines of the tables by class, of confusions, and of wrong rows."""
+MAX_CHARACTERS = 300
+"""Of a text in a cell."""
+MAX_NUMBERS = 10_000_000
+"""Probabilities in a reliability diagram; of more, it is that of the first rows."""
+MAX_RESAMPLED = 500_000
+"""Rows times classes, above which a score has no interval: it would take many seconds."""
+THUMBNAIL = 96
+"""Pixels of the longer side of a picture in a cell."""
+INTERVAL = f"{CONFIDENCE_LEVEL:.0%} interval"
+
+
+def write_run_report(
+    folder: Path,
+    task: Task,
+    result: RunResult,
+    splits: Mapping[str, EncodedSplit],
+    evaluations: Mapping[str, Evaluation],
+    slices: Mapping[str, SliceScores],
+    log_history: LogHistory,
+) -> None:
+    """Write the page of a run to its folder.
+
+    Args:
+        folder: of the run.
+        task: of its rows.
+        result: of the run.
+        splits: evaluated rows, by name.
+        evaluations: of the splits.
+        slices: by split; empty without `--slice_by`.
+        log_history: of the training.
+    """
+    facts = {
+        "task": result.task,
+        "model": result.model,
+        "attention": result.attention,
+        "seed": str(result.seed),
+        "trained on": f"{result.train_rows:,} rows",
+        "evaluated on": ", ".join(f"{rows:,} rows of {split}" for split, rows in result.evaluation_rows.items()),
+        "class weights": ", ".join(f"{name} {weight:.3g}" for name, weight in result.class_weights.items()),
+        "hardware": result.device,
+    }
+    sections = []
+    for split, evaluation in evaluations.items():
+        parts = [
+            _scores(evaluation, len(result.labels)),
+            _slices(slices.get(split, {}), len(result.labels)),
+            _by_class(evaluation),
+            *_rows_of(task, splits[split], evaluation.predictions, result.labels),
+        ]
+        prefix = f"{split}: " if len(evaluations) > 1 else ""
+        sections += [_titled(prefix, part) for part in parts]
+    charts = {
+        panel.title: line_chart(panel.series, title=panel.title, x_label=X_LABEL, y_label=panel.y_label)
+        for panel in curve_panels({"run": log_history})
+    }
+    title = f"{result.task}, {Path(result.model).name}"
+    known = {name: value for name, value in facts.items() if value}
+    write_report(folder / REPORT_FILE, title, known, [*sections, Section(title="Training", charts=charts)])
+
+
+def _titled(prefix: str, section: Section) -> Section:
+    return Section(**{**vars(section), "title": prefix + section.title})
+
+
+def _scores(evaluation: Evaluation, num_classes: int) -> Section:
+    rows = []
+    for name, value in evaluation.metrics.items():
+        examples = metric_examples(name, evaluation.predictions)
+        rows.append([name, score_text(name, value), _interval(name, examples, num_classes)])
+    note = (
+        f"In percent, except errors. {INTERVAL}: Wilson's of a share of rows, else the bootstrap of the rows "
+        f"({RESAMPLES:,} resamples); – where the score is no statistic of rows, or has too many."
+    )
+    return Section(title="Scores", notes=[note], header=["score", "value", INTERVAL], rows=rows)
+
+
+def _interval(name: str, examples: ExampleScores | None, num_classes: int) -> str:
+    is_small = examples is not None and len(examples.examples) * max(1, num_classes) <= MAX_RESAMPLED
+    ends = examples.interval() if examples is not None and (is_small or examples.is_share_of_examples) else None
+    return "–" if ends is None else f"{score_text(name, ends.low)} to {score_text(name, ends.high)}"
+
+
+def _slices(slices: SliceScores, num_classes: int) -> Section:
+    metrics = list(dict.fromkeys(name for scores in slices.values() for name in scores))
+    if not metrics:
+        return Section(title="Slices")
+    main, *others = metrics
+    rows = []
+    for slice_name, scores in slices.items():
+        values = {name: score_text(name, one.value) for name, one in scores.items()}
+        count = max((len(one.examples) for one in scores.values()), default=0)
+        interval = _interval(main, scores.get(main), num_classes)
+        rows.append(
+            [slice_name, f"{count:,}", values.get(main, "–"), interval, *(values.get(name, "–") for name in others)]
+        )
+    full = f"At most {MAX_SLICES} slices, those with most rows, are shown." if len(slices) == MAX_SLICES else ""
+    header = ["slice", "rows", main, INTERVAL, *others]
+    return Section(title="Slices", notes=[full] if full else [], header=header, rows=rows)
+
+
+def _by_class(evaluation: Evaluation) -> Section:
+    classes = evaluation.classes
+    shown = sorted(classes, key=lambda name: classes[name]["f1"]) if len(classes) > MAX_CLASSES else list(classes)
+    rows = [
+        [name, *(score_text(score, classes[name][score]) for score in CLASS_SCORES), f"{classes[name]['support']:,}"]
+        for name in shown[:MAX_CLASSES]
+    ]
+    left_out = f"The {MAX_CLASSES} classes of {len(classes):,} with the lowest F1; {RESULTS_FILE} has all."
+    notes = [left_out] if len(classes) > MAX_CLASSES else []
+    return Section(title="By class", notes=notes, header=["class", *CLASS_SCORES, "rows"], rows=rows)
+
+
+def _rows_of(task: Task, split: EncodedSplit, predictions: pa.Table, names: Sequence[str]) -> list[Section]:
+    """Return what is known of each row: confusions, reliability, mistakes."""
+    quote = _quoting(task, split)
+    if LABEL_PROBABILITIES in predictions.column_names:
+        labels = _matrix(predictions["label"])
+        probabilities = _matrix(predictions[LABEL_PROBABILITIES])
+        of_label = np.stack([1 - probabilities.ravel(), probabilities.ravel()], axis=1)
+        return [
+            _label_counts(labels, probabilities > 1 / 2, names),
+            _reliability(of_label, labels.ravel()),
+            _label_mistakes(labels, probabilities, names, quote),
+        ]
+    # A question that several people answered otherwise has the label -1.
+    if PROBABILITIES_COLUMN in predictions.column_names and pc.min(predictions["label"]).as_py() >= 0:
+        labels, predicted = predictions["label"].to_numpy(), predictions["prediction"].to_numpy()
+        probabilities = _matrix(predictions[PROBABILITIES_COLUMN])
+        return [
+            _confusions(labels, predicted, names),
+            _reliability(probabilities, labels),
+            _class_mistakes(labels, predicted, probabilities, names, quote),
+        ]
+    if pa.types.is_floating(predictions["prediction"].type):
+        return [_errors(predictions["label"].to_numpy(), predictions["prediction"].to_numpy(), quote)]
+    if task.has_classes and pa.types.is_list(predictions["label"].type):
+        tags = [predictions[name].combine_chunks().flatten().to_pylist() for name in ("label", "prediction")]
+        known = list(dict.fromkeys([*names, *tags[0], *tags[1]]))
+        number = {name: index for index, name in enumerate(known)}
+        gold, found = (np.array([number[tag] for tag in one], dtype=np.int64) for one in tags)
+        return [_confusions(gold, found, known)]
+    return []
+
+
+def _matrix(column: Any) -> NDArray[Any]:
+    """Return a column of lists of one length as `[N, C]`."""
+    return np.asarray(column.combine_chunks().flatten().to_numpy(zero_copy_only=False)).reshape(len(column), -1)
+
+
+def _confusions(labels: NDArray[np.int64], predicted: NDArray[np.int64], names: Sequence[str]) -> Section:
+    """Return how often each class is predicted for each; of many, the classes that are confused most."""
+    notes, shown = ["Lines are the labels, columns the predictions; the shade is the share of the line."], list(names)
+    if len(names) > MAX_CONFUSED:
+        wrong = labels != predicted
+        confused = np.bincount(np.concatenate([labels[wrong], predicted[wrong]]), minlength=len(names))
+        kept = np.sort(np.argsort(-confused, kind="stable")[: MAX_CONFUSED - 1])
+        place = np.full(len(names), len(kept))
+        place[kept] = np.arange(len(kept))
+        labels, predicted = place[labels], place[predicted]
+        shown = [*(names[index] for index in kept), "others"]
+        notes.append(f"The {len(kept)} classes of {len(names):,} that are confused most; “others” are the rest.")
+    counts = np.bincount(labels * len(shown) + predicted, minlength=len(shown) ** 2).reshape(len(shown), -1)
+    rows: list[list[str | Shaded]] = [
+        [name, *(Shaded(f"{count:,}", count / max(1, line.sum())) for count in line.tolist())]
+        for name, line in zip(shown, counts, strict=True)
+    ]
+    return Section(title="Confusion matrix", notes=notes, header=["label", *shown], rows=rows)
+
+
+def _label_counts(labels: NDArray[Any], found: NDArray[np.bool_], names: Sequence[str]) -> Section:
+    is_true = labels.astype(bool)
+    counts = [(one & other).sum(axis=0) for one in (is_true, ~is_true) for other in (found, ~found)]
+    rows = [[name, *(f"{count:,}" for count in line)] for name, *line in zip(names, *counts, strict=True)]
+    header = ["label", "found", "missed", "wrongly found", "rightly absent"]
+    left_out = f"The first {MAX_CLASSES} of {len(rows):,} labels."
+    notes = [left_out] if len(rows) > MAX_CLASSES else []
+    return Section(title="Right and wrong by label", notes=notes, header=header, rows=rows[:MAX_CLASSES])
+
+
+def _reliability(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Section:
+    count = min(len(labels), MAX_NUMBERS // probabilities.shape[1])
+    panel = reliability_panel(probabilities[:count], labels[:count].astype(np.int64), how="as predicted")
+    bins = " · ".join(f"{number:,}" for number in panel.counts)
+    notes = [f"Of a calibrated model, accuracy equals confidence. Rows by bin of confidence: {bins}."]
+    if count < len(labels):
+        notes.append(f"The first {count:,} of {len(labels):,}.")
+    return Section(title="Reliability", notes=notes, charts={panel.title: reliability_chart(panel)})
+
+
+Quote = Callable[[int], list[str]]
+"""Returns the cells of the inputs of a row, by its number."""
+
+
+def _quoting(task: Task, split: EncodedSplit) -> tuple[Sequence[str], Quote]:
+    """Return the names of the input columns, and what quotes them."""
+    columns = [name for name in task.input_columns if name in split.rows.column_names]
+
+    def quote(row: int) -> list[str]:
+        values = split.rows[row]
+        return [_cell(values[name], is_picture=processor_class(task).reads_images) for name in columns]
+
+    return columns, quote
+
+
+def _cell(value: Any, *, is_picture: bool) -> str:
+    if is_picture:
+        picture = open_picture(value)
+        picture.thumbnail((THUMBNAIL, THUMBNAIL))
+        file = BytesIO()
+        picture.save(file, "PNG")
+        return Markup('<img alt="" src="data:image/png;base64,{}">').format(base64.b64encode(file.getvalue()).decode())
+    text = str(value)
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}…"
+
+
+def _class_mistakes(
+    labels: NDArray[np.int64],
+    predicted: NDArray[np.int64],
+    probabilities: NDArray[np.float64],
+    names: Sequence[str],
+    quoting: tuple[Sequence[str], Quote],
+) -> Section:
+    confidence = np.where(labels == predicted, -1, probabilities[np.arange(len(labels)), predicted])
+    lines = [
+        (row, [names[labels[row]], names[predicted[row]], f"{100 * confidence[row]:.1f}"]) for row in _worst(confidence)
+    ]
+    wrong = int((labels != predicted).sum())
+    header = ["label", "prediction", "confidence"]
+    return _mistakes(
+        "Most confident mistakes", lines, header, f"the {wrong:,} wrong ones of {len(labels):,} rows", quoting
+    )
+
+
+def _worst(confidence: NDArray[np.float64]) -> list[int]:
+    """Return the places of the largest, without those below 0."""
+    return [place for place in np.argsort(-confidence, kind="stable")[:MAX_MISTAKES].tolist() if confidence[place] >= 0]
+
+
+def _label_mistakes(
+    labels: NDArray[Any], probabilities: NDArray[np.float64], names: Sequence[str], quoting: tuple[Sequence[str], Quote]
+) -> Section:
+    found = probabilities > 1 / 2
+    confidence = np.where(found == labels.astype(bool), -1, np.where(found, probabilities, 1 - probabilities)).ravel()
+    lines = []
+    for place in _worst(confidence):
+        row, column = divmod(place, len(names))
+        said = "predicted" if found[row, column] else "missed"
+        lines.append((row, [names[column], said, f"{100 * confidence[place]:.1f}"]))
+    wrong = f"the {int((confidence >= 0).sum()):,} wrong ones of {confidence.size:,} labels"
+    return _mistakes("Most confident mistakes", lines, ["label", "wrongly", "confidence"], wrong, quoting)
+
+
+def _errors(
+    labels: NDArray[np.float64], predicted: NDArray[np.float64], quoting: tuple[Sequence[str], Quote]
+) -> Section:
+    errors = np.abs(labels - predicted)
+    lines = [(row, [f"{labels[row]:.4g}", f"{predicted[row]:.4g}", f"{errors[row]:.4g}"]) for row in _worst(errors)]
+    return _mistakes("Largest errors", lines, ["label", "prediction", "error"], f"{len(labels):,} rows", quoting)
+
+
+def _mistakes(
+    title: str,
+    lines: Sequence[tuple[int, list[str]]],
+    header: Sequence[str],
+    total: str,
+    quoting: tuple[Sequence[str], Quote],
+) -> Section:
+    columns, quote = quoting
+    rows = [[str(row), *quote(row), *cells] for row, cells in lines]
+    note = f"{len(lines)} of {total}; rows count from 0, as in {PREDICTIONS_FILE}."
+    return Section(
+        title=title, notes=[note], header=["row", *columns, *header], rows=rows, words=len(columns) + len(header)
+    )

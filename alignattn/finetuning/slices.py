@@ -1,0 +1,81 @@
+"""Scores of slices of the evaluation rows: the rows with the same value in a column."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.finetuning.examples import metric_examples
+from alignattn.tasks.labels import parse_label
+from alignattn.tasks.task import CORRELATIONS
+
+MAX_NUMBERS = 10
+"""A column of more distinct numbers is cut at its quartiles."""
+MAX_SLICES = 50
+"""Of a column of more values, those with most rows are slices."""
+MISSING = "(missing)"
+
+SliceScores = Mapping[str, Mapping[str, ExampleScores]]
+"""The row scores by slice, by metric."""
+
+
+def slices_of(values: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
+    """Return the numbers of the rows of each slice, by its name; values in their order, missing ones last.
+
+    Args:
+        values: of the column, one per row; a number may be written as text, as in a CSV file.
+    """
+    parsed = [None if str(value).strip() in ("None", "nan", "") else parse_label(value) for value in values]
+    numbers = {value for value in parsed if value is not None and not isinstance(value, str)}
+    names = {value: str(value) for value in parsed if value is not None}
+    if len(numbers) == len(names) > MAX_NUMBERS:
+        names = _quarters(np.array([value for value in parsed if value is not None], dtype=np.float64))
+    ordered = sorted(names, key=lambda value: (isinstance(value, str), value))
+    rows: dict[str, list[int]] = {name: [] for name in (*(names[value] for value in ordered), MISSING)}
+    for row, value in enumerate(parsed):
+        rows[MISSING if value is None else names[value]].append(row)
+    largest = sorted(rows, key=lambda name: -len(rows[name]))[:MAX_SLICES]
+    return {name: np.array(rows[name]) for name in rows if name in largest and rows[name]}
+
+
+def _quarters(values: NDArray[np.float64]) -> dict[Any, str]:
+    """Return the range of its quarter for each value."""
+    distinct = np.unique(values)
+    quarter = np.searchsorted(np.quantile(values, (0.25, 0.5, 0.75)), distinct)
+    parts = [distinct[quarter == number] for number in np.unique(quarter)]
+    return {value: f"{part[0]:g} to {part[-1]:g}" for part in parts for value in part.tolist()}
+
+
+def slice_examples(
+    predictions: pa.Table, slices: Mapping[str, NDArray[np.int64]], metrics: Sequence[str]
+) -> SliceScores:
+    """Return the row scores of each metric that is a statistic of rows, by slice.
+
+    Of rows with one label a correlation is undefined, and left out.
+
+    Args:
+        predictions: of all rows, in their order.
+        slices: of `slices_of`.
+        metrics: their names.
+    """
+    scores: dict[str, dict[str, ExampleScores]] = {}
+    for name, rows in slices.items():
+        part = predictions.take(pa.array(rows))
+        is_constant = part["label"].type.num_fields == 0 and len(part["label"].unique()) == 1
+        defined = [metric for metric in metrics if not (is_constant and metric in CORRELATIONS)]
+        found = {metric: metric_examples(metric, part) for metric in defined}
+        scores[name] = {metric: examples for metric, examples in found.items() if examples is not None}
+    return scores
+
+
+def measured_slices(scores: SliceScores) -> dict[str, dict[str, float]]:
+    """Return the number of rows and the metrics of each slice."""
+    return {
+        name: {"rows": len(next(iter(of_slice.values())).examples)}
+        | {metric: one.value for metric, one in of_slice.items()}
+        for name, of_slice in scores.items()
+        if of_slice
+    }

@@ -1,0 +1,3 @@
+"""The browser of the tests of pages."""
+
+from browser import browser  # noqa: F401
