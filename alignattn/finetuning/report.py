@@ -166,7 +166,7 @@ def _rows_of(task: Task, split: EncodedSplit, predictions: pa.Table, names: Sequ
         ]
     if pa.types.is_floating(predictions["prediction"].type):
         return [_errors(predictions["label"].to_numpy(), predictions["prediction"].to_numpy(), quote)]
-    if task.has_classes and pa.types.is_list(predictions["label"].type):
+    if task.can_weight_classes and pa.types.is_list(predictions["label"].type):
         tags = [predictions[name].combine_chunks().flatten().to_pylist() for name in ("label", "prediction")]
         known = list(dict.fromkeys([*names, *tags[0], *tags[1]]))
         number = {name: index for index, name in enumerate(known)}

@@ -44,7 +44,7 @@ DAILY = """
 model model_config attention score normalizer value alignment layers alignment_weight gradient_scope
 log_query_key_distance balance alignment_learning_rate slot_learning_rate alignment_warmup_ratio
 task data_dir train_file validation_file validation_share text_columns label_column tokens_column image_column
-skip_bad_rows
+skip_bad_rows slice_by class_weights
 max_length long_texts max_train_samples max_eval_samples output_dir save_strategy push_to_hub hub_model_id seed seeds
 per_device_train_batch_size num_train_epochs max_steps learning_rate warmup_steps weight_decay
 gradient_accumulation_steps bf16 early_stopping_patience

@@ -187,7 +187,7 @@ def test_a_model_of_mnli_is_evaluated_on_the_diagnostics(tiny_checkpoint, tmp_pa
     words += f" --output_dir {tmp_path}/run --max_length 32 --num_train_epochs 1 --disable_tqdm true --use_cpu true"
     assert main(words.split()) == 0
     metrics = json.loads((tmp_path / "run" / "results.json").read_text())["metrics"]
-    assert list(metrics["validation"]) == ["matthews_correlation"]
+    assert list(metrics["validation"]) == ["matthews_correlation", "macro_f1"]
 
 
 def test_the_diagnostics_are_not_trained_on(tmp_path):
