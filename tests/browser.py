@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from needs import BROWSER
-from selenium import webdriver
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 CHROMEDRIVER = shutil.which("chromedriver")
@@ -24,6 +23,8 @@ needs_browser = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium import webdriver
+
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):

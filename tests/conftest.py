@@ -36,6 +36,7 @@ if "ALIGNATTN_TESTS_HOME" not in os.environ:
 import numpy as np
 import torch
 import transformers
+from browser import browser  # noqa: F401
 from filelock import FileLock
 from needs import SHARED, pytest_make_collect_report, pytest_runtest_makereport, skip_without  # noqa: F401
 from tally import pytest_terminal_summary, trying  # noqa: F401

@@ -1,3 +1,0 @@
-"""The browser of the tests of pages."""
-
-from browser import browser  # noqa: F401
