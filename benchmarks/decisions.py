@@ -8,9 +8,12 @@ rows of the other domain are new to it.
 
 import argparse
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from datasets import concatenate_datasets
 from numpy.typing import NDArray
 
 from alignattn.evaluation.calibration import apply_temperature, fit_temperature, log_probabilities
@@ -25,17 +28,20 @@ from alignattn.tasks import TASKS
 from alignattn.tasks.rows import load_rows, max_samples
 
 COVERAGES, ERROR_RATES = (0.8, 0.9, 0.95), (0.05, 0.1, 0.2)
-SAMPLES = (50, 100, 200, 500)
+SAMPLES = (10, 20, 50, 100, 500)
 """Rows of a file of which the shift test is tried."""
 TRIES = 20
 """Files of each size per split."""
 
 
-def predicted(predictor: Predictor, task_name: str, data_dir: str, count: int) -> tuple[NDArray, NDArray]:
-    """The probabilities of the rows of a task's first evaluation split (the test split of MRPC, which is larger)."""
+def predicted(
+    predictor: Predictor, task_name: str, data_dir: str, count: int, splits: Sequence[str] = ()
+) -> tuple[NDArray, NDArray]:
+    """The probabilities and the labels of rows of a task's first evaluation split, or of the named splits together."""
     task = TASKS[task_name]
+    task = replace(task, evaluation_splits=tuple(splits) or task.evaluation_splits[:1])
     loaded = load_rows(task, need_train=False, data_dir=data_dir)
-    rows = max_samples(loaded.task, next(iter(loaded.evaluation.values())), count)
+    rows = max_samples(loaded.task, concatenate_datasets(list(loaded.evaluation.values())), count)
     inputs = rows.select_columns(list(task.input_columns))
     inputs = inputs.rename_columns(dict(zip(task.input_columns, predictor.task.input_columns, strict=True)))
     return probabilities_of(predictor.answers(predictor.encode(inputs), Batching())), np.array(rows[task.label_column])
@@ -67,7 +73,7 @@ def measure(found: dict, calibration: Calibration, side: str, new: LabelledRows,
             wrong = new.is_wrong[is_answered].mean()
             found[f"max_error {rate}", "wrong", side].append(wrong)
             found[f"max_error {rate}", "above", side].append(wrong > rate)
-    for size in SAMPLES:
+    for size in (size for size in SAMPLES if size <= len(index)):
         for _ in range(TRIES):
             rows = new.probabilities[rng.choice(len(index), size, replace=False)]
             found[f"shift {size} rows", "warned", side].append(calibration.shift(rows) < SHIFT_LEVEL)
@@ -80,11 +86,12 @@ def main() -> None:
     parser.add_argument("--task", required=True)
     parser.add_argument("--other", required=True)
     parser.add_argument("--data_dir", required=True)
+    parser.add_argument("--evaluation_splits", nargs="+", default=())
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--splits", type=int, default=20)
     options = parser.parse_args()
     predictor = load_run(Path(options.run))
-    inside, labels = predicted(predictor, options.task, options.data_dir, options.rows)
+    inside, labels = predicted(predictor, options.task, options.data_dir, options.rows, options.evaluation_splits)
     outside, other_labels = predicted(predictor, options.other, options.data_dir, options.rows)
     found = defaultdict(list)
     for split in range(options.splits):

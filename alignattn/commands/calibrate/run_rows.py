@@ -46,9 +46,9 @@ def predict_calibration_rows(options: CalibrateOptions) -> tuple[Predictions, Ar
     problems = {numbers[row]: problem for row, problem in find_bad_rows(probabilities, labels).items()}
     list_bad_rows(problems, str(path), len(dataset), skip=None)
     labels = labels.astype(np.int64)
-    absent = [name for number, name in enumerate(run.task.labels) if number not in set(labels.tolist())]
-    if absent:
-        print(f"no calibration row has the label {listing(absent)}: nothing is known of its rows", file=sys.stderr)
+    present = set(labels.tolist())
+    if absent := [name for number, name in enumerate(run.task.labels) if number not in present]:
+        print(f"no calibration row has the label {listing(absent)}: nothing is guaranteed for it", file=sys.stderr)
     predictions = Predictions(path, probabilities, labels, np.full(len(labels), split), bad)
     return predictions, uniform_of(encoded.rows, run.task.input_columns)
 

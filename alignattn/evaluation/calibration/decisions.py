@@ -26,8 +26,8 @@ THRESHOLDS = 100
 SHIFT_LEVEL = 0.01
 """False-alarm rate of `shift_p_value`'s test, per file."""
 
-MIN_SHIFT_ROWS = 50
-"""Rows below which no file is tested: with fewer, only the largest shifts are found."""
+MIN_SHIFT_ROWS = 20
+"""Rows below which no file is tested: fewer show only the largest shifts."""
 
 Array = NDArray[np.float64]
 
