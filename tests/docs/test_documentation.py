@@ -14,6 +14,7 @@ import alignattn
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS
 from alignattn.commands import COMMANDS, get_command
+from alignattn.commands.reproduce.table import parse_table
 from alignattn.tasks import TASKS
 from alignattn.tasks.task_types import TASK_TYPES
 from alignattn.utils.command_line import CONFIG
@@ -73,7 +74,7 @@ def test_every_option_that_a_text_names_is_there(page):
 
 GUIDES = (
     *("getting-started", "fine-tuning", "tasks", "predict", "slots", "alignment", "calibration", "robustness"),
-    *("reproduce", "python", "own"),
+    *("reproduce", "referee", "python", "own"),
 )
 
 
@@ -125,8 +126,11 @@ def test_the_examples_are_read_by_their_task():
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
-def test_a_task_that_is_shown_is_one(block):
+def test_a_task_or_a_table_that_is_shown_is_one(block):
     values = yaml.safe_load(block)
+    if "rows" in values:
+        assert parse_table("shown", block).rows
+        return
     record = TASK_TYPES.load(values.pop("kind"))
     assert values.keys() <= record.__dataclass_fields__.keys()
 

@@ -304,14 +304,36 @@ def test_only_tasks_with_a_label_a_row_have_programs(capsys):
     assert "12 not supported" in capsys.readouterr().out
 
 
+SLEEPS = "import os, time; open('pid', 'w').write(f'{os.getpid()}\\n'); time.sleep(600)"
+
+
+def started_program():
+    """The process of a program that sleeps, once it runs."""
+    while not Path("pid").exists() or not Path("pid").read_text().endswith("\n"):
+        time.sleep(0.1)
+    return psutil.Process(int(Path("pid").read_text()))
+
+
 def test_a_program_ends_with_the_command_that_started_it():
     """Or it would go on beside the one that the next call starts."""
-    sleeps = "import os, sys, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
-    write(rows=[{"label": "sleeps", "run": [sys.executable, "-c", sleeps, *WORDS[2:]]}], seeds=1)
+    write(rows=[{"label": "sleeps", "run": [sys.executable, "-c", SLEEPS, *WORDS[2:]]}], seeds=1)
     process = Python(["-m", "alignattn.cli", "reproduce", "mine.yaml", "--output_dir", "results"])
-    while not Path("pid").exists() or not Path("pid").read_text():
-        time.sleep(0.1)
-    program = psutil.Process(int(Path("pid").read_text()))
+    program = started_program()
     os.kill(process.pid, signal.SIGKILL)
     program.wait(60)
     assert runs("sleeps")[1].status().state != "done"
+
+
+def test_a_program_that_outlived_its_worker_is_ended_before_the_next():
+    write(rows=[{"label": "sleeps", "run": [sys.executable, "-c", SLEEPS, *WORDS[2:]]}], seeds=1)
+    run = runs("sleeps")[1]
+    run.prepare()
+    worker = Python(["-m", "alignattn.commands.reproduce.launchers.worker", run.path])
+    program = started_program()
+    os.kill(worker.pid, signal.SIGKILL)
+    assert program.is_running()
+    while run.is_locked() or not (run.output / "process.json").exists():
+        time.sleep(0.1)
+    run.reader.clear_unfinished(run.output)
+    program.wait(60)
+    assert not (run.output / "output").exists()

@@ -38,6 +38,8 @@ CALL = Path(__file__).with_name("call.py")
 OUTPUT_FOLDER, LOG_FILE = "output", "program.log"
 """In the folder of a run: the folder that the program writes to, and what it prints."""
 TRAIN_ROWS, TEST_ROWS = "train.jsonl", "test.jsonl"
+PROCESS_FILE = "process.json"
+"""Its process while it runs."""
 
 NO_MODEL = "program"
 """Stands for the model in the options of `finetune` on the same rows."""

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import psutil
 
 from alignattn.commands.reproduce.folder import COSTS
 from alignattn.commands.reproduce.program import (
     GIVEN,
     LOG_FILE,
     OUTPUT_FOLDER,
+    PROCESS_FILE,
     TEST_ROWS,
     TRAIN_ROWS,
     ProgramOptions,
@@ -28,7 +30,7 @@ from alignattn.commands.reproduce.program import (
     run_digest,
 )
 from alignattn.commands.reproduce.program.predictions import ID, read_predictions
-from alignattn.commands.reproduce.program.result_reader import ProgramResult, reason_unsupported
+from alignattn.commands.reproduce.program.result_reader import ProgramResult, end_process, reason_unsupported
 from alignattn.finetuning.examples import write_predictions
 from alignattn.finetuning.results import RESULTS_FILE
 from alignattn.finetuning.rows import load_run_rows
@@ -105,9 +107,15 @@ def _run(words: list[str], log: Path) -> str:
         file.flush()
         start = file.tell()
         try:
-            code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False).returncode  # noqa: S603  # no shell
+            process = psutil.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         except OSError as error:
             raise AlignAttnError(f"the program cannot be run: {reason_of(error)}") from error
+        try:
+            write_json(log.with_name(PROCESS_FILE), {"pid": process.pid, "started": process.create_time()})
+            code = process.wait()
+        finally:
+            end_process(process)
+            log.with_name(PROCESS_FILE).unlink(missing_ok=True)
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - LAST_BYTES))
         line = _last_line(file.read())

@@ -4,18 +4,22 @@ import hashlib
 import math
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from alignattn.commands.reproduce.program import OUTPUT_FOLDER, TEST_ROWS, TRAIN_ROWS, ProgramOptions
+import psutil
+
+from alignattn.commands.reproduce.program import OUTPUT_FOLDER, PROCESS_FILE, TEST_ROWS, TRAIN_ROWS, ProgramOptions
 from alignattn.finetuning.examples import PredictionsReader, read_probabilities
 from alignattn.finetuning.results import RESULTS_FILE, metric_texts
 from alignattn.finetuning.run_folder import check_same_data
 from alignattn.reports.result_reader import RunReport
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import MultipleChoice, TextClassification, processor_for
-from alignattn.utils.json_records import read_record
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.json_records import read_json, read_record
 
 if TYPE_CHECKING:
     from alignattn.commands.reproduce.program.predictions import ScoredSplit
@@ -74,13 +78,29 @@ def reason_unsupported(task: Task | None) -> str:
     return f"a program of your own predicts classes or scores of texts, and {task.name} is {task.kind}"
 
 
+def end_process(process: psutil.Process) -> None:
+    """Kill a process and those that it started, if it still runs."""
+    with suppress(psutil.NoSuchProcess):
+        for one in (*process.children(recursive=True), process):
+            one.kill()
+
+
 class ProgramReader(PredictionsReader):
     """Reads runs of a user's program."""
 
     def clear_unfinished(self, folder: Path) -> None:
-        """Remove what an unfinished program wrote: it begins anew."""
+        """Remove what an unfinished program wrote: it begins anew.
+
+        If the process that waited for it was killed, it may still run; then it is ended.
+        """
+        with suppress(psutil.NoSuchProcess, AlignAttnError, OSError, LookupError):
+            left = read_json(folder / PROCESS_FILE)
+            process = psutil.Process(left["pid"])
+            # Another process may have its number by now.
+            if process.create_time() == left["started"]:
+                end_process(process)
         shutil.rmtree(folder / OUTPUT_FOLDER, ignore_errors=True)
-        for name in (TRAIN_ROWS, TEST_ROWS):
+        for name in (TRAIN_ROWS, TEST_ROWS, PROCESS_FILE):
             (folder / name).unlink(missing_ok=True)
 
     def is_finished(self, folder: Path) -> bool:

@@ -1,0 +1,84 @@
+"""The page on judging one's own recipe: its table, what came out of it, and its null comparisons."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from documentation import ROOT, blocks
+
+from alignattn.cli import main
+from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.launchers.local import LocalLauncher
+from alignattn.commands.reproduce.launchers.worker import work
+
+PAGE = ROOT / "docs" / "referee.md"
+EXAMPLE = ROOT / "docs" / "examples" / "referee"
+STUDY = ROOT / "docs" / "study"
+LINES = {
+    "kept runs": "ten kept runs with ten others",
+    "simulated": "ten simulated accuracies with ten others",
+    "simulated, the first 200": "the first 200 of these",
+    "families of kept runs": "three sets of seven kept runs",
+    "single runs, over test rows": "one kept run with another",
+}
+
+
+def line_of(start):
+    (line,) = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {start}")]
+    return line
+
+
+@pytest.fixture(scope="module")
+def null_comparisons():
+    spec = importlib.util.spec_from_file_location("null_comparisons", STUDY / "null_comparisons.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def kept(null_comparisons):
+    runs = null_comparisons.kept_runs(STUDY / "runs.tar.gz")
+    soft = pd.read_csv(STUDY / "study-small.csv").set_index(["row", "column"]).loc[("soft", "MRPC")]
+    assert 100 * sum(run.value for run in runs.values()) / 30 == pytest.approx(soft["mean"])
+    return runs
+
+
+@pytest.mark.parametrize("what", LINES)
+def test_comparisons_of_a_recipe_with_itself_are_seldom_significant(what, null_comparisons, kept):
+    rate = null_comparisons.MEASURED[what](kept)
+    assert line_of(LINES[what]).endswith(f"| {100 * rate:.1f} % |")
+    if what != "single runs, over test rows":
+        assert rate <= null_comparisons.MAX_RATE
+
+
+def test_every_measured_rate_is_told(null_comparisons):
+    assert null_comparisons.MEASURED.keys() == LINES.keys()
+
+
+def test_the_table_that_is_shown_is_the_file():
+    assert blocks("yaml", PAGE) == [(EXAMPLE / "averaging.yaml").read_text()]
+
+
+def test_what_came_out_is_what_is_kept():
+    for _, row in pd.read_csv(EXAMPLE / "averaging.csv").iterrows():
+        line = line_of(f"{row['row']} | {row['measure']}")
+        assert f"{row['mean']:.2f} ± {row['standard_deviation']:.2f}" in line
+        if pd.notna(row["difference"]):
+            interval = f"{row['difference_low']:+.2f} to {row['difference_high']:+.2f}"
+            assert f"{row['difference']:+.2f} ({interval})".replace("-", "−") in line
+            assert f"| {row['detectable_difference']:.2f} |" in line
+
+
+def test_the_example_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    monkeypatch.setattr(
+        LocalLauncher, "launch", lambda self, paths: ((path, work(RunFolder.read(path))) for path in paths)
+    )
+    words = ["--num_seeds", "1", "--use_cpu", "true", "--output_dir", str(tmp_path)]
+    assert main(["reproduce", str(EXAMPLE / "averaging.yaml"), *words]) == 0, capsys.readouterr().err
+    assert set(pd.read_csv(tmp_path / "averaging" / "averaging.csv")["state"]) == {"done"}
