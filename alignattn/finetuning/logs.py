@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.reports.plots.drawing import svg_text
-from alignattn.reports.plots.lines import CurvePanel, draw_curves
+from markupsafe import Markup
+
+from alignattn.reports.charts import line_chart
+from alignattn.reports.plots.lines import CurvePanel
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_record
 
@@ -103,9 +105,9 @@ def curves_of(history: LogHistory) -> Curves:
     return curves
 
 
-def training_curves_svg(log_history: LogHistory) -> str | None:
-    """Return the curves of one run as an `<svg>` element, or None if it logged nothing that has one."""
-    panels = curve_panels({"run": log_history})
-    if not panels:
-        return None
-    return svg_text(draw_curves(panels, names=["run"], x_label=X_LABEL, title=""))
+def training_charts(log_history: LogHistory) -> dict[str, Markup]:
+    """Return a chart of each quantity that one run logged, by its name."""
+    return {
+        panel.title: line_chart(panel.series, title=panel.title, x_label=X_LABEL, y_label=panel.y_label)
+        for panel in curve_panels({"run": log_history})
+    }

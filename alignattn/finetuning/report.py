@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, RESAMPLES
 from alignattn.finetuning.examples import PROBABILITIES_COLUMN, metric_examples
-from alignattn.finetuning.logs import X_LABEL, LogHistory, curve_panels
+from alignattn.finetuning.logs import LogHistory, training_charts
 from alignattn.finetuning.results import CLASS_SCORES, PREDICTIONS_FILE, RESULTS_FILE, RunResult, score_text
 from alignattn.finetuning.slices import MAX_SLICES, SliceScores
-from alignattn.reports.charts import line_chart, reliability_chart
+from alignattn.reports.charts import reliability_chart
 from alignattn.reports.diagrams import reliability_panel
 from alignattn.reports.report import REPORT_FILE, Section, Shaded, write_report
 from alignattn.tasks import Task
@@ -82,13 +82,11 @@ def write_run_report(
         ]
         prefix = f"{split}: " if len(evaluations) > 1 else ""
         sections += [_titled(prefix, part) for part in parts]
-    charts = {
-        panel.title: line_chart(panel.series, title=panel.title, x_label=X_LABEL, y_label=panel.y_label)
-        for panel in curve_panels({"run": log_history})
-    }
     title = f"{result.task}, {Path(result.model).name}"
     known = {name: value for name, value in facts.items() if value}
-    write_report(folder / REPORT_FILE, title, known, [*sections, Section(title="Training", charts=charts)])
+    write_report(
+        folder / REPORT_FILE, title, known, [*sections, Section(title="Training", charts=training_charts(log_history))]
+    )
 
 
 def _titled(prefix: str, section: Section) -> Section:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from alignattn.evaluation.statistics.comparison import (
     Comparison,
 )
@@ -55,7 +57,7 @@ class Run:
         reason: why it failed, one line.
         folder: where it is, for readers of the table.
         command: the command line that makes it again; empty if unknown.
-        pictures: SVG documents by title.
+        charts: `<svg>` elements by caption.
     """
 
     digest: str
@@ -67,7 +69,7 @@ class Run:
     reason: str | None = None
     folder: str = ""
     command: str = ""
-    pictures: Mapping[str, str] = field(default_factory=dict)
+    charts: Mapping[str, Markup] = field(default_factory=dict)
 
     def number(self, path: Sequence[str]) -> float:
         """Return the number that the keys of a path lead to; raises `AlignAttnError` if there is none."""

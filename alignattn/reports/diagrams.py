@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from alignattn.evaluation.calibration.measures import ECE_BINS, expected_calibration_error, reliability
 from alignattn.evaluation.calibration.scaling import apply_temperature
 from alignattn.evaluation.calibration.selective import risk_coverage, shift_auroc, shift_auroc_interval
 from alignattn.evaluation.calibration.summary import Estimate, EstimatesByState, summarise
-from alignattn.reports.plots.comparisons import ReliabilityPanel, draw_reliability
-from alignattn.reports.plots.drawing import svg_text
-from alignattn.reports.plots.lines import CoveragePanel
+from alignattn.reports.charts import line_chart, reliability_chart
+from alignattn.reports.plots.comparisons import ReliabilityPanel
 
 AREA = "area_under_risk_coverage"
 """In `alignattn.evaluation.calibration.FIGURES`."""
@@ -61,22 +61,31 @@ class ScaledPredictions:
             if state in other.probabilities
         }
 
-    def reliability_figure(self, title: str, num_bins: int = ECE_BINS) -> Any:
-        """Return the `matplotlib` figure of reliability diagrams, one per state."""
-        panels = [
-            reliability_panel(rows, self.labels, num_bins, self._state_name(state))
-            for state, rows in self.probabilities.items()
-        ]
-        return draw_reliability(panels, title=f"{title}, {len(self.labels)} rows")
+    def charts(self, estimates: EstimatesByState, num_bins: int = ECE_BINS) -> dict[str, Markup]:
+        """Return reliability diagrams, one per state, and risk over coverage, by captions with their figures.
 
-    def coverage_panel(self, title: str, estimates: EstimatesByState) -> CoveragePanel:
-        """Return risk-coverage curves, one per state, their areas in the title."""
-        lines, curves = [title], {}
-        for state, rows in self.probabilities.items():
-            name, curve = self._state_name(state), risk_coverage(rows, self.labels)
-            lines.append(f"AURC {percent_text(estimates[state][AREA], unit=' %')} {name}")
-            curves[name] = (curve.coverage.tolist(), curve.risk.tolist())
-        return CoveragePanel("\n".join(lines), curves)
+        Args:
+            estimates: of `estimates`.
+            num_bins: of the diagrams and their errors.
+        """
+        names = {state: self._state_name(state) for state in self.probabilities}
+        panels = [
+            reliability_panel(rows, self.labels, num_bins, names[state]) for state, rows in self.probabilities.items()
+        ]
+        curves = {names[state]: risk_coverage(rows, self.labels) for state, rows in self.probabilities.items()}
+        areas = (f"AURC {percent_text(estimates[state][AREA], unit=' %')} {name}" for state, name in names.items())
+        caption = f"risk over coverage: {', '.join(areas)}"
+        chart = line_chart(
+            {
+                name: list(zip(curve.coverage.tolist(), curve.risk.tolist(), strict=True))
+                for name, curve in curves.items()
+            },
+            title=caption,
+            x_label="coverage: share of rows with an answer",
+            y_label="risk: share of wrong answers",
+            stairs=True,
+        )
+        return {panel.title: reliability_chart(panel) for panel in panels} | {caption: chart}
 
     def _state_name(self, state: str) -> str:
         return {"before": "as saved", "after": f"temperature {self.temperature or 1:.2f}"}.get(state, state)
@@ -98,11 +107,6 @@ def reliability_panel(
     return ReliabilityPanel(
         f"{how}: ECE {100 * error:.1f} %", bins.confidence.tolist(), bins.accuracy.tolist(), bins.counts.tolist()
     )
-
-
-def reliability_svg(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> str:
-    """Return the reliability diagram of probabilities `[N, C]` and labels `[N]` as an `<svg>` element."""
-    return svg_text(draw_reliability([reliability_panel(probabilities, labels)], title=""))
 
 
 def interval_text(estimate: Estimate, digits: int = 1, factor: float = 100) -> str:

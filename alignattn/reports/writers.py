@@ -1,6 +1,5 @@
 """A table of runs as Markdown, CSV, LaTeX, a web page, a picture of the differences, and lines for the terminal."""
 
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -171,7 +170,6 @@ def to_html(table: ResultTable) -> str:
         differing=_differing(table),
         groups=_grouped_runs(table),
         plural=plural,
-        base64=lambda svg: b64encode(svg.encode()).decode(),
     )
 
 

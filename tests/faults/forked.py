@@ -50,7 +50,7 @@ OF_TIME = re.compile(r"runtime|_per_second|seconds")
 TIMED_FILES = frozenset(
     {
         *("README.md", "trainer_state.json", "training_args.bin", "demo.png", "curves.svg"),
-        *("benchmark.csv", "repeats.csv", "ratios.png", "log.txt", "own.html", "pictures.json"),
+        *("benchmark.csv", "repeats.csv", "ratios.png", "log.txt", "own.html"),
     }
 )
 """Their contents tell of times; that they are there and can be read is compared."""

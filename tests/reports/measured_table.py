@@ -8,6 +8,7 @@ from alignattn.commands import reader_of
 from alignattn.evaluation.statistics.comparison import Comparison
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.reports.cells import Cell, Run
+from alignattn.reports.charts import line_chart
 from alignattn.reports.measures import Measure
 from alignattn.reports.result_reader import RunReport
 from alignattn.reports.result_table import ResultTable
@@ -16,8 +17,7 @@ NASTY = "50 % <script>alert('x')</script> & a_b | c*d {e} $f$ #1 ~g ^h \\i"
 OUT_OF_MEMORY = f"out of memory: {NASTY}"
 SURVIVES, NOISE = 0.012, 0.4
 
-SQUARE = """<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><defs><clipPath id="clip">
-<rect width="20" height="20"/></clipPath></defs><rect width="40" height="30" clip-path="url(#clip)"/></svg>"""
+CHART = line_chart({NASTY: [(1, 2), (2, 1)]}, title=NASTY, x_label=NASTY, y_label="loss")
 
 LABELS = {"soft": "soft", "gan": "aa-gan", "ct": "aa-ct, λ = 1 & <b>_%"}
 ACCURACY = Measure(label="accuracy", path="accuracy")
@@ -49,7 +49,7 @@ def run(row: str, column: str, seed: int) -> Run:
             scores={"accuracy": "72.00 %"},
             config=f"seed: 1\nnote: {NASTY}\n",
         ),
-        pictures={"training curves": SQUARE, "reliability diagram": SQUARE},
+        charts={"training curves": CHART, NASTY: CHART},
     )
 
 
@@ -91,7 +91,7 @@ def measured_table() -> ResultTable:
         state="failed",
         reason=OUT_OF_MEMORY,
         report=replace(runs[failed].report, scores={}),
-        pictures={},
+        charts={},
     )
     return ResultTable(
         name="table1",

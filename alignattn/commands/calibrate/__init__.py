@@ -87,7 +87,6 @@ COMMAND = Command(
     "measure the calibration of predictions, or calibrate a run for decisions",
     CalibrateOptions,
     run="alignattn.commands.calibrate.command:calibrate",
-    draws=True,
     examples=(
         "alignattn calibrate runs/mrpc/predictions.parquet --fit_on validation --output_dir calibration",
         "alignattn calibrate --run runs/mrpc",

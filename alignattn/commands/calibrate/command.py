@@ -1,6 +1,5 @@
 """Calibration of saved predictions, split by split, before and after temperature scaling."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 
 import alignattn
 from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
-from alignattn.commands.calibrate.decisions import DECISIONS_PICTURE, draw_decisions, render_decisions
+from alignattn.commands.calibrate.decisions import decision_charts, render_decisions
 from alignattn.evaluation.calibration import FIGURES, Estimate, EstimatesByState, apply_temperature
 from alignattn.evaluation.calibration.decisions import Array, Calibration, LabelledRows
 from alignattn.evaluation.calibration.predictions import Predictions, all_splits, read_predictions
@@ -19,16 +18,14 @@ from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.finetuning.decisions import write_run_calibration
 from alignattn.finetuning.run_files import CALIBRATION_ROWS_FILE
 from alignattn.reports.diagrams import ScaledPredictions, interval_text, percent_text
-from alignattn.reports.plots.drawing import write_figure
-from alignattn.reports.plots.lines import draw_risk_coverage
+from alignattn.reports.report import REPORT_FILE, Section, write_report
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, unfinished, write_json
 from alignattn.utils.progress import counted
 from alignattn.utils.publishing import published_names
 from alignattn.utils.text_tables import render_table
 
-SEPARATORS = r"[^\w.]+"
-"""Characters of a split's name that a file name should not contain."""
+FIGURES_NOTE = f"Below each figure its {CONFIDENCE_LEVEL:.0%} bootstrap interval."
 
 
 @dataclass(frozen=True)
@@ -54,16 +51,6 @@ class ReportedSplit:
         """Whether the temperature was fitted on the other half of the split."""
         return self.fitted is not None and (self.fitted.file, self.fitted.split) == (self.file, self.split)
 
-    @property
-    def picture(self) -> str:
-        """The file name of its reliability diagram."""
-        return f"reliability-{re.sub(SEPARATORS, '-', self.name)}.png"
-
-    @property
-    def curves(self) -> str:
-        """The file name of its risk-coverage curves."""
-        return f"risk-coverage-{re.sub(SEPARATORS, '-', self.name)}.png"
-
 
 CalibrationReport = tuple[ReportedSplit, EstimatesByState]
 ShiftsByName = Mapping[str, Mapping[str, Estimate]]
@@ -71,7 +58,7 @@ ShiftsByName = Mapping[str, Mapping[str, Estimate]]
 
 
 def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
-    """Report the calibration of saved predictions: print a table, write `calibration.json` and reliability diagrams.
+    """Report the calibration of saved predictions: print a table, write `calibration.json` and a page.
 
     Returns:
         Each split of each file and its figures, in the order of the table.
@@ -101,8 +88,7 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
         for file, name, temperature in zip(files, _short_names(files), temperatures, strict=True)
         for part in _parts(file, name, temperature, arguments.split)
     ]
-    _check_pictures(parts)
-    check_free(folder, [CALIBRATION_FILE, *(name for part in parts for name in (part.picture, part.curves))])
+    check_free(folder, [CALIBRATION_FILE, REPORT_FILE])
     domains = _domains(parts, arguments.in_domain)
     drawn = {"resamples": arguments.resamples, "seed": arguments.seed}
     reports = [
@@ -113,17 +99,24 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
         part.name: domains[part.name].rows.shifts_to(part.rows, **drawn) for part in parts if part.name in domains
     }
     with unfinished(folder):
-        for part, summary in reports:
-            write_figure(part.rows.reliability_figure(part.name, arguments.num_bins), folder / part.picture)
-            title = f"{part.name}, {len(part.rows.labels)} rows"
-            panel = part.rows.coverage_panel("risk over coverage", summary)
-            write_figure(draw_risk_coverage([panel], title=title), folder / part.curves)
+        sections = [Section(title=part.name, charts=part.rows.charts(one, arguments.num_bins)) for part, one in reports]
+        decided: list[str] = []
+        if arguments.run is not None:
+            calibration = _calibration(files[0], uniform, temperatures[0])
+            decided, charts = render_decisions(calibration), decision_charts(calibration)
+            held_out = f"{len(calibration.held_out.labels)} held-out rows"
+            sections.append(Section(title="What is answered", notes=[held_out], charts=charts))
+        title = f"Calibration of {', '.join(part.name for part, _ in reports)}"
+        header, rows = figure_cells(reports)
+        figures = Section(title="Figures", notes=[FIGURES_NOTE], header=header, rows=rows)
+        write_report(folder / REPORT_FILE, title, {}, [figures, *sections])
         write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, shifts, arguments))
-        decided = [] if arguments.run is None else _keep(arguments, files[0], uniform, temperatures[0])
+        if arguments.run is not None:
+            write_run_calibration(folder, calibration)
     print(
         "\n".join(
             [
-                render_reports(reports),
+                render_table(header, rows),
                 "",
                 *_shift_lines(shifts, arguments),
                 *_caption(files, temperatures, arguments),
@@ -140,22 +133,18 @@ def _check_not_calibrated(folder: Path) -> None:
         raise AlignAttnError(f"{folder} exists: the run is calibrated already; remove the folder to calibrate it again")
 
 
-def _keep(arguments: CalibrateOptions, rows: Predictions, uniform: Array, temperature: Temperature | None) -> list[str]:
-    """Draw what a run's calibration guarantees, keep it in the run's folder, and return it as lines."""
+def _calibration(rows: Predictions, uniform: Array, temperature: Temperature | None) -> Calibration:
+    """Return what a run's calibration is made of: its temperature and both halves of the rows."""
     assert temperature is not None
-    folder = Path(arguments.output_dir)
     scaled = apply_temperature(rows.probabilities, temperature.value)
     is_fitted = np.isin(np.arange(len(rows.labels)), temperature.rows)
     sides = (is_fitted, ~is_fitted)
     halves = (LabelledRows(scaled[side], rows.labels[side], uniform[side]) for side in sides)
-    calibration = Calibration(temperature.value, *halves)
-    write_figure(draw_decisions(calibration, str(arguments.run)), folder / DECISIONS_PICTURE)
-    write_run_calibration(folder, calibration)
-    return render_decisions(calibration)
+    return Calibration(temperature.value, *halves)
 
 
-def render_reports(reports: Sequence[CalibrationReport]) -> str:
-    """Return two lines per split and state: the figures, and their intervals below."""
+def figure_cells(reports: Sequence[CalibrationReport]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and two lines per split and state: the figures, and their intervals below."""
     has_temperature = any(part.fitted for part, _ in reports)
     lines = []
     for part, summary in reports:
@@ -170,7 +159,7 @@ def render_reports(reports: Sequence[CalibrationReport]) -> str:
                 intervals.append(interval_text(estimates[name], digits, factor))
             lines += [[*start, *numbers], [*([""] * len(start)), *intervals]]
     temperature = ["temperature"] if has_temperature else []
-    return render_table(["split", *temperature, "rows", *(figure.heading for figure in FIGURES.values())], lines)
+    return ["split", *temperature, "rows", *(figure.heading for figure in FIGURES.values())], lines
 
 
 def _distinct_paths(names: Sequence[str]) -> list[Path]:
@@ -220,13 +209,6 @@ def _check_splits(files: Sequence[Predictions], wanted: Sequence[str] | None) ->
     for split in wanted or ():
         if split not in known:
             raise AlignAttnError(f"--split: there is no split {split!r}: choose among {', '.join(known)}")
-
-
-def _check_pictures(parts: Sequence[ReportedSplit]) -> None:
-    pictures = [part.picture for part in parts]
-    for part in parts:
-        if pictures.count(part.picture) > 1:
-            raise AlignAttnError(f"two splits share the picture {part.picture}: choose one with --split")
 
 
 def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, ReportedSplit]:
@@ -290,8 +272,6 @@ def _split_content(part: ReportedSplit, summary: EstimatesByState, shift: Mappin
     return {
         "rows": len(part.rows.labels),
         "is_other_half": part.is_other_half,
-        "picture": part.picture,
-        "curves": part.curves,
         **figures,
         **shifts,
     }

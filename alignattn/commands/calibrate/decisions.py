@@ -1,8 +1,7 @@
-"""What a calibrated run can decide: tables and a picture for the choice of a coverage or an error rate."""
-
-from typing import Any
+"""What a calibrated run can decide: tables and charts for the choice of a coverage or an error rate."""
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from alignattn.evaluation.calibration.decisions import (
@@ -11,10 +10,8 @@ from alignattn.evaluation.calibration.decisions import (
     Calibration,
     rows_needed,
 )
-from alignattn.reports.plots.lines import CurvePanel, draw_curves
+from alignattn.reports.charts import line_chart
 from alignattn.utils.text_tables import render_table
-
-DECISIONS_PICTURE = "decisions.png"
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
 ERROR_RATES = (0.01, 0.02, 0.05, 0.1, 0.2)
@@ -59,17 +56,16 @@ def render_decisions(calibration: Calibration) -> list[str]:
     ]
 
 
-def draw_decisions(calibration: Calibration, name: str) -> Any:
-    """Return the `matplotlib` figure of risk and of coverage against the share of rows that are answered.
+def decision_charts(calibration: Calibration) -> dict[str, Markup]:
+    """Return charts of risk and of coverage against the share of rows that are answered, by caption.
 
     A set answers a row if it has one class. Its curves begin where coverage costs answers, above the accuracy.
     """
     candidates = [one for one in calibration.candidates() if one.answered]
     shares = [one.answered / one.rows for one in candidates]
-    wrong, bound = "wrong", f"bound, {100 * (1 - ABSTENTION_DELTA):g} %"
     risk = {
-        wrong: list(zip(shares, [one.errors / one.answered for one in candidates], strict=True)),
-        bound: list(zip(shares, [one.bound for one in candidates], strict=True)),
+        "wrong": list(zip(shares, [one.errors / one.answered for one in candidates], strict=True)),
+        f"bound, {100 * (1 - ABSTENTION_DELTA):g} %": list(zip(shares, [one.bound for one in candidates], strict=True)),
     }
     lowest = max(DRAWN_COVERAGES[0], 1 - calibration.held_out.is_wrong.mean())
     rows = len(calibration.held_out.labels)
@@ -78,16 +74,15 @@ def draw_decisions(calibration: Calibration, name: str) -> Any:
     for method in SET_SCORES:
         found = [_sets(calibration, one, method) for one in wanted]
         coverage[method] = [(float((sizes == 1).mean()), float(covered.mean())) for sizes, covered in found]
-    panels = [
-        CurvePanel("answers above a confidence", "risk: share of wrong answers", risk),
-        CurvePanel("sets of one class", "coverage: share of sets with the label", coverage),
-    ]
-    return draw_curves(
-        panels,
-        names=[wrong, bound, *SET_SCORES],
-        x_label="share of rows answered",
-        title=f"{name}, {rows} held-out rows",
-    )
+    charts = {
+        "answers above a confidence": (risk, "risk: share of wrong answers"),
+        "sets of one class": (coverage, "coverage: share of sets with the label"),
+    }
+    return {
+        caption: line_chart(lines, title=caption, x_label="share of rows answered", y_label=label)
+        for caption, (lines, label) in charts.items()
+        if any(lines.values())
+    }
 
 
 def _sets(calibration: Calibration, coverage: float, method: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -67,7 +67,6 @@ COMMAND = Command(
     "fine-tune on one task, and report accuracy and calibration on it and on another",
     DomainShiftOptions,
     run="alignattn.commands.domain_shift.command:domain_shift",
-    draws=True,
     results=TableResults(
         "alignattn.commands.domain_shift.result_reader:DomainShiftReader",
         withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS),

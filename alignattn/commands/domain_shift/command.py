@@ -43,8 +43,7 @@ from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, training_arguments
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.reports.diagrams import ScaledPredictions
-from alignattn.reports.plots.drawing import write_figure
-from alignattn.reports.plots.lines import draw_risk_coverage
+from alignattn.reports.report import REPORT_FILE, Section, write_report
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.rows import Rows, max_samples
 from alignattn.tasks.task_types import processor_for
@@ -53,8 +52,6 @@ from alignattn.utils.bad_rows import as_json
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import entries, write_json, write_text
 from alignattn.utils.folder_lock import folder_lock
-
-COVERAGE_PICTURE = "risk-coverage.png"
 
 DEVELOPMENT = "development"
 HALVING_SEED = 42
@@ -277,13 +274,13 @@ def _write(options: RunOptions, judged: Sequence[SidePredictions], result: Domai
     folder = options.output_dir
     write_text(folder / CONFIG_FILE, options.to_yaml())
     write_predictions(folder, list(map(_prediction_table, judged)))
-    curves = []
+    sections = []
     for one in judged:
         side, rows = one.development_set.side, one.held_out(result.temperature)
-        title = f"{one.development_set.task.name} ({side})"
-        write_figure(rows.reliability_figure(title, result.num_bins), folder / f"reliability-{side}.png")
-        curves.append(rows.coverage_panel(f"{title}, {len(rows.labels)} rows", result.sides[side].figures))
-    write_figure(draw_risk_coverage(curves, title="Risk over coverage"), folder / COVERAGE_PICTURE)
+        title = f"{one.development_set.task.name} ({side}), {len(rows.labels)} rows"
+        sections.append(Section(title=title, charts=rows.charts(result.sides[side].figures, result.num_bins)))
+    facts = {"model": result.model, "attention": result.attention, "seed": str(result.seed)}
+    write_report(folder / REPORT_FILE, f"Domain shift, {result.pair}", facts, sections)
     write_json(folder / RESULTS_FILE, asdict(result))
 
 

@@ -8,15 +8,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from markupsafe import Markup
+
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.definitions import PlannedCell
 from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION
 from alignattn.commands.reproduce.folder import COSTS, RunFolder
-from alignattn.commands.reproduce.pictures import pictures_of
 from alignattn.commands.reproduce.table import Table
+from alignattn.finetuning.logs import training_charts
 from alignattn.models.packaged import seen_before
 from alignattn.reports.cells import Cell, Run, filled
+from alignattn.reports.charts import reliability_chart
 from alignattn.reports.compared_cells import compare_cells
+from alignattn.reports.diagrams import reliability_panel
 from alignattn.reports.result_reader import UNREADABLE, RunReport
 from alignattn.reports.result_table import ResultTable
 from alignattn.utils.errors import one_line
@@ -120,8 +124,17 @@ def _read_run(folder: RunFolder) -> Run:
         reason=None if reason is None else published(reason),
         folder=published(str(folder.path)),
         command=published(folder.command_line),
-        pictures=pictures_of(report, folder.path) if state == "done" else {},
+        charts=_charts(report) if state == "done" else {},
     )
+
+
+def _charts(report: RunReport) -> dict[str, Markup]:
+    """Return the curves of a run's training and its reliability diagram, by caption."""
+    charts = training_charts(report.log_history)
+    if report.probabilities is not None:
+        panel = reliability_panel(*report.probabilities)
+        charts[f"reliability, {panel.title}"] = reliability_chart(panel)
+    return charts
 
 
 def _without_paths(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:

@@ -41,7 +41,6 @@ COMMAND = Command(
     "measure whether a model is certain where it is right (PAvPU), on clean and on noisy inputs",
     UncertaintyOptions,
     run="alignattn.commands.uncertainty.command:uncertainty",
-    draws=True,
     results=TableResults(
         "alignattn.commands.uncertainty.result_reader:UncertaintyReader",
         needs="finetune",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
 from alignattn.finetuning.rows import encode_split, load_run_evaluation
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
+from alignattn.reports.charts import reliability_chart
 from alignattn.reports.diagrams import interval_text, reliability_panel
-from alignattn.reports.plots.comparisons import draw_reliability
-from alignattn.reports.plots.drawing import write_figure
+from alignattn.reports.report import REPORT_FILE, Section, write_report
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
@@ -65,7 +65,7 @@ class MeasuredInputs:
 
 
 def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
-    """Tell how certain a run's model is: print a table, write `uncertainty.json`, predictions and diagrams.
+    """Tell how certain a run's model is: print a table, write `uncertainty.json`, predictions and a page.
 
     Returns:
         Each split on its inputs, and on noisy ones unless `--noise 0`.
@@ -74,7 +74,7 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
     _check_task(run)
     folder = Path(options.output_dir)
     splits = _chosen_splits(run, options)
-    check_free(folder, [UNCERTAINTY_FILE, PREDICTIONS_FILE, *map(_picture, splits)])
+    check_free(folder, [UNCERTAINTY_FILE, PREDICTIONS_FILE, REPORT_FILE])
     predictor = load_predictor(run)
     if not can_drop(predictor.model):
         raise AlignAttnError(
@@ -86,17 +86,21 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
     }
     measured = [one for name, split in encoded.items() for one in _measured(predictor, name, split, options)]
     with unfinished(folder):
-        for name in splits:
-            _draw(folder, name, [one for one in measured if one.split == name], options.num_bins)
+        header, lines = figure_cells(measured)
+        sections = [
+            Section(title="Figures", notes=_caption(options), header=header, rows=lines, words=2),
+            *(_section(name, [one for one in measured if one.split == name], options.num_bins) for name in splits),
+        ]
+        write_report(folder / REPORT_FILE, f"Uncertainty of {Path(options.run).name}", {}, sections)
         with replacing(folder / PREDICTIONS_FILE) as temporary:
             pq.write_table(pa.concat_tables([_table(one) for one in measured]), temporary)
         write_json(folder / UNCERTAINTY_FILE, _content(run, measured, options))
-    print(f"{render(measured)}\n\n{_caption(options)}\nwritten to {folder}")
+    print("\n".join([render_table(header, lines), "", *_caption(options), f"written to {folder}"]))
     return measured
 
 
-def render(measured: list[MeasuredInputs]) -> str:
-    """Return two lines per split and kind of inputs: the figures in percent, and their intervals below."""
+def figure_cells(measured: list[MeasuredInputs]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and two lines per split and kind of inputs: figures in percent, and their intervals below."""
     lines = []
     for one in measured:
         lines.append(
@@ -104,7 +108,7 @@ def render(measured: list[MeasuredInputs]) -> str:
         )
         lines.append(["", "", "", *(interval_text(one.estimates[name]) for name in SHOWN)])
     headings = [PASS_FIGURES[name] if name in PASS_FIGURES else FIGURES[name].heading for name in SHOWN]
-    return render_table(["split", "inputs", "rows", *headings], lines)
+    return ["split", "inputs", "rows", *headings], lines
 
 
 def _check_task(run: FinishedRun) -> None:
@@ -168,18 +172,12 @@ def _of_passes(
     return MeasuredInputs(name, inputs, labels, PassScores.of(logits), estimates)
 
 
-def _picture(split: str) -> str:
-    return f"reliability-{split}.png"
-
-
-def _draw(folder: Path, split: str, measured: list[MeasuredInputs], num_bins: int) -> None:
-    panels = []
+def _section(split: str, measured: list[MeasuredInputs], num_bins: int) -> Section:
+    charts = {}
     for one in measured:
         panel = reliability_panel(one.scores.probabilities, one.labels, num_bins, f"{one.inputs} inputs")
-        agreement = one.estimates["pavpu"].value
-        panels.append(replace(panel, title=f"{panel.title}, PAvPU {100 * agreement:.1f} %"))
-    title = f"{split}, {len(measured[0].labels)} rows, mean of passes"
-    write_figure(draw_reliability(panels, title=title), folder / _picture(split))
+        charts[f"{panel.title}, PAvPU {100 * one.estimates['pavpu'].value:.1f} %"] = reliability_chart(panel)
+    return Section(title=f"{split}, {len(measured[0].labels)} rows, mean of passes", charts=charts)
 
 
 def _table(one: MeasuredInputs) -> pa.Table:
@@ -208,7 +206,7 @@ def _content(run: FinishedRun, measured: list[MeasuredInputs], options: Uncertai
     return {"alignattn": alignattn.__version__, **of_run, "settings": settings, "splits": splits}
 
 
-def _caption(options: UncertaintyOptions) -> str:
+def _caption(options: UncertaintyOptions) -> list[str]:
     lines = [
         f"{options.passes} passes with dropout; probabilities are their mean. A row is certain where the two likeliest",
         (
@@ -222,4 +220,4 @@ def _caption(options: UncertaintyOptions) -> str:
         lines.append(
             f"{NOISY}: Gaussian noise on the inputs, {options.noise:g} times each feature's standard deviation."
         )
-    return "\n".join(lines)
+    return lines

@@ -1,8 +1,6 @@
-"""Common parts of all pictures: colours, sizes, legends, and writing to a file or text."""
+"""Common parts of all pictures: colours, sizes, legends, and writing to a file."""
 
-import io
 import logging
-import re
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
@@ -51,18 +49,7 @@ FILE_SETTINGS: Any = {
     "font.sans-serif": [FONT],
 }
 """Settings that keep text as text, which is small and searchable, and make equal pictures equal files."""
-SVG_DIGITS = 1
-"""Decimals of coordinates in an SVG, in points."""
-SVG_REPLACEMENTS = (
-    (r"<!--.*?-->|<metadata>.*?</metadata>", ""),
-    (r' transform="rotate\(-0 [^"]*\)"', ""),
-    (r"font-family: 'DejaVu Sans', sans-serif; ", ""),
-    (r"^<svg ", "<svg font-family=\"'DejaVu Sans', sans-serif\" "),
-    (r">\s+<", "><"),
-)
-"""Replacements in the SVG of `matplotlib`."""
 SVG = "svg"
-WITHOUT_DATE: Mapping[str, Any] = {"Date": None}
 
 
 @cache
@@ -105,14 +92,6 @@ def write_figure(figure: Any, path: Path) -> None:
     """Write a picture in one step, in the format that the file's name ends in."""
     with replacing(path) as temporary:
         _save(figure, temporary, dpi=DOTS_PER_INCH)
-
-
-def svg_text(figure: Any) -> str:
-    """Return a picture as an `<svg>` element to be put into a page, the same text for the same picture."""
-    file = io.StringIO()
-    _save(figure, file, format=SVG, metadata=WITHOUT_DATE)
-    text = file.getvalue()
-    return _compact(text[text.index("<svg") :])
 
 
 def _save(figure: Any, target: Any, **options: Any) -> None:
@@ -162,21 +141,6 @@ def _characters_of(path: str) -> frozenset[int]:
     from matplotlib.font_manager import get_font
 
     return frozenset(get_font(path).get_charmap())
-
-
-def _compact(svg: str) -> str:
-    """Remove invisible parts: comments, metadata, blanks, surplus digits, and repeated font names."""
-    for pattern, kept in SVG_REPLACEMENTS:
-        svg = re.sub(pattern, kept, svg, flags=re.DOTALL)
-    # Inside tags only: between them are the labels that people read.
-    svg = re.sub(r"<[^>]+>", lambda tag: re.sub(r"\d+\.\d{2,}", _rounded, tag.group()), svg)
-    # Several pictures in one page would all have a "figure_1": an id that nothing refers to goes, too.
-    used = set(re.findall(r"#([\w-]+)", svg))
-    return re.sub(r' id="([^"]+)"', lambda match: match.group() if match.group(1) in used else "", svg)
-
-
-def _rounded(number: re.Match[str]) -> str:
-    return f"{float(number.group()):.{SVG_DIGITS}f}"
 
 
 def cycled(choices: Sequence[str], index: int) -> str:

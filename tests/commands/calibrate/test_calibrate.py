@@ -1,8 +1,10 @@
 """`alignattn calibrate`: its figures against the functions, what it writes, and what it says of mistakes."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +30,7 @@ from alignattn.evaluation.calibration import (
 )
 from alignattn.reports.diagrams import ScaledPredictions
 from alignattn.reports.plots.comparisons import ReliabilityPanel, draw_reliability
-from alignattn.reports.plots.lines import draw_risk_coverage
 
-PNG_SIGNATURE = b"\x89PNG"
 FEW = ["--resamples", "20"]
 NUM_ROWS = 60
 BINNED = {
@@ -103,8 +103,7 @@ def test_each_split_has_its_figures(tmp_path: Path, capsys: pytest.CaptureFixtur
         place = lines.index([split, str(NUM_ROWS // 2), *cells])
         interval = report["before"]["accuracy"]["interval"]
         assert lines[place + 1][0] == f"{100 * interval['low']:.1f}–{100 * interval['high']:.1f}"
-        for kind in ("reliability", "risk-coverage"):
-            assert (folder / f"{kind}-{split}.png").read_bytes().startswith(PNG_SIGNATURE)
+        assert f">{split}</h2>" in (folder / "report.html").read_text()
 
 
 def test_the_temperature_is_fitted_on_one_half_and_judged_on_the_other(
@@ -157,10 +156,10 @@ def test_files_of_several_models_have_a_temperature_each(tmp_path: Path, capsys:
     output = capsys.readouterr().out
     assert "soft: far" in output
     assert "aa-ct: far" in output
-    pictures = {path.name for path in (tmp_path / "out").glob("*.png")}
-    assert pictures == {
-        f"{kind}-{name}-far.png" for kind in ("reliability", "risk-coverage") for name in ("soft", "aa-ct")
-    }
+    # Of each model its figures, two reliability diagrams and risk over coverage.
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("<h2") == 1 + 2
+    assert page.count("<svg") == 2 * 3
 
 
 def test_files_without_splits_are_one_each_and_share_a_temperature(tmp_path: Path) -> None:
@@ -274,7 +273,6 @@ def test_the_diagram_shows_the_bins() -> None:
         ("{good} --split near middle", "--split: there is no split 'middle': choose among near, far"),
         ("{good} --fit_on lone", "has one row"),
         ("{good} --also_fit vector", "--also_fit needs --fit_on"),
-        ("{root}/alike.parquet", "share the picture reliability-a-b.png"),
         ("{good} {root}/other.parquet {root}/third.parquet --fit_on far", "third.parquet has no split 'far'"),
     ],
 )
@@ -285,7 +283,6 @@ def test_a_mistake_is_one_line(words: str, message: str, tmp_path: Path, capsys:
     save(tmp_path / "words.parquet", one_row | {"label": ["yes"]})
     save(tmp_path / "nulls.parquet", one_row | {"probabilities": pa.array([None], pa.list_(pa.float64()))})
     save(tmp_path / "bad.parquet", one_row | {"label": [7]})
-    save(tmp_path / "alike.parquet", {"label": [0, 1], "probabilities": [[0.5, 0.5]] * 2, "split": ["a b", "a/b"]})
     good = save(tmp_path / "good.parquet", columns())
     if "lone" in words:
         save(tmp_path / "good.parquet", spoil(columns(), "split", 1, "lone"))
@@ -317,19 +314,20 @@ def test_what_else_is_fitted_is_judged_beside_the_temperature(tmp_path, capsys):
     assert "On the same rows: vector, isotonic." in output
 
 
-def test_the_risk_coverage_picture_has_the_curves_and_their_areas():
+def test_the_risk_coverage_chart_has_the_curves_and_their_areas():
     table = columns(200)
     rows, labels = np.array(table["probabilities"]), np.array(table["label"])
     curve, summary = risk_coverage(rows, labels), summarise(rows, labels, resamples=20)
-    panel = ScaledPredictions({"before": rows}, labels).coverage_panel("near", {"before": summary})
+    charts = ScaledPredictions({"before": rows}, labels).charts({"before": summary})
     area = summary["area_under_risk_coverage"]
     ends = f"({100 * area.interval.low:.1f}–{100 * area.interval.high:.1f})"
-    assert panel.title == f"near\nAURC {100 * area.value:.1f} % {ends} as saved"
-    figure = draw_risk_coverage([panel, panel], title="two")
-    drawn, whole = figure.axes[0].lines
-    np.testing.assert_allclose(drawn.get_xydata(), np.stack([curve.coverage, curve.risk], axis=1))
-    assert set(whole.get_ydata()) == {curve.risk[-1]}
-    assert curve.risk[-1] == pytest.approx(1 - (rows.argmax(axis=1) == labels).mean())
+    caption = f"risk over coverage: AURC {100 * area.value:.1f} % {ends} as saved"
+    assert list(charts)[-1] == caption
+    path = next(one for one in ElementTree.fromstring(charts[caption]).iter("path") if one.get("class") == "line")
+    heights = np.array(re.findall(r"V([\d.]+)", path.get("d")), dtype=float)
+    # Drawn heights fall in proportion as risks rise.
+    assert len(heights) == len(curve.risk) - 1
+    assert np.corrcoef(heights, curve.risk[1:])[0, 1] == pytest.approx(-1, abs=1e-3)
 
 
 def test_how_well_confidence_tells_splits_apart_is_told(tmp_path, capsys):

@@ -96,7 +96,7 @@ def test_the_temperature_and_both_halves_are_kept(folder):
     scaled = apply_temperature(np.stack(saved["probabilities"].to_numpy()), temperature["value"])
     found = np.stack(table["probabilities"].to_numpy())
     np.testing.assert_allclose(np.sort(found, axis=0), np.sort(scaled, axis=0), atol=1e-4)
-    assert (kept / "decisions.png").read_bytes().startswith(b"\x89PNG")
+    assert (kept / "report.html").read_text().count("<svg") == 3 + 2
 
 
 def test_sets_and_answers_follow_from_the_held_out_rows(folder, tmp_path, capsys):

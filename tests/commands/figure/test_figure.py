@@ -19,8 +19,8 @@ from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
-from alignattn.finetuning.logs import DISTANCE_NAME, training_curves_svg
-from alignattn.reports.diagrams import reliability_svg
+from alignattn.finetuning.logs import DISTANCE_NAME, training_charts
+from alignattn.reports.diagrams import reliability_panel
 
 NUM_LAYERS, NUM_HEADS, MAX_LENGTH = 2, 3, 32
 TRAIN_ROWS, EVAL_ROWS, BATCH, EPOCHS = 24, 20, 8, 2
@@ -260,32 +260,28 @@ def test_the_ending_chooses_the_format(ending: str, runs: dict[str, Path], tmp_p
         assert {"[CLS]", "attention weight"} <= {*texts}
 
 
-class TestSvgText:
-    def test_curves_are_a_small_element_of_its_own(self, runs: dict[str, Path]) -> None:
-        text = training_curves_svg(history(runs["aa-ct"]))
-        assert text is not None
-        assert text.startswith("<svg")
-        assert len(text) < MAX_SVG
-        root = ElementTree.fromstring(text)
-        texts = {element.text for element in root.iter() if element.text}
-        assert {"loss", "critic_gap", "training step"} <= texts
-        ids = re.findall(r'\bid="([^"]+)"', text)
-        assert all(f"#{name}" in text for name in ids)
-        assert text == training_curves_svg(history(runs["aa-ct"]))
+class TestCharts:
+    def test_curves_are_small_elements_with_their_points(self, runs: dict[str, Path]) -> None:
+        charts = training_charts(history(runs["aa-ct"]))
+        assert {"loss", "critic_gap"} <= charts.keys()
+        assert len("".join(charts.values())) < MAX_SVG
+        for name, chart in charts.items():
+            root = ElementTree.fromstring(chart)
+            assert root.get("aria-label") == name
+            assert "training step" in [element.text for element in root.iter()]
+        assert charts == training_charts(history(runs["aa-ct"]))
 
     @pytest.mark.parametrize(
         "log_history", [[], [{"step": 3, "train_runtime": 2.0}], [{"loss": float("nan"), "step": 1}]]
     )
-    def test_nothing_logged_is_no_picture(self, log_history: list[dict[str, float]]) -> None:
-        assert training_curves_svg(log_history) is None
+    def test_nothing_logged_is_no_chart(self, log_history: list[dict[str, float]]) -> None:
+        assert training_charts(log_history) == {}
 
     def test_reliability_says_its_error(self) -> None:
         probabilities = np.array([[0.9, 0.1]] * 4 + [[0.3, 0.7]] * 4)
-        text = reliability_svg(probabilities, np.array([0, 0, 0, 1, 1, 1, 0, 0]))
-        assert text.startswith("<svg")
-        assert len(text) < MAX_SVG
+        panel = reliability_panel(probabilities, np.array([0, 0, 0, 1, 1, 1, 0, 0]))
         # (4 |0.9 - 0.75| + 4 |0.7 - 0.5|) / 8
-        assert "ECE 17.5 %" in text
+        assert panel.title.endswith("ECE 17.5 %")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:

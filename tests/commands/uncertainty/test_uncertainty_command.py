@@ -78,7 +78,7 @@ def test_the_figures_of_a_run(train, kind, tmp_path, capsys):
                 ("area_under_risk_coverage", area_under_risk_coverage),
             ):
                 assert found[figure]["value"] == pytest.approx(function(probabilities, labels))
-        assert (tmp_path / "out" / f"reliability-{split}.png").is_file()
+        assert f">{split}, " in (tmp_path / "out" / "report.html").read_text()
     assert UncertaintyReader().is_finished(tmp_path / "out")
     assert not UncertaintyReader().is_finished(tmp_path)
     report = UncertaintyReader().report(tmp_path / "out")
