@@ -49,7 +49,7 @@ class CalibrateOptions(Options):
         requires=("run",),
         excludes={"fit_on": "the file is one split"},
     )
-    output_dir: OutputDir = option("calibration", f"Folder for {CALIBRATION_FILE} and diagrams.")
+    output_dir: OutputDir = option("calibration", f"Folder for {CALIBRATION_FILE} and report.html.")
     num_bins: Count = option(10, "Bins of the calibration errors and of the diagrams.", high=MAX_BINS)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
     fit_on: str | None = option(None, "Fit a temperature on half of it; report the other half.", metavar="SPLIT")

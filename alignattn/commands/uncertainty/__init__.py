@@ -21,9 +21,7 @@ class UncertaintyOptions(Options):
     """The options of `alignattn uncertainty`."""
 
     run: str = option(REQUIRED, "Run folder of a classifier.", metavar="DIR", place=run_folder)
-    output_dir: OutputDir = option(
-        "uncertainty", f"Folder for {UNCERTAINTY_FILE}, {PREDICTIONS_FILE} and one diagram per split."
-    )
+    output_dir: OutputDir = option("uncertainty", f"Folder for {UNCERTAINTY_FILE}, {PREDICTIONS_FILE} and report.html.")
     passes: int = option(PASSES, "Forward passes with dropout.", low=2, high=MAX_PASSES)
     level: float = option(LEVEL, "p-value below which the two likeliest classes differ.", above=0, high=1)
     noise: float = option(1.0, "Input noise, relative to each feature's standard deviation; 0: none.", low=0)
