@@ -102,11 +102,11 @@ class Table(Definition):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for column in self.columns:
-            command = self.command_of(column)
-            own = [(self.command_of(column, row), row.options) for row in self.rows]
-            for command_name, options in ((command, self.options), (command, column.options), *own):
+            command, taker = self.command_of(column), self.taker_of(column)
+            of_rows = [(self.command_of(column, row), row.options) for row in self.rows]
+            for taking, options in ((taker, self.options), (taker, column.options), *of_rows):
                 for name, value in _without(options, {ATTENTION_OPTION}).items():
-                    options_with_name([command_name], name)[0].checked(value)
+                    options_with_name([taking], name)[0].checked(value)
             if command != FINETUNE and any(row.run for row in self.rows):
                 raise ValueError(f"a row with run fills columns of {FINETUNE}, and {column.label} is of {command}")
         labels = Counter(map(self.label, self.rows))
@@ -142,7 +142,11 @@ class Table(Definition):
     @property
     def commands(self) -> list[str]:
         """The commands whose runs fill its columns, each once."""
-        return list(dict.fromkeys(map(self.command_of, self.columns)))
+        return list(dict.fromkeys(map(self.taker_of, self.columns)))
+
+    def taker_of(self, column: Column) -> str:
+        """Return the command that takes the options of a column: its own, unless every row is a user's program."""
+        return PROGRAM if all(row.run for row in self.rows) else self.command_of(column)
 
     def narrowed(
         self,
@@ -179,9 +183,8 @@ class Table(Definition):
 
         Rows that differed in their model alone become one, that of the first: what is published of it stays.
         """
-        cells_own = {SEED_OPTION, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {
-            MODEL_OPTION
-        }
+        of_rows = {name for row in self.rows for name in (*row.options, *([RUN_OPTION] if row.run else []))}
+        cells_own = {SEED_OPTION, *COLUMN_OPTIONS, *of_rows} - {MODEL_OPTION}
         for name in given:
             if name in cells_own:
                 raise AlignAttnError(

@@ -298,6 +298,13 @@ def test_a_row_that_cannot_be_run_is_refused_before_the_first_run(row, said, at_
     assert not at_hand
 
 
+@pytest.mark.parametrize("words", [("--learning_rate", "1"), ("--max_length", "8"), ("--run", "x.py:y")])
+def test_an_option_that_no_program_takes_is_refused(words, capsys):
+    write()
+    assert reproduce(*words) == 2
+    assert words[0] in capsys.readouterr().err
+
+
 def test_only_tasks_with_a_label_a_row_have_programs(capsys):
     write(options={}, columns=[{"label": "SQuAD", "options": {"task": "squad"}, "measures": MEASURES[:1]}])
     assert reproduce("--dry_run") == 0
