@@ -351,7 +351,8 @@ def _pairs_and_bias(
     if mask.is_floating_point():
         added = mask.to(query.dtype)
         bias = added if bias is None else bias + added
-    sizes = len(query), 1, query.shape[2], key.shape[2]
+    # Not `len`, which an export would take for a constant.
+    sizes = query.shape[0], 1, query.shape[2], key.shape[2]
     if pairs.dim() != len(sizes) or any(size not in (1, full) for size, full in zip(pairs.shape, sizes, strict=True)):
         raise AlignAttnError(
             f"slots read a mask of pairs of tokens, {list(sizes)}, and this one is {list(mask.shape)}: choose an "
