@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -27,6 +28,27 @@ from alignattn.utils.json_records import read_json
 from alignattn.utils.progress import progress
 
 
+@dataclass(frozen=True)
+class LabelledSplit:
+    """Rows to calibrate on.
+
+    Attributes:
+        path: where they are from.
+        name: of the split.
+        dataset: the good, labelled ones.
+        trained: the rows that the run was trained on; None if they cannot be read.
+        bad: those that cannot be used.
+        left_out: numbers from 0 of the bad and unlabelled ones.
+    """
+
+    path: Path
+    name: str
+    dataset: datasets.Dataset
+    trained: datasets.Dataset | None
+    bad: Sequence[BadRow] = ()
+    left_out: Collection[int] = ()
+
+
 def predict_calibration_rows(options: CalibrateOptions) -> tuple[Predictions, Array]:
     """Return the predictions of a run for the rows that it is calibrated on, and the uniform numbers of these, `[N]`.
 
@@ -37,45 +59,49 @@ def predict_calibration_rows(options: CalibrateOptions) -> tuple[Predictions, Ar
     check_has_classes(run.task, "`calibrate --run`")
     assert isinstance(run.task, LabelledTask)
     warn_plain(run.folder, run.options)
-    path, split, dataset, numbers, bad = _file_rows(run, options) if options.rows else _own_rows(run, options)
+    split = _file_rows(run, options) if options.rows else _own_rows(run, options)
+    origin, columns = str(split.path), run.task.input_columns
+    numbers = np.array(list(islice(numbers_without(split.left_out), len(split.dataset))))
+    trained = set() if split.trained is None else set(row_digests(split.trained, columns))
+    is_new = np.array([digest not in trained for digest in row_digests(split.dataset, columns)])
+    problems = {int(number): "the run was trained on it" for number in numbers[~is_new]}
+    trained_on = list_bad_rows(problems, origin, len(split.dataset), skip=options.skip_bad_rows)
+    dataset = split.dataset.select(np.flatnonzero(is_new))
     predictor = load_predictor(run)
-    encoded = predictor.encode(dataset.select_columns(list(run.task.input_columns)))
+    encoded = predictor.encode(dataset.select_columns(list(columns)))
     with progress("predict", len(dataset), "row") as bar:
         probabilities = probabilities_of(predictor.answers(encoded, Batching(), bar.update))
     labels = np.asarray(dataset[run.task.label_column][:])
-    problems = {numbers[row]: problem for row, problem in find_bad_rows(probabilities, labels).items()}
-    list_bad_rows(problems, str(path), len(dataset), skip=None)
+    found = find_bad_rows(probabilities, labels)
+    list_bad_rows({int(numbers[is_new][row]): text for row, text in found.items()}, origin, len(dataset), skip=None)
     labels = labels.astype(np.int64)
     present = set(labels.tolist())
     if absent := [name for number, name in enumerate(run.task.labels) if number not in present]:
         print(f"no calibration row has the label {listing(absent)}: nothing is guaranteed for it", file=sys.stderr)
-    predictions = Predictions(path, probabilities, labels, np.full(len(labels), split), bad)
-    return predictions, uniform_of(encoded.rows, run.task.input_columns)
+    bad = sorted([*split.bad, *trained_on], key=lambda one: one.row)
+    predictions = Predictions(split.path, probabilities, labels, np.full(len(labels), split.name), bad)
+    return predictions, uniform_of(encoded.rows, columns)
 
 
-_Read = tuple[Path, str, datasets.Dataset, Sequence[int], Sequence[BadRow]]
-"""Where rows are from, the name of their split, the good ones and their numbers from 0, and the bad ones."""
-
-
-def _own_rows(run: FinishedRun, options: CalibrateOptions) -> _Read:
+def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
     """The rows of a split that the run was evaluated on."""
     rows, result = load_run_rows(run.options), read_result(run.folder)
     if not rows.evaluation:
         raise AlignAttnError(f"{run.folder} has no evaluation rows: give labelled rows with --rows")
-    split = options.fit_on or next(iter(rows.evaluation))
-    if split not in rows.evaluation:
-        raise AlignAttnError(f"--fit_on: there is no split {split!r}: choose one of {', '.join(rows.evaluation)}")
+    name = options.fit_on or next(iter(rows.evaluation))
+    if name not in rows.evaluation:
+        raise AlignAttnError(f"--fit_on: there is no split {name!r}: choose one of {', '.join(rows.evaluation)}")
     assert result is not None
     if result.best is not None or result.stopped_at is not None:
         print(
-            f"{run.folder}: evaluation rows chose its checkpoint, so new rows may be harder than split {split!r}: only "
+            f"{run.folder}: evaluation rows chose its checkpoint, so new rows may be harder than split {name!r}: only "
             "other rows (--rows) give guarantees",
             file=sys.stderr,
         )
-    return _untrained(run, options, run.folder, split, rows.evaluation[split], rows.train)
+    return LabelledSplit(run.folder, name, rows.evaluation[name], rows.train)
 
 
-def _file_rows(run: FinishedRun, options: CalibrateOptions) -> _Read:
+def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
     """The rows of the user's file."""
     path = Path(str(options.rows))
     encoding, skip = run.options.data.encoding, options.skip_bad_rows
@@ -89,28 +115,4 @@ def _file_rows(run: FinishedRun, options: CalibrateOptions) -> _Read:
         if digest_of(path) in [digest for name, digest in written.items() if TRAIN in name]:
             raise AlignAttnError(f"--rows {path} was trained on: give other rows") from error
         print(f"not checked whether the rows were trained on: {one_line(error)}", file=sys.stderr)
-    bad, left_out = read.bad_rows.get(TRAIN, ()), read.left_out[TRAIN]
-    return _untrained(run, options, path, path.stem, read.train, trained, bad, left_out)
-
-
-def _untrained(
-    run: FinishedRun,
-    options: CalibrateOptions,
-    path: Path,
-    split: str,
-    dataset: datasets.Dataset,
-    trained: datasets.Dataset | None,
-    bad: Sequence[BadRow] = (),
-    left_out: Collection[int] = (),
-) -> _Read:
-    """The rows whose inputs are not those of a training row; others are bad."""
-    numbers = list(islice(numbers_without(left_out), len(dataset)))
-    known = set() if trained is None else set(row_digests(trained, run.task.input_columns))
-    seen = {row for row, found in enumerate(row_digests(dataset, run.task.input_columns)) if found in known}
-    problems = {numbers[row]: "the run was trained on it" for row in seen}
-    trained_on = list_bad_rows(problems, str(path), len(dataset), skip=options.skip_bad_rows)
-    kept = [row for row in range(len(dataset)) if row not in seen]
-    if seen:
-        dataset = dataset.select(kept)
-    everything = sorted([*bad, *trained_on], key=lambda one: one.row)
-    return path, split, dataset, [numbers[row] for row in kept], everything
+    return LabelledSplit(path, path.stem, read.train, trained, read.bad_rows.get(TRAIN, ()), read.left_out[TRAIN])
