@@ -39,7 +39,8 @@ def test_ranges_choices_and_defaults_are_told(site):
     )
     assert "| `--fit_on SPLIT` | Fit a temperature on half of it; report the other half. |  |" in page
     assert "| `--skip_bad_rows` | Skip and list bad rows. | `false` |" in page
-    assert "| `PREDICTIONS …` | Parquet files of predictions. | must be given |" in page
+    needed = "| `--run DIR` | Run folder of a classifier. | must be given |"
+    assert needed in site.command_page(get_command("uncertainty"))
 
 
 def test_what_markdown_would_eat_is_kept(site):
