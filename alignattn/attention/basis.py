@@ -19,7 +19,7 @@ Form = Literal["full", "centre", "uncentred"]
 CONDITION_BOUND = 100.0
 """Largest ratio of A's eigenvalues, with which float32 keeps four digits of the products."""
 MIN_VARIANCE = 1e-4
-"""Minimum variance of a direction relative to the mean; smaller ones are shrunk towards the identity."""
+"""Minimum variance along a direction, as a share of the mean variance; covariances with a smaller one are shrunk."""
 CONSTANT = 1e-12
 """Variance of points that differ by rounding only, relative to their mean square length."""
 
@@ -109,7 +109,7 @@ class Basis:
         inverse: A⁻¹, `[H, d, d]`.
         shift: c, `[H, d]`.
         condition: condition number of A, `[H]`.
-        shrinkage: share of the identity in the covariances, the larger of both, `[H]`.
+        shrinkage: share of the identity in the shrunk covariances, the larger of the queries' and the keys', `[H]`.
         is_bounded: whether A was limited: its condition number would exceed the bound, or one of the clouds is a point,
             `[H]` bool.
     """
@@ -211,7 +211,7 @@ def rotary_basis(query: Moments, key: Moments, pairs: int) -> Basis:
     """Return the basis in which queries and keys that are rotated by position have equal mean squares per frequency.
 
     A rotation by position commutes with a factor and a rotation of each pair of features that it turns, and a rotation
-    of both sides leaves their distance as it is: a factor for each frequency is what is free.
+    of both sides leaves their distance as it is: only one factor for each frequency can be chosen.
 
     Args:
         query: the moments of the queries, rotated or not.
@@ -238,7 +238,8 @@ def rotary_basis(query: Moments, key: Moments, pairs: int) -> Basis:
 def random_basis(balancing: Basis, query: Moments, key: Moments, form: Form, generator: torch.Generator) -> Basis:
     """Return the control of a balancing basis: A with the same eigenvalues and random eigenvectors, and equal means.
 
-    Attention is invariant to both bases, Adam and weight decay are not: a comparison shows the effect of the moments.
+    Attention is the same in both bases; training with Adam and weight decay is not. So a comparison shows the effect of
+    equal moments.
 
     Args:
         balancing: the result of `balancing_basis` for the same moments.

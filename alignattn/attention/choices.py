@@ -23,16 +23,19 @@ class Choice(Entry):
 
     Attributes:
         is_learned: whether it has parameters.
-        has_edge_form: whether a normalizer works along the edges of a graph.
-        supports_windows: whether a score skips the pairs outside a sliding window.
-        reads_raw_queries: whether it does not scale the queries by 1/sqrt(d).
-        counts_positions: whether the keys that a query reads depend on its position.
-        has_budget: whether a key has a budget of weight over successive queries.
-        reads_all_queries: whether what a query reads depends on the others. A token of a decoder would see later ones.
+        supports_windows: of a score: whether it skips the pairs outside a sliding window.
+        has_edge_form: of a normalizer: whether it works along the edges of a graph.
+        counts_positions: of a normalizer: whether the keys that a query reads depend on its position.
+        has_budget: of a normalizer: whether a key has a budget of weight over successive queries.
+        reads_raw_queries: of a score or value: whether it does not scale the queries by 1/sqrt(d), so that a model that
+            has scaled them already cannot have it.
+        reads_all_queries: of a value: whether what a query reads depends on the others. A token of a decoder would see
+            later ones.
         reads_beyond_products: why attention depends on more than the products of queries and keys, in words that follow
-            the choice's name; empty if it does not. Balancing queries and keys would change the function.
-        points_on_graph: the default maximum number of a graph's nodes that an alignment of all pairs matches, drawn
-            anew at each step; None = all.
+            the choice's name, such as "reads the queries"; empty if it does not. Balancing queries and keys would
+            change the function.
+        points_on_graph: of an alignment of all pairs: the default maximum number of a graph's nodes that it matches,
+            drawn anew at each step; None = all.
         options_from_scratch: default options in a model that is trained from scratch.
         with_option: an option, a value of it (None = any), and the attributes that change with it.
     """

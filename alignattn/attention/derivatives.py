@@ -32,7 +32,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             found = backward(unpacked, *gradients)
         sources = [*unpacked.saved_tensors, *gradients]
         if not any(source is not None and source.requires_grad for source in sources):
-            # The gradient was computed in the forward pass, and its sources are not available.
+            # The gradient was computed in the forward pass: a dummy source carries the refusal.
             sources = [torch.empty((), requires_grad=True)]
         parts = found if isinstance(found, tuple) else (found,)
         refused = tuple(part if part is None else _NotTwice.apply(part, *sources) for part in parts)  # type: ignore[no-untyped-call]
@@ -53,7 +53,7 @@ class _Unpacked:
 
 
 class _NotTwice(torch.autograd.Function):
-    """The identity on a gradient that depends on `sources` by a derivative that is not implemented."""
+    """The identity on a gradient, whose own backward is an error: it depends on `sources` by an unknown derivative."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, *sources: Tensor | None) -> Tensor:
@@ -62,8 +62,8 @@ class _NotTwice(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> None:
         raise RuntimeError(
-            "alignments and sparse attention weights have first derivatives only: no create_graph=True through "
-            "them (softmax has a second derivative)"
+            "alignments and sparse attention weights have first derivatives only: do not pass create_graph=True "
+            "(softmax has a second derivative)"
         )
 
 

@@ -12,7 +12,7 @@ from alignattn.attention.basis import Moments, balancing_basis, cloud
 NUM_DIRECTIONS = 64
 DIRECTIONS_SEED = 0
 FRAME_DIRECTIONS = 128
-"""Minimum number of directions of `spread_distance`: whole orthonormal frames."""
+"""Minimum number of directions of `spread_distance`, which rounds it up to whole orthonormal frames."""
 HALVES_SEED = 0
 HIDDEN = 32
 DISCRIMINATOR_STEPS = 150
@@ -75,12 +75,13 @@ def energy_distance(query: Tensor, key: Tensor, mask: Tensor | None = None) -> T
 class Distances:
     """`spread_distance` of queries and keys, as they are and balanced, and its floor; each `[H]` float64.
 
-    All three compare equally many points, which were not used for A and c of the balanced basis.
+    All three compare equally many points. Half of the points give A and c of the balanced basis; `as_is` and `balanced`
+    use the other half, and `floor` compares the two halves.
 
     Attributes:
         as_is: as attention receives them.
         balanced: in the basis in which their means and covariances are equal.
-        floor: between two halves of one cloud, mean of queries and keys: the estimate for equal distributions.
+        floor: between two halves of one cloud, averaged over queries and keys: what equal distributions would give.
     """
 
     as_is: Tensor
@@ -104,7 +105,7 @@ def spread_distance(query: Tensor, key: Tensor) -> Tensor:
     query, key = (points.to("cpu", torch.float64) for points in (query, key))
     middle = (query.mean(dim=1, keepdim=True) + key.mean(dim=1, keepdim=True)) / 2
     directions = _frames(query.shape[-1])
-    # Around the common mean float32 is precise enough. NumPy sorts it 30 times as fast as torch.
+    # Around the common mean float32 is precise enough. NumPy sorts float32 30 times as fast as torch.
     along_query, along_key = (
         np.sort((directions.mT @ (points - middle).mT).float().numpy(), axis=-1) for points in (query, key)
     )

@@ -65,12 +65,12 @@ def forked(
 
     Returns:
         Two equal tensors, `[..., out_features]`, for the attention and for the alignment loss. The second has no
-        gradient if no parameter is trained.
+        gradient if gradients are off, or no parameter is trained and `reaches_input` is False.
     """
     is_trained = weight.requires_grad or (bias is not None and bias.requires_grad)
     if not (torch.is_grad_enabled() and (reaches_input or is_trained)):
         return output, output.detach()
-    # Autocast computes the output in its own type, and backward in that of the output.
+    # Under autocast the output has autocast's type, and the backward pass needs the weight and the input in it.
     input, weight = input.to(output.dtype), weight.to(output.dtype)
     bias = None if bias is None else bias.to(output.dtype)
     outputs: tuple[Tensor, Tensor] = _Forked.apply(output.detach(), input, weight, bias, reaches_input)  # type: ignore[no-untyped-call]

@@ -79,7 +79,7 @@ class AttentionVariant(nn.Module):
             The attended values `[B, H, n, d]`, and the weights `[B, H, n, m]`, along edges `[1, H, E]`, or None.
         """
         values_may_meet = None
-        # Plain values meet no query, and need no mask.
+        # Plain values do not read the queries, and need no mask.
         if mask is not None and not isinstance(self.value_slot, Identity):
             values_may_meet = values_mask(mask)
         values = self.value_slot(query, value, values_may_meet)
@@ -107,7 +107,7 @@ class AttentionVariant(nn.Module):
 
 
 def masked_bias(bias: Tensor, mask: Tensor | None) -> Tensor:
-    """Return a bias `[B, H, n, n]` with a bool mask, or None, that broadcasts to it applied."""
+    """Apply a bool mask that broadcasts to it, or None, to a bias `[B, H, n, n]`."""
     return bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
 
 
@@ -141,7 +141,7 @@ def values_mask(mask: Mask) -> Tensor | Edges | None:
     """Return the mask of the queries that each value may meet.
 
     It is the transpose of the mask, without the queries at padding. Values at padding have weight 0 afterwards; they
-    may meet every query, because not every kernel is finite on an empty row.
+    may meet every query, because some kernels return NaN for an empty row.
 
     Args:
         mask: `[B, 1, n, n]` bool, where a token may attend itself if and only if it is real; or as for `attend`.

@@ -17,13 +17,17 @@ MASKED_SCORE = -1e9
 """The score of a masked position: far below any real score, with a finite square."""
 
 Rule = Callable[[Tensor, Tensor | None], Tensor]
-"""Maps scores `[..., m]`, the largest of each row 0, and a bool mask of their shape, or None, to weights `[..., m]`."""
+"""Maps scores `[..., m]`, and a bool mask of their shape or None, to weights `[..., m]`.
+
+The largest score of each row is 0, because it was subtracted without its gradient: a rule must be shift-invariant, or
+that gradient is missing.
+"""
 
 
 def normalize(rule: Rule, scores: Tensor, mask: Tensor | None) -> Tensor:
     """Apply a rule to the attendable positions of each row, in float32 or better.
 
-    The largest attendable score of a row is subtracted first: every rule is shift-invariant.
+    The largest attendable score of a row is subtracted first, as a constant.
 
     Args:
         rule: the rule; its result at masked positions and in wholly masked rows is ignored.

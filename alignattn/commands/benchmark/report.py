@@ -29,7 +29,7 @@ class StepCost:
     Attributes:
         attention: a preset's name; `soft` is the model without a patch.
         phase: `training`: forward, loss and backward, no optimizer; `evaluation`: forward without gradients.
-        shape: rows, and tokens of the longest; the others have a quarter of it to all of it.
+        shape: rows, and tokens of the longest; the other rows have a quarter to all of its length.
         median_seconds: of one step, over the repeats.
         ratio: of a step's seconds to those of `soft` in the same repeat.
         peak_mib: most memory that a step held at once, in MiB of 2^20 bytes, beyond what was allocated before
@@ -162,11 +162,11 @@ def draw_ratios(path: Path, costs: Sequence[StepCost], conditions: Conditions) -
 def draw_growth(path: Path, costs: Sequence[StepCost], conditions: Conditions) -> None:
     """Draw time and peak memory of a training step over the length.
 
-    At short lengths the gradients may outweigh all that the forward keeps, and hide it from the peak.
+    At short lengths the gradients may set the peak, which then does not show what the forward keeps.
 
     Args:
         path: the picture.
-        costs: those at the lengths to draw, by rising length; of equal rows, or about equal tokens.
+        costs: those at the lengths to draw, by rising length, with equal numbers of rows or about equal of tokens.
         conditions: of the run.
     """
     training = [cost for cost in costs if cost.phase == "training"]

@@ -33,7 +33,7 @@ class CompareOptions(Options):
         super().__post_init__()
         folders = self.folders
         if len(folders) < MIN_RUNS:
-            raise AlignAttnError(f"--runs needs at least {MIN_RUNS} folders, the baseline first")
+            raise AlignAttnError(f"compare needs at least {MIN_RUNS} folders of runs, the baseline first")
         if len(set(folders)) < len(folders):
             raise AlignAttnError(f"{' '.join(self.runs)} lists a folder twice: give each once")
         if self.names is not None and (len(self.names) != len(folders) or len(set(self.names)) < len(folders)):

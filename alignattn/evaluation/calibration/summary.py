@@ -36,7 +36,7 @@ class CalibrationFigure:
         heading: of its column in a table.
         of: the scores that it takes, as attributes of `RowScores`.
         statistic: of these, `[..., N]` each, and the number of bins if it has any.
-        is_binned: whether it is a distance in bins, which noise makes larger.
+        is_binned: whether it is an error computed in bins, which sampling noise biases upwards.
         is_share: whether it is a fraction of 1, which tables print in percent.
     """
 
@@ -70,7 +70,7 @@ FIGURES: Mapping[str, CalibrationFigure] = {
     "brier_score": CalibrationFigure("Brier", ("squared_error",), _mean),
     "negative_log_likelihood": CalibrationFigure("NLL", ("log_loss",), _mean),
 }
-"""Column headings by name in results; the functions of the same names document definitions and units."""
+"""The figures by their names in results; the functions of the same names document definitions and units."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Estimate:
 
 
 EstimatesByState = Mapping[str, Mapping[str, Estimate]]
-"""By what was done to the probabilities, `before`, `after` temperature scaling or a name in `SCALINGS`; by figure."""
+"""By state of the probabilities (`before`, `after` temperature scaling, or a name in `SCALINGS`), then by figure."""
 
 
 def summarise(
@@ -98,7 +98,7 @@ def summarise(
     Intervals of calibration errors are of method `basic`, cut off at 0 and 1; the others are of method `percentile`. On
     few rows those of calibration errors are too short. Of simulated samples of 200 rows (1000 rows), the 95 % intervals
     held the true expected calibration error in 73 to 87 % (83 to 92 %), the adaptive one in 49 to 87 % (61 to 93 %) and
-    the maximum one in 43 to 49 % (79 to 86 %); the worst is mostly a calibrated model, whose true errors are 0.
+    the maximum one in 43 to 49 % (79 to 86 %); least often for a calibrated model, whose true errors are 0.
 
     Args:
         probabilities: `[N, C]`, rows that sum to 1.

@@ -39,9 +39,9 @@ class TrainingMethod:
     Attributes:
         label: its name, in tables and model cards.
         summary: what it does, in a few words, for the model card.
-        switch: the option that switches it on.
+        switch: name of the option that switches it on, by a value other than its default, 0 or None.
         options: a dataclass of its options, which say what they require and exclude.
-        predicts: whether it changes the predictions and not the training.
+        predicts: whether it changes how a trained model predicts, and not the training.
         runs_in_data_parallel: whether it works with several GPUs in one process.
         needs_whole_weights: whether it cannot work with weights that are kept in parts, as of DeepSpeed and FSDP.
         forwards: how many forwards a step makes of each batch.
@@ -97,7 +97,9 @@ class TrainingMethod:
         """Use the task's loss of a forward for the next one; it is not called after the last forward."""
 
     def extra_loss(self, model: nn.Module, inputs: Inputs, outputs: Sequence[Any]) -> Tensor | None:
-        """Return the extra loss, a scalar mean over the batch, which is added times `extra_weight`; or None.
+        """Return the extra loss, which is added times `extra_weight`; or None.
+
+        It is a scalar, the mean over what the task's loss is a mean of: rows, or labelled tokens.
 
         Args:
             model: that made the forwards.

@@ -261,7 +261,7 @@ def test_runs_that_are_not_of_the_same_rows_are_refused(
         ("soft", "named"): "named predicts yes, no",
         ("nothing", "soft"): "nothing was not evaluated",
         ("soft", "unfinished"): "unfinished has no results.json",
-        ("soft",): "--runs needs at least 2 folders",
+        ("soft",): "compare needs at least 2 folders",
         ("soft", "soft"): "lists a folder twice",
         ("soft", "nowhere"): "nowhere is not a run folder",
         ("soft", "shift"): "shift is not a run folder of alignattn finetune, but contains one: give shift/run",

@@ -18,7 +18,7 @@ from alignattn.attention.alignment.cpu.passes import SCRATCH
 from alignattn.attention.derivatives import once_differentiable
 
 BLOCK_ELEMENTS = 2**18
-"""Features of a block's queries, and of its keys: 1 MiB each, which fits the second-level cache of a core."""
+"""Elements of a block's queries, and of its keys: 1 MiB each, which fits the second-level cache of a core."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Block:
     Attributes:
         rows: their places among all `B * N` tokens of the batch; a tensor `[R]`, or a slice.
         counts: the number of real tokens of each sample, descending.
-        sample_weight: the weight of a sample in the mean over the samples with a real token, and over the calls.
+        sample_weight: the weight of a sample in the mean over samples with a real token, times that of its call.
     """
 
     rows: Tensor | slice
@@ -156,7 +156,7 @@ class _LossInBlocks(torch.autograd.Function):
         scale = grad_outputs[0]
         saved = ctx.saved_tensors
         to_features, to_parameters = saved[: len(ctx.shapes)], saved[len(ctx.shapes) :]
-        # A new tensor of this size costs more than the product; a retained graph may need the old one again.
+        # In place, because allocating costs more than the product; a retained graph needs the unscaled gradient again.
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
         scaled = [rows * scale if is_kept else rows.mul_(scale) for rows in to_features]
         of_features = [rows.view(shape) for rows, shape in zip(scaled, ctx.shapes, strict=True)]
