@@ -59,7 +59,7 @@ SLOT_NAMES = ("score", "normalizer", "value")
 """The slots that define the attention function."""
 
 
-def check_model(options: RunOptions) -> Any:
+def checked_config(options: RunOptions) -> Any:
     """Check the options against the config of the model, before rows and weights are read.
 
     A pretrained model without weights is built from this config, and patched and adapted as the run's will be.
@@ -108,7 +108,7 @@ def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel
     Args:
         options: of the run.
         rows: of the run; the vocabulary of a model from scratch is the words of its training rows.
-        config: what `check_model` returned.
+        config: what `checked_config` returned.
     """
     arguments = options.model
     if config is not None:
@@ -309,7 +309,7 @@ def check_attention(arguments: ModelOptions, theirs: AttentionConfig) -> None:
     )
 
 
-def start_of(name: str) -> StartResult | None:
+def continued_run(name: str) -> StartResult | None:
     """Return the run that a run starts from; None if its model is not a run folder.
 
     Args:

@@ -17,7 +17,7 @@ from alignattn.finetuning.examples import with_split, write_predictions
 from alignattn.finetuning.function_change import check_twin, compare_with_twin
 from alignattn.finetuning.hub import push_run
 from alignattn.finetuning.lora import keep_merged
-from alignattn.finetuning.model import build_model, check_model, patch_model, start_of
+from alignattn.finetuning.model import build_model, checked_config, continued_run, patch_model
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.report import write_run_report
 from alignattn.finetuning.resources import check_disk_room, describe_precision
@@ -89,7 +89,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
 
 def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     """Load rows, build the model, encode, patch, train, evaluate, save."""
-    config = check_model(options)
+    config = checked_config(options)
     check_twin(options)
     rows = load_run_rows(options)
     _check_training(rows, args, options)
@@ -97,7 +97,7 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     built = build_model(options, rows, config)
     data = encode_splits(rows, built.tokenizer, options.data)
     _write_inputs(options)
-    start = start_of(options.model.model)
+    start = continued_run(options.model.model)
     built = replace(built, model=patch_model(built.model, options.model))
     trainer = _build_trainer(built, rows.task, data, args, options)
     truncated = count_truncated_rows(rows.task, data, built.tokenizer)
@@ -172,6 +172,7 @@ def _rare_classes(task: Any, train: EncodedSplit) -> str:
 def _build_trainer(
     built: BuiltModel, task: Task, data: EncodedData, args: RunArguments, options: RunOptions
 ) -> TaskTrainer:
+    """Return the trainer, which adds λ · L_align and the losses of training methods to the task's loss."""
     training = options.training
     watched = processor_class(task).splits_in_training(list(data.evaluation))
     choose_metric(args, training, task, watched)
