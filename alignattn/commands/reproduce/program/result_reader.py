@@ -80,8 +80,11 @@ def reason_unsupported(task: Task | None) -> str:
 
 def end_process(process: psutil.Process) -> None:
     """Kill a process and those that it started, if it still runs."""
+    started: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
-        for one in (*process.children(recursive=True), process):
+        started = process.children(recursive=True)
+    for one in (*started, process):
+        with suppress(psutil.NoSuchProcess):
             one.kill()
 
 
