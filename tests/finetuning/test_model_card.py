@@ -378,6 +378,8 @@ def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made
     config = yaml.safe_load(kept.pop("config.yaml"))
     assert yaml.safe_load(pushed.pop("config.yaml")).keys() == config.keys()
     assert kept.pop("training_args.bin")
+    # It quotes rows.
+    assert kept.pop("report.html")
     assert pushed == kept
     assert str(tmp_path) not in pushed["data.json"].decode()
 
