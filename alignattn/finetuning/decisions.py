@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from alignattn.evaluation.calibration.decisions import (
     ABSTENTION_DELTA,
     LAC,
+    MIN_SHIFT_ROWS,
     SET_SCORES,
     SHIFT_LEVEL,
     Abstention,
@@ -23,6 +24,7 @@ from alignattn.evaluation.calibration.decisions import (
     Calibration,
     LabelledRows,
 )
+from alignattn.evaluation.calibration.scaling import apply_temperature
 from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes
 from alignattn.tasks import LabelledTask
@@ -187,13 +189,20 @@ def run_decisions(
     return Decisions(calibration, run.task.labels, coverage, max_error, sets)
 
 
-def shift_warning(origin: str, p_value: float) -> str:
-    """Return the line on rows that are unlike the calibration rows.
+def shift_warning(calibration: Calibration, probabilities: Array, temperature: float | None, origin: str) -> str | None:
+    """Return a line on rows that are unlike the calibration rows; None if they are not.
 
     Args:
+        calibration: of the run.
+        probabilities: `[N, C]` of the rows; fewer than `MIN_SHIFT_ROWS` are not tested.
+        temperature: that their logits were divided by; None for none.
         origin: of the rows.
-        p_value: of `Calibration.shift`.
     """
+    if len(probabilities) < MIN_SHIFT_ROWS:
+        return None
+    p_value = calibration.shift(apply_temperature(probabilities, calibration.temperature / (temperature or 1)))
+    if p_value >= SHIFT_LEVEL:
+        return None
     return (
         f"{origin}: the predictions are distributed unlike those of the calibration rows (p {p_value:.2g}, false-alarm "
         f"rate {100 * SHIFT_LEVEL:g} %): temperature, sets and error rates may not hold for these rows"

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.utils.generic import find_labels
 
-from alignattn.evaluation.calibration.decisions import LAC, MIN_SHIFT_ROWS, SHIFT_LEVEL, Calibration
-from alignattn.evaluation.calibration.scaling import apply_temperature
+from alignattn.evaluation.calibration.decisions import LAC, Calibration
 from alignattn.finetuning.decisions import (
     Decisions,
     read_run_calibration,
@@ -132,8 +131,8 @@ class Predictor:
         if unknown := self.count_unknown_rows(split):
             logger.warning(unknown_rows_warning(unknown))
         answers = self.answers(split, Batching(batch_size, by_length))
-        if self.calibration is not None and (p_value := self.shift(probabilities_of(answers))) is not None:
-            logger.warning(shift_warning("the rows", p_value))
+        if self.calibration is not None and (line := self.shift_warning(probabilities_of(answers), "the rows")):
+            logger.warning(line)
         return self.readable(split, answers, top_k).to_pylist()
 
     def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
@@ -233,17 +232,11 @@ class Predictor:
         """What `alignattn calibrate --run` has kept in the run's folder; None if nothing."""
         return read_run_calibration(self.run)
 
-    def shift(self, probabilities: NDArray[np.float64]) -> float | None:
-        """Return the p-value of rows that are unlike the calibration rows (`Calibration.shift`); None if they are not.
-
-        Args:
-            probabilities: `[N, C]` of rows; fewer than `MIN_SHIFT_ROWS` are not tested.
-        """
-        if self.calibration is None or len(probabilities) < MIN_SHIFT_ROWS:
+    def shift_warning(self, probabilities: NDArray[np.float64], origin: str) -> str | None:
+        """Return a line on rows that are unlike the calibration rows, as the function of this name; None otherwise."""
+        if self.calibration is None:
             return None
-        calibrated = apply_temperature(probabilities, self.calibration.temperature / (self.temperature or 1))
-        p_value = self.calibration.shift(calibrated)
-        return p_value if p_value < SHIFT_LEVEL else None
+        return shift_warning(self.calibration, probabilities, self.temperature, origin)
 
     @property
     def _processor(self) -> TaskProcessor[Any]:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.files import Part, Source, file_source, row_writer
-from alignattn.finetuning.decisions import shift_warning
 from alignattn.finetuning.heads import Examples, batch_of_one, view_head
 from alignattn.finetuning.predictor import Batching, Predictor, load_predictor, probabilities_of
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
@@ -136,8 +135,8 @@ class Prediction:
                 write(self._predict(part, source, before, advance, tested))
                 before += part.table.num_rows
         lines = [] if self.predictor.decisions is None else list(self.predictor.decisions.remarks())
-        if tested and (p_value := self.predictor.shift(np.concatenate(tested))) is not None:
-            lines.append(shift_warning(source.origin, p_value))
+        if tested and (line := self.predictor.shift_warning(np.concatenate(tested), source.origin)):
+            lines.append(line)
         self.seen.add(self.seen.max_length, {}, 0, 0, lines)
 
     @cached_property
