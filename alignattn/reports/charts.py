@@ -84,7 +84,7 @@ def line_chart(
         if len(kept) <= MAX_DOTS:
             dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="2.5" fill="{}"><title>{}</title></circle>')
             parts += [
-                dot.format(*corner, colour, f"{name}: {x:.6g}, {y:.4g}")
+                dot.format(*corner, colour, f"{f'{name}: ' if names else ''}{x:.6g}, {y:.4g}")
                 for corner, (x, y) in zip(corners, kept, strict=True)
             ]
         if names:

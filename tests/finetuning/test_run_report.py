@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from io import BytesIO
 
 import datasets
 import numpy as np
@@ -9,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from conftest import WORDS
+from PIL import Image
 from sklearn.metrics import f1_score
 
 from alignattn.cli import main
@@ -21,7 +24,7 @@ from alignattn.tasks.metrics import class_scores
 from alignattn.tasks.multilabel import multi_label_scores
 from alignattn.tasks.processor import EncodedSplit, Evaluation
 from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import TextClassification
+from alignattn.tasks.task_types import ImageClassification, TextClassification
 
 ROWS = 40
 
@@ -197,6 +200,29 @@ def test_scores_of_several_labels_are_statistics_of_rows():
         assert metric_examples(name, table).value == pytest.approx(value)
 
 
+def result_of(task, **fields):
+    empty = {name: {} for name in RunResult.__dataclass_fields__} | {"model": "m", "device": "CPU", "attention": "soft"}
+    known = {"task": task.name, "labels": list(task.labels), "seed": 1, "train_rows": 1}
+    return RunResult(**empty | known | fields)
+
+
+def test_pictures_stand_in_the_page_small_and_without_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    file = BytesIO()
+    Image.new("RGB", (2000, 1000), "red").save(file, "PNG")
+    rows = datasets.Dataset.from_dict({"image": [file.getvalue()] * 2, "label": [0, 1]})
+    columns = {"row": [0, 1], "label": [0, 1], "prediction": [1, 0], "probabilities": [[0.1, 0.9], [0.8, 0.2]]}
+    task = ImageClassification(name="photos", labels=("cat", "dog"), metrics=("accuracy",))
+    split = EncodedSplit(rows, rows, TaskOptions(max_length=8))
+    evaluation = Evaluation({"accuracy": 0.0}, pa.table(columns))
+    history = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+    write_run_report(tmp_path, task, result_of(task), {"validation": split}, {"validation": evaluation}, {}, history)
+    page = (tmp_path / "report.html").read_text()
+    assert page.count('<img alt="" src="data:image/png;base64,') == 2
+    assert len(page) < 40_000
+    assert "<title>2, 0.25</title>" in page
+
+
 def test_a_page_of_many_rows_and_classes_is_bounded_and_says_so(tmp_path):
     num_rows, num_classes = 20_000, 300
     names = tuple(f"class {number}" for number in range(num_classes))
@@ -209,9 +235,7 @@ def test_a_page_of_many_rows_and_classes_is_bounded_and_says_so(tmp_path):
     evaluation = Evaluation({"accuracy": 0.1, "macro_f1": 0.1}, table, classes=class_scores(labels, predicted, names))
     task = TextClassification(name="many", text_columns=("text",), labels=names, metrics=("accuracy",))
     split = EncodedSplit(dataset, dataset, TaskOptions(max_length=8))
-    fields = {name: {} for name in RunResult.__dataclass_fields__} | {"labels": list(names), "model": "m", "seed": 1}
-    result = RunResult(**fields | {"task": "many", "train_rows": 1, "device": "CPU", "attention": "soft"})
-    write_run_report(tmp_path, task, result, {"validation": split}, {"validation": evaluation}, {}, [])
+    write_run_report(tmp_path, task, result_of(task), {"validation": split}, {"validation": evaluation}, {}, [])
     page = (tmp_path / "report.html").read_text()
     assert len(page) < 200_000
     for said in ("The 50 classes of 300", "classes of 300 that are confused most", "of 20,000 rows"):
