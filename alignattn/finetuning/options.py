@@ -104,7 +104,7 @@ class RunOptions(Options):
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the implied options: the model's training defaults, sampling, a folder's column, and evaluation."""
+        """Return the implied options: the model's defaults, sampling, clipping, a folder's column, and evaluation."""
         implied = dict(capabilities_of(str(values.get("model"))).training_defaults)
         if any(values.get(name) is not None for name in LIMITS_OF_ROWS):
             implied["take"] = DRAWN
@@ -115,6 +115,9 @@ class RunOptions(Options):
         if SAMPLING_OPTION in implied and (is_of_images or "image_column" in {**implied, **values}):
             # Images have no length.
             implied[SAMPLING_OPTION] = AT_RANDOM
+        if values.get("class_weights") is not None:
+            # A rare row's gradient is large on purpose: clipping would undo its weight (docs/decisions.md).
+            implied.setdefault("max_grad_norm", 0.0)
         if is_to_keep_checkpoints(values):
             implied["keep_checkpoints"] = True
         return implied | implied_by_choice(values)

@@ -83,7 +83,9 @@ class TransformersOptions(Options):
     logging_nan_inf_filter: bool = option(False, LOSS_FILTER, rare=True)
     lr_scheduler_type: str = option("linear", "Schedule of the learning rate.", rare=True)
     optim: str = option("adamw_torch_fused", "Optimizer.", rare=True)
-    max_grad_norm: float = option(1.0, "Maximum gradient norm; 0: no clipping.", low=0, rare=True)
+    max_grad_norm: float = option(
+        1.0, "Maximum gradient norm; 0 (with --class_weights): no clipping.", low=0, rare=True
+    )
     bf16: bool = option(False, "Train in bfloat16.")
     fp16: bool = option(False, "Train in float16.", rare=True)
     use_cpu: bool = option(False, "Train on the CPU, even where there is a GPU.", rare=True)

@@ -145,7 +145,8 @@ def test_a_run_with_balanced_classes(tiny_checkpoint, files, tmp_path, capsys):
 def test_named_weights_scale_the_loss(tiny_checkpoint, files, tmp_path):
     folder = tmp_path / "run"
     assert main(words_of(tiny_checkpoint, files, folder, "--class_weights", "rare=odd=30", "good=2")) == 0
-    assert yaml.safe_load((folder / "config.yaml").read_text())["class_weights"] == ["rare=odd=30", "good=2"]
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (config["class_weights"], config["max_grad_norm"]) == (["rare=odd=30", "good=2"], 0)
     weights = json.loads((folder / "results.json").read_text())["class_weights"]
     ratios = np.array(list(weights.values())) / weights["bad"]
     assert ratios == pytest.approx([1, 2, 30])
