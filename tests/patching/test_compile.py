@@ -181,3 +181,13 @@ def test_a_plain_twin_that_is_compiled_first_leaves_a_patched_model_its_hooks():
     for compiled in (torch.compile(plain, backend="eager"), torch.compile(model, backend="eager")):
         compiled(**tiny_batch())
     assert alignattn.alignment_loss(model) > 0
+
+
+@pytest.mark.parametrize("variant", ["aa-ct", "aa-ct+dot+qvi"])
+def test_an_exported_graph_takes_any_number_of_rows_and_tokens(variant):
+    model = patched(variant).eval()
+    names = ("input_ids", "attention_mask")
+    sizes = {name: {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens", max=64)} for name in names}
+    given, other = ({name: tiny_batch(*size)[name] for name in names} for size in ((3, 9), (5, 20)))
+    graph = torch.export.export(model, (), given, dynamic_shapes=sizes).module()
+    torch.testing.assert_close(graph(**other).logits, model(**other).logits)
