@@ -135,14 +135,16 @@ class TaskTrainer(AlignmentTrainer):
         logits, labels = pooled_outputs(split.encoded, prediction.predictions, prediction.label_ids)
         metrics = processor_for(self.task).evaluate(split, logits, labels).metrics
         if self.pools_windows:
-            model: Any = self.accelerator.unwrap_model(self._model)
-            given = torch.as_tensor(labels), torch.as_tensor(logits)
-            if self.compute_loss_func is not None:
-                loss = self.compute_loss_func({"logits": given[1]}, given[0])
-            else:
-                loss = model.loss_function(labels=given[0], pooled_logits=given[1], config=model.config)
-            metrics = metrics | {"loss": float(loss)}
+            metrics = metrics | {"loss": float(self._loss_of(torch.as_tensor(logits), torch.as_tensor(labels)))}
         return metrics
+
+    def _loss_of(self, logits: torch.Tensor, labels: torch.Tensor) -> Any:
+        """Return the task's loss of logits, as `compute_loss` does of a batch."""
+        own: Any = self.compute_loss_func or self.label_smoother
+        if own is not None:
+            return own({"logits": logits}, labels)
+        model: Any = self._model
+        return model.loss_function(labels=labels, pooled_logits=logits, config=model.config)
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as `Trainer` does, and pool the logits of the windows of each row."""

@@ -193,6 +193,23 @@ def test_the_evaluation_loss_is_that_of_the_pooled_logits(tiny: str, tmp_path: P
     assert loss == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.parametrize("options", ["", "--label_smoothing_factor 0.3", "--class_weights balanced"])
+def test_whatever_the_loss_is_that_of_texts_that_fit_is_that_of_truncation(options: str, tmp_path: Path) -> None:
+    drawn = random.Random(0)
+    rows = [(" ".join(drawn.choices(WORDS, k=9)), "yes" if n % 4 else "no") for n in range(24)]
+    file = write(tmp_path / "rows.tsv", rows)
+    words = f"--model cnn --model_config embedding_dim=8 hidden_dim=8 --validation_file {file} --learning_rate 1e-2 "
+    words += f"--eval_strategy epoch --num_train_epochs 3 --max_length 16 {options}"
+    losses, weights = [], []
+    for way in ("truncate", "windows"):
+        run = finetune(file, tmp_path / way, words, f"--long_texts {way}")
+        weights.append(load_file(run / "model.safetensors"))
+        history = json.loads((run / "trainer_state.json").read_text())["log_history"]
+        losses.append([part["eval_loss"] for part in history if "eval_loss" in part])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
 @pytest.mark.parametrize("attention", ["soft", "aa-ct", "aa-ot+sparsemax"])
 def test_a_step_does_not_depend_on_how_its_rows_are_split(attention: str, tiny: str, tmp_path: Path) -> None:
     file = write(tmp_path / "rows.tsv", texts([40, 5, 12, 7, 90, 5, 3, 21]))
