@@ -356,7 +356,7 @@ def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path):
     table = pq.read_table(tmp_path / "out" / "predictions.parquet").to_pylist()
     assert len(table) == 2 * ROWS
     assert all(sum(row["probabilities"]) == pytest.approx(1) for row in table)
-    assert (tmp_path / "out" / "reliability-out-of-domain.png").is_file()
+    assert (tmp_path / "out" / "report.html").is_file()
 
 
 @pytest.mark.parametrize("task", ["msra", "squad", "hellaswag"])
