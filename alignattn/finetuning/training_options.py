@@ -33,7 +33,7 @@ LOSS_FILTER = "Filter losses that are not finite from the logs; by default they 
 SAMPLING_HELP = "How rows form batches (default: group_by_length for encoders, else random)."
 
 BALANCED = "balanced"
-CLASS_WEIGHTS_HELP = "Weights in the loss, or: balanced."
+CLASS_WEIGHTS_HELP = "Weights in the loss: balanced, or CLASS=X."
 
 SAVE_STRATEGIES = ("no", "epoch", "steps", "best")
 BY_LENGTHS = (BY_LENGTH, REBALANCED)
@@ -132,7 +132,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
     class_weights: tuple[str, ...] | None = option(
         None,
         CLASS_WEIGHTS_HELP,
-        metavar="CLASS=X",
+        metavar="W",
         excludes={"laplace": "its posterior counts every row once"},
     )
     plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
