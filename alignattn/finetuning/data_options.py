@@ -81,7 +81,7 @@ class DataOptions(Options):
         None, "One or two text columns of the files.", requires=OF_FILES, excludes=OF_THE_TASK
     )
     label_column: tuple[str, ...] = option(
-        LABEL_COLUMN, "Label column, or several columns of 0 and 1.", requires=OF_FILES, excludes=OF_THE_TASK
+        LABEL_COLUMN, "Column of labels, or several.", requires=OF_FILES, excludes=OF_THE_TASK
     )
     tokens_column: str | None = option(
         None,
