@@ -22,10 +22,10 @@ _WRITTEN = (
     *(*_ARCHIVES, "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin"),
     *("config.json", "adapter_config.json", "README.md", "*.safetensors", "*.safetensors.index.json"),
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
-    *("*.model", "chat_template.jinja"),
+    *("*.model", "chat_template.jinja", "preprocessor_config.json", "processor_config.json"),
     *("pytorch_model_fsdp*", "optimizer_*", "global_step*", "zero_to_fp32.py", "latest"),
 )
-"""Files that a Trainer, a model and a tokenizer write to a checkpoint."""
+"""Files that a Trainer, a model and its tokenizer or processor write to a checkpoint."""
 
 
 def last_whole_checkpoint(output_dir: str | Path) -> Path | None:

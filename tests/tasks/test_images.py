@@ -97,6 +97,13 @@ def test_a_vit_learns_digits_of_class_folders(run):
     assert "AutoTokenizer" not in card
 
 
+def test_a_finished_run_keeps_no_checkpoint(vit, tmp_path):
+    saving = TRAINING.replace("--save_strategy no", "--save_strategy steps --save_steps 1")
+    words = f"finetune --model {vit} --task digits --attention aa-ct --max_steps 1 --max_train_samples 32 {saving}"
+    assert main([*words.split(), "--output_dir", str(tmp_path / "run")]) == 0
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
 def test_predictions_are_those_of_the_evaluation_and_of_a_pipeline_of_transformers(run):
     folder, rows = run
     files = sorted((rows / "validation").glob("*/*.png"))
