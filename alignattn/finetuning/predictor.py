@@ -230,7 +230,7 @@ class Predictor:
     @cached_property
     def calibration(self) -> Calibration | None:
         """What `alignattn calibrate --run` has kept in the run's folder; None if nothing."""
-        return read_run_calibration(self.run)
+        return read_run_calibration(self.run) if self.decisions is None else self.decisions.calibration
 
     def shift_warning(self, probabilities: NDArray[np.float64], origin: str) -> str | None:
         """Return a line on rows that are unlike the calibration rows, as the function of this name; None otherwise."""

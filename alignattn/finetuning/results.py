@@ -193,6 +193,11 @@ def score_text(name: str, value: float | None) -> str:
     return f"{value:.4g}" if name.endswith(NOT_FRACTIONS) else f"{100 * value:.2f}"
 
 
+def defined(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Return metrics as JSON can hold them: None where one is undefined."""
+    return {name: None if math.isnan(value) else value for name, value in metrics.items()}
+
+
 def metric_texts(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, str]:
     """Return each metric of each split in words, by its name behind that of the split."""
     return {

@@ -24,6 +24,7 @@ from alignattn.finetuning.resources import check_disk_room, describe_precision
 from alignattn.finetuning.results import (
     RESULTS_FILE,
     RunResult,
+    defined,
     device_name,
     package_versions,
     read_result,
@@ -311,10 +312,7 @@ def _result(
         attention=options.attention.name,
         attention_config=options.attention.to_dict(),
         seed=trainer.args.seed,
-        metrics={
-            split: {name: None if math.isnan(value) else value for name, value in evaluation.metrics.items()}
-            for split, evaluation in evaluations.items()
-        },
+        metrics={split: defined(evaluation.metrics) for split, evaluation in evaluations.items()},
         classes={split: one.classes for split, one in evaluations.items() if one.classes},
         class_weights=trainer.class_weights,
         thresholds={split: dict(one.thresholds) for split, one in evaluations.items() if one.thresholds},

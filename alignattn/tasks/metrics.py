@@ -75,6 +75,11 @@ def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) ->
     predictions, references = predict(task, np.asarray(logits)), np.asarray(labels)
     if predictions.shape != references.shape:
         raise ValueError(f"predictions {predictions.shape} and labels {references.shape} differ in shape")
+    return measure(task, predictions, references)
+
+
+def measure(task: LabelledTask, predictions: ArrayLike, references: ArrayLike) -> dict[str, float]:
+    """Return what is `measured` of a task and in `METRICS`; arguments as of `score`."""
     return {name: score(name, predictions, references) for name in task.measured if name in METRICS}
 
 
@@ -88,6 +93,16 @@ def class_scores(labels: NDArray[Any], predictions: NDArray[Any], names: Sequenc
     """
     numbers = np.arange(len(names))
     found = precision_recall_fscore_support(labels, predictions, labels=numbers, average=None, zero_division=0)
+    return named_scores(names, found)
+
+
+def named_scores(names: Sequence[str], found: Sequence[Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Return the scores of each class by name.
+
+    Args:
+        names: `[C]`.
+        found: precision, recall, F1 and support, `[C]` each, as scikit-learn and seqeval return them.
+    """
     return {
         name: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
         for name, precision, recall, f1, support in zip(names, *found, strict=True)

@@ -6,9 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import binomtest
-
-from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, Interval
+from alignattn.evaluation.statistics.intervals import Interval, wilson_interval
 from alignattn.robustness.recipe_names import OUTCOMES
 from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.utils.files import write_csv, write_json, write_text
@@ -123,14 +121,6 @@ def _constant_prediction(run: AttackRun) -> str | None:
         return None
     number, names = predicted.pop(), dict(enumerate(run.header.labels))
     return f"class {names[number]!r}" if number in names else f"class {number}"
-
-
-def wilson_interval(count: int, total: int) -> Interval | None:
-    """Return the 95 % score interval of `count / total` (Wilson 1927, eq. 7), which stays within 0 and 1; None of 0."""
-    if total == 0:
-        return None
-    interval = binomtest(count, total).proportion_ci(CONFIDENCE_LEVEL, method="wilson")
-    return Interval(float(interval.low), float(interval.high))
 
 
 def _share(count: int, total: int) -> float | None:

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binomtest
 
 from alignattn.evaluation.statistics.intervals import (
-    CONFIDENCE_LEVEL,
     MIN_ROWS,
     Interval,
     IntervalMethod,
     bootstrap_interval,
+    wilson_interval,
 )
 from alignattn.utils.errors import AlignAttnError
 
@@ -62,9 +61,7 @@ class ExampleScores:
         statistics have that of the bootstrap.
         """
         if self.is_share_of_examples:
-            count = round(float(self.arrays[0].sum()))
-            ends = binomtest(count, len(self.examples)).proportion_ci(CONFIDENCE_LEVEL, method="wilson")
-            return Interval(float(ends.low), float(ends.high))
+            return wilson_interval(round(float(self.arrays[0].sum())), len(self.examples))
         if len(self.examples) < MIN_ROWS:
             return None
         return bootstrap_interval(self.statistic, *self.arrays, method=self.interval_method)

@@ -1,4 +1,4 @@
-"""Bootstrap confidence intervals over the rows of an evaluation set."""
+"""Confidence intervals over the rows of an evaluation set: the bootstrap, and Wilson's of shares."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import bootstrap
+from scipy.stats import binomtest, bootstrap
 
 from alignattn.utils.errors import AlignAttnError
 
@@ -28,6 +28,14 @@ class Interval:
 
     low: float
     high: float
+
+
+def wilson_interval(count: int, total: int) -> Interval | None:
+    """Return the 95 % score interval of `count / total` (Wilson 1927, eq. 7), which stays within 0 and 1; None of 0."""
+    if total == 0:
+        return None
+    ends = binomtest(count, total).proportion_ci(CONFIDENCE_LEVEL, method="wilson")
+    return Interval(float(ends.low), float(ends.high))
 
 
 def bootstrap_interval(

@@ -12,6 +12,8 @@ from typing import Final
 
 from seqeval.metrics.sequence_labeling import accuracy_score, get_entities, precision_recall_fscore_support
 
+from alignattn.tasks.metrics import named_scores
+
 OUTSIDE = "O"
 """The tag of a token outside any entity."""
 
@@ -48,10 +50,7 @@ def entity_type_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]
         if not types:
             return {}
         found = precision_recall_fscore_support(list(gold), list(predicted), average=None, zero_division=0)
-    return {
-        name: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
-        for name, precision, recall, f1, support in zip(types, *found, strict=True)
-    }
+    return named_scores(types, found)
 
 
 def score_parts(score: str, predicted: list[str], gold: list[str]) -> tuple[int, int]:

@@ -184,6 +184,9 @@ def test_a_row_of_finetune_stands_beside_them(at_hand, tiny_checkpoint):
     found = frame().loc[("ours", "accuracy")]
     assert found["difference"] == pytest.approx(found["mean"] - frame().loc[("noisy", "accuracy"), "mean"])
     assert frame().loc[("ours", "processor"), "mean"] > 0
+    results = [json.loads(path.read_text()) for path in Path("results").glob("runs/*/run/results.json")]
+    assert len(results) == 3
+    assert len({tuple(result["metrics"]["validation"]) for result in results}) == 1
 
 
 @pytest.mark.parametrize("drawn", [True, False], ids=["rows by seed", "the same rows"])

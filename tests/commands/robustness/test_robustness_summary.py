@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from alignattn.commands.robustness.summary import summarise_attacks, tabulate, wilson_interval, write_attack_tables
+from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
+from alignattn.evaluation.statistics.intervals import wilson_interval
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
 from alignattn.utils.shard import WHOLE
 

@@ -18,6 +18,7 @@ from filelock import Timeout
 
 from alignattn.commands.reproduce.folder import FAILURE_FILE, LOG_FILE, RunFolder, record_failure
 from alignattn.utils.errors import AlignAttnError, reason_of
+from alignattn.utils.processes import end_children
 
 DONE, FAILED, BUSY = 0, 1, 75
 """Exit codes: finished, now or before; failed; another process runs it (EX_TEMPFAIL of sysexits.h)."""
@@ -64,8 +65,7 @@ def end_with(launcher: int) -> None:
         while os.getppid() == launcher:
             time.sleep(PARENT_POLL_SECONDS)
         print("the launcher of this run has ended, so the run stops; the next call resumes it", flush=True)
-        for child in psutil.Process().children(recursive=True):
-            child.kill()
+        end_children(psutil.Process())
         os._exit(ORPHANED)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -30,7 +30,7 @@ from alignattn.commands.reproduce.program import (
     run_digest,
 )
 from alignattn.commands.reproduce.program.predictions import ID, read_predictions
-from alignattn.commands.reproduce.program.result_reader import ProgramResult, end_process, reason_unsupported
+from alignattn.commands.reproduce.program.result_reader import ProgramResult, reason_unsupported
 from alignattn.finetuning.examples import write_predictions
 from alignattn.finetuning.results import RESULTS_FILE
 from alignattn.finetuning.rows import load_run_rows
@@ -39,6 +39,7 @@ from alignattn.finetuning.run_folder import data_digests
 from alignattn.tasks.definitions import write_definition
 from alignattn.utils.errors import AlignAttnError, reason_of
 from alignattn.utils.files import write_json
+from alignattn.utils.processes import end_process
 
 LAST_BYTES, LAST_CHARACTERS = 4096, 300
 """How much of a log's end is read, and is quoted."""

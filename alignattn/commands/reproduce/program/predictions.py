@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from alignattn.evaluation.calibration.measures import SUM_TOLERANCE
 from alignattn.finetuning.examples import with_split
 from alignattn.tasks.labelled import PREDICTION, PROBABILITIES
 from alignattn.tasks.labels import parse_label
-from alignattn.tasks.metrics import METRICS, score
+from alignattn.tasks.metrics import measure
 from alignattn.tasks.processor import row_numbers
 from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import Rows
@@ -25,9 +26,6 @@ ID = "id"
 """Column that numbers the rows to predict."""
 
 FILES = ("predictions.csv", "predictions.jsonl", "predictions.parquet")
-
-SUM_TOLERANCE = 1e-3
-"""How far probabilities may be from a sum of 1: they may be rounded."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,7 @@ def read_predictions(folder: Path, rows: Rows[Any], said: str) -> dict[str, Scor
         table = {"row": row_numbers(evaluated), "label": pa.array(labels), PREDICTION: pa.array(own[PREDICTION])}
         if PROBABILITIES in own:
             table[PROBABILITIES] = pa.array(list(own[PROBABILITIES]))
-        metrics = {name: score(name, own[PREDICTION], labels) for name in task.metrics if name in METRICS}
-        scored[split] = ScoredSplit(with_split(pa.table(table), split), metrics)
+        scored[split] = ScoredSplit(with_split(pa.table(table), split), measure(task, own[PREDICTION], labels))
     return scored
 
 

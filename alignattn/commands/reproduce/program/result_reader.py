@@ -1,7 +1,6 @@
 """How a table reads the results of a user's program."""
 
 import hashlib
-import math
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,13 +12,14 @@ import psutil
 
 from alignattn.commands.reproduce.program import OUTPUT_FOLDER, PROCESS_FILE, TEST_ROWS, TRAIN_ROWS, ProgramOptions
 from alignattn.finetuning.examples import PredictionsReader, read_probabilities
-from alignattn.finetuning.results import RESULTS_FILE, metric_texts
+from alignattn.finetuning.results import RESULTS_FILE, defined, metric_texts
 from alignattn.finetuning.run_folder import check_same_data
 from alignattn.reports.result_reader import RunReport
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import MultipleChoice, TextClassification, processor_for
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_json, read_record
+from alignattn.utils.processes import end_process
 
 if TYPE_CHECKING:
     from alignattn.commands.reproduce.program.predictions import ScoredSplit
@@ -57,10 +57,7 @@ class ProgramResult:
         return cls(
             task=rows.task.name,
             seed=seed,
-            metrics={
-                split: {name: None if math.isnan(value) else value for name, value in one.metrics.items()}
-                for split, one in found.items()
-            },
+            metrics={split: defined(one.metrics) for split, one in found.items()},
             train_rows=len(rows.train or ()),
             evaluation_rows={split: one.table.num_rows for split, one in found.items()},
             labels=list(rows.task.labels),
@@ -76,16 +73,6 @@ def reason_unsupported(task: Task | None) -> str:
     if task is None or isinstance(task, TextClassification | MultipleChoice):
         return ""
     return f"a program of your own predicts classes or scores of texts, and {task.name} is {task.kind}"
-
-
-def end_process(process: psutil.Process) -> None:
-    """Kill a process and those that it started, if it still runs."""
-    started: list[psutil.Process] = []
-    with suppress(psutil.NoSuchProcess):
-        started = process.children(recursive=True)
-    for one in (*started, process):
-        with suppress(psutil.NoSuchProcess):
-            one.kill()
 
 
 class ProgramReader(PredictionsReader):
