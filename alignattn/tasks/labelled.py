@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 
+from alignattn.tasks.class_scores import class_scores
 from alignattn.tasks.labels import (
     class_names,
     has_label,
@@ -18,7 +19,7 @@ from alignattn.tasks.labels import (
     number_names,
     only_item,
 )
-from alignattn.tasks.metrics import class_scores, compute_metrics, predict
+from alignattn.tasks.metrics import compute_metrics, predict
 from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, row_numbers
 from alignattn.tasks.task import LabelledTask
 

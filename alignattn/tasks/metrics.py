@@ -1,7 +1,7 @@
 """The metrics of labelled tasks, by scikit-learn and SciPy."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from sklearn.metrics import (
     matthews_corrcoef,
     mean_absolute_error,
     mean_squared_error,
-    precision_recall_fscore_support,
 )
 
 from alignattn.tasks.processor import check_finite
@@ -81,32 +80,6 @@ def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) ->
 def measure(task: LabelledTask, predictions: ArrayLike, references: ArrayLike) -> dict[str, float]:
     """Return what is `measured` of a task and in `METRICS`; arguments as of `score`."""
     return {name: score(name, predictions, references) for name in task.measured if name in METRICS}
-
-
-def class_scores(labels: NDArray[Any], predictions: NDArray[Any], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return `precision`, `recall`, `f1` and `support` of each class; 0 where there is nothing to divide by.
-
-    Args:
-        labels: `[N]` class numbers, or `[N, C]` of 0 and 1.
-        predictions: likewise.
-        names: of the classes, `[C]`.
-    """
-    numbers = np.arange(len(names))
-    found = precision_recall_fscore_support(labels, predictions, labels=numbers, average=None, zero_division=0)
-    return named_scores(names, found)
-
-
-def named_scores(names: Sequence[str], found: Sequence[Sequence[float]]) -> dict[str, dict[str, float]]:
-    """Return the scores of each class by name.
-
-    Args:
-        names: `[C]`.
-        found: precision, recall, F1 and support, `[C]` each, as scikit-learn and seqeval return them.
-    """
-    return {
-        name: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
-        for name, precision, recall, f1, support in zip(names, *found, strict=True)
-    }
 
 
 def predict(task: LabelledTask, logits: NDArray[Any]) -> NDArray[Any]:

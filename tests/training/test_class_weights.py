@@ -20,7 +20,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from alignattn.cli import main
 from alignattn.finetuning.results import RunResult, render_metrics
-from alignattn.tasks.metrics import class_scores
+from alignattn.tasks.class_scores import class_scores
 from alignattn.training.class_weights import weighted_loss
 
 CLASSES = 3
