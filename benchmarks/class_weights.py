@@ -1,4 +1,4 @@
-"""What weights of classes do to a linear head on MiniLM's embeddings of uneven AG News; figures: `docs/decisions.md`.
+"""What class weights do to a linear head on MiniLM embeddings of uneven AG News: `docs/measurements/decisions.md`.
 
     python benchmarks/class_weights.py --data_dir ../shared/data
 

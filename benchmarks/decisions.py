@@ -1,4 +1,6 @@
-"""Sets, abstention and the warning of a shift on real predictions, over random splits; figures: `docs/decisions.md`.
+"""Sets, abstention and the warning of a shift on real predictions, over random splits.
+
+The figures are in `docs/measurements/decisions.md`.
 
     python benchmarks/decisions.py --run runs/qqp --task qqp --other twitterppdb --data_dir ../shared/data
 
