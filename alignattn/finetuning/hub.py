@@ -16,7 +16,13 @@ from alignattn.finetuning.logs import STATE_FILE
 from alignattn.finetuning.lora import ADAPTER_FOLDER
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE, RunResult
-from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
+from alignattn.finetuning.run_files import (
+    CALIBRATION_FOLDER,
+    CALIBRATION_ROWS_FILE,
+    CONFIG_FILE,
+    DATA_FILE,
+    TASK_FILE,
+)
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import read_text, read_yaml, write_text
 from alignattn.utils.json_records import read_json
@@ -25,6 +31,7 @@ from alignattn.utils.publishing import publishable
 
 PUBLISHED = (
     *(CARD_FILE, CONFIG_FILE, RESULTS_FILE, PREDICTIONS_FILE, STATE_FILE, TASK_FILE, DATA_FILE),
+    f"{CALIBRATION_FOLDER}/{CALIBRATION_ROWS_FILE}",
     *("config.json", "adapter_*.json", "*.safetensors", "*.safetensors.index.json"),
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
     *("*.model", "chat_template.jinja"),
@@ -87,13 +94,14 @@ def stage(folder: Path, staged: Path, patterns: Sequence[str] = PUBLISHED) -> Pa
     Args:
         folder: of a run or a checkpoint.
         staged: the folder to fill.
-        patterns: of the names of the files to push.
+        patterns: of the names of the files to push; or a path below the folder.
     """
-    for place in (folder, folder / ADAPTER_FOLDER):
+    for place in (folder, folder / ADAPTER_FOLDER, folder / CALIBRATION_FOLDER):
         for source in sorted(filter(Path.is_file, place.iterdir() if place.is_dir() else ())):
-            if not _is_named(source, patterns):
+            relative = source.relative_to(folder)
+            if not _is_named(source, patterns) and relative.as_posix() not in patterns:
                 continue
-            target = staged / source.relative_to(folder)
+            target = staged / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
             if source.name in NAMING_PATHS or _is_named(source, NAMING_MODELS):

@@ -419,6 +419,14 @@ def test_the_model_that_another_was_made_of_is_named_without_its_path(tmp_path):
     assert adapter == {"base_model_name_or_path": "albert"}
 
 
+def test_the_calibration_of_a_run_is_pushed_and_nothing_of_its_name_elsewhere(tmp_path):
+    (tmp_path / "calibration").mkdir()
+    for name in ("calibration/rows.parquet", "calibration/calibration.json", "rows.parquet"):
+        (tmp_path / name).write_text("rows")
+    staged = stage(tmp_path, tmp_path / "staged")
+    assert [path.relative_to(staged).as_posix() for path in staged.rglob("*.*")] == ["calibration/rows.parquet"]
+
+
 def test_with_upload_functions_replaced_a_finished_run_is_pushed_later_with_its_users_card(
     words_of_run, tmp_path, stand_in_hub
 ):
