@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT
+from scipy.stats import ttest_1samp
 
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, OUTPUT_FOLDER, RUNS_FOLDER, folders_of
 from alignattn.commands.reproduce.table import load_table
@@ -18,7 +19,7 @@ from alignattn.finetuning.run_files import CONFIG_FILE
 
 RESULTS = ROOT / "docs" / "results.md"
 STUDY = ROOT / "docs" / "study"
-KEPT = STUDY / "runs.tar.gz"
+KEPT, WHY_RUNS = STUDY / "runs.tar.gz", STUDY / "why-runs.tar.gz"
 SEEDS = range(1, 31)
 TEN = 10
 """Seeds of the exploratory rows."""
@@ -26,11 +27,16 @@ TEN = 10
 OF_THE_MACHINE = {"data_dir", "use_cpu"}
 
 
+def files_in(archive):
+    """The files of an archive, by their path."""
+    with tarfile.open(archive) as opened:
+        return {Path(one.name): opened.extractfile(one).read() for one in opened if one.isfile()}
+
+
 @pytest.fixture(scope="module")
 def kept():
     """The files that are kept, by their path below the results."""
-    with tarfile.open(KEPT) as archive:
-        return {Path(one.name): archive.extractfile(one).read() for one in archive if one.isfile()}
+    return files_in(KEPT)
 
 
 def of_the_table(options):
@@ -55,14 +61,19 @@ def test_the_table_knows_every_run_that_is_kept_and_each_is_whole(kept):
         assert all(0 < score < 1 for scores in results["metrics"].values() for score in scores.values())
 
 
+def results_in(files):
+    """What each run came to, by its options."""
+    return {
+        of_the_table(json.loads(files[path.parents[1] / EXPERIMENT_FILE])["options"]): json.loads(files[path])
+        for path in files
+        if path.name == RESULTS_FILE
+    }
+
+
 @pytest.fixture(scope="module")
 def scores(kept):
     """What each kept run came to, by its options."""
-    results = [path for path in kept if path.name == RESULTS_FILE]
-    return {
-        of_the_table(json.loads(kept[path.parents[1] / EXPERIMENT_FILE])["options"]): json.loads(kept[path])
-        for path in results
-    }
+    return results_in(kept)
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +137,43 @@ def test_the_exploratory_figures_of_the_documentation_are_those_of_the_runs_that
     assert f"{exploratory} of the 240 exploratory runs" in " ".join(text.split())
 
 
+def why_rows():
+    """The options of a run without its seed, as the study's table names them, by the label of the row."""
+    table = yaml.safe_load((STUDY / "why.yaml").read_text())
+    (column,) = table["columns"]
+    named = {row["label"]: {**table["options"], **column["options"], **row["options"]} for row in table["rows"]}
+    against = {row["label"]: row["against"] for row in table["rows"] if row.get("primary") and "against" in row}
+    return named, against
+
+
+def test_the_primary_figures_of_the_study_why_are_those_of_the_runs_that_are_kept(scores):
+    named, against = why_rows()
+    accuracy = {}
+    for options, results in {**scores, **results_in(files_in(WHY_RUNS))}.items():
+        if "test" in results["metrics"]:
+            accuracy[options] = 100 * results["metrics"]["test"]["accuracy"]
+    text = (STUDY / "why.md").read_text(encoding="utf-8").split("## What came out\n")[1].split("\n## ")[0]
+    lines = text.replace("−", "-").splitlines()
+    for label, baseline in against.items():
+        (line,) = [line for line in lines if line.startswith(f"| {label} |")]
+        pairs = [
+            tuple(accuracy.get(of_the_table({**named[row], "seed": seed})) for row in (label, baseline))
+            for seed in SEEDS
+        ]
+        differences = np.array([own - plain for own, plain in pairs if own is not None and plain is not None])
+        assert f"| {len(differences)} |" in line
+        low, high = ttest_1samp(differences, 0).confidence_interval(0.95)
+        assert f"| {differences.mean():+.2f} | {low:+.2f} to {high:+.2f} |" in line
+        assert f"| {(differences > 0).sum()}, {(differences < 0).sum()} |" in line
+
+
 def test_every_run_of_the_study_why_is_one_that_was_named_and_keeps_the_predictions_that_it_was_measured_by():
     named = set()
     for table in (yaml.safe_load((STUDY / f"{name}.yaml").read_text()) for name in ("why", "why-tasks", "why-rate")):
         for row in table["rows"]:
             for column in table["columns"]:
                 named.add(of_the_table({**table["options"], **column["options"], **row["options"]}))
-    with tarfile.open(STUDY / "why-runs.tar.gz") as archive:
-        files = {Path(one.name): archive.extractfile(one).read() for one in archive if one.isfile()}
+    files = files_in(WHY_RUNS)
     runs = [path.parent for path in files if path.name == EXPERIMENT_FILE]
     assert runs
     for run in runs:
