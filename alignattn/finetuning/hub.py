@@ -23,6 +23,7 @@ from alignattn.finetuning.run_files import (
     DATA_FILE,
     TASK_FILE,
 )
+from alignattn.training.checkpoints import MODEL_FILES
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import read_text, read_yaml, write_text
 from alignattn.utils.json_records import read_json
@@ -32,11 +33,9 @@ from alignattn.utils.publishing import publishable
 PUBLISHED = (
     *(CARD_FILE, CONFIG_FILE, RESULTS_FILE, PREDICTIONS_FILE, STATE_FILE, TASK_FILE, DATA_FILE),
     f"{CALIBRATION_FOLDER}/{CALIBRATION_ROWS_FILE}",
-    *("config.json", "adapter_*.json", "*.safetensors", "*.safetensors.index.json"),
-    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
-    *("*.model", "chat_template.jinja"),
+    *MODEL_FILES,
 )
-"""The files of a run's folder that are pushed: this package's, the model's and the tokenizer's.
+"""The files of a run's folder that are pushed: this package's, and those of the model and its tokenizer or processor.
 
 `training_args.bin` is not among them: unpickling it would run any code in it.
 """

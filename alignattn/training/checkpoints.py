@@ -18,14 +18,19 @@ from alignattn.utils.json_records import parse_json
 _PREFIX = f"{PREFIX_CHECKPOINT_DIR}-"
 _ARCHIVES = ("optimizer.pt", "scheduler.pt")
 
-_WRITTEN = (
-    *(*_ARCHIVES, "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin"),
-    *("config.json", "adapter_config.json", "README.md", "*.safetensors", "*.safetensors.index.json"),
+MODEL_FILES = (
+    *("config.json", "adapter_config.json", "*.safetensors", "*.safetensors.index.json"),
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
     *("*.model", "chat_template.jinja", "preprocessor_config.json", "processor_config.json"),
-    *("pytorch_model_fsdp*", "optimizer_*", "global_step*", "zero_to_fp32.py", "latest"),
 )
-"""Files that a Trainer, a model and its tokenizer or processor write to a checkpoint."""
+"""Files that a model and its tokenizer or processor write."""
+
+_WRITTEN = (
+    *(*_ARCHIVES, "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin", "README.md"),
+    *("pytorch_model_fsdp*", "optimizer_*", "global_step*", "zero_to_fp32.py", "latest"),
+    *MODEL_FILES,
+)
+"""Files that a Trainer writes to a checkpoint."""
 
 
 def last_whole_checkpoint(output_dir: str | Path) -> Path | None:

@@ -16,6 +16,7 @@ from transformers.image_utils import load_image
 
 import alignattn
 from alignattn.cli import main
+from alignattn.finetuning.hub import stage
 from alignattn.patching.checkpoints import load_image_processor
 from alignattn.tasks import ImageClassification, Sources, get_task
 from alignattn.tasks.pictures import open_picture, picture_problem
@@ -95,6 +96,16 @@ def test_a_vit_learns_digits_of_class_folders(run):
     assert "pipeline_tag: image-classification" in card
     assert "AutoImageProcessor" in card
     assert "AutoTokenizer" not in card
+
+
+def test_what_is_pushed_of_a_run_predicts_as_the_run_does(run, tmp_path):
+    folder, rows = run
+    picture = str(next((rows / "validation").rglob("*.png")))
+    pushed, kept = (
+        transformers.pipeline("image-classification", model=str(place))(picture)
+        for place in (stage(folder, tmp_path / "staged"), folder)
+    )
+    assert pushed == kept
 
 
 def test_a_finished_run_keeps_no_checkpoint(vit, tmp_path):

@@ -57,7 +57,7 @@ class AttackOptions(Options):
     num_examples: Count = option(1000, EXAMPLES)
     attack_columns: tuple[str, ...] | None = option(None, "Columns to attack (default: the recipe's rule).")
     data_dir: InputDir | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).")
-    skip_bad_rows: bool = option(False, "Skip bad rows (always for a run).")
+    skip_bad_rows: bool = option(False, "Skip bad rows (default: as the run did).")
     max_length: Count | None = option(None, f"Maximum tokens per row (default: the run's, or the model's, {LONGEST}).")
     batch_size: Count | None = option(None, "Batch size of scoring (default: by the device).")
     half_precision: bool = option(False, "Score in float16 (CUDA only).")
