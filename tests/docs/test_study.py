@@ -20,6 +20,7 @@ from alignattn.finetuning.run_files import CONFIG_FILE
 RESULTS = ROOT / "docs" / "results.md"
 STUDY = ROOT / "docs" / "study"
 KEPT, WHY_RUNS = STUDY / "runs.tar.gz", STUDY / "why-runs.tar.gz"
+WHY_TABLES = ("why", "why-tasks", "why-rate", "why-long")
 SEEDS = range(1, 31)
 TEN = 10
 """Seeds of the exploratory rows."""
@@ -169,7 +170,7 @@ def test_the_primary_figures_of_the_study_why_are_those_of_the_runs_that_are_kep
 
 def test_every_run_of_the_study_why_is_one_that_was_named_and_keeps_the_predictions_that_it_was_measured_by():
     named = set()
-    for table in (yaml.safe_load((STUDY / f"{name}.yaml").read_text()) for name in ("why", "why-tasks", "why-rate")):
+    for table in (yaml.safe_load((STUDY / f"{name}.yaml").read_text()) for name in WHY_TABLES):
         for row in table["rows"]:
             for column in table["columns"]:
                 named.add(of_the_table({**table["options"], **column["options"], **row["options"]}))
