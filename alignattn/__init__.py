@@ -1,6 +1,6 @@
 """Fine-tune pretrained models with alignment attention.
 
-Names are imported when they are first used: `import alignattn` itself costs next to nothing.
+Names are imported on first use, so `import alignattn` is fast.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The `alignattn` command: finds the command that is asked for, and is the one place where mistakes are caught."""
+"""The entry point of `alignattn`: runs a command, and turns the user's errors into a message and an exit code."""
 
 import os
 import select
@@ -13,16 +13,16 @@ from alignattn.utils.errors import OUT_OF_MEMORY, AlignAttnError, is_out_of_memo
 from alignattn.utils.options import UnknownOptionError
 
 HELP_WIDTH = 80
-"""Invisible characters of a line."""
+"""Width of the help in characters if the terminal's is unknown."""
 
 USER_ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
-"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
+"""Exit code after Ctrl-C: 128 + the number of SIGINT."""
 UNREAD_EXIT_CODE = 141
-"""Exit code when nobody reads the output any more, as in `| head`: 128 and the number of SIGPIPE."""
+"""Exit code when the reader of the output has closed the pipe, as in `| head`: 128 + the number of SIGPIPE."""
 
 STANDARD_STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
-"""With their file descriptors."""
+"""File descriptors by the name of the stream."""
 
 
 def overview() -> str:
@@ -43,9 +43,9 @@ def overview() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 2 with one line for a mistake a user can mend, 130 after Ctrl-C.
+    """Run a command and return its exit code: 0; 2, with a one-line message, for an error that the user can fix.
 
-    The message of a `KeyboardInterrupt`, if any, is printed.
+    After Ctrl-C it prints the message of the `KeyboardInterrupt`, if any, and returns 130; for a closed pipe, 141.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     # The image classes of transformers warn, one line each, that torchvision is missing; no text model needs it.
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
             return UNREAD_EXIT_CODE
-        # A full disk, a folder that may not be written: the machine's doing, and the user's to mend.
+        # A full disk or a missing write permission: no bug, and the user can fix it.
         if error.filename is None and error.strerror is None:
             raise
         print(f"alignattn: {reason_of(error)}", file=sys.stderr)
@@ -79,13 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"alignattn: {OUT_OF_MEMORY}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
     except KeyboardInterrupt as stop:
-        print(f"alignattn: stopped; {str(stop) or 'what is written stays'}", file=sys.stderr)
+        print(f"alignattn: stopped; {str(stop) or 'written files are kept'}", file=sys.stderr)
         return INTERRUPTED_EXIT_CODE
     return 0
 
 
 def _found_elsewhere(error: AlignAttnError) -> str:
-    """Which commands take the options that another was given and has nothing like."""
+    """Return which other commands have the unknown options, to append to the message; empty if none has."""
     if not isinstance(error, UnknownOptionError):
         return ""
     takers = {name: commands_with_option(name) for name in error.names}
@@ -100,7 +100,7 @@ def _is_unread() -> bool:
 
 
 def _to_nowhere(stream: str) -> None:
-    """Send a standard stream nowhere: what it still holds would be an error at the interpreter's end."""
+    """Redirect a standard stream to the null device, so that flushing its buffer at exit does not fail."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     if nowhere != STANDARD_STREAMS[stream]:
         os.dup2(nowhere, STANDARD_STREAMS[stream])
@@ -108,7 +108,7 @@ def _to_nowhere(stream: str) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open the standard streams that the caller closed: the next file would take such a stream's descriptor."""
+    """Open the standard streams that the caller closed: otherwise the next opened file gets a stream's descriptor."""
     for stream in STANDARD_STREAMS:
         if getattr(sys, stream) is None:
             _to_nowhere(stream)

@@ -1,4 +1,4 @@
-"""The commands: each is a package with a line here."""
+"""The registry of commands, each a package."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -31,11 +31,11 @@ COMMANDS: Mapping[str, str] = {
 """The module of each command; its `COMMAND` describes it."""
 
 OF_TABLES: Mapping[str, str] = {"program": "alignattn.commands.reproduce.program"}
-"""Likewise of what tables alone run."""
+"""Likewise for commands that only tables run."""
 
 
 def get_command(name: str) -> Command:
-    """Return a command."""
+    """Return a command; raises `AlignAttnError` if there is none of this name."""
     modules = {**COMMANDS, **OF_TABLES}
     if name not in modules:
         hint = did_you_mean(name, COMMANDS) or f": choose one of {', '.join(COMMANDS)}"
@@ -45,7 +45,7 @@ def get_command(name: str) -> Command:
 
 
 def results_of(name: str) -> TableResults:
-    """Return how a table reads the results of a command; raises `AlignAttnError` if none can."""
+    """Return how a table reads the results of a command; raises `AlignAttnError` if no table can."""
     results = get_command(name).results
     if results is None:
         raise AlignAttnError(f"the results of alignattn {name} cannot fill a table")
@@ -67,6 +67,6 @@ def all_commands() -> Iterator[Command]:
 
 
 def commands_with_option(option: str) -> list[str]:
-    """Return the names of the commands that take an option by its name."""
+    """Return the names of the commands with this named option, positional ones excluded."""
     known = {command.name: options_of(command.options) for command in all_commands()}
     return [name for name, options in known.items() if option in options and not options[option].positional]

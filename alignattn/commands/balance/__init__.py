@@ -18,13 +18,13 @@ class BalanceOptions(Options):
 
     model: str = option(REQUIRED, "Folder, Hub id or minilm; patched by alignattn or not.", place=model_name)
     task: str | None = option(None, TASK_HELP, metavar="TASK")
-    train_file: InputFile | None = option(None, f"Instead: a {TEXT_FILE} file, one text per line, or a table.")
+    train_file: InputFile | None = option(None, f"Instead of --task: {TEXT_FILE}, one text per line, or a table.")
     text_columns: tuple[str, ...] | None = option(None, "One or two text columns of the table.")
     data_dir: InputDir | None = option(None, "Folder of the task's Parquet files (default: the Hub).")
     output_dir: OutputDir = option(REQUIRED, "Folder for the balanced model and its report.")
     max_train_samples: Count = option(256, "Rows that estimate the moments (the first ones).")
     held_back_samples: Count = option(64, "Held-out rows (the next ones) that measure the change.")
-    max_length: Count | None = option(None, "Maximum tokens per row (default: the run's own, or 128).")
+    max_length: Count | None = option(None, "Maximum tokens per row (default: the run's, or 128).")
     batch_size: Count = option(16, "Batch size.")
     centre: bool = option(False, "Equalise only the means, which changes one bias.")
     random_seed: Seed | None = option(

@@ -30,7 +30,7 @@ from alignattn.utils.publishing import publishable
 REPORT_FILE = "balance.json"
 MODEL_FILE = "config.json"
 MAX_LENGTH = 128
-"""Default maximum of tokens per row for a model that is not a run of alignattn."""
+"""Default of `--max_length` for a model that is not a run of alignattn."""
 
 
 def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
@@ -88,7 +88,7 @@ def _length_of(model: str, tokenizer: Any) -> int:
 
 
 def _class_of(name: str) -> type:
-    """The model class in a checkpoint's config, with which its head is kept."""
+    """The model class in a checkpoint's config: loading with it keeps the head."""
     with loading(name):
         fields = read_config_fields(name)
     if saved_class(fields) is not None:

@@ -14,7 +14,7 @@ from alignattn.utils.options import Options
 
 
 class BareSize(NamedTuple):
-    """Size of a BERT without weights; its intermediate layers are four times as wide as the others."""
+    """Size of a BERT with random weights; its intermediate layers are four times as wide as the hidden ones."""
 
     hidden: int
     layers: int
@@ -26,7 +26,7 @@ BARE_MODELS: Mapping[str, BareSize] = {
     "bare-minilm": BareSize(384, 6, 12),
     "bert-base": BareSize(768, 12, 12),
 }
-"""Models that are built with random weights: no download, any length."""
+"""Models with random weights: no download, any length."""
 
 SUMMARY_FILE = "benchmark.csv"
 REPEATS_FILE = "repeats.csv"
@@ -37,20 +37,20 @@ BENCHMARK_FILES = (SUMMARY_FILE, REPEATS_FILE, RATIOS_FILE, GROWTH_FILE)
 DEFAULT_SHAPES = ("16x128", "4x512")
 
 MODEL_HELP = f"Folder, Hub id or {', '.join(PACKAGED)}; random weights: {', '.join(BARE_MODELS)}."
-SHAPES_HELP = f"Batches (default: {' '.join(DEFAULT_SHAPES)}, or --lengths)."
+SHAPES_HELP = f"Batch shapes (default: {' '.join(DEFAULT_SHAPES)}; none with --lengths)."
 DROPOUT_HELP = "All dropouts (default: the model's). On a CPU, PyTorch forms n × n weights in training unless it is 0."
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Rows of a batch, and tokens of its longest row."""
+    """Number of rows of a batch, and of tokens of its longest row."""
 
     batch: int
     length: int
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Read `16x128`: 16 rows of 128 tokens."""
+        """Parse `16x128`: 16 rows of 128 tokens."""
         batch, _, length = text.partition("x")
         if not (batch.isdecimal() and length.isdecimal() and int(batch) > 0 and int(length) > 0):
             raise AlignAttnError(f"shape {text!r} is not ROWSxTOKENS, such as 16x128")
@@ -108,7 +108,7 @@ class BenchmarkOptions(Options):
 
 COMMAND = Command(
     "benchmark",
-    "time and memory of a training and an evaluation step, as ratios to plain attention",
+    "measure time and memory of a training and an evaluation step, compared with plain attention",
     BenchmarkOptions,
     run="alignattn.commands.benchmark.command:benchmark",
     draws=True,

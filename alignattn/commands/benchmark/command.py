@@ -1,4 +1,4 @@
-"""The cost of alignment attention: time and peak memory of a step, compared with plain attention in the same run."""
+"""Measures the cost of alignment attention: time and peak memory of a step, against plain attention in the same run."""
 
 import os
 import platform
@@ -50,18 +50,18 @@ INTERMEDIATE_FACTOR = 4
 MIN_POSITIONS = 512
 NUM_LABELS = 2
 IDLE_LOAD = 0.5
-"""Other running processes above which the benchmark warns."""
+"""Load in excess of the cores, the benchmark's threads included, above which it warns."""
 
 
 def growth_shapes(arguments: BenchmarkOptions) -> list[Shape]:
-    """Return the shapes of `--lengths`, by rising length."""
+    """Return the shapes of `--lengths`, in ascending order."""
     tokens, rows = arguments.tokens, arguments.rows or 1
     lengths = sorted(set(arguments.lengths or ()))
     return [Shape(rows if tokens is None else tokens // length, length) for length in lengths]
 
 
 def measured_shapes(arguments: BenchmarkOptions) -> list[Shape]:
-    """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`."""
+    """Return the distinct shapes to measure: those of `--shapes`, then those of `--lengths`."""
     names = arguments.shapes if arguments.shapes is not None else () if arguments.lengths else DEFAULT_SHAPES
     return list(dict.fromkeys([*(Shape.parse(name) for name in names), *growth_shapes(arguments)]))
 
@@ -69,8 +69,8 @@ def measured_shapes(arguments: BenchmarkOptions) -> list[Shape]:
 def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     """Measure every attention at every shape, print the table, and write the CSV files and the pictures.
 
-    The CSV files are written after each shape, so that a long run that ends early leaves what it has; the next one on
-    the folder measures all of it anew, for times of two runs are not to be compared.
+    The CSV files are written after each shape, so an interrupted run leaves its results. The next run in the folder
+    measures all shapes again, because times of two runs are not comparable.
     """
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise AlignAttnError("--device cuda: PyTorch finds no CUDA GPU: use --device cpu")
@@ -102,7 +102,7 @@ def _measure_shape(
     subjects: Sequence[Subject], shape: Shape, arguments: BenchmarkOptions, bar: Any
 ) -> Iterable[Measurement]:
     config = subjects[0].model.config
-    # A model without a padding token takes any: the mask alone says what is padding.
+    # Without a padding token any id will do: the mask marks the padding.
     padding = config.pad_token_id or 0
     batch = make_batch(shape, config.vocab_size, padding, NUM_LABELS, arguments.seed)
     batch = {name: tensor.to(arguments.device) for name, tensor in batch.items()}
@@ -123,9 +123,9 @@ def load_model(name: str, length: int, dropout: float | None) -> PreTrainedModel
     """Return a sequence classifier: one of `BARE_MODELS` with random weights, or the pretrained `name`.
 
     Args:
-        name: a name in `BARE_MODELS`, a packaged model, a folder or a Hub id, looked for in this order.
-        length: most tokens that it must take.
-        dropout: probability that every `torch.nn.Dropout` gets; None leaves them.
+        name: a name in `BARE_MODELS`, a packaged model, a folder or a Hub id, looked up in this order.
+        length: number of tokens that the model must support.
+        dropout: probability for every `torch.nn.Dropout`; None keeps the model's.
     """
     model = _build_bare(BARE_MODELS[name], length) if name in BARE_MODELS else _load_pretrained(name, length)
     if dropout is not None:
@@ -183,7 +183,7 @@ def _conditions(arguments: BenchmarkOptions) -> Conditions:
         "device": arguments.device,
         "machine": _machine(arguments.device),
         "threads": torch.get_num_threads(),
-        # Processes that wanted to run in the minute before the start.
+        # Mean number of running and waiting processes in the minute before the start.
         "load_average": round(os.getloadavg()[0], 2),
         "torch": torch.__version__,
         "memory_method": MEMORY_METHODS[arguments.device],

@@ -1,4 +1,4 @@
-"""The output of the benchmark: a line per attention, shape and phase, a table and pictures."""
+"""The output of the benchmark: CSV files, a table with one line per attention, shape and phase, and pictures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from alignattn.utils.text_tables import render_table
 BYTES_A_MEBIBYTE = 2**20
 
 Conditions = Mapping[str, Any]
-"""The conditions of a whole run: the last columns of `benchmark.csv`."""
+"""The conditions of a run: the last columns of `benchmark.csv`."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class StepCost:
     Attributes:
         attention: a preset's name; `soft` is the model without a patch.
         phase: `training`: forward, loss and backward, no optimizer; `evaluation`: forward without gradients.
-        shape: rows, and tokens of the longest; the other rows have a quarter to all of its length.
-        median_seconds: of one step, over the repeats.
-        ratio: of a step's seconds to those of `soft` in the same repeat.
-        peak_mib: most memory that a step held at once, in MiB of 2^20 bytes, beyond what was allocated before
-            it (parameters, the batch).
-        extra_mib: `peak_mib` less that of `soft`.
-        diagnostics: the alignment's, mean over layers and repeats, as `name=value` with blanks between.
-        parameters: how many the model has, those of the alignment's networks included.
+        shape: number of rows, and of tokens of the longest; the other rows have a quarter to all of its length.
+        median_seconds: median time of a step over the repeats.
+        ratio: ratio of a step's time to that of `soft` in the same repeat: median and quartiles.
+        peak_mib: peak memory of a step in MiB (2^20 bytes), beyond what was allocated before it (parameters, the
+            batch).
+        extra_mib: `peak_mib` minus that of `soft`.
+        diagnostics: diagnostics of the alignment, mean over layers and repeats: `name=value`, separated by spaces.
+        parameters: number of the model's parameters, including the alignment's networks.
     """
 
     attention: str
@@ -50,7 +50,7 @@ class StepCost:
     parameters: int
 
     def line(self) -> dict[str, Any]:
-        """Return the columns of `benchmark.csv`, but for the conditions."""
+        """Return the columns of `benchmark.csv` without the conditions."""
         return {
             "attention": self.attention,
             "phase": self.phase,
@@ -120,7 +120,7 @@ def described(conditions: Conditions) -> str:
 
 
 def render_costs(costs: Sequence[StepCost], conditions: Conditions) -> str:
-    """Return a table in lines: seconds, ratio with its quartiles, memory and diagnostics."""
+    """Return the table as text: seconds, ratio with its quartiles, memory and diagnostics."""
     header = ["shape", "phase", "attention", "diagnostics", "seconds", "ratio [quartiles]", "peak MiB", "extra"]
     rows = [
         [
@@ -140,7 +140,7 @@ def render_costs(costs: Sequence[StepCost], conditions: Conditions) -> str:
 
 
 def draw_ratios(path: Path, costs: Sequence[StepCost], conditions: Conditions) -> None:
-    """Draw the time of each attention but `soft` as bars, a group per shape, with quartiles."""
+    """Draw the time of each attention relative to `soft` as bars with quartiles, one group per shape."""
     names = _attentions(costs)
     panels = [
         BarPanel(
@@ -162,12 +162,13 @@ def draw_ratios(path: Path, costs: Sequence[StepCost], conditions: Conditions) -
 def draw_growth(path: Path, costs: Sequence[StepCost], conditions: Conditions) -> None:
     """Draw time and peak memory of a training step over the length.
 
-    At short lengths the gradients may set the peak, which then does not show what the forward keeps.
+    At short lengths the gradients may set the peak, which then does not show the memory that the forward keeps.
 
     Args:
         path: the picture.
-        costs: those at the lengths to draw, by rising length, with equal numbers of rows or about equal of tokens.
-        conditions: of the run.
+        costs: costs at the lengths to draw, in ascending order, at the same number of rows or about the same number
+            of tokens.
+        conditions: conditions of the run.
     """
     training = [cost for cost in costs if cost.phase == "training"]
     names = _attentions(training)

@@ -5,25 +5,21 @@ from typing import Any
 
 import pandas as pd
 
-from alignattn.commands.benchmark import BENCHMARK_FILES, RATIOS_FILE, SUMMARY_FILE
+from alignattn.commands.benchmark import SUMMARY_FILE
 from alignattn.reports.result_reader import ResultReader, RunReport
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import UNFINISHED_FILE
 
 NUMBERS = ["parameters", "median_seconds", "ratio_median", "peak_mib"]
 FACTS = ["machine", "device", "threads", "load_average", "dtype", "dropout", "repeats", "torch"]
 
 
 class BenchmarkReader(ResultReader):
-    """Reads results of `alignattn benchmark`, each run of which measures all attentions."""
-
-    def clear_unfinished(self, folder: Path) -> None:
-        """Remove the files of an interrupted benchmark, which it can neither overwrite nor resume."""
-        for name in BENCHMARK_FILES:
-            (folder / name).unlink(missing_ok=True)
+    """Reader of the results of `alignattn benchmark`; each run measures all attentions."""
 
     def is_finished(self, folder: Path) -> bool:
-        """Return whether the picture of ratios is there: the CSV files are written as the run goes on."""
-        return (folder / SUMMARY_FILE).is_file() and (folder / RATIOS_FILE).is_file()
+        """Return whether all shapes are measured: the CSV files are already written during the run."""
+        return (folder / SUMMARY_FILE).is_file() and not (folder / UNFINISHED_FILE).exists()
 
     def report(self, folder: Path) -> RunReport:
         """Return the results of a finished run: the columns of `benchmark.csv` by attention and phase."""

@@ -1,4 +1,4 @@
-"""Time and peak memory of single steps of one model with different attentions, interleaved in one run."""
+"""Measures time and peak memory of single steps of one model with different attentions, interleaved in one run."""
 
 import copy
 import functools
@@ -31,7 +31,7 @@ CUDA_GRAPHS_MODE = "reduce-overhead"
 """The mode of `torch.compile` that uses CUDA graphs."""
 
 GRAPHS_A_MODEL = 4
-"""Maximum graphs that `torch.compile` makes of one model; more mean that it recompiles at each step."""
+"""Maximum number of graphs that `torch.compile` makes of one model; more mean that it recompiles at each step."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Setting:
     """How a step runs.
 
     Attributes:
-        device: where.
+        device: device of the models and the batch.
         dtype: autocast's type; float32 = no autocast.
-        compiles: whether the model goes through `torch.compile`.
-        compile_options: what that is given besides.
+        compiles: whether the model is compiled with `torch.compile`.
+        compile_options: further arguments of `torch.compile`.
     """
 
     device: torch.device
@@ -52,17 +52,17 @@ class Setting:
 
     @property
     def has_cuda_graphs(self) -> bool:
-        """Whether what was compiled is replayed by CUDA graphs."""
+        """Whether compiled steps are replayed as CUDA graphs."""
         return self.compiles and self.compile_options.get("mode") == CUDA_GRAPHS_MODE
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was asked of it."""
+        """Wait until the device has finished its queued work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 class Subject:
-    """One attention to be measured: its model, and the steps it takes.
+    """One attention to measure: its model and its steps.
 
     Args:
         attention: a preset's name; `soft` leaves the model as it is.
@@ -81,20 +81,20 @@ class Subject:
         self._step_alignments = step_alignments
 
     def prepare(self, phase: Phase) -> None:
-        """Set the mode of `phase`; a compiled model will be compiled anew."""
+        """Set the mode of `phase`; a compiled model is compiled again."""
         self.model.train(phase == "training")
         if self.setting.compiles:
             self._forward = torch.compile(self.model, **self.setting.compile_options)
             self._step_alignments = torch.compile(step_alignments, **self.setting.compile_options)
 
     def step(self, phase: Phase, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take one step, as `AlignmentTrainer` does but without the optimizer, and return the diagnostics.
+        """Run one step as `AlignmentTrainer` does, without the optimizer, and return the diagnostics.
 
         A training step is the forward, task loss + λ · mean over layers of A(Q, K), and the backward; an
-        evaluation step the forward without gradients.
+        evaluation step is the forward without gradients.
         """
         if self.setting.has_cuda_graphs:
-            # Memory of the last step's graphs may be overwritten.
+            # Allow the graphs to overwrite the memory of the last step.
             torch.compiler.cudagraph_mark_step_begin()
         if phase == "evaluation":
             with torch.no_grad(), self._autocast():
@@ -123,13 +123,13 @@ class Measurement:
     """The measurements of all attentions at one shape in one phase.
 
     Attributes:
-        shape: of the batch.
-        phase: which step.
-        seconds: by attention, one number a repeat.
-        peak_bytes: by attention, the largest sum of what one step has allocated and not yet freed; parameters
-            and the batch were there before and do not count, gradients do.
+        shape: shape of the batch.
+        phase: kind of step.
+        seconds: by attention, one time per repeat.
+        peak_bytes: by attention, the peak of the memory that a step has allocated and not yet freed. Gradients
+            count; parameters and the batch, allocated before, do not.
         diagnostics: by attention, means over the repeats by name.
-        parameters: by attention, how many the model has, those of the alignment's networks included.
+        parameters: by attention, the number of the model's parameters, including the alignment's networks.
     """
 
     shape: Shape
@@ -143,8 +143,8 @@ class Measurement:
 def make_batch(shape: Shape, vocab_size: int, pad_token_id: int, num_labels: int, seed: int) -> dict[str, Tensor]:
     """Return random token ids, their mask and labels.
 
-    The first row has all `shape.length` tokens, as a batch padded to its longest row does; the others'
-    lengths are uniform from a quarter of it to all of it.
+    The first row has `shape.length` tokens, as the longest row of a padded batch; the other rows' lengths are
+    uniform from a quarter of it to all of it.
 
     Returns:
         `input_ids` and `attention_mask` `[B, n]`, `labels` `[B]`.
@@ -173,19 +173,22 @@ def measure(
     warmup: int,
     on_repeat: Callable[[], None],
 ) -> Measurement:
-    """Measure one step of each subject: first its time, then, in a pass of its own, its peak memory.
+    """Measure one step of each subject: first the time, then the peak memory in a separate pass.
 
-    In every repeat each subject takes one step, in an order that moves on by one from repeat to repeat, so
-    that a machine that slows down does so for all.
+    In every repeat each subject runs one step. The order rotates by one from repeat to repeat, so that a machine
+    that slows down affects all subjects alike.
 
     Args:
-        subjects: all with one setting.
-        shape: of `batch`.
-        phase: which step.
-        batch: on the subjects' device.
-        repeats: timed steps a subject.
-        warmup: steps before them.
+        subjects: subjects with the same setting.
+        shape: shape of `batch`.
+        phase: kind of step.
+        batch: model inputs on the subjects' device.
+        repeats: number of timed steps per subject.
+        warmup: number of steps before them, at least 1.
         on_repeat: called after each repeat.
+
+    Raises:
+        AlignAttnError: if the step does not fit into the memory of the GPU.
     """
     setting = subjects[0].setting
     parameters = {s.attention: sum(parameter.numel() for parameter in s.model.parameters()) for s in subjects}
@@ -237,12 +240,13 @@ def _time_interleaved(
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     """Return the peak of the bytes that `work` allocates.
 
-    On a GPU this is the peak that the caching allocator counts; on a CPU the running sum of the allocations
-    and frees that `torch.profiler` sees, exact to the byte but blind to what libraries allocate past PyTorch.
+    On a GPU this is the peak that the caching allocator counts. On a CPU it is the peak of the running sum of the
+    allocations and frees that `torch.profiler` records: exact to the byte, but without what libraries allocate
+    outside PyTorch.
 
     Args:
-        work: what to measure; should have run before, so that caches are filled.
-        device: where it allocates.
+        work: function to measure; run it once before, so that caches are filled.
+        device: device that it allocates on.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -271,7 +275,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
 
 @contextmanager
 def _native_errors_hidden() -> Iterator[None]:
-    """Drop what native code writes to stderr: some builds of the profiler report on themselves."""
+    """Discard what native code writes to stderr: some builds of the profiler log there."""
     kept = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:
@@ -284,9 +288,9 @@ def _native_errors_hidden() -> Iterator[None]:
 
 @contextmanager
 def _compiling_apart(models: int) -> Iterator[None]:
-    """Compile with nothing kept from other shapes, and raise where PyTorch would quietly run eagerly.
+    """Compile with an empty cache, and raise where PyTorch would silently fall back to eager mode.
 
-    Models of one class share their code, so the graphs of all count against one limit.
+    Models of one class share their code, so the graphs of all models count against one limit.
     """
     import torch._dynamo
 

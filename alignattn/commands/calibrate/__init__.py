@@ -52,7 +52,9 @@ class CalibrateOptions(Options):
     output_dir: OutputDir = option("calibration", f"Folder for {CALIBRATION_FILE} and report.html.")
     num_bins: Count = option(10, "Bins of the calibration errors and of the diagrams.", high=MAX_BINS)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
-    fit_on: str | None = option(None, "Fit a temperature on half of it; report the other half.", metavar="SPLIT")
+    fit_on: str | None = option(
+        None, "Fit a temperature on half of this split; report the other half.", metavar="SPLIT"
+    )
     also_fit: tuple[str, ...] = option(
         (), ALSO_HELP, choices=SCALING_NAMES, distinct="method", requires=("fit_on", "run")
     )

@@ -1,4 +1,4 @@
-"""Calibration of saved predictions, split by split, before and after temperature scaling."""
+"""Calibration of saved predictions or of a run, split by split, before and after temperature scaling."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ from alignattn.reports.report import REPORT_FILE, Section, write_report
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, unfinished, write_json
 from alignattn.utils.progress import counted
-from alignattn.utils.publishing import published_names
+from alignattn.utils.publishing import publishable, published_names
 from alignattn.utils.text_tables import render_table
 
 FIGURES_NOTE = f"Below each figure its {CONFIDENCE_LEVEL:.0%} bootstrap interval."
@@ -30,14 +30,14 @@ FIGURES_NOTE = f"Below each figure its {CONFIDENCE_LEVEL:.0%} bootstrap interval
 
 @dataclass(frozen=True)
 class ReportedSplit:
-    """The rows of one split of a file that are reported.
+    """The reported rows of one split of a file.
 
     Attributes:
-        name: of the split, after that of the file where there are several.
-        file: that it is from.
-        split: its name in the file.
-        rows: their predictions, as saved and by what was fitted.
-        fitted: the temperature; None where none is asked for.
+        name: name of the split, after that of the file if there are several files.
+        file: the file of the split.
+        split: name of the split in the file.
+        rows: predictions of the rows, as saved and after each fitted scaling.
+        fitted: the fitted temperature; None if none was requested.
     """
 
     name: str
@@ -58,10 +58,10 @@ ShiftsByName = Mapping[str, Mapping[str, Estimate]]
 
 
 def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
-    """Report the calibration of saved predictions: print a table, write `calibration.json` and a page.
+    """Report the calibration of saved predictions or of a run: print a table, and write `calibration.json` and a page.
 
     Returns:
-        Each split of each file and its figures, in the order of the table.
+        Each reported split and its figures, in the order of the table.
     """
     folder, fit_on = Path(arguments.output_dir), arguments.fit_on
     if arguments.run is None:
@@ -76,7 +76,7 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
         ]
     else:
         _check_not_calibrated(folder)
-        # It imports torch, which saved predictions do not need.
+        # Imported here, because it imports torch, which saved predictions do not need.
         from alignattn.commands.calibrate.run_rows import predict_calibration_rows
 
         predictions, uniform = predict_calibration_rows(arguments)
@@ -134,7 +134,7 @@ def _check_not_calibrated(folder: Path) -> None:
 
 
 def _calibration(rows: Predictions, uniform: Array, temperature: Temperature | None) -> Calibration:
-    """Return what a run's calibration is made of: its temperature and both halves of the rows."""
+    """Return the calibration of a run: its temperature and both halves of the rows."""
     assert temperature is not None
     scaled = apply_temperature(rows.probabilities, temperature.value)
     is_fitted = np.isin(np.arange(len(rows.labels)), temperature.rows)
@@ -144,7 +144,7 @@ def _calibration(rows: Predictions, uniform: Array, temperature: Temperature | N
 
 
 def figure_cells(reports: Sequence[CalibrationReport]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and two lines per split and state: the figures, and their intervals below."""
+    """Return the header, and two lines per split and state: the figures, and their intervals below."""
     has_temperature = any(part.fitted for part, _ in reports)
     lines = []
     for part, summary in reports:
@@ -171,7 +171,7 @@ def _distinct_paths(names: Sequence[str]) -> list[Path]:
 
 
 def _short_names(files: Sequence[Predictions]) -> list[str | None]:
-    """Names of the files: their paths without the folders and the file name that all share."""
+    """Names of the files: their paths without the leading and trailing parts that all share."""
     if len(files) == 1:
         return [None]
     paths = [list(file.path.resolve().with_suffix("").parts) for file in files]
@@ -185,7 +185,7 @@ def _short_names(files: Sequence[Predictions]) -> list[str | None]:
 def _parts(
     file: Predictions, file_name: str | None, temperature: Temperature | None, wanted: Sequence[str] | None
 ) -> list[ReportedSplit]:
-    """The reported rows of each requested split, without those of the temperature's fit."""
+    """The reported rows of each requested split, without the rows that the temperature was fitted on."""
     is_reported = np.ones(len(file.labels), dtype=bool)
     if temperature and temperature.file == file.path:
         is_reported[temperature.rows] = False
@@ -212,7 +212,7 @@ def _check_splits(files: Sequence[Predictions], wanted: Sequence[str] | None) ->
 
 
 def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, ReportedSplit]:
-    """The in-domain part for each other part, by name: that of the same file, or the only one."""
+    """The in-domain part for each other part, by the other's name: that of the same file, or else the only one."""
     own = {part.file: part for part in parts if part.split == split}
     if split is None:
         return {}
@@ -245,7 +245,7 @@ def _content(
     arguments: CalibrateOptions,
 ) -> dict[str, Any]:
     """The content of `calibration.json`; shares are fractions, not percentages."""
-    settings = {name: value for name, value in asdict(arguments).items() if name not in ("files", "output_dir")}
+    own = {name: value for name, value in asdict(arguments).items() if name not in ("files", "output_dir")}
     paths = [file.path for file in files]
     names = dict(zip(paths, published_names(list(map(str, paths))), strict=True))
     contents = [
@@ -261,7 +261,7 @@ def _content(
         }
         for file, temperature in zip(files, temperatures, strict=True)
     ]
-    return {"alignattn": alignattn.__version__, "settings": settings, "files": contents}
+    return {"alignattn": alignattn.__version__, "settings": publishable(own), "files": contents}
 
 
 def _split_content(part: ReportedSplit, summary: EstimatesByState, shift: Mapping[str, Estimate]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a calibrated run can decide: tables and charts for the choice of a coverage or an error rate."""
+"""Decisions of a calibrated run: tables and charts for choosing a coverage or an error rate."""
 
 import numpy as np
 from markupsafe import Markup
@@ -15,15 +15,15 @@ from alignattn.utils.text_tables import render_table
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
 ERROR_RATES = (0.01, 0.02, 0.05, 0.1, 0.2)
-"""Levels of the tables; `predict` takes any."""
+"""Levels of the tables; `predict` accepts any."""
 
 DRAWN_COVERAGES = np.arange(0.5, 1, 0.01).round(2)
 
 
 def render_decisions(calibration: Calibration) -> list[str]:
-    """Return tables of sets and of abstention as lines.
+    """Return the tables of sets and of abstention as lines.
 
-    The held-out rows set quantiles and thresholds; sets are counted on the other half, as on new rows.
+    The held-out rows determine quantiles and thresholds. The sets are counted on the other half, which did not.
     """
     rows = len(calibration.held_out.labels)
     sets = []
@@ -57,9 +57,10 @@ def render_decisions(calibration: Calibration) -> list[str]:
 
 
 def decision_charts(calibration: Calibration) -> dict[str, Markup]:
-    """Return charts of risk and of coverage against the share of rows that are answered, by caption.
+    """Return charts of risk and of coverage against the share of answered rows, by caption.
 
-    A set answers a row if it has one class. Its curves begin where coverage costs answers, above the accuracy.
+    A set answers a row if it has one class. The curves of sets start at a coverage equal to the accuracy: only above
+    it does more coverage cost answers.
     """
     candidates = [one for one in calibration.candidates() if one.answered]
     shares = [one.answered / one.rows for one in candidates]
@@ -86,7 +87,7 @@ def decision_charts(calibration: Calibration) -> dict[str, Markup]:
 
 
 def _sets(calibration: Calibration, coverage: float, method: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The size of the set of each row that fitted the temperature, and whether it holds the row's label."""
+    """The size of each row's set, for the rows that fitted the temperature, and whether it contains the label."""
     rows = calibration.fitted
     is_member = SET_SCORES[method](rows.probabilities, rows.uniform) <= calibration.quantile(coverage, method)
     return is_member.sum(axis=1), np.asarray(is_member[np.arange(len(rows.labels)), rows.labels])

@@ -1,4 +1,4 @@
-"""The labelled rows that a run is calibrated on, predicted by its model as `alignattn predict` does."""
+"""The labelled rows that a run is calibrated on, and the model's predictions for them, as of `alignattn predict`."""
 
 import sys
 from collections.abc import Collection, Sequence
@@ -33,12 +33,12 @@ class LabelledSplit:
     """Rows to calibrate on.
 
     Attributes:
-        path: where they are from.
-        name: of the split.
-        dataset: the good, labelled ones.
+        path: the rows' file, or the run's folder.
+        name: name of the split.
+        dataset: the usable, labelled rows.
         trained: the rows that the run was trained on; None if they cannot be read.
-        bad: those that cannot be used.
-        left_out: numbers from 0 of the bad and unlabelled ones.
+        bad: the unusable rows.
+        left_out: indices, from 0, of the bad and the unlabelled rows.
     """
 
     path: Path
@@ -50,10 +50,10 @@ class LabelledSplit:
 
 
 def predict_calibration_rows(options: CalibrateOptions) -> tuple[Predictions, Array]:
-    """Return the predictions of a run for the rows that it is calibrated on, and the uniform numbers of these, `[N]`.
+    """Return a run's predictions for the rows that it is calibrated on, and a uniform number per row, `[N]`.
 
     Raises:
-        AlignAttnError: if the run's task has no classes, or the rows are bad, of other classes, or trained on.
+        AlignAttnError: if the run's task has no classes, or if rows are bad, have other classes or were trained on.
     """
     run = read_finished_run(Path(str(options.run)), "--run")
     check_has_classes(run.task, "`calibrate --run`")
@@ -84,7 +84,7 @@ def predict_calibration_rows(options: CalibrateOptions) -> tuple[Predictions, Ar
 
 
 def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
-    """The rows of a split that the run was evaluated on."""
+    """The rows of one of the run's evaluation splits."""
     rows, result = load_run_rows(run.options), read_result(run.folder)
     if not rows.evaluation:
         raise AlignAttnError(f"{run.folder} has no evaluation rows: give labelled rows with --rows")
@@ -94,15 +94,15 @@ def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
     assert result is not None
     if result.best is not None or result.stopped_at is not None:
         print(
-            f"{run.folder}: evaluation rows chose its checkpoint, so new rows may be harder than split {name!r}: only "
-            "other rows (--rows) give guarantees",
+            f"{run.folder}: its checkpoint was selected on evaluation rows, so new rows may be harder than split "
+            f"{name!r}: only other rows (--rows) give guarantees",
             file=sys.stderr,
         )
     return LabelledSplit(run.folder, name, rows.evaluation[name], rows.train)
 
 
 def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
-    """The rows of the user's file."""
+    """The rows of the file given with `--rows`."""
     path = Path(str(options.rows))
     encoding, skip = run.options.data.encoding, options.skip_bad_rows
     read = load_task_files(run.task, path, None, skip_bad_rows=skip, encoding=encoding)

@@ -34,7 +34,7 @@ class CompareOptions(Options):
         folders = self.folders
         if len(folders) < MIN_RUNS:
             raise AlignAttnError(f"compare needs at least {MIN_RUNS} folders of runs, the baseline first")
-        if len(set(folders)) < len(folders):
+        if len({folder.resolve() for folder in folders}) < len(folders):
             raise AlignAttnError(f"{' '.join(self.runs)} lists a folder twice: give each once")
         if self.names is not None and (len(self.names) != len(folders) or len(set(self.names)) < len(folders)):
             raise AlignAttnError(
@@ -44,7 +44,7 @@ class CompareOptions(Options):
 
     @property
     def folders(self) -> list[Path]:
-        """The folders to compare, the baseline first; --baseline need not be among --runs."""
+        """The folders to compare, the baseline first; it need not be among `runs`."""
         given = list(map(Path, self.runs))
         if self.baseline is None:
             return given

@@ -1,4 +1,4 @@
-"""`alignattn compare`: a table of runs, each compared with the first, and why some cannot be compared."""
+"""`alignattn compare`: a table of runs, each compared with the first; runs that are not comparable are refused."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,14 +39,14 @@ class EvaluatedRun:
 
     @property
     def evaluated_on(self) -> str:
-        """Where its evaluation rows come from: the name of its task, or of the user's own file."""
+        """The source of its evaluation rows: the name of its task or of the user's file."""
         data = self.options.data
         own = data.validation_file or data.train_file
         return self.result.task if self.options.task is not None or own is None else Path(own).name
 
     @property
     def measures(self) -> list[tuple[str, str]]:
-        """Split and metric of each number that it measured."""
+        """Split and metric of each of its scores."""
         return [(split, metric) for split, metrics in self.result.metrics.items() for metric in metrics]
 
 
@@ -55,8 +55,8 @@ class ComparedRuns:
     """The runs of one folder: one run, or one per seed.
 
     Attributes:
-        name: in the table.
-        runs: by seed, at least one.
+        name: name in the table.
+        runs: the runs by seed, at least one.
         unfinished: folders of seeds without a result.
     """
 
@@ -82,7 +82,11 @@ def compare_runs(options: CompareOptions) -> ResultTable:
 
 
 def read_entries(options: CompareOptions) -> list[ComparedRuns]:
-    """Return the runs of the folders, the baseline first; refuses runs with another evaluation than the first."""
+    """Return the runs of the folders, the baseline first.
+
+    Raises:
+        AlignAttnError: if the first run was not evaluated, or another was not evaluated in the same way.
+    """
     folders = options.folders
     short = short_names(folders, "RUNS")
     names = options.names or [short[folder] for folder in folders]
@@ -98,7 +102,7 @@ def read_entries(options: CompareOptions) -> list[ComparedRuns]:
 
 
 def compared(entries: Sequence[ComparedRuns]) -> ResultTable:
-    """Return the table of entries, each compared with the first, by seed where they have seeds in common."""
+    """Return the table of entries, each compared with the first, paired by seed where they have seeds in common."""
     reader, baseline = reader_of("finetune"), entries[0]
     undefined = [
         (split, metric)
@@ -201,9 +205,9 @@ def _notes(entries: Sequence[ComparedRuns]) -> list[str]:
     lines += seen_before((result.model for result in results), (result.task for result in results))
     first = [entry.first.result for entry in entries]
     facts = {
-        "trained on": [f"{result.train_rows} rows" for result in first],
-        "made on": [result.device for result in first],
-        "made with": [", ".join(f"{name} {number}" for name, number in result.versions.items()) for result in first],
+        "training rows": [f"{result.train_rows} rows" for result in first],
+        "hardware": [result.device for result in first],
+        "versions": [", ".join(f"{name} {number}" for name, number in result.versions.items()) for result in first],
     }
     for what, by_entry in facts.items():
         if len(set(by_entry)) > 1:
@@ -238,13 +242,13 @@ def _runs(entries: Sequence[ComparedRuns]) -> Iterator[EvaluatedRun]:
 def _check_comparable(first: EvaluatedRun, run: EvaluatedRun) -> None:
     if run.evaluated_on != first.evaluated_on:
         raise AlignAttnError(
-            f"{run.folder} is of {run.evaluated_on}, and {first.folder} of {first.evaluated_on}: compare runs of one "
-            "task"
+            f"{run.folder} was evaluated on {run.evaluated_on}, and {first.folder} on {first.evaluated_on}: compare "
+            "runs of one task"
         )
     if run.result.labels != first.result.labels:
         raise AlignAttnError(
             f"{run.folder} predicts {', '.join(run.result.labels) or 'scores'}, and {first.folder} "
-            f"{', '.join(first.result.labels) or 'scores'}: compare runs of the same labels"
+            f"{', '.join(first.result.labels) or 'scores'}: compare runs with the same labels"
         )
     if set(run.measures) != set(first.measures):
         words = [", ".join(sorted(map(" ".join, one.measures))) or "nothing" for one in (run, first)]
@@ -254,16 +258,16 @@ def _check_comparable(first: EvaluatedRun, run: EvaluatedRun) -> None:
 
 
 def _check_same_rows(first: EvaluatedRun, run: EvaluatedRun) -> None:
-    """Refuse a run whose evaluation rows are not those of the first, by their numbers and labels."""
+    """Refuse a run whose evaluation rows differ from the first run's in their numbers or labels."""
     for split in first.result.metrics:
         expected, found = (read_split(one.folder, split).select(["row", "label"]) for one in (first, run))
         if found.num_rows != expected.num_rows:
             raise AlignAttnError(
                 f"{run.folder} was evaluated on {found.num_rows} rows of {split}, and {first.folder} on "
-                f"{expected.num_rows}: compare runs that were evaluated on the same"
+                f"{expected.num_rows}: compare runs that were evaluated on the same rows"
             )
         if found != expected:
             raise AlignAttnError(
                 f"{run.folder} was evaluated on other rows of {split} than {first.folder}: compare runs that were "
-                "evaluated on the same"
+                "evaluated on the same rows"
             )

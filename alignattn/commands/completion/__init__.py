@@ -1,4 +1,4 @@
-"""`alignattn completion`: a shell script that completes the words of `alignattn`."""
+"""`alignattn completion`: a script for shell completion."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The completion of all commands, by shtab."""
+"""Shell completion of all commands, by shtab."""
 
 import argparse
 
@@ -33,7 +33,7 @@ def _add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comman
         elif option and option.placeholder in COMPLETED:
             action.complete = COMPLETED[option.placeholder]  # type: ignore[attr-defined]  # shtab's own attribute
     if command.subcommands:
-        # A subcommand stands where an option may: shtab completes both.
+        # A subcommand and an option may come at the same place: shtab completes both.
         others = parser.add_subparsers()
         for other in command.subcommands.values():
             _add(others, other)

@@ -16,8 +16,8 @@ class DemoOptions(Options):
     model: str = option("minilm", "Folder or Hub id (default: MiniLM of the extra 'demo').", place=model_name)
     data_dir: InputDir | None = option(
         None,
-        "Folder with glue/qqp and twitter_ppdb (Parquet files): questions of Quora and tweets instead of sentences of "
-        "installed packages' documentation.",
+        "Folder with glue/qqp and twitter_ppdb (Parquet files): use Quora questions and tweets instead of sentences "
+        "from the documentation of installed packages.",
     )
     train_rows: Count = option(600, "Rows to train on.")
     validation_rows: Count = option(200, "Evaluation rows per domain.")

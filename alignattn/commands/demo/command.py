@@ -1,6 +1,6 @@
 """The demo: fine-tune one pretrained model with plain, aligned and balanced attention, and compare.
 
-It runs `finetune` as it stands, three times on the same rows.
+It runs the ordinary `finetune` three times on the same rows.
 """
 
 import time
@@ -62,7 +62,7 @@ def run_demo(arguments: DemoOptions) -> None:
     """Run the demo and print its table and the path of its picture."""
     started = time.perf_counter()
     folder = Path(arguments.output_dir)
-    # Before anything is read and written: there may be no such model, and sentences take long to be found.
+    # Check the model first: collecting the sentences takes long.
     with loading(arguments.model):
         read_config_fields(arguments.model)
     sentences = demo_data(arguments)
@@ -94,7 +94,7 @@ def _row_options(sentences: DemoData, arguments: DemoOptions) -> dict[str, Any]:
 
 
 def _check_rows(folder: Path, sentences: DemoData, arguments: DemoOptions) -> None:
-    """Refuse a folder whose runs have other rows, because finished runs would be shown as if they had these."""
+    """Refuse a folder whose runs have other rows: finished runs would be shown as if they had these rows."""
     path = folder / ROWS_FILE
     if path.is_file() and read_json(path) != _row_options(sentences, arguments):
         raise AlignAttnError(f"{folder} already holds a demo with other rows: give another --output_dir")
@@ -152,7 +152,7 @@ def _table(measured: Mapping[str, Sequence[float]], sentences: DemoData) -> str:
     caption = (
         f"{what[0].upper()}{what[1:]}:\ntrained on {first}, evaluated on unseen {first} (in "
         f"domain) and on {other} (out of domain). Aligned is {ALIGNED_ATTENTION}.\nAccuracy and expected calibration "
-        "error (10 bins) in percent; the distance of queries and keys in percent of their\nspread, whose floor is that "
+        "error (10 bins) in percent; the distance of queries and keys in percent of their\nspread; floor: the distance "
         "of two halves of one cloud. One seed: differences of a few points are noise."
     )
     return f"{render_table(header, body)}\n\n{caption}"
@@ -183,7 +183,7 @@ def _draw(
 
 
 def _cloud(name: str, options: RunOptions) -> Any:
-    """The queries and keys of a head of the last layer in the plane."""
+    """The t-SNE of the queries and keys of a head of the last layer."""
     assert options.task is not None
     loaded = load_evaluation_rows(options.task, options.model, options.data)
     split, rows = next(iter(loaded.evaluation.items()))

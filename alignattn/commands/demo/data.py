@@ -1,8 +1,8 @@
-"""The pairs of sentences that the demo trains on: from the documentation of installed packages, or from `--data_dir`.
+"""The sentence pairs that the demo trains on: from the documentation of installed packages, or from `--data_dir`.
 
-Both sources give the same files: `<folder>/demo/{train,validation_<domain>,validation_<other domain>}.parquet`. One
-domain is trained on; the other shows what a shift does. Of packages the files are read and nothing is imported; which
-sentences there are changes with their versions, which `constraints.txt` names.
+Both sources write the same files: `<folder>/demo/{train,validation_<domain>,validation_<other domain>}.parquet`. The
+demo trains on one domain; the other shows the effect of a shift. The packages' files are read, and nothing is imported.
+The sentences depend on the packages' versions, which `constraints.txt` pins for the training domain.
 """
 
 import ast
@@ -51,11 +51,11 @@ class DemoData:
     """Labelled pairs of sentences of two domains.
 
     Attributes:
-        name: of their task.
-        description: what they are, for the line that is printed, the table and the picture.
-        domains: the one that is trained on, and the other.
-        labels: what the task's labels say.
-        write: writes the files of a folder as the options say.
+        name: name of the task.
+        description: description of the pairs for the output, the table and the picture.
+        domains: the training domain, and the other.
+        labels: names of the task's labels.
+        write: function that writes the files to a folder, by the options.
     """
 
     name: str
@@ -88,7 +88,7 @@ class DemoData:
 
 
 def demo_data(options: DemoOptions) -> DemoData:
-    """Return the questions and tweets of `--data_dir`, or else the sentences of the documentation."""
+    """Return the questions and tweets of `--data_dir`, or without it the sentences of the documentation."""
     return DOCUMENTATION if options.data_dir is None else QUESTIONS
 
 
@@ -126,15 +126,15 @@ def _write(folder: Path, data: DemoData, tables: Sequence[pa.Table]) -> None:
 
 
 def documentation_rows(domain: str, count: int, seed: int) -> list[dict[str, Any]]:
-    """Draw rows of a domain: `label` is 1 where the second sentence follows the first, as in every other row.
+    """Sample rows of a domain: in every other row, with `label` 1, the second sentence follows the first.
 
     Args:
-        domain: one of `PACKAGES`.
-        count: of the rows.
-        seed: of the draw.
+        domain: a key of `PACKAGES`.
+        count: number of rows.
+        seed: seed of the sample.
 
     Raises:
-        AlignAttnError: if there are fewer.
+        AlignAttnError: if the documentation has fewer pairs than `count`.
     """
     pairs = list(_pairs(domain))
     if count > len(pairs):
@@ -155,7 +155,7 @@ def documentation_rows(domain: str, count: int, seed: int) -> list[dict[str, Any
 
 @cache
 def _pairs(domain: str) -> tuple[tuple[str, str], ...]:
-    """All pairs of a domain with different second sentences."""
+    """All pairs of a domain, one per second sentence."""
     found: dict[str, str] = {}
     for package in PACKAGES[domain]:
         for paragraph in _paragraphs(package):
@@ -185,7 +185,7 @@ def _paragraphs(package: str) -> Iterator[str]:
 
 QUESTIONS = DemoData(
     "questions",
-    "pairs of questions from Quora that are duplicates or not, and out of domain pairs of tweets",
+    "pairs of questions from Quora that are duplicates or not, and, out of domain, pairs of tweets",
     ("questions", "tweets"),
     ("not_duplicate", "duplicate"),
     _write_questions,

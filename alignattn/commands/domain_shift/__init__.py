@@ -24,7 +24,7 @@ HIDDEN = frozenset(
         *("text_columns", "tokens_column", "image_column", "label_column", PATIENCE, LOADING),
     }
 )
-"""Options of `finetune` that name rows, which --pair does here, or select a model by held-out rows."""
+"""Options of `finetune` that choose the rows, as --pair does here, or that select a checkpoint by evaluation rows."""
 
 LENGTHS: Mapping[str, Any] = {"num_train_epochs": 3.0, "max_length": 256}
 PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
@@ -33,7 +33,7 @@ PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
 }
 """The training settings of Desai & Durrett 2020, by base model."""
 
-PAIR_HELP = f"Two tasks with the same labels; {' and '.join(PUBLISHED_TRAINING)} train as Desai and Durrett (2020)."
+PAIR_HELP = f"Two tasks with the same labels; {' and '.join(PUBLISHED_TRAINING)} train as in Desai & Durrett (2020)."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +46,17 @@ class DomainShiftOptions(RunOptions):
 
     @cached_property
     def task(self) -> LabelledTask:
-        """The task that is trained on."""
+        """The in-domain task."""
         return self.tasks[0]
 
     @cached_property
     def tasks(self) -> tuple[LabelledTask, LabelledTask]:
-        """The task in the domain and the one out of it."""
+        """The in-domain and the out-of-domain task."""
         return parse_pair(self.pair)
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the published training options of the model, by the end of its folder or Hub id."""
+        """Return the published training options of the model, by the last part of its path or Hub id."""
         published = PUBLISHED_TRAINING.get(Path(str(values.get("model"))).name.lower(), {})
         order = {SAMPLING_OPTION: AT_RANDOM} if published else {}
         return {**super().implied(values), **order, **published}

@@ -1,8 +1,8 @@
-"""Accuracy and calibration under a shift of domain: train on one task, evaluate on it and on another.
+"""Accuracy and calibration under a domain shift: train on one task, evaluate on it and on another.
 
 The protocol is that of Desai & Durrett 2020 ("Calibration of Pre-trained Transformers", section 3), which Zhang et al.
-2021, table 2, follow: the development set of each task is halved; one half is held out and reported, and on the other
-half of the in-domain task a temperature is fitted.
+2021, table 2, follow. The development set of each task is halved: one half is held out and reported. The temperature
+is fitted on the other half of the in-domain task.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,8 +64,8 @@ class DevelopmentSet:
 
     Attributes:
         side: `in-domain` or `out-of-domain`.
-        loaded: its rows as the only evaluation split of its task, and what was left out of them.
-        halves: the indices of the rows of each half, by its name.
+        loaded: its rows, as the only evaluation split of its task, with a record of the rows left out.
+        halves: the row indices of each half, by the name of the half.
     """
 
     side: str
@@ -74,12 +74,12 @@ class DevelopmentSet:
 
     @property
     def task(self) -> LabelledTask:
-        """The task that it is of."""
+        """Its task."""
         return self.loaded.task
 
     @property
     def split(self) -> str:
-        """Its name in the task."""
+        """The name of its split in the task."""
         return self.task.evaluation_splits[0]
 
 
@@ -106,36 +106,37 @@ def halves(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows of the development half and of the held-out half, drawn at random: sorted indices from 0.
 
-    The halves are disjoint and make up the whole; of an odd number of rows the held-out half has one more.
+    The halves are disjoint and together contain all rows. With an odd number of rows the held-out half has one more.
 
     Args:
-        labels: `[N]`.
-        seed: of the draw.
+        labels: labels of the rows, `[N]`.
+        seed: seed of the draw.
         stratify: whether each class is halved too, to within one row.
     """
     order = np.random.default_rng(seed).permutation(len(np.asarray(labels)))
     if stratify:
         order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
-    # Every other row of a random order is a random half; where classes lie together, of each class.
+    # Every other row of a random order is a random half; in an order sorted by class, it is one of each class.
     return np.sort(order[1::2]), np.sort(order[::2])
 
 
 def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
     """Train and evaluate each unfinished seed of the call, and write the summary over seeds."""
     runs = options.runs()
-    # Each run checks its folder when it begins: refuse those of later seeds now, not hours later.
+    # Each run checks its folder when it starts. Check those of later seeds now, so that an error comes before hours
+    # of training.
     for run in runs[1:]:
         check_folder(run)
     results = [domain_shift_one(run) for run in runs]
     if options.makes_several and PartialState().is_main_process:
         print(f"{options.output_dir}\n{write_seed_table(options.output_dir, results)}")
-    # As in `finetune`: a process group that outlives the interpreter's end aborts now and then.
+    # As in `finetune`: a process group that still exists when the interpreter exits sometimes aborts.
     PartialState().destroy_process_group()
     return results
 
 
 def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
-    """Train one seed, evaluate it and write its folder; a finished result is only read and printed."""
+    """Train one seed, evaluate it and write its folder; for a finished seed, only print the result."""
     with folder_lock(options.output_dir):
         check_folder(options)
         finished = read_domain_shift(options.output_dir)
@@ -146,7 +147,7 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
 
 
 def _domain_shift(options: DomainShiftOptions) -> DomainShiftResult:
-    # Before the training, so that a mistake in either side is reported before hours have passed.
+    # Load both sides before the training, so that an error in either comes before hours of training.
     sides = [
         load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)
     ]
@@ -162,7 +163,7 @@ def _domain_shift(options: DomainShiftOptions) -> DomainShiftResult:
 
 
 def training_options(options: DomainShiftOptions) -> RunOptions:
-    """Return the options of `finetune` for the in-domain run, in a folder inside that of the result."""
+    """Return the options of `finetune` for the in-domain run, in a subfolder of the result's folder."""
     return RunOptions(
         model=options.model,
         data=replace(options.data, task=names_of_pair(options.pair)[0]),
@@ -185,7 +186,7 @@ def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> Dev
 
 
 def check_folder(options: DomainShiftOptions) -> None:
-    """Refuse a folder of another run; a folder with nothing but the trained run is evaluated."""
+    """Refuse a folder of another run; a folder that contains only the trained run is accepted, to be evaluated."""
     folder = options.output_dir
     holds_run_only = folder.is_dir() and entries(folder) == {RUN_FOLDER}
     if not holds_run_only:
@@ -202,11 +203,11 @@ def _predict(training: RunOptions, args: RunArguments, sides: Sequence[Developme
     cut = [truncated_rows(side.task, split, tokenizer) for side, split in zip(sides, splits, strict=True)]
     train_rows = None
     if training.training.laplace:
-        # Its posterior is of the rows that the model was trained on.
+        # The posterior is computed from the training rows.
         trained_on = load_run_rows(training)
         train_rows = encode_split(trained_on.task, trained_on.train, tokenizer, data).encoded
     for side, rows in zip(sides, cut, strict=True):
-        # The run has printed that of its own task.
+        # The run has already printed this for the in-domain task.
         if rows is not None and side.side == OUT_OF_DOMAIN and PartialState().is_main_process:
             print(f"{side.task.name} {side.split}: {rows}")
     trainer = TaskTrainer(

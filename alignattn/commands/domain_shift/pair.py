@@ -18,15 +18,19 @@ def matching_pairs() -> Mapping[str, str]:
 
 
 def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
-    """Return the in-domain and the out-of-domain task of `snli-mnli`; names as `get_task` takes them."""
+    """Return the in-domain and the out-of-domain task of a pair such as `snli-mnli`; names as for `get_task`.
+
+    Raises:
+        AlignAttnError: if these are not two different tasks of one type and with the same labels.
+    """
     first, second = map(get_task, names_of_pair(pair))
     return _checked_pair(pair, first, second)
 
 
 def names_of_pair(pair: str) -> tuple[str, str]:
-    """Return the two names of a pair: of shipped tasks, or of files that define one."""
+    """Return the two names of a pair, each of a built-in task or of a file that defines one."""
     words = pair.split("-")
-    # A hyphen may belong to a name, as in sst-2-mrpc: another cut may do.
+    # A name may contain a hyphen, as in sst-2-mrpc: try each.
     for cut in range(1, len(words)):
         first, second = plain_name("-".join(words[:cut])), plain_name("-".join(words[cut:]))
         if all(is_definition(name) or name in TASKS for name in (first, second)):

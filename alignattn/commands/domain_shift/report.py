@@ -28,16 +28,16 @@ class SideResult:
     """The result of one side.
 
     Attributes:
-        task: whose development set it is.
-        split: its name in the task.
-        train_rows: rows trained on; 0 out of domain.
-        development_rows: rows of the half that is not reported; in domain the temperature is fitted on it.
-        held_out_rows: rows of the half that `figures` are of.
-        dropped_rows: unlabelled rows left out, by split.
-        bad_rows: rows left out because something is wrong with them, each with its number and its problem, by split.
-        derived_splits: how a split came about that the data set does not have, by its name.
-        truncated_rows: of the development set, those longer than what the model is given; None where there are none.
-        figures: before and after temperature scaling; shares are fractions.
+        task: name of the task.
+        split: name of the task's development set.
+        train_rows: number of training rows; 0 out of domain.
+        development_rows: number of rows of the half that is not reported; in domain the temperature is fitted on it.
+        held_out_rows: number of rows of the reported half.
+        dropped_rows: number of unlabelled rows left out, by split.
+        bad_rows: bad rows left out, each with its number and its problem, by split.
+        derived_splits: origin of each split that the data set does not have, by name.
+        figures: figures of the held-out rows before and after temperature scaling; shares are fractions.
+        truncated_rows: truncated rows of the development set; None if there are none.
     """
 
     task: str
@@ -57,21 +57,21 @@ class DomainShiftResult:
     """The content of `results.json`.
 
     Attributes:
-        pair: the two tasks, as `snli-mnli`.
-        model: as the user named it.
-        attention: the preset's name.
-        attention_config: the fields of its `AttentionConfig`.
-        seed: of the training.
+        pair: the two tasks, such as `snli-mnli`.
+        model: the model as the user named it.
+        attention: name of the preset.
+        attention_config: fields of the `AttentionConfig`.
+        seed: seed of the training.
         stratify: whether the halves are drawn class by class.
-        halving_seed: of the halves.
-        num_bins: of the calibration errors.
-        temperature: fitted on the in-domain development half.
-        development_nll: mean negative log-likelihood there, in nats, before and after.
-        sides: by `in-domain` and `out-of-domain`.
-        versions: of Python and the packages.
-        device: what the evaluation ran on; that of the training is in the run's own folder.
-        constant_prediction: the class that is predicted for every row of a side, by its name, where there is but one.
-        shift_auroc: how well confidence separates the held-out rows of both sides, before and after; see there.
+        halving_seed: seed of the halves.
+        num_bins: number of bins of the calibration errors.
+        temperature: temperature fitted on the in-domain development half.
+        development_nll: mean negative log-likelihood on that half, in nats, before and after scaling.
+        sides: results by side, `in-domain` and `out-of-domain`.
+        versions: versions of Python and the packages.
+        device: device of the evaluation; the run's folder has that of the training.
+        constant_prediction: by side, the class predicted for every row of its development set, if there is one.
+        shift_auroc: AUROC of confidence, in-domain against out-of-domain held-out rows, before and after scaling.
     """
 
     pair: str
@@ -92,7 +92,7 @@ class DomainShiftResult:
 
 
 def read_domain_shift(folder: Path) -> DomainShiftResult | None:
-    """Return the result in `folder`, or None if there is none yet; raises as `read_record` does."""
+    """Return the result in `folder`, or None if there is none yet; raises the errors of `read_record`."""
     return read_record(folder / RESULTS_FILE, DomainShiftResult, "evaluate")
 
 
@@ -127,7 +127,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
 def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
     """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them as a table.
 
-    The standard deviation is that of a sample (n - 1); of a single seed there is none.
+    The standard deviation is that of a sample (n - 1); for a single seed it is None.
     """
     first = results[0]
     temperature = over_seeds([result.temperature for result in results])

@@ -32,18 +32,18 @@ class DomainShiftReader(ResultReader):
     """Reads results of `alignattn domain-shift`."""
 
     def is_finished(self, folder: Path) -> bool:
-        """Return whether there is a result; raises as `read_domain_shift` does."""
+        """Return whether there is a result; raises the errors of `read_domain_shift`."""
         return read_domain_shift(folder) is not None
 
     def check_same(self, options: DomainShiftOptions) -> None:
         """Refuse a folder of another run, as `domain-shift` does."""
-        # It imports torch, without which results are read.
+        # Imported here, because it imports torch, which reading results does not need.
         from alignattn.commands.domain_shift.command import check_folder
 
         check_folder(options)
 
     def reason_unsupported(self, options: DomainShiftOptions, needed: None = None) -> str:
-        """Return why the model or the training does not support the task."""
+        """Return why the model or the training does not support the task; empty if they do."""
         return options.reason_unsupported(options.task)
 
     def report(self, folder: Path) -> RunReport:
@@ -74,9 +74,9 @@ class DomainShiftReader(ResultReader):
         )
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
-        """Return the held-out rows of the side that `path` leads to, before or after temperature scaling.
+        """Return the scores of the held-out rows behind the number at `path`, before or after temperature scaling.
 
-        A number of both sides, as `shift_auroc`, is made of none.
+        A number of both sides, such as `shift_auroc`, has none.
         """
         match path:
             case ["sides", side, "figures", state, figure, "value"]:
@@ -87,11 +87,11 @@ class DomainShiftReader(ResultReader):
         return None
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
-        """Return that there is none after temperature scaling."""
+        """Return why there is no ensemble of a number after temperature scaling; empty before it."""
         return "an ensemble has no temperature of its own" if AFTER in path else ""
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
-        """Return the same of the mean of what the runs predicted, before temperature scaling."""
+        """Return the scores of the held-out rows for the mean of the runs' predictions, before temperature scaling."""
         match path:
             case ["sides", side, "figures", _, figure, "value"]:
                 splits = [read_split(folder, f"{side}-{HELD_OUT}") for folder in folders]

@@ -12,7 +12,7 @@ from alignattn.utils.options import Options
 
 ENDINGS = (".png", ".svg", ".pdf")
 MIN_TOKENS = 2
-"""Minimum points of t-SNE."""
+"""Minimum number of points for t-SNE."""
 
 PICTURES: Mapping[str, str] = {
     "tsne": "t-SNE of the queries and keys of a head",
@@ -40,7 +40,7 @@ class FigureOptions(Options):
 
     kind: str = option(REQUIRED, KINDS_HELP, choices=tuple(PICTURES), positional=True, metavar="KIND")
     run: tuple[str, ...] = option(
-        REQUIRED, "Run folders; each gives a panel or a line.", metavar="DIR", place=run_folder
+        REQUIRED, "Run folders; each adds a panel or a line.", metavar="DIR", place=run_folder
     )
     output_file: OutputFile = option(
         REQUIRED, f"File of the picture, with the ending {', '.join(ENDINGS)}.", endings=ENDINGS
@@ -55,7 +55,7 @@ class FigureOptions(Options):
     head: int = option(0, "Head, from 0.", low=0, requires=_for("tsne", "attention"))
     text: tuple[str, ...] | None = option(
         None,
-        "A text or a pair (default: first rows); PICTURE QUESTION.",
+        "A text or a pair (default: first rows); for question, PICTURE QUESTION.",
         metavar="TEXT",
         requires=_for("tsne", "attention", "hops", "question", "written"),
         excludes=dict.fromkeys(("data_dir", "max_eval_samples"), "the text replaces evaluation rows"),
@@ -68,7 +68,7 @@ class FigureOptions(Options):
     balanced: bool = option(False, "Use the basis in which queries and keys have equal moments.", requires=_for("tsne"))
     data_dir: InputDir | None = option(
         None,
-        "Folder of Parquet files of rows (default: the runs').",
+        "Folder with Parquet files of the rows (default: the runs').",
         requires=_for("tsne", "nodes", "attention", "hops"),
     )
     split: str | None = option(

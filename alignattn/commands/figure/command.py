@@ -20,7 +20,7 @@ from alignattn.utils.errors import AlignAttnError
 
 
 def named_runs(options: FigureOptions) -> Mapping[str, Path]:
-    """Return the folders by the names that they have in the picture."""
+    """Return the run folders by their names in the picture."""
     folders = [Path(run) for run in options.run]
     for folder in folders:
         check_run_folder(folder, "--run")

@@ -1,4 +1,4 @@
-"""The texts on which the heads of all runs of a picture are drawn."""
+"""The texts for which a picture shows the heads of its runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +15,11 @@ from alignattn.utils.errors import AlignAttnError
 
 
 def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: int) -> Examples:
-    """Return the given text, or else the first evaluation rows of the first run, for all runs."""
+    """Return the examples for all runs: the given text, or else the first evaluation rows of the first run."""
     if options.text is not None:
         texts = options.text
         for folder in folders:
-            # Joined, more texts than a row has would be no row that the model knows.
+            # A model that was trained on single texts does not know pairs.
             if len(texts) > len(read_finished_run(folder, "--run").task.input_columns):
                 raise AlignAttnError(f"--text: the task of {folder} has one text per row; give one text")
         return Examples(

@@ -26,10 +26,10 @@ class NodeOutputs:
     """The outputs of a layer for the nodes with a class.
 
     Attributes:
-        layer: counted from 0.
-        states: `[n, width]`.
-        labels: `[n]`.
-        names: of the classes.
+        layer: number of the layer, from 0.
+        states: outputs, `[n, width]`.
+        labels: classes, `[n]`.
+        names: names of the classes.
     """
 
     layer: int
@@ -39,11 +39,11 @@ class NodeOutputs:
 
 
 def draw_nodes(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the picture of a layer's nodes in the plane, one panel per run and a colour per class.
+    """Return the t-SNE of a layer's outputs for the nodes, one panel per run and one colour per class.
 
-    It is figure 2 of Veličković et al. 2018: by t-SNE, what the last layer but one gives to the last. The title has the
-    silhouette of the classes (Rousseeuw 1987) in the layer's own space, which no projection distorts: 1 is far apart, 0
-    one cloud.
+    By default it is figure 2 of Veličković et al. 2018: the outputs of the last layer but one. The title of a panel has
+    the silhouette of the classes (Rousseeuw 1987). It is computed before the projection, in the space of the outputs: 1
+    means that classes are far apart, 0 that they overlap.
     """
     from sklearn.metrics import silhouette_score
 
@@ -70,8 +70,11 @@ def node_outputs(folder: Path, options: FigureOptions) -> NodeOutputs:
     """Return the outputs of a layer for all nodes with a class.
 
     Args:
-        folder: of the run.
-        options: name the layer, and where the graph is if not where it was.
+        folder: folder of the run.
+        options: options with the layer, and the graph's folder if it has moved.
+
+    Raises:
+        AlignAttnError: if the run has no graph or no such layer, or if the classes of the graph have no silhouette.
     """
     run = read_finished_run(folder, "--run")
     if not isinstance(run.task, NodeClassification):
@@ -88,7 +91,8 @@ def node_outputs(folder: Path, options: FigureOptions) -> NodeOutputs:
     labels = graph.labels[is_labelled]
     if len(labels) < MIN_TOKENS or len(np.unique(labels)) in (1, len(labels)):
         raise AlignAttnError(
-            f"--run {folder}: its graph has {len(labels)} nodes with a class, and no two of them share one"
+            f"--run {folder}: its graph has {len(labels)} nodes with a class: the figure needs two classes, and two "
+            "nodes of one class"
         )
     states = _states(model, graph, layer)[torch.from_numpy(is_labelled)].numpy()
     return NodeOutputs(layer, states, labels, graph.class_names)

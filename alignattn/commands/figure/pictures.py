@@ -1,4 +1,4 @@
-"""Pictures of runs side by side, each drawn from what their folders hold."""
+"""Pictures of runs side by side, drawn from the files in their folders."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,13 +39,14 @@ DISTANCE_PANELS: Mapping[str, str] = {
     BALANCED_NAME: "balanced",
     FLOOR_NAME: "floor: two halves of one cloud",
 }
-"""Titles by the logged name."""
+"""Titles of the panels, by the logged name."""
 
 
 def draw_tsne(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     """Return the t-SNE of a head's queries and keys, one panel per run (Zhang et al. 2021, figure 1 a, b).
 
-    t-SNE places the queries and keys of a run together. Of more tokens than `max_tokens` this many are drawn.
+    The queries and keys of a run are projected together. If there are more than `max_tokens` tokens, `max_tokens` of
+    them are sampled.
     """
     examples = choose_examples(list(runs.values()), options, options.max_eval_samples)
     views = [view_head(folder, name, examples, options.layer, options.head) for name, folder in runs.items()]
@@ -60,7 +61,7 @@ def draw_tsne(runs: Mapping[str, Path], options: FigureOptions) -> Any:
 
 
 def draw_attention(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the heat map of a head's attention in one example, one per run (Zhang et al. 2021, figures 1 and 3)."""
+    """Return heat maps of a head's attention in one example, one per run (Zhang et al. 2021, figures 1 and 3)."""
     examples = choose_examples(list(runs.values()), options, num_rows=1)
     views = [view_head(folder, name, examples, options.layer, options.head) for name, folder in runs.items()]
     panels = [view.attention_panels()[0] for view in views]

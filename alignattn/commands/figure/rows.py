@@ -38,7 +38,7 @@ def draw_hops(runs: Mapping[str, Path], options: FigureOptions) -> Any:
 
 
 def draw_question(runs: Mapping[str, Path], options: FigureOptions) -> Any:
-    """Return the picture of a question's attention, a column per run: over cells, and of the cells over words."""
+    """Return the picture of a question's attention, a column per run: over image cells, and of the cells over words."""
     panels = [_question_panel(folder, name, options.text) for name, folder in runs.items()]
     assert options.text is not None
     return draw_image_attention(panels, title=options.text[1])
@@ -59,7 +59,7 @@ def draw_written(runs: Mapping[str, Path], options: FigureOptions) -> Any:
 
 
 def _hops(folder: Path, name: str, examples: Examples, texts: Sequence[str] | None) -> HeatMapPanel:
-    """The attention weights of a model on the first example, over the story from its first sentence on."""
+    """The attention weights of a model on the first example, by hop and sentence, the first sentence first."""
     run = read_finished_run(folder, "--run")
     predictor = load_predictor(run, device="cpu")
     model: Any = predictor.model
@@ -78,12 +78,12 @@ def _hops(folder: Path, name: str, examples: Examples, texts: Sequence[str] | No
     memories, is_real = model.memories(Sentences(story, torch.ones_like(story, dtype=torch.bool)))
     sentences = [predictor.tokenizer.decode(ids[ids != model.config.pad_token_id]) for ids in memories[0][is_real[0]]]
     weights = torch.stack([layer.weights[0, 0, 0] for layer in seen.layers if layer.weights is not None], dim=1)
-    # The latest comes first in the model.
+    # In the model the latest sentence comes first.
     return HeatMapPanel(f"{name}: {run.task.labels[answer]}", sentences[::-1], {"": weights.flip(0).tolist()})
 
 
 def _question_panel(folder: Path, name: str, texts: Sequence[str] | None) -> ImagePanel:
-    """The weights of a picture's cells for the answer of a model, and the weights of words for the cells."""
+    """The weights of a picture's cells for the model's answer, and of the words for the cells."""
     run = read_finished_run(folder, "--run")
     if not isinstance(run.task, VisualQuestionAnswering) or run.task.reads_features:
         raise AlignAttnError(f"--run {folder}: task {run.task.name!r} has no questions about pictures")
@@ -118,17 +118,18 @@ def _question_panel(folder: Path, name: str, texts: Sequence[str] | None) -> Ima
 def attention_rollout(pooled: Tensor, sides: Sequence[Sides], weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the weights of cells and words for the classification, by attention rollout (Abnar & Zuidema 2020).
 
-    Backwards from the pooling (Yu et al. 2019, eq. 9), each self-attention of the image gives half of a cell's weight
-    to the cells that it attends; the other half stays, for the residual connection. In guided attention each cell
-    attends words by the weight that it has there.
+    It goes backwards from the pooling (Yu et al. 2019, eq. 9). Each self-attention of the image passes half of a cell's
+    weight to the cells that it attends to; the other half stays, for the residual connection. In each guided attention
+    a cell distributes its current weight over the words.
 
     Args:
-        pooled: `[cells]`, what each weighs in the vector of the image.
-        sides: what attends what in each attention call, in order.
-        weights: of each, mean over heads: `[n, m]`.
+        pooled: weight of each cell in the pooled vector of the image, `[cells]`.
+        sides: for each attention call in order, which side attends to which.
+        weights: attention weights of each call, mean over heads, `[n, m]`.
 
     Returns:
-        `[cells]`, and `[words]`, mean over the guided attentions; each sums to 1 if each row of `weights` does.
+        `[cells]`, and `[words]`, mean over the guided attentions; each sums to 1 if `pooled` and each row of `weights`
+        do.
     """
     cells, by_unit = pooled, []
     for attends, attention in zip(reversed(sides), reversed(weights), strict=True):
@@ -140,7 +141,7 @@ def attention_rollout(pooled: Tensor, sides: Sequence[Sides], weights: Sequence[
 
 
 def _generated(folder: Path, name: str, texts: Sequence[str] | None) -> TokenMapPanel | list[ImagePanel]:
-    """The weights by which each generated word attends to words, or a panel per word over the cells of a picture."""
+    """The attention of each generated word to the source words, or a panel per word over the cells of a picture."""
     run = read_finished_run(folder, "--run")
     if not processor_class(run.task).is_generative:
         raise AlignAttnError(f"--run {folder}: task {run.task.name!r} generates no sequences")
@@ -151,7 +152,7 @@ def _generated(folder: Path, name: str, texts: Sequence[str] | None) -> TokenMap
     generated = processor_for(run.task).generate(model, batch, task_options)[0]
     with collect(model) as seen, torch.inference_mode():
         model(**batch, labels=generated)
-    # The likeliest of several beams need not be the longest.
+    # The best beam is padded if another beam is longer.
     is_word = generated[0] != model.config.pad_token_id
     weights = model.weights_of_words([layer.weights for layer in seen.layers])[0, is_word]
     words = predictor.tokenizer.convert_ids_to_tokens(generated[0, is_word])
@@ -163,13 +164,13 @@ def _generated(folder: Path, name: str, texts: Sequence[str] | None) -> TokenMap
 
 
 def _row(run: FinishedRun, texts: Sequence[str]) -> tuple[Predictor, dict[str, Tensor], Any]:
-    """A run's model with recorded attention in all layers, a row as a batch, and the encoding of rows."""
+    """A run's model whose attention is recorded in all layers, a batch of one row, and the encoding options."""
     predictor = load_predictor(run, device="cpu")
     split = predictor.encode(predictor.checked([texts]))
     batch = next(input_batches(run.task, split, predictor.tokenizer, [0], 1))
     model = predictor.model
     if is_patched(model) and not patch_of(model).config.changes_function:
-        # Not each of its layers may have slots, whose calls are recorded.
+        # Only layers with slots are recorded, and this patch may not cover all layers.
         unpatch(model)
     if not is_patched(model):
         patch(model, "soft")
@@ -181,6 +182,6 @@ def _pixels(batch: Mapping[str, Tensor]) -> Any:
 
 
 def _grid(cells: Tensor) -> Any:
-    """Cells as a square grid, because pictures are resized to a square."""
+    """The cells as a square grid, because pictures are resized to a square."""
     side = round(len(cells) ** 0.5)
     return cells.view(side, side).tolist()

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from alignattn.commands.finetune.space import DEFAULT_SPACE, Range, parse_space
+from alignattn.finetuning.best_checkpoint import AND
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.utils.command import Command, TableResults
@@ -20,7 +21,7 @@ SEARCH = "search"
 SEARCH_OPTIONS = ("hyperparameter_search", "search_space")
 MAX_TRIALS = 100_000
 LOSS = "loss"
-"""End of the names of entries that are not scores."""
+"""Suffix of the names of logged losses, which are not scores."""
 SPACE_HELP = f"Ranges to search; other options stay fixed (default: {' '.join(DEFAULT_SPACE)})."
 
 
@@ -64,6 +65,11 @@ class FinetuneOptions(RunOptions):
                 f"--metric_for_best_model {self.training.metric_for_best_model}: a search needs a score of the "
                 "results, not a loss: give one such as accuracy"
             )
+        if AND in str(self.training.metric_for_best_model):
+            raise AlignAttnError(
+                f"--metric_for_best_model {self.training.metric_for_best_model}: a search ranks its trials by one "
+                "score: give one of them"
+            )
         check_installed("optuna", "search", "--hyperparameter_search")
         if not self.space:
             raise AlignAttnError(
@@ -82,7 +88,10 @@ class FinetuneOptions(RunOptions):
 
     @cached_property
     def space(self) -> Mapping[str, Range]:
-        """The ranges to search, by the option's name; by default those of the default options that this run reads."""
+        """The ranges to search, by option; by default those of `DEFAULT_SPACE` whose options have an effect here.
+
+        A default range is left out if its option is given.
+        """
         space = parse_space(self.search_space or DEFAULT_SPACE)
         if self.search_space is None:
             return {name: values for name, values in space.items() if not self._is_settled(name)}

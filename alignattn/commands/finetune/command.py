@@ -18,24 +18,25 @@ from alignattn.utils.files import write_json
 def finetune(options: RunOptions) -> list[RunResult]:
     """Run each unfinished seed of the call and write a summary, or search hyperparameters."""
     if isinstance(options, FinetuneOptions) and options.hyperparameter_search is not None:
-        # Its library is an extra.
+        # Imported here, because optuna is an optional dependency.
         from alignattn.commands.finetune.search import search
 
         return search(options)
     runs = options.runs()
-    # Each run checks its folder when it begins: refuse those of later seeds now, not hours later.
+    # Each run checks its folder when it starts. Check those of later seeds now, so that an error comes before hours
+    # of training.
     for run in runs[1:]:
         check_output_dir(run)
     results = [finetune_one(run) for run in runs]
     if options.makes_several and PartialState().is_main_process:
         print(write_seed_summary(options.output_dir, results))
-    # A process group that outlives the interpreter's end aborts now and then in a thread of its own.
+    # A process group that still exists when the interpreter exits sometimes aborts in a background thread.
     PartialState().destroy_process_group()
     return results
 
 
 def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
-    """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them in lines."""
+    """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them as text."""
     summary: dict[str, dict[str, SeedSpread]] = {}
     lines = []
     for split, scores in results[0].metrics.items():

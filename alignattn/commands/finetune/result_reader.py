@@ -15,7 +15,7 @@ class FinetuneReader(PredictionsReader):
     """Reads runs of `alignattn finetune`."""
 
     def is_finished(self, folder: Path) -> bool:
-        """Return whether there is a result; raises as `read_result` does."""
+        """Return whether there is a result; raises the errors of `read_result`."""
         return read_result(folder) is not None
 
     def check_same(self, options: RunOptions) -> None:
@@ -23,7 +23,7 @@ class FinetuneReader(PredictionsReader):
         check_output_dir(options)
 
     def reason_unsupported(self, options: RunOptions, needed: None = None) -> str:
-        """Return why the model or the training does not support the task."""
+        """Return why the model or the training does not support the task; empty if they do."""
         return "" if options.task is None else options.reason_unsupported(options.task)
 
     def report(self, folder: Path) -> RunReport:

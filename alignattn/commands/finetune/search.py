@@ -1,8 +1,8 @@
-"""Hyperparameter search: runs whose options optuna chooses by the results of earlier ones.
+"""Hyperparameter search: optuna chooses the options of each run by the results of earlier ones.
 
-A trial is a run in a folder of its own. The trials are recorded in optuna's storage, an SQLite file: a search
-that was killed goes on with the run that it was at. A trial's values hang on the seed, its number and the results
-before it, so that a search which was killed tries what it would have tried.
+Each trial is a run in a separate folder. Optuna's storage, an SQLite file, records the trials, so a killed search
+resumes with the run that was interrupted. A trial's values depend only on the seed, its number and the results before
+it, so a resumed search tries the same values as one that was not killed.
 """
 
 import json
@@ -36,7 +36,7 @@ MADE_OF = "options"
 
 
 def search(options: FinetuneOptions) -> list[RunResult]:
-    """Run the missing trials, report the best, and return the results of all that ran."""
+    """Run the missing trials, report the best, and return the results of all finished trials."""
     folder = options.output_dir
     folder.mkdir(parents=True, exist_ok=True)
     with folder_lock(folder):
@@ -54,7 +54,7 @@ def search(options: FinetuneOptions) -> list[RunResult]:
 
 
 def _open_study(options: FinetuneOptions) -> optuna.Study:
-    """The search in the folder, new or resumed; refuses one with other options."""
+    """The search in the folder, new or resumed; raises `AlignAttnError` if it has other options."""
     address = URL.create("sqlite", database=str((options.output_dir / STORAGE_FILE).absolute()))
     study = optuna.create_study(
         storage=address.render_as_string(hide_password=False), study_name=STUDY, load_if_exists=True
@@ -78,7 +78,7 @@ def _fixed_options(options: FinetuneOptions) -> dict[str, Any]:
 
 
 def _run_trial(study: optuna.Study, options: FinetuneOptions, number: int) -> RunResult | None:
-    """The result of a trial, run unless it is finished; None if its metric is undefined."""
+    """The result of a trial, which is run unless it has finished; None if there is none."""
     distributions = {name: _distribution(values) for name, values in options.space.items()}
     if number == len(study.trials):
         # Seeded by its number, so that a resumed search draws the same values.
@@ -86,7 +86,7 @@ def _run_trial(study: optuna.Study, options: FinetuneOptions, number: int) -> Ru
         study.ask(fixed_distributions=distributions)
     trial = study.trials[number]
     if trial.params.keys() != distributions.keys():
-        # Killed while its values were drawn.
+        # The search was killed while the trial's values were sampled.
         study.tell(number, state=TrialState.FAIL)
         return None
     where = folder_of(options.output_dir, number)
@@ -112,13 +112,13 @@ def _distribution(values: Range) -> BaseDistribution:
 
 
 def _selection_metric(options: FinetuneOptions, result: RunResult) -> tuple[str, str, float]:
-    """Split, name and value (or NaN) of the metric that selects, by default of the first evaluation split."""
+    """Split, name and value (or NaN) of the selection metric, by default the first of the first evaluation split."""
     wanted = options.training.metric_for_best_model
     split, scores = next(iter(result.metrics.items()))
     metric = next(iter(scores))
     for name, measured in result.metrics.items():
         for other in measured:
-            # Several splits have a metric of a name each; without that of a split it is the first one's.
+            # Several splits may have a metric of this name; without a split in the name, the first split's counts.
             if wanted in (f"{name}_{other}", f"{OF_THE_TRAINER}{name}_{other}"):
                 split, metric = name, other
     if wanted is not None and wanted.removeprefix(OF_THE_TRAINER) in scores:
@@ -135,18 +135,21 @@ def _loss(options: FinetuneOptions, result: RunResult) -> float:
 
 
 def _write_trials(study: optuna.Study, options: FinetuneOptions, results: Mapping[int, RunResult]) -> str:
-    """Write the trials, and return them as a table with the best trial and its command."""
+    """Write the trials to a file; return a table of them, with the best trial and the command that repeats it."""
     folder, done = options.output_dir, [trial for trial in study.trials if trial.number in results]
-    if not any(trial.state == TrialState.COMPLETE for trial in done):
-        return f"{folder}: no trial measured a number"
+    scored = [trial for trial in done if trial.state == TrialState.COMPLETE]
+    if not scored:
+        return f"{folder}: no trial has a defined score"
+    # The study's own best trial may have lost its folder.
+    best_trial = min(scored, key=lambda trial: _loss(options, results[trial.number]))
     lines = []
     for trial in done:
         split, metric, value = _selection_metric(options, results[trial.number])
         lines.append({"trial": trial.number, f"{split} {metric}": score_text(metric, value), **trial.params})
     write_csv(folder / TRIALS_FILE, lines)
-    best = folder_of(folder, study.best_trial.number)
-    values = ", ".join(f"{name} {value:.4g}" for name, value in study.best_trial.params.items())
-    split, metric, value = _selection_metric(options, results[study.best_trial.number])
+    best = folder_of(folder, best_trial.number)
+    values = ", ".join(f"{name} {value:.4g}" for name, value in best_trial.params.items())
+    split, metric, value = _selection_metric(options, results[best_trial.number])
     rows = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in line.values()] for line in lines]
     return "\n".join(
         [

@@ -16,7 +16,7 @@ LOG = "log"
 """Suffix of a range that is sampled uniformly in the logarithm."""
 
 HELD = frozenset({"seed", "data_seed", "local_rank"})
-"""Numbers that do not affect the training."""
+"""Numeric options that are no hyperparameters."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Range:
     is_log: bool
 
     def __str__(self) -> str:
-        """As it is given."""
+        """Return the range in the form of `--search_space`."""
         return f"{self.option.name}={self.low}:{self.high}{f':{LOG}' if self.is_log else ''}"
 
 
 def parse_space(entries: Sequence[str]) -> Mapping[str, Range]:
-    """Return ranges by the option's name, of `name=low:high` or `name=low:high:log`."""
+    """Parse ranges of the form `name=low:high` or `name=low:high:log`; return them by the option's name."""
     space: dict[str, Range] = {}
     for entry in entries:
         parsed = _parse(entry)
@@ -46,11 +46,11 @@ def parse_space(entries: Sequence[str]) -> Mapping[str, Range]:
 
 
 def _check(given: Range) -> None:
-    """Refuse an empty range."""
+    """Refuse an empty range, and a logarithmic one that is not above 0."""
     if given.low >= given.high:
         raise AlignAttnError(f"--search_space {given}: {given.low} must be below {given.high}")
     if given.is_log and given.low <= 0:
-        raise AlignAttnError(f"--search_space {given}: a logarithm needs values above 0: leave :{LOG} out, or raise it")
+        raise AlignAttnError(f"--search_space {given}: :{LOG} needs values above 0: leave it out, or raise {given.low}")
 
 
 def _parse(entry: str) -> Range:
@@ -60,10 +60,10 @@ def _parse(entry: str) -> Range:
         raise AlignAttnError(f"--search_space {entry!r} is not NAME=LOW:HIGH or NAME=LOW:HIGH:{LOG}")
     known = find_option(RunOptions, name)
     if known is None or name in HELD or known.is_list or str in known.types or not {int, float} & set(known.types):
-        hint = did_you_mean(name, options_of(RunOptions)) or ": give a number's, such as learning_rate"
+        hint = did_you_mean(name, options_of(RunOptions)) or ": give a numeric option, such as learning_rate"
         raise AlignAttnError(f"--search_space {entry}: this option cannot be searched{hint}")
     low, high = (known.checked(end) for end in parts[:2])
     if name in STEPS_OR_SHARES and high > 1 and low == int(low) and high == int(high):
-        # Steps, of which there are no parts.
+        # Above 1 these are numbers of steps, which are whole.
         low, high = int(low), int(high)
     return Range(known, low, high, parts[2:] == [LOG])

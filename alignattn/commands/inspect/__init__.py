@@ -1,6 +1,5 @@
 """`alignattn inspect`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from alignattn.models.names import model_name
@@ -12,8 +11,6 @@ from alignattn.utils.option import REQUIRED, Count, InputDir, InputFile, OutputD
 from alignattn.utils.options import Options
 
 TASK_HELP = "A task of `alignattn list tasks`; its first development split is read."
-DATA: Mapping[str, str] = {"data": "give --task (a task) or --validation_file (a file of texts)"}
-"""A name by which the texts are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +19,12 @@ class InspectOptions(Options):
 
     model: str = option(REQUIRED, "Model folder or Hub id; patched by alignattn or not.", place=model_name)
     task: str | None = option(None, TASK_HELP, metavar="TASK")
-    validation_file: InputFile | None = option(None, f"Instead: a {TEXT_FILE} file, one text per line, or a table.")
+    validation_file: InputFile | None = option(None, f"Instead of --task: {TEXT_FILE}, one text per line, or a table.")
     compare: str | None = option(None, "Second model to compare with.", place=model_name)
     text_columns: tuple[str, ...] | None = option(None, "One or two text columns of the table.")
     data_dir: InputDir | None = option(None, "Folder of the task's Parquet files (default: the Hub).")
     output_dir: OutputDir = option("inspection", "Folder for the table and the heat maps.")
-    max_eval_samples: Count = option(64, "Maximum rows; more are sampled.")
+    max_eval_samples: Count = option(64, "Maximum rows; larger splits are sampled.")
     max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
     batch_size: Count = option(8, "Batch size.")
     seed: Seed = option(42, "Seed of the sample.")

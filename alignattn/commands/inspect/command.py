@@ -47,7 +47,7 @@ def inspect_model(arguments: InspectOptions) -> None:
 
 
 def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
-    """Study the heads of one model or two, print the table, and write it and the picture."""
+    """Study the heads of one model or two, print the table, and write the table and the picture."""
     folder = Path(arguments.output_dir)
     check_free(folder, FILES)
     studies, studied = study_models(arguments)
@@ -81,9 +81,9 @@ def study_models(arguments: InspectOptions) -> tuple[list[ModelStudy], StudiedTe
 
 
 def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
-    """Return the rows to study and the task that names their columns of text.
+    """Return the rows to study and the task that names their text columns.
 
-    At most `max_eval_samples` rows, drawn without replacement and in their order.
+    At most `max_eval_samples` rows, sampled without replacement and kept in their order.
     """
     if arguments.task is None:
         task, rows = file_texts(Path(str(arguments.validation_file)), arguments.text_columns or ())
@@ -98,17 +98,17 @@ def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
 def study_model(
     loaded: RecordedModel, name: str, rows: datasets.Dataset, task: Task, max_length: int, batch_size: int
 ) -> ModelStudy:
-    """Return the measures of a model's heads on the texts of `rows`, cut at `max_length` tokens, under a name."""
+    """Return the measures of a model's heads on the texts of `rows`, truncated to `max_length` tokens."""
     split = _encoded(loaded, rows, task, max_length)
     ids = split.encoded["input_ids"][:]
     most = most_tokens(loaded.model, loaded.tokenizer)
     if max(map(len, ids)) > most:
-        raise AlignAttnError(f"--max_length {max_length}: {loaded.name} takes at most {most} tokens")
+        raise AlignAttnError(f"--max_length {max_length}: {loaded.name} accepts at most {most} tokens")
     rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
     balances = reason_unbalanced(loaded.model) is None
     numbers = patch_of(loaded.model).config.layers or range(loaded.num_layers_and_heads()[0])
     sides_of = loaded.sides(numbers)
-    # The places of the layers that attend the same.
+    # Layers with the same modalities of queries and keys form a group.
     groups = {own: [place for place, other in enumerate(sides_of) if other == own] for own in dict.fromkeys(sides_of)}
     studying = {sides: HeadMeasurer() for sides in groups}
     with progress(Path(loaded.name).name, len(ids), "text") as bar:
@@ -123,7 +123,7 @@ def study_model(
 
 
 def _encoded(loaded: RecordedModel, rows: datasets.Dataset, task: Task, max_length: int) -> EncodedSplit:
-    # A token is studied once: windows of a long context share none.
+    # Without overlap between the windows of a long context, each token is studied once.
     options = replace(DataOptions(max_length=max_length).task_options(task, loaded.tokenizer), doc_stride=0)
     return EncodedSplit(rows, processor_for(task).encode(rows, loaded.tokenizer, options), options)
 
@@ -131,7 +131,7 @@ def _encoded(loaded: RecordedModel, rows: datasets.Dataset, task: Task, max_leng
 def _change(
     models: Sequence[RecordedModel], splits: Sequence[EncodedSplit], task: Task, batch_size: int
 ) -> FunctionChange | None:
-    """Return the difference of the second model's function from the first's; None if their tokens differ."""
+    """Return how the second model's function differs from the first's; None if their tokens differ."""
     ids, others = (split.encoded["input_ids"][:] for split in splits)
     if ids != others:
         return None
@@ -148,7 +148,7 @@ def _samples(
     recorded = loaded.record(batch)
     for index, words in enumerate(batch["attention_mask"].bool()):
         ids = batch["input_ids"][index, words]
-        # Where regions have no mask all are real.
+        # Without a mask, all regions are real.
         regions = batch["image_mask"][index].bool() if "image_mask" in batch else slice(None)
         for sides, places in groups.items():
             layers = [recorded[place] for place in places]

@@ -36,9 +36,9 @@ class GraphStudy:
     """The measures of a model's heads on a graph.
 
     Attributes:
-        name: of its folder.
-        frame: a line per layer and head, whose number may differ from layer to layer: each of `MEASURES`, and
-            `entropy_uniform`, of equal weights over each node's neighbours, mean over the nodes that have any.
+        name: the name of the run folder.
+        frame: a row per layer and head with each of `MEASURES`, and `entropy_uniform`: the entropy of equal weights of
+            each node's neighbours, averaged over nodes with neighbours. Layers may differ in their number of heads.
     """
 
     name: str
@@ -46,7 +46,7 @@ class GraphStudy:
 
 
 def inspect_graph(options: InspectOptions, task: NodeClassification) -> None:
-    """Study the heads of one model or two on a task's graph, print the table, and write it and the picture."""
+    """Study the heads of one model or two on a task's graph, print the table, and write the table and the picture."""
     folder = Path(options.output_dir)
     check_free(folder, FILES)
     defaults = {field.name: field.default for field in fields(options)}
@@ -72,13 +72,13 @@ def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:
     """Return the measures of the heads of a finished run's model.
 
     Args:
-        folder: of the run.
-        name: what it is called.
-        graph: to attend on.
-        seed: draws the nodes whose queries and keys are compared, where there are more than `POOLED_TOKENS`.
+        folder: the run folder.
+        name: the model's name in the table.
+        graph: the graph.
+        seed: samples the nodes whose queries and keys are compared, if there are more than `POOLED_TOKENS`.
 
     Raises:
-        AlignAttnError: if the run is of no graph, or of nodes with other features.
+        AlignAttnError: if the run's task has no graph, or the graph has another number of features than the model.
     """
     run = read_finished_run(folder, "--model")
     if not isinstance(run.task, NodeClassification):
@@ -93,7 +93,7 @@ def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:
     uniform_entropy = float(degrees[degrees > 0].double().log().mean())
     lines = []
     for number, layer in enumerate(seen.layers):
-        # `collect` records them of every layer.
+        # `collect` records them for every layer.
         assert layer.query is not None
         assert layer.key is not None
         assert layer.weights is not None
@@ -117,10 +117,10 @@ def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:
 
 
 def weight_measures(weights: Tensor, neighbours: Segments) -> dict[str, Tensor]:
-    """Return the measures of the weights of edges `[H, E]`, `[H]` float64 each.
+    """Return the measures of edge weights `[H, E]`, each `[H]` float64.
 
-    `entropy`: of a node's weights in nats, mean over the nodes that attend any. `sparsity`: share of the edges whose
-    weight is exactly 0.
+    `entropy`: entropy of a node's weights in nats, averaged over the nodes with neighbours. `sparsity`: share of the
+    edges whose weight is exactly 0.
     """
     by_edge = weights.double().T
     attends = torch.bincount(neighbours.index, minlength=neighbours.count) > 0
@@ -134,8 +134,8 @@ def _caption(task: NodeClassification, graph: Graph) -> list[str]:
     return [
         f"{task.name}: {graph.num_nodes} nodes; queries and keys of {min(graph.num_nodes, POOLED_TOKENS)} of them.",
         "sliced, energy: sliced Wasserstein and energy distance of queries and keys in units of their size.",
-        "as is, floor: the sliced distance over the spread, and between two halves of one cloud.",
+        "as is, floor: the sliced distance over the spread, and the same between two halves of one side.",
         "c2st: accuracy of a classifier that separates queries from keys; 0.5 is chance.",
-        "entropy: of a node's weights, in nats; uniform: of equal ones.",
-        "zeros: share of edges whose weight is exactly 0. A measure that is 0 for all heads is left out.",
+        "entropy: entropy of a node's weights in nats; uniform: with equal weights.",
+        "zeros: share of edges whose weight is exactly 0. A measure that is 0 for all heads is omitted.",
     ]

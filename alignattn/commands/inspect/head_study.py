@@ -1,7 +1,7 @@
 """Measures of attention heads: distances of queries and keys, spread of the weights, and roles.
 
-Every measure but the pooled ones is taken on one text at a time, on its real tokens only, and averaged over texts:
-padding cannot enter. The pooled ones are of the tokens of all texts together: one text has too few for a covariance.
+All measures except the pooled ones are computed on the real tokens of one text and averaged over texts, so padding has
+no influence. The pooled measures use the tokens of all texts together: one text has too few for a covariance.
 """
 
 from collections import Counter
@@ -23,20 +23,20 @@ ROLES = ("previous", "next", "separators", "rare")
 """Roles of a head, by what it attends to most: the previous token, the next one, special or rare tokens."""
 
 TEXT_MEASURES = ("sliced_wasserstein", "energy_distance", "entropy", "sparsity", *ROLES)
-"""Means over texts."""
+"""Measures that are means over texts."""
 POOLED_MEASURES = ("spread_distance", "balanced_distance", "distance_floor", "c2st_accuracy", "balanced_c2st_accuracy")
-"""Measures over the tokens of all texts: the distance as is, in the balanced basis, and between two halves of one side;
-the accuracy of a classifier as is, and in the balanced basis."""
+"""Measures over the tokens of all texts: the distance as is, balanced, and between two halves of one side;
+the accuracy of a classifier, as is and balanced."""
 MEASURES = (*TEXT_MEASURES[:2], *POOLED_MEASURES, *TEXT_MEASURES[2:])
 POOLED_TOKENS = 4096
-"""Number of texts whose attention is kept in memory."""
+"""Maximum number of pooled queries, and of pooled keys."""
 
 NO_ROLE = "–"
 ROLE_FACTOR = 3.0
 """A head has a role if its weight is at least this multiple of a uniform head's."""
 
 RARE_SHARE = 0.1
-"""Minimum share of rare tokens among the tokens that are not special."""
+"""Minimum share of rare tokens among the non-special tokens."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class RareTokens:
     """The token ids that are rare in a data set.
 
     Attributes:
-        ids: all that occur `most_occurrences` times or less.
-        most_occurrences: the least number for which they make up `RARE_SHARE` of the occurrences.
-        share: of the occurrences that they do make up.
+        ids: the ids that occur at most `most_occurrences` times.
+        most_occurrences: the smallest number for which these ids cover `RARE_SHARE` of the occurrences.
+        share: the share of the occurrences that the ids cover.
     """
 
     ids: frozenset[int]
@@ -55,7 +55,7 @@ class RareTokens:
 
     @classmethod
     def of(cls, texts: Iterable[Iterable[int]], special_ids: Collection[int]) -> "RareTokens":
-        """Return those of `texts`, token ids; `special_ids` are left out."""
+        """Return the rare tokens of `texts`, given as token ids; `special_ids` are ignored."""
         counts = Counter(token for text in texts for token in text if token not in special_ids)
         total = sum(counts.values())
         if not total:
@@ -77,9 +77,9 @@ class Sample:
         query: `[L, H, n, d]`.
         key: `[L, H, m, d]`.
         weights: `[L, H, n, m]`, the attention weights.
-        separators: `[m]` bool, True = a special token; None where the keys are no words.
-        rare: `[m]` bool, True = a rare token; None where the keys are no words.
-        is_one_text: whether queries and keys are of the same words, of which one comes after the other.
+        separators: `[m]` bool, True = a special token; None if the keys are not words.
+        rare: `[m]` bool, True = a rare token; None if the keys are not words.
+        is_one_text: whether queries and keys belong to the same words, in the order of a text.
     """
 
     query: Tensor
@@ -95,11 +95,11 @@ class HeadStudy:
     """The measures of a model's heads.
 
     Attributes:
-        measures: `[L, H]` float64 by the name in `MEASURES`; NaN where no text has the measure, and in the balanced
-            basis for a model that has none.
-        uniform: `[L]` float64 by name, what uniform attention gives on the same texts; queries and keys do not enter.
-        num_texts: that were averaged over.
-        num_tokens: that attend, of all of them.
+        measures: `[L, H]` float64, by name in `MEASURES`; NaN if no text has the measure, and for the balanced measures
+            of a model without a balanced basis.
+        uniform: `[L]` float64, the measures of the weights under uniform attention on the same texts, by name.
+        num_texts: the number of texts averaged over.
+        num_tokens: the number of queries in all texts.
     """
 
     measures: dict[str, Tensor]
@@ -110,8 +110,8 @@ class HeadStudy:
     def roles(self) -> list[list[str]]:
         """Return each head's role, by layer.
 
-        It is the one in `ROLES` whose score is the largest multiple of the uniform share, if that is `ROLE_FACTOR` or
-        more; else `NO_ROLE`.
+        The role is the one in `ROLES` whose weight is the largest multiple of the uniform weight, if the multiple is at
+        least `ROLE_FACTOR`; otherwise `NO_ROLE`.
         """
         factors = torch.stack([self.measures[role] / self.uniform[role][:, None] for role in ROLES]).nan_to_num(nan=0.0)
         largest, best = factors.max(dim=0)
@@ -126,14 +126,14 @@ def attention_measures(
 
     Args:
         weights: `[…, n, m]`, a row per query.
-        separators: `[m]` bool, True = a special token; None where the keys are no words.
-        rare: `[m]` bool, True = a rare token; None where the keys are no words.
-        is_one_text: as of `Sample`.
+        separators: `[m]` bool, True = a special token; None if the keys are not words.
+        rare: `[m]` bool, True = a rare token; None if the keys are not words.
+        is_one_text: see `Sample`.
 
     Returns:
-        Each `[…]` float64. `entropy`: of a row in nats, mean over rows. `sparsity`: share of weights that are exactly
-        0. `previous`, `next`: weight on the token before or after, mean over the rows that have one, NaN if none has.
-        `separators`, `rare`: sum of the weights on such tokens, mean over rows; NaN where the keys are no words.
+        Each `[…]` float64. `entropy`: entropy of a row in nats, mean over rows. `sparsity`: share of weights that are
+        exactly 0. `previous`, `next`: weight on the token before or after, mean over the rows that have one, NaN if
+        none has. `separators`, `rare`: sum of the weights on such tokens, mean over rows; NaN if keys are not words.
     """
     weights = weights.double()
     nothing = weights.new_full(weights.shape[:-2], torch.nan)
@@ -159,8 +159,7 @@ def query_key_distances(query: Tensor, key: Tensor) -> dict[str, Tensor]:
 
     Args:
         query: `[L, H, n, d]`.
-        key: `[L, H, m, d]`; if m is not n, the sliced distance is of as many of the more, drawn, as there are of the
-            fewer.
+        key: `[L, H, m, d]`; if m differs from n, the larger set is sampled down for the sliced distance.
 
     Returns:
         `sliced_wasserstein` and `energy_distance`, each `[L, H]` float64.
@@ -177,9 +176,9 @@ def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool)
     """Return the distance of queries and keys of all texts over their spread, and how well a classifier separates them.
 
     Args:
-        clouds: queries and keys of each text, `[L, H, n, d]` and `[L, H, m, d]`; of the more as many are drawn as there
-            are of the fewer.
-        balances: whether the model's attention leaves the basis open.
+        clouds: queries and keys of each text, `[L, H, n, d]` and `[L, H, m, d]`; the larger pooled set is sampled down
+            to the size of the smaller.
+        balances: whether the model's attention leaves the basis of queries and keys free.
 
     Returns:
         Each of `POOLED_MEASURES`, `[L, H]` float64.
@@ -210,7 +209,7 @@ class HeadMeasurer:
         self._counts = [0, 0]
 
     def add(self, sample: Sample) -> None:
-        """Measure a text, and keep its queries and keys as long as there is room."""
+        """Measure a text, and keep its queries and keys up to `POOLED_TOKENS`."""
         tokens = sample.separators, sample.rare
         measures = attention_measures(sample.weights, *tokens, is_one_text=sample.is_one_text)
         self._measured.append(query_key_distances(sample.query, sample.key) | measures)
@@ -222,10 +221,10 @@ class HeadMeasurer:
         self._counts = [self._counts[0] + queries, self._counts[1] + keys]
 
     def study(self, *, balances: bool) -> HeadStudy:
-        """Return the measures of every head: each text counts the same, whatever its length.
+        """Return the measures of every head; each text has the same weight, whatever its length.
 
         Args:
-            balances: whether the model's attention leaves the basis of queries and keys open.
+            balances: whether the model's attention leaves the basis of queries and keys free.
         """
         return HeadStudy(
             measures=_means(self._measured) | pooled_distances(self._clouds, balances=balances),
@@ -236,7 +235,7 @@ class HeadMeasurer:
 
 
 def joined(studies: Sequence[HeadStudy]) -> HeadStudy:
-    """Join the studies of several groups of layers; the counts are those of the first."""
+    """Join the studies of several groups of layers; the counts are those of the first study."""
     return HeadStudy(
         {name: torch.cat([study.measures[name] for study in studies]) for name in MEASURES},
         {name: torch.cat([study.uniform[name] for study in studies]) for name in studies[0].uniform},

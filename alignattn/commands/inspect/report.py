@@ -60,7 +60,7 @@ MAX_NAME = 70
 NO_PRODUCTS = "scores are not products of plain projections"
 
 LAYER_NAME = "layer_name"
-"""Column with the name of a layer, which the tables do not show."""
+"""Column of layer names, which `heads.csv` does not contain."""
 CHANGES = ("attention_change", "product_change", "prediction_change", "differing_predictions")
 
 
@@ -70,9 +70,9 @@ class StudiedTexts:
 
     Attributes:
         data: name of the file or task.
-        texts: that were studied.
-        max_length: most tokens of a text.
-        seed: that drew the texts.
+        texts: the number of studied texts.
+        max_length: the maximum number of tokens per text.
+        seed: the seed of the sample of texts.
     """
 
     data: str
@@ -86,13 +86,13 @@ class ModelStudy:
     """The measures of one model.
 
     Attributes:
-        name: of its folder, or Hub id.
+        name: the name of its folder, or its Hub id.
         layers: the number of each studied layer, from 0, in the order of the measures.
-        sides: what attends what in each of them.
+        sides: the modalities of queries and keys of each layer.
         heads: the measures of its heads.
-        rare: which of its tokens count as rare.
-        order: the place of each studied layer among the attention calls.
-        change: how far its function is from that of the model it is compared with; None of that model itself.
+        rare: its rare tokens.
+        order: the index of each studied layer among the attention calls.
+        change: how far its function is from that of the reference model; None for the reference model.
     """
 
     name: str
@@ -112,7 +112,7 @@ class ModelStudy:
         return [f"{layer} {name}" for layer, name in zip(self.layers, names, strict=True)]
 
     def frame(self) -> pd.DataFrame:
-        """Return a line per layer and head: its measures, its role, and what uniform attention would give."""
+        """Return a line per layer and head: its measures, its role, and the measures of uniform attention."""
         lines = [
             {
                 "model": self.name,
@@ -139,7 +139,7 @@ def write_heads(folder: Path, frames: Sequence[pd.DataFrame], title: str) -> Non
 
 
 def write_studies(folder: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
-    """Write the table and the picture of models that were studied on texts."""
+    """Write the table and the picture of models studied on texts."""
     is_compared = studies[-1].change is not None
     frames = [study.frame().assign(**(_changes(study) if is_compared else {}), **asdict(studied)) for study in studies]
     names = [name if len(name) <= MAX_NAME else f"…{name[-MAX_NAME:]}" for name in display_names(studies)]
@@ -154,7 +154,7 @@ def render_studies(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
 
 
 def head_tables(frames: Sequence[pd.DataFrame]) -> list[str]:
-    """Return a line per layer and head, after each kind of layer what uniform attention gives, and means over heads."""
+    """Return a line per layer and head, with uniform attention after each kind of layer, and means over heads."""
     first, shown = frames[0], shown_measures(frames)
     has_roles = "role" in first
     by_head = []
@@ -178,7 +178,7 @@ def head_tables(frames: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def shown_measures(frames: Sequence[pd.DataFrame]) -> list[str]:
-    """Return the measures that are not 0 for every head (as the share of zeros of a softmax is)."""
+    """Return the measures to show: not those that are 0 for every head, such as the zeros of a softmax."""
 
     def is_informative(values: pd.Series) -> bool:
         return bool(values.isna().all() or (values.dropna() != 0).any())
@@ -187,7 +187,7 @@ def shown_measures(frames: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def heat_map_panels(frames: Sequence[pd.DataFrame]) -> list[HeatMapPanel]:
-    """Return a panel per measure; for two models with a map of the differences."""
+    """Return a panel per measure, and a map of the differences for two models."""
     letters = LETTERS[: len(frames)]
     panels = []
     for name in shown_measures(frames):
@@ -208,7 +208,7 @@ def heat_map_panels(frames: Sequence[pd.DataFrame]) -> list[HeatMapPanel]:
 
 
 def display_names(studies: Sequence[Any]) -> list[str]:
-    """Return the names of models; of two with the letters that they have in the picture."""
+    """Return the names of models; for two, with their letters in the picture."""
     if len(studies) == 1:
         return [studies[0].name]
     return [f"{letter} = {study.name}" for letter, study in zip(LETTERS, studies, strict=True)]
@@ -223,12 +223,12 @@ def _cells_of_role(frame: pd.DataFrame, name: str) -> list[tuple[int, int]]:
 
 
 def _cells(lines: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """A cell a measure, the models' values side by side; empty where it does not apply."""
+    """Return a cell per measure, the models' values side by side; empty if the measure does not apply."""
     return ["/".join(f"{line[name]:.3f}" for line in lines) if name in lines[0] else "" for name in names]
 
 
 def _changes(study: ModelStudy) -> dict[str, Any]:
-    """The difference of each head from that of the other model; 0 for the other model itself."""
+    """Return the change of each head from the reference model; 0 for the reference model itself."""
     change = study.change
     if change is None:
         return dict.fromkeys(CHANGES, 0.0)
@@ -238,7 +238,7 @@ def _changes(study: ModelStudy) -> dict[str, Any]:
 
 
 def _change_of_function(studies: Sequence[ModelStudy]) -> list[str]:
-    """Return a line per layer on the change of the function from the first model to the second, and its meaning."""
+    """Return lines on the change of the function from the first model to the second, per layer, with an explanation."""
     if len(studies) == 1:
         return []
     change = studies[1].change
@@ -250,15 +250,15 @@ def _change_of_function(studies: Sequence[ModelStudy]) -> list[str]:
     ]
     lines.append(["all", f"{change.attention.mean():.3f}", f"{change.products.mean():.3f}"])
     predicted = (
-        "predictions: no common head that predicts classes."
+        "predictions: the models have no classification head in common."
         if change.predictions is None or change.differing is None
-        else f"predictions: {change.predictions:.3f} in total variation, another class for {change.differing:.1%}."
+        else f"predictions: {change.predictions:.3f} in total variation, a different class for {change.differing:.1%}."
     )
     return [
         "from A to B, mean over heads",
         *split_tables(["layer", "attention", "W_Q'W_K"], lines, READABLE_WIDTH),
         "attention: total variation of the weights, mean over queries, 0 to 1. W_Q'W_K: relative change of the product",
-        f"behind the scores, which no basis changes; nan: {NO_PRODUCTS}.",
+        f"behind the scores, which is the same in every basis; nan: {NO_PRODUCTS}.",
         predicted,
     ]
 
@@ -267,7 +267,7 @@ def _caption(studies: Sequence[ModelStudy], studied: StudiedTexts) -> list[str]:
     models = [
         f"{name}: {study.heads.num_texts} texts of {studied.data}, {study.heads.num_tokens} tokens; rare tokens: "
         f"{len(study.rare.ids)} that occur at most {study.rare.most_occurrences} time(s), {study.rare.share:.0%} of "
-        "the tokens that are not special"
+        "the non-special tokens"
         for name, study in zip(display_names(studies), studies, strict=True)
     ]
     across = [sides for sides in dict.fromkeys(studies[0].sides) if len(set(sides)) > 1]
@@ -278,13 +278,13 @@ def _caption(studies: Sequence[ModelStudy], studied: StudiedTexts) -> list[str]:
         *models,
         *(f"{GUIDED}: attention from {query} to {key}; layers are attention calls." for query, key in across),
         "sliced, energy: sliced Wasserstein and energy distance of queries and keys in units of their size.",
-        f"as is, bal., floor: the sliced distance over the spread, of the first {POOLED_TOKENS:,} tokens of all texts",
-        "as one cloud; bal.: balanced, in a basis that attention does not see, from the moments of one half of",
-        "them, on the other; floor: between two halves of the queries, and of the keys. c2st, c2st b.: accuracy of a",
-        "classifier of queries and keys, on the half that it has not learned from, as is and balanced; 0.5 is chance.",
+        f"as is, bal., floor: the sliced distance over the spread, on the first {POOLED_TOKENS:,} tokens of all texts",
+        "together. bal.: in the balanced basis, which leaves attention unchanged; it is estimated on one half of the",
+        "tokens, the distance on the other. floor: between two halves of the queries, and of the keys. c2st, c2st b.:",
+        "held-out accuracy of a classifier that separates queries from keys, as is and balanced; 0.5 is chance.",
         f"nan: {why_missing}.",
-        "entropy: of the weights, in nats. zeros: share of weights that are exactly 0.",
+        "entropy: entropy of the weights in nats. zeros: share of weights that are exactly 0.",
         "prev., next, sep., rare: weight on the token before, the token after, special tokens, rare tokens.",
-        "uniform: what attention that is equal everywhere would give. A measure that is 0 for all heads is left out.",
-        f"role: the largest multiple of the uniform share, if it is {ROLE_FACTOR:g} or more.",
+        "uniform: the measures of equal attention weights. A measure that is 0 for all heads is omitted.",
+        f"role: the largest multiple of the uniform weight, if it is {ROLE_FACTOR:g} or more.",
     ]

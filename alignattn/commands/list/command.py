@@ -1,4 +1,4 @@
-"""Tables of the registries, with numbered papers and data sets below."""
+"""Tables of the registries, with numbered references to papers and data sets."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -16,11 +16,11 @@ from alignattn.utils.registry import Entry
 from alignattn.utils.text_tables import render_table
 
 Listing = tuple[Sequence[str], Sequence[tuple[str, str]]]
-"""The cells of a line; its sources, each with the place within the source."""
+"""The cells of a line, and its sources, each with the place in the source."""
 
 
 def print_lists(options: ListOptions) -> None:
-    """Print the lists that are asked for, and their sources."""
+    """Print the requested lists and their sources."""
     numbers: dict[str, int] = {}
     for what in options.what:
         header, rows = LISTS[what]
@@ -46,7 +46,7 @@ def _slots() -> Iterator[Listing]:
 
 
 def _usage(option: Option) -> str:
-    """Return how an option of a choice is given, such as `window=N`."""
+    """Return the form of a choice's option, such as `window=N`."""
     values = "|".join(map(str, option.choices)) or PLACEHOLDERS[option.types[0]] or "true|false"
     return f"{option.name}={values}"
 

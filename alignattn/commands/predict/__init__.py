@@ -43,7 +43,7 @@ class PredictOptions(Options):
     run: InputDir = option(REQUIRED, "Folder of a finished run.")
     file: str | None = option(
         None,
-        "New rows as finetune reads them; - is standard input; or a folder of Parquet files.",
+        "New rows in a format of finetune; - for standard input; or a folder of Parquet files.",
         metavar="FILE",
         place=_rows,
     )
@@ -51,12 +51,12 @@ class PredictOptions(Options):
         None, "Texts to predict; for pairs, both.", metavar="TEXT", excludes={"file": "each says what to predict"}
     )
     output_file: OutputFile | None = option(
-        None, f"{', '.join(FORMATS)} (default: beside the file; standard output for --text and -).", endings=FORMATS
+        None, f"{', '.join(FORMATS)} (default: next to the file; standard output for --text and -).", endings=FORMATS
     )
     encoding: str | None = option(None, "Encoding of a text file (default: utf-8).", metavar="NAME")
-    top_k: Count | None = option(None, "Classes or answers per row (default: all; one).")
+    top_k: Count | None = option(None, "Classes or answers per row (default: all classes; one answer).")
     coverage: float | None = option(
-        None, "Also give sets of classes that hold the label with this probability.", above=0, below=1
+        None, "Also give sets of classes that contain the label with this probability.", above=0, below=1
     )
     sets: str = option("lac", SETS_HELP, choices=SET_NAMES, requires=("coverage",))
     max_error: float | None = option(
@@ -64,20 +64,20 @@ class PredictOptions(Options):
     )
     temperature: str | None = option(None, "A number, or the calibration.json of `alignattn calibrate`.", metavar="T")
     num_beams: Count | None = option(
-        None, f"{BEAMS_HELP.removesuffix('.')} (default: as the run).", high=MAX_BEAMS, metavar="N"
+        None, f"{BEAMS_HELP.removesuffix('.')} (default: the run's).", high=MAX_BEAMS, metavar="N"
     )
     skip_bad_rows: bool = option(False, "Leave predictions of bad rows empty.")
     batch_size: Count | None = option(None, "Batch size (default: by the device).")
-    in_order: bool = option(False, "Use the run's evaluation batches: bitwise equal numbers.")
+    in_order: bool = option(False, "Use the run's evaluation batches, for bitwise equal numbers.")
     output_dir: OutputDir | None = option(
-        None, "Folder for the predictions of a folder (default: beside it).", group=MANY_GROUP
+        None, "Folder for the predictions of a folder (default: next to it).", group=MANY_GROUP
     )
     shard: str = option(str(WHOLE), "Predict one part of the files, such as 3/8.", group=MANY_GROUP, metavar="N/COUNT")
     launcher: str = option(
         LOCAL, f"{LOCAL}, or {RAY}: distribute files over a cluster.", group=MANY_GROUP, choices=(LOCAL, RAY)
     )
     processes: Processes | None = option(
-        None, "Parallel files (default: as many as fit).", group=MANY_GROUP, requires=ON_RAY
+        None, "Files predicted in parallel (default: as many as fit).", group=MANY_GROUP, requires=ON_RAY
     )
     ray_address: str | None = option(
         None, "Address of a Ray cluster (default: start one).", group=MANY_GROUP, requires=ON_RAY
@@ -114,17 +114,17 @@ class PredictOptions(Options):
 
     @property
     def decides(self) -> bool:
-        """Whether sets or decisions are asked for."""
+        """Whether sets or decisions are requested."""
         return self.coverage is not None or self.max_error is not None
 
     @cached_property
     def part(self) -> Shard:
-        """The shard that is asked for."""
+        """The requested shard."""
         return Shard.parse(self.shard)
 
     @cached_property
     def temperature_number(self) -> float | None:
-        """The temperature if it is given as a number; None if a file has it, or there is none."""
+        """The temperature given as a number; None for a file, or without `--temperature`."""
         if self.temperature is None:
             return None
         try:

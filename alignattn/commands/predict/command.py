@@ -1,6 +1,6 @@
-"""Predictions of a run's model for new rows: of a file, of standard input, of texts, of a folder of files.
+"""Predict new rows with a run's model: rows of a file, standard input, the command line or a folder of files.
 
-Files of a folder that are predicted already are skipped.
+Files of a folder that already have predictions are skipped.
 """
 
 import sys
@@ -31,28 +31,28 @@ MANY_CLASSES = 100
 """Classes above which the output suggests --top_k."""
 
 ENDING = "-predicted"
-"""Suffix of the name of a file of predictions."""
+"""Suffix of the names of prediction files."""
 
 SETTINGS = ("top_k", "coverage", "sets", "max_error", "num_beams", "skip_bad_rows", "batch_size", "in_order")
 """Options that change the predictions."""
 
 RECORD_FILE = "predictions.json"
-"""File of a folder of predictions with its model and settings."""
+"""File in a folder of predictions that records the model and the settings."""
 
 SHARD_PREFIX = f"{OWN_PREFIX}-shard-"
-"""Prefix of the folders that are locked for shards."""
+"""Prefix of the folders that shards lock."""
 
 HIDDEN = (".", "_")
 """Prefixes of other programs' files in a folder of Parquet files; they hold no rows."""
 
 
 def predict(options: PredictOptions) -> None:
-    """Predict the rows that the options name, and write the predictions next to the columns of the rows."""
+    """Predict the rows, and write the predictions next to the columns of the rows."""
     run = read_finished_run(Path(options.run), "--run")
     temperature = _temperature(options, run)
     _check_run(options, run)
     if options.decides:
-        # It imports SciPy, which other predictions do not need before the model is loaded.
+        # The module imports SciPy, which other predictions need only after the model is loaded.
         from alignattn.finetuning.decisions import run_decisions
 
         run_decisions(run, temperature, options.coverage, options.max_error, options.sets)
@@ -74,7 +74,7 @@ def predict(options: PredictOptions) -> None:
 def _predict_rows(
     options: PredictOptions, run: FinishedRun, temperature: float | None, source: Source, target: Path | None
 ) -> None:
-    # It imports torch, for which no mistake before waits.
+    # Imported here, so that the checks above do not wait for torch.
     from alignattn.commands.predict.prediction import draw_explanation, load_prediction
 
     prediction, picture = load_prediction(run, temperature, options), None
@@ -148,15 +148,15 @@ def _temperature(options: PredictOptions, run: FinishedRun) -> float | None:
 
 
 def read_calibration(path: Path) -> float:
-    """Return the temperature in a file of `alignattn calibrate`."""
+    """Return the temperature from a file of `alignattn calibrate`."""
     content = read_json(path)
     try:
         values = {float(file["temperature"]["value"]) for file in content["files"] if file["temperature"] is not None}
     except (KeyError, TypeError, ValueError) as error:
         raise AlignAttnError(f"{path} is not a file of `alignattn calibrate`: give its calibration.json") from error
     if len(values) != 1:
-        many = "several temperatures" if values else "has no temperature: run `alignattn calibrate` with --fit_on"
-        raise AlignAttnError(f"{path} holds {many}; or pass the number as --temperature")
+        many = "several temperatures: give a file with one" if values else "no temperature: use `calibrate --fit_on`"
+        raise AlignAttnError(f"{path} holds {many}, or pass the number as --temperature")
     return values.pop()
 
 
@@ -169,7 +169,7 @@ def _source(options: PredictOptions, run: FinishedRun) -> Source:
 
 
 def _target(options: PredictOptions, source: Source) -> Path | None:
-    """The file to write; None for standard output."""
+    """Return the file to write; None for standard output."""
     if options.output_file is not None:
         return Path(options.output_file)
     if options.text is not None or options.file == STANDARD_STREAM:
@@ -186,7 +186,7 @@ def _check_new(target: Path) -> None:
 
 
 def _jobs(options: PredictOptions, folder: Path, output: Path) -> Mapping[Path, Path]:
-    """The files of the shard, by the files of their predictions."""
+    """Return the files of the shard, by the files of their predictions."""
     if output.resolve().is_relative_to(folder.resolve()):
         raise AlignAttnError(f"--output_dir {output} is inside {folder}, the folder of the rows: give another")
     names = sorted(
@@ -203,8 +203,8 @@ def _jobs(options: PredictOptions, folder: Path, output: Path) -> Mapping[Path, 
 def writing(output: Path, part: Shard) -> Iterator[None]:
     """Lock a folder of predictions, or a shard of it, for one process; others wait.
 
-    Who writes all holds the folder, and who writes a shard holds that, and the folder for as long as it takes to begin:
-    while all is written no shard begins, and all waits for those that have begun.
+    A process that writes all files holds the folder's lock, so that no shard starts, and waits for the shards that have
+    started. A process that writes a shard holds the shard's lock, and the folder's only while it starts.
     """
     with ExitStack() as held, ExitStack() as at_first:
         (held if part == WHOLE else at_first).enter_context(folder_lock(output))
@@ -219,12 +219,12 @@ def writing(output: Path, part: Shard) -> Iterator[None]:
 
 
 def _check_record(output: Path, run: FinishedRun, settings: dict[str, Any]) -> None:
-    """Refuse a folder of other predictions or other files; record the model and the settings in a new one.
+    """Refuse a folder with other predictions or files; record the model and the settings in a new one.
 
     Args:
         output: the folder.
-        run: that predicts.
-        settings: options that make other predictions.
+        run: the run that predicts.
+        settings: the options that change the predictions.
     """
     digest, path = model_digest(run.folder), output / RECORD_FILE
     if not path.is_file():
@@ -240,14 +240,14 @@ def _check_record(output: Path, run: FinishedRun, settings: dict[str, Any]) -> N
 
 
 def _pending(sources: Mapping[Path, Source]) -> Mapping[Path, Source]:
-    """The rows without predictions, by file; refuses predictions with another number of rows than their file."""
+    """Return the files without predictions; refuse predictions with another number of rows than their file."""
     left = {}
     for target, source in sources.items():
         if not target.exists():
             left[target] = source
         elif (rows := pq.read_metadata(target).num_rows) != source.num_rows:
             raise AlignAttnError(
-                f"{target} has {rows} rows and {source.origin} {source.num_rows}: it has changed; remove {target}"
+                f"{target} has {rows} rows and {source.origin} {source.num_rows}: the file has changed; remove {target}"
             )
     if len(left) < len(sources):
         print(f"{len(sources) - len(left)} of {len(sources)} files already have predictions", file=sys.stderr)

@@ -28,13 +28,13 @@ from alignattn.utils.parquet import UNREADABLE, open_parquet, without_bad_texts
 
 CSV, TSV, JSON_LINES, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
 NESTED = (".json", JSON_LINES, CONLL)
-"""Endings of files whose rows can hold lists; their predictions are JSON lines."""
+"""Endings of files whose rows can contain lists; their predictions are written as JSON lines."""
 PARQUET_MAGIC = b"PAR1"
 STANDARD_INPUT = "standard input"
-"""Name in messages."""
+"""Its name in messages."""
 
 Write = Callable[[pa.Table], object]
-"""Takes the next rows."""
+"""Writes the next rows."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Part:
     """Neighbouring rows.
 
     Attributes:
-        table: all their columns.
-        inputs: those that the task reads.
-        problems: what is wrong with a row that cannot be read, by its index in the part.
+        table: the rows, with all their columns.
+        inputs: the columns that the task reads.
+        problems: why a row cannot be read, by its index in the part.
     """
 
     table: pa.Table
@@ -57,11 +57,11 @@ class Source:
     """Where rows come from.
 
     Attributes:
-        origin: in words, for messages.
-        columns: that it has.
-        num_rows: how many rows it has.
-        format: the ending of a file of predictions that is as this.
-        parts: yields its rows in parts of so many.
+        origin: a description for messages.
+        columns: the names of the columns.
+        num_rows: the number of rows.
+        format: the ending of a file of predictions in the same format.
+        parts: yields the rows in parts of the given size.
     """
 
     origin: str
@@ -72,13 +72,13 @@ class Source:
 
 
 def file_source(path: Path, task: Task, *, encoding: str | None = None, may_be_empty: bool = False) -> Source:
-    """Return the rows of a file; Parquet is read a part at a time, so that it may be larger than memory.
+    """Return the rows of a file; Parquet is read a part at a time, and may be larger than memory.
 
     Args:
-        path: of the file.
-        task: whose columns it must have.
-        encoding: of text; UTF-8 where None.
-        may_be_empty: whether a Parquet file without rows will do.
+        path: the file.
+        task: the task whose columns the file must have.
+        encoding: the encoding of a text file; None = UTF-8.
+        may_be_empty: whether a Parquet file without rows is accepted.
     """
     if path.suffix.lower() == PARQUET:
         return _parquet_source(path, task, may_be_empty)
@@ -92,8 +92,8 @@ def stdin_source(task: Task, *, encoding: str | None = None) -> Source:
     """Return the rows of standard input: Parquet, JSON lines or CSV, detected by the first characters.
 
     Args:
-        task: whose columns they must have.
-        encoding: of text; UTF-8 where None.
+        task: the task whose columns the rows must have.
+        encoding: the encoding of text; None = UTF-8.
     """
     content = sys.stdin.buffer.read()
     start = content.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -107,7 +107,7 @@ def stdin_source(task: Task, *, encoding: str | None = None) -> Source:
             rows = read_rows(path, encoding=encoding, name=STANDARD_INPUT)
             return _dataset_source(rows, task, STANDARD_INPUT, CSV if suffix == CSV else JSON_LINES)
         except AlignAttnError as error:
-            # Of Parquet the file itself is spoken of.
+            # Messages on Parquet contain the path of the temporary file.
             raise AlignAttnError(str(error).replace(str(path), STANDARD_INPUT)) from error
 
 
@@ -131,7 +131,7 @@ def _dataset_source(
     folder: Path = Path(),
 ) -> Source:
     dataset = rows.dataset
-    # All columns are written with what is predicted of a row.
+    # All columns are written next to the predictions, so a problem in any of them counts.
     problems = rows.problems_in(dataset.column_names)
     _check_columns(dataset.column_names, task, origin)
     inputs = processor_for(task).locate(dataset.select_columns(list(task.input_columns)), folder)
@@ -187,7 +187,7 @@ def _of_size(batches: Iterator[pa.RecordBatch], size: int, schema: pa.Schema) ->
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column in a type that `datasets` supports: pandas' categories and views are not."""
+    """Return a column in a type that `datasets` supports: no categories of pandas, no string views."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return column.cast(pa.string()) if pa.types.is_string_view(column.type) else column
@@ -203,11 +203,11 @@ def _check_columns(columns: Sequence[str], task: Task, origin: str) -> None:
 
 @contextmanager
 def row_writer(target: Path | None, written_as: str) -> Iterator[Write]:
-    """Yield what writes rows: to a new file, which appears when all are written, or to standard output.
+    """Yield a function that writes rows to a new file, which appears when all are written, or to standard output.
 
     Args:
-        target: the file, whose name says its format; None for standard output.
-        written_as: the format on standard output; JSON lines in place of Parquet.
+        target: the file, whose ending determines the format; None for standard output.
+        written_as: the format on standard output; JSON lines instead of Parquet.
     """
     if target is None:
         yield _text_writer(sys.stdout, JSON_LINES if written_as == PARQUET else written_as)
@@ -232,7 +232,7 @@ def row_writer(target: Path | None, written_as: str) -> Iterator[Write]:
 
 
 def _text_writer(file: IO[str], suffix: str) -> Write:
-    """Return a writer of JSON lines, or of CSV with texts as they are, other values as JSON and None as nothing."""
+    """Return a writer of JSON lines, or of CSV with unchanged texts, other values as JSON and None as empty cells."""
     if suffix == JSON_LINES:
         return lambda table: file.writelines(
             f"{_json(dict(zip(table.column_names, row, strict=True)))}\n" for row in _rows_of(table)
@@ -263,7 +263,7 @@ def _has_json(kind: pa.DataType) -> bool:
 
 
 def _decoded(value: Any, kind: pa.DataType) -> Any:
-    """A value whose parts of mixed types `datasets` holds as JSON."""
+    """Return a value in which parts of mixed types, which `datasets` stores as JSON, are decoded."""
     if value is None:
         return None
     if isinstance(kind, pa.JsonType):
@@ -288,4 +288,4 @@ def _as_text(value: Any) -> str:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    raise AlignAttnError(f"a column holds {type(value).__name__}, which is not text: give --output_file NAME.parquet")
+    raise AlignAttnError(f"a column holds {type(value).__name__}, not text: give --output_file NAME.parquet")

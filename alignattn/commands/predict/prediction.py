@@ -1,4 +1,4 @@
-"""Predict rows with the model of a run: in this process, or on a Ray cluster whose workers hold the model."""
+"""Predict rows with the model of a run: in this process, or on a Ray cluster whose workers load the model."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ PART_NUMBERS = 2**22
 """Maximum probabilities in memory; with many classes, fewer rows are read at a time."""
 
 MAX_SHIFT_ROWS = 4096
-"""Rows of a file that are compared with the calibration rows."""
+"""Maximum rows of a file that are compared with the calibration rows."""
 
 MAX_PANELS = 4
 """Maximum sequences of a row that are drawn: its choices, or windows of its context."""
@@ -50,11 +50,11 @@ class RowCounts:
     """Counts over the predicted rows, for remarks at the end.
 
     Attributes:
-        max_length: of the tokens that the model is given of a row.
-        lengths: how many rows have so many tokens before any is truncated.
-        unknown: rows without a word that the model knows.
-        unspaced: rows to tag that are one word for want of blanks.
-        lines: remarks on the decisions and on files that are unlike the calibration rows, each once.
+        max_length: the maximum number of tokens per row.
+        lengths: the number of rows by their number of tokens before truncation.
+        unknown: the number of rows without a word that the model knows.
+        unspaced: the number of rows to tag that are a single word because they have no blanks.
+        lines: remarks on decisions and on files that differ from the calibration rows, without duplicates.
     """
 
     max_length: int = 0
@@ -71,7 +71,7 @@ class RowCounts:
         unspaced: int,
         lines: Sequence[str] = (),
     ) -> None:
-        """Count the rows of another part, too; its lengths may be texts, as JSON has them."""
+        """Add the counts of another part; its lengths may be strings, as in JSON."""
         self.max_length = max_length
         self.lengths.update({int(tokens): rows for tokens, rows in lengths.items()})
         self.unknown += unknown
@@ -82,7 +82,7 @@ class RowCounts:
         """Yield the remarks, a line each."""
         truncated = TruncatedRows.from_lengths(self.lengths, self.max_length)
         if truncated is not None:
-            yield f"{truncated} (it is the run's)"
+            yield f"{truncated} (the run's --max_length)"
         if self.unspaced:
             yield (
                 f"{self.unspaced} row(s) are one word of several Chinese characters and get one tag: put blanks "
@@ -101,7 +101,7 @@ class Prediction:
         predictor: the run's model.
         batching: how rows become batches.
         top_k: how many classes or answers each row lists.
-        skip_bad_rows: whether bad rows get nothing, and do not end it.
+        skip_bad_rows: whether bad rows get empty predictions instead of raising an error.
         seen: counts over the rows so far.
     """
 
@@ -112,15 +112,15 @@ class Prediction:
     seen: RowCounts = field(default_factory=RowCounts)
 
     def write(self, source: Source, target: Path | None, advance: Callable[[int], object]) -> None:
-        """Write all rows, in their order, with what is predicted of them.
+        """Write all rows, in their order, with their predictions.
 
         Args:
-            source: of the rows.
-            target: a new file, which is written in one step; None for standard output.
+            source: the rows.
+            target: a new file, which appears when all rows are written; None for standard output.
             advance: called with the number of rows that were just predicted.
 
         Raises:
-            AlignAttnError: if the rows have a column of the name of one of the predictions.
+            AlignAttnError: if a column has the name of a column of predictions.
         """
         for name in self.nothing.column_names:
             if name in source.columns:
@@ -130,7 +130,7 @@ class Prediction:
         before = 0
         tested: list[NDArray[np.float64]] = []
         with row_writer(target, source.format) as write:
-            # Batches in order are those of all rows.
+            # Parts of whole batches: in order, they are batched as all rows together.
             for part in source.parts(-(-rows // size) * size):
                 write(self._predict(part, source, before, advance, tested))
                 before += part.table.num_rows
@@ -141,7 +141,7 @@ class Prediction:
 
     @cached_property
     def nothing(self) -> pa.Table:
-        """The columns of predictions, without a row."""
+        """An empty table with the columns of the predictions."""
         task = self.predictor.task
         if not processor_class(task).reads_only_texts:
             return processor_for(task).empty_predictions(self.top_k)
@@ -157,14 +157,14 @@ class Prediction:
         advance: Callable[[int], object],
         tested: list[NDArray[np.float64]],
     ) -> pa.Table:
-        """Return the rows of a part with what is predicted of them.
+        """Return the rows of a part with their predictions.
 
         Args:
             part: the rows.
-            source: of all rows.
-            before: number of rows in the parts before.
+            source: the source of all rows.
+            before: the number of rows in the parts before.
             advance: as for `write`.
-            tested: takes probabilities of rows at regular distances, to be compared with the calibration rows.
+            tested: collects the probabilities of every n-th row, to compare them with the calibration rows.
         """
         predictor, task = self.predictor, self.predictor.task
         problems, count = predictor.problems(part.inputs) | dict(part.problems), part.table.num_rows
@@ -195,12 +195,12 @@ class Prediction:
 
 
 def load_prediction(run: FinishedRun, temperature: float | None, options: PredictOptions) -> Prediction:
-    """Load a run's model to predict as options say.
+    """Load a run's model for prediction.
 
     Args:
-        run: that trained it.
+        run: the run.
         temperature: as for `load_predictor`.
-        options: of the call.
+        options: the options of the command.
     """
     size = options.batch_size
     if options.in_order and size is None:
@@ -219,11 +219,11 @@ def draw_explanation(predictor: Predictor, row: datasets.Dataset, options: Predi
     Args:
         predictor: the run's model.
         row: the one row, its input columns.
-        options: which head.
+        options: the options, which select the head.
     """
     for problem in predictor.problems(row).values():
         raise AlignAttnError(f"--explain shows row 1, and {problem}")
-    # A token is shown once: windows of a long context share none.
+    # Without overlap between the windows of a long context, each token is shown once.
     encoded = predictor.encode(row, doc_stride=0).encoded
     names = [name for name in predictor.tokenizer.model_input_names if name in encoded.column_names]
     sequences = list(encoded.select_columns(names))
@@ -243,7 +243,7 @@ class FileWorker:
     """Predicts files on a machine of a cluster.
 
     Args:
-        values: of the options of the call, whose paths are absolute.
+        values: the values of the command's options, with absolute paths.
         temperature: as for `load_predictor`.
     """
 
@@ -255,7 +255,7 @@ class FileWorker:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Predict a batch of one file, and return the counts over its rows.
 
-        A problem is returned, too: Ray would retry after an error.
+        An error is returned instead of raised, because Ray would retry.
         """
         (source,), (target,) = batch["source"], batch["target"]
         self.prediction.seen, problem = RowCounts(), ""
@@ -271,15 +271,15 @@ def predict_on_ray(options: PredictOptions, temperature: float | None, jobs: Map
     """Predict files on a cluster whose machines share their storage, and return the counts over the rows.
 
     Args:
-        options: of the call.
+        options: the options of the command.
         temperature: as for `load_predictor`.
-        jobs: the files of rows by those of their predictions.
+        jobs: the files of rows by the files of their predictions.
     """
-    # Workers run in other folders.
+    # Workers run in other working directories.
     paths = {name: str(Path(str(getattr(options, name))).resolve()) for name in ("run", "file")}
     seen = RowCounts()
     with ray_cluster(options.ray_address) as ray:
-        # It is imported where it is used: it takes seconds.
+        # Imported here, because the import takes seconds.
         import ray.data
 
         for name in RAYS_OWN_PROGRESS:

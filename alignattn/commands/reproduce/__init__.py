@@ -25,7 +25,7 @@ OTHERS_HELP = "Options of the table's commands."
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(Options):
-    """The options of `alignattn reproduce`; all others are passed to the commands of the table."""
+    """The options of `alignattn reproduce`; all others are passed to the table's commands."""
 
     table: str = option(REQUIRED, f"{', '.join(TABLES)}, or your own YAML file.", positional=True, metavar="TABLE")
     seeds: tuple[Seed, ...] | None = option(None, "Seeds of the runs of each cell.", distinct="seed")
@@ -61,13 +61,13 @@ class ReproduceOptions(Options):
                 f"--seeds {seeds[0]} means this one seed: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]}, "
                 "or --num_seeds 1 to confirm"
             )
-        # Report mistakes before anything heavy is imported.
+        # Report errors before anything heavy is imported.
         _ = self.selected_table
 
     def check_places(self, *, reads: bool = True) -> None:
-        """Check the paths for the commands, too, unless there are runs, which may be finished."""
+        """Also check the paths of the commands' options, unless there are runs, which may be finished."""
         super().check_places(reads=reads)
-        # As of the table, which a help does not need.
+        # Imported here, because `--help` does not need them.
         from alignattn.commands.reproduce.folder import RUNS_FOLDER
         from alignattn.commands.reproduce.given import options_with_name
 
@@ -80,7 +80,7 @@ class ReproduceOptions(Options):
     @cached_property
     def selected_table(self) -> "Table":
         """The table with the given options and the selected rows and columns."""
-        # It reads files, which a help does not need.
+        # Imported here, because `--help` does not need the files that they read.
         from alignattn.commands.reproduce.given import read_given
         from alignattn.commands.reproduce.table import load_table
 
@@ -96,7 +96,7 @@ class ReproduceOptions(Options):
 
 COMMAND = Command(
     "reproduce",
-    "reproduce a table of a paper: make the missing runs, and write the results beside the published numbers",
+    "reproduce a table of a paper: execute missing runs, and write the results next to the published numbers",
     ReproduceOptions,
     run="alignattn.commands.reproduce.command:reproduce",
     shares_folder=True,

@@ -1,4 +1,4 @@
-"""`alignattn reproduce`: make the missing runs of a paper's table, and write it beside the published numbers."""
+"""`alignattn reproduce`: execute the missing runs of a paper's table, and write it next to the published numbers."""
 
 import sys
 import time
@@ -21,20 +21,20 @@ from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.progress import progress
 
 RUNS_POLL_SECONDS = 2.0
-"""Seconds between two checks of a run that another process makes."""
+"""Seconds between two checks of a run of another process."""
 
 
 def reproduce(arguments: ReproduceOptions) -> None:
-    """List the runs of a table, make those that are missing, and write the table."""
+    """List the runs of a table, execute the missing ones, and write the table."""
     table = arguments.selected_table
     results = Path(arguments.output_dir)
     cells = list(table.cells(arguments.cell_seeds))
     folders = folders_of(results, cells)
     for folder in folders.values():
-        # A mistake in the options of any run is said before the first is made.
+        # Errors in the options of any run are reported before the first run starts.
         _ = folder.options
         folder.command.check_packages()
-    # Runs on whose results others work come first.
+    # Runs whose results other runs need come first.
     needed = {one.experiment.needs.digest for one in folders.values() if one.experiment.needs is not None}
     first = [folder for digest, folder in folders.items() if digest in needed]
     rest = [folder for digest, folder in folders.items() if digest not in needed]
@@ -60,7 +60,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
 
 
 def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFolder]) -> None:
-    """Make the unfinished runs, and wait for those that another process makes."""
+    """Execute the unfinished runs, and wait for those of other processes."""
     missing = {folder.path: folder for folder in folders if folder.status().state not in SETTLED}
     for folder in missing.values():
         folder.prepare()
@@ -77,7 +77,7 @@ def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFold
                 bar.update()
             missing = busy
             if busy:
-                print(f"waiting for {len(busy)} run(s) that another process makes", file=sys.stderr)
+                print(f"waiting for {len(busy)} run(s) of other processes", file=sys.stderr)
             while busy and all(folder.is_locked() for folder in busy.values()):
                 time.sleep(RUNS_POLL_SECONDS)
 

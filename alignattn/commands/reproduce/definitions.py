@@ -11,18 +11,18 @@ from alignattn.reports.measures import Definition, Measure
 from alignattn.tasks.task import BY_SEED
 
 COLUMN_OPTIONS = ("task", "pair")
-"""Options that name a column; the first that it has."""
+"""Options that name a column; the first one given counts."""
 
 
 class Column(Definition):
     """A column, such as a task.
 
     Attributes:
-        label: as printed.
-        command: whose runs fill it; where empty, the table's.
-        options: of its runs.
+        label: the printed label.
+        command: the command whose runs fill it; the table's if empty.
+        options: the options of its runs.
         measures: the numbers below it.
-        seeds: most that its cells have; None for all.
+        seeds: the maximum number of runs of its cells; None for all.
     """
 
     label: str
@@ -33,7 +33,7 @@ class Column(Definition):
 
     @property
     def name(self) -> str:
-        """The task or pair; the label where there is neither."""
+        """The task or pair; the label without either."""
         return next((str(self.options[name]) for name in COLUMN_OPTIONS if name in self.options), self.label)
 
 
@@ -41,15 +41,15 @@ class Row(Definition):
     """A row.
 
     Attributes:
-        options: of its runs.
-        run: a user's own program: the words of a command, or a function as FILE.py:NAME or MODULE:NAME; where empty,
-            the column's command runs.
-        label: as printed; where empty, the options that tell it from the others.
-        ensemble: whether it is the deep ensemble of the runs of its options: the mean of what they predicted.
-        published: by column and measure, as the paper prints it; None where it does not.
-        against: label of the row that it is compared with; where empty, the plain row that differs least.
-        primary: whether it was named before the runs were made: what it is compared by is corrected apart.
-        seeds: most that its cells have; None for all.
+        options: the options of its runs.
+        run: a custom program: the words of a command, or a function as FILE.py:NAME or MODULE:NAME; if empty, the
+            column's command runs.
+        label: the printed label; if empty, the options that distinguish it from the others.
+        ensemble: whether it is the deep ensemble of the runs with its options: the mean of their predictions.
+        published: the published numbers by column and measure, as printed; None if not published.
+        against: the label of its baseline row; if empty, the plain row that differs least.
+        primary: whether it was named before the runs were made; primary comparisons are corrected separately.
+        seeds: the maximum number of runs of its cells; None for all.
     """
 
     options: Mapping[str, Any] = Field(default_factory=dict)
@@ -64,13 +64,13 @@ class Row(Definition):
     @model_validator(mode="before")
     @classmethod
     def _check(cls, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Say what a row lacks, and that a placeholder is quoted, which YAML reads as a mapping."""
+        """Refuse a row that lacks options, and an unquoted placeholder, which YAML parses as a mapping."""
         run = row.get("run")
         for word in run if isinstance(run, list) else ():
             if isinstance(word, dict):
                 raise ValueError(f'write the placeholder in quotes: "{{{", ".join(map(str, word))}}}"')
         if "options" not in row and not run:
-            raise ValueError("a row needs options, or the program that it runs")
+            raise ValueError("a row needs options, or a program to run")
         if run and not row.get("label"):
             raise ValueError("a row with run needs a label")
         return row
@@ -84,10 +84,10 @@ class PlannedCell:
         row: the row, with its label.
         column: the column.
         measure: the number.
-        experiments: the runs that measure it, one per seed; one alone where the command has no seeds.
-        planned: how many of them there are by the table's own number of seeds, or those that are asked for if more.
-        published: as the paper prints it; None where it is not published.
-        baseline: label of the row that it is compared with, or None.
+        experiments: the runs that measure it, one per seed; a single one if the command has no seeds.
+        planned: the number of runs by the table's own number of seeds, or the requested number if it is larger.
+        published: the published number, as printed; None if there is none.
+        baseline: the label of the row that it is compared with, or None.
     """
 
     row: Row
@@ -105,11 +105,11 @@ class PlannedCell:
 
     @property
     def samples_by_seed(self) -> bool:
-        """Whether each run samples its own training rows by its seed, so that examples say nothing of other samples."""
+        """Whether each run samples its training rows by its seed, so that its examples say nothing about others."""
         return self.experiments[0].options.get("take") == BY_SEED
 
     @property
     def digests(self) -> list[str]:
-        """Its runs and then the runs that they depend on, without duplicates."""
+        """The digests of its runs and then of the runs that they depend on, without duplicates."""
         needed = [run.needs for run in self.experiments if run.needs is not None]
         return list(dict.fromkeys(run.digest for run in (*self.experiments, *needed)))

@@ -45,7 +45,7 @@ def _summary(folders: Sequence[RunFolder], states: Sequence[str], missing: Seque
 
 
 def _kinds(experiment: Experiment) -> list[tuple[str, ...]]:
-    """Keys by which runs take similar time, the most specific first."""
+    """Return keys of runs that take similar time, the most specific first."""
     whole = experiment.all_options
     parts = [str(whole.get(name)) for name in ("model", "pair", "task", "recipes", "attention")]
     # Other options may add forward passes, as R-Drop does.

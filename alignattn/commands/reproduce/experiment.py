@@ -14,7 +14,7 @@ from alignattn.training.methods import METHODS
 from alignattn.utils.publishing import short_path
 
 FORMAT = 1
-"""Version of the digest: raised when equal options come to mean another run."""
+"""Version of the digest: increased when equal options start to mean another run."""
 
 DIGEST_CHARACTERS = 16
 
@@ -28,7 +28,7 @@ SYMBOLS: Mapping[str, str] = {
     "lora_r": "LoRA ",
     SEED_OPTION: "seed ",
 }
-"""Words in front of the values that mean nothing without them."""
+"""Prefixes of values that mean nothing without them."""
 
 TITLE_OPTIONS = ("recipes", "task", "pair", RUN_OPTION, MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)
 
@@ -42,9 +42,9 @@ class Experiment:
     """A run.
 
     Attributes:
-        command: of `alignattn`.
-        options: what it is given, by name, but where it writes; those that it leaves alone are the command's defaults.
-        needs: the run whose result it works on, or None.
+        command: the command of `alignattn`.
+        options: the given options by name, without the output folder; others have the command's defaults.
+        needs: the run whose result it needs, or None.
     """
 
     command: str
@@ -54,7 +54,7 @@ class Experiment:
     @cached_property
     def digest(self) -> str:
         """The start of the SHA-256 of command and options: equal for equal runs, if files of equal paths are equal."""
-        # Where a run lies that is the start of others says nothing of it beside what it holds.
+        # The digest of a run that is another run's start replaces its path, which may change.
         covered_by_digest = {MODEL_OPTION} if MODEL_DIGEST_OPTION in self.options else set()
         options = {
             name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS | covered_by_digest

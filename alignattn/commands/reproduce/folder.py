@@ -1,9 +1,9 @@
 """The folder of one run of a table, `runs/<digest>` inside the results, and its state.
 
-It holds `experiment.json` (what the run is), `run/` (what its command writes), `log.txt` (what it printed) and, after a
-failure, `failure.txt` with the reason; `seconds.txt` says how long it took, by the clock and of processors. A process
-that runs it holds its lock: the system gives that up with the process, however it ends, so no run is ever made twice at
-once.
+It holds `experiment.json` (the definition of the run), `run/` (the output of its command), `log.txt` (what it printed),
+`seconds.txt` (its wall-clock and processor seconds) and, after a failure, `failure.txt` with the reason. The process
+that executes the run holds its lock. The system releases the lock when the process ends, however it ends, so a run is
+never executed twice at once.
 """
 
 import math
@@ -38,13 +38,13 @@ SECONDS_FILE = "seconds.txt"
 LOCK_FILE = ".lock"
 
 COSTS = ("seconds", "processor_seconds")
-"""What `seconds.txt` holds, in its order; the second is of runs of this version alone."""
+"""The content of `seconds.txt`, in its order; runs of earlier versions lack the second number."""
 
 SETTLED: Collection[State] = frozenset({"done", "unfit"})
 """States of a run that needs no work."""
 
 NEEDED_RUN = "run"
-"""The option that names the run on whose result a command works."""
+"""The option that names the run whose result a command needs."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Status:
 
     Attributes:
         state: whether it has finished.
-        reason: why it failed or cannot be, one line.
+        reason: why it failed or is not supported, in one line.
     """
 
     state: State
@@ -65,8 +65,8 @@ class RunFolder:
     """The folder of a run.
 
     Attributes:
-        results: folder of all results.
-        experiment: what the run is.
+        results: the folder of all results.
+        experiment: the definition of the run.
     """
 
     results: Path
@@ -90,7 +90,7 @@ class RunFolder:
 
     @property
     def output(self) -> Path:
-        """The folder that the command writes."""
+        """The folder that the command writes to."""
         return self.path / OUTPUT_FOLDER
 
     @cached_property
@@ -106,7 +106,7 @@ class RunFolder:
 
     @property
     def command(self) -> Command:
-        """The command that makes it."""
+        """The command of the run."""
         return get_command(self.experiment.command)
 
     @cached_property
@@ -126,14 +126,14 @@ class RunFolder:
 
     @cached_property
     def reason_unsupported(self) -> str:
-        """Why the run is not supported, such as a model that does not support its task; empty if it is."""
+        """Why the run is not supported, such as a model that does not support its task; empty if it is supported."""
         if self.needed is None:
             return self.reader.reason_unsupported(self.options)
         return self.needed.reason_unsupported or self.reader.reason_unsupported(self.options, self.needed.options)
 
     @property
     def command_line(self) -> str:
-        """The shell command that makes the run again."""
+        """The shell command that repeats the run."""
         if isinstance(self.options, ProgramOptions):
             return shlex.join(self.options.words)
         line = self.command.prog.split()
@@ -144,7 +144,7 @@ class RunFolder:
 
     @property
     def cost(self) -> Mapping[str, float]:
-        """The seconds of all attempts of the run, by the clock and of processors, as far as they are known."""
+        """The wall-clock and processor seconds of all attempts of the run, as far as they are known."""
         try:
             numbers = [float(word) for word in (self.path / SECONDS_FILE).read_text().split()]
         except (OSError, ValueError):
@@ -188,7 +188,7 @@ class RunFolder:
             write_json(self.path / EXPERIMENT_FILE, asdict(self.experiment))
 
     def lock(self) -> FileLock:
-        """Return the lock, taken."""
+        """Acquire and return the lock; raises `Timeout` if another process holds it."""
         lock = FileLock(self.path / LOCK_FILE)
         lock.acquire(timeout=0)
         return lock
@@ -203,17 +203,17 @@ class RunFolder:
 
 
 def folders_of(results: Path, cells: Iterable[PlannedCell]) -> dict[str, RunFolder]:
-    """Return the folders of the runs of cells by digest, in the order in which to make them.
+    """Return the folders of the runs of cells by digest, in the order in which to execute them.
 
-    First what was named before the runs were made, and of all rows one seed before the next: what is broken off is
-    paired.
+    Primary cells come first, and each seed of all rows before the next seed, so that the runs of an interrupted table
+    can be paired.
     """
     places = [(not cell.is_primary, index, run) for cell in cells for index, run in enumerate(cell.experiments)]
     runs = [run for *_, run in sorted(places, key=lambda place: place[:2])]
     folders: dict[str, RunFolder] = {}
     for run in runs:
         folder = folders.setdefault(run.digest, RunFolder(results, run))
-        # A run that no supported run depends on is made only if requested itself.
+        # A run that no supported run depends on is executed only if requested itself.
         if folder.needed is not None and not folder.reason_unsupported:
             folders.setdefault(folder.needed.experiment.digest, folder.needed)
     return folders

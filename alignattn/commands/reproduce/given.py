@@ -1,4 +1,4 @@
-"""The options that a table or a user may give to the commands whose runs fill a table."""
+"""The options that a table or a user may set for the commands whose runs fill a table."""
 
 import os
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from alignattn.utils.options import Options, all_options_of, find_option
 
 
 def table_option(command: str, name: str) -> Option | None:
-    """Return the option of a command of that name, if it has one that a table or a user may give."""
+    """Return a command's option of a name, if it has one that a table or a user may set."""
     withheld = {OUTPUT_DIR, *results_of(command).withheld}
     return None if name in withheld else find_option(get_command(command).options, name)
 
 
 def options_with_name(commands: Sequence[str], name: str) -> list[Option]:
-    """Return the option of that name of each command that has it, of those whose runs fill a table; at least one.
+    """Return the option of a name of each of a table's commands that has it; at least one.
 
-    An option of the command that such a command needs counts as its own.
+    The options of the command that a command needs count as its own.
     """
     found: list[Option] = []
     for command in commands:
@@ -36,13 +36,13 @@ def options_with_name(commands: Sequence[str], name: str) -> list[Option]:
 
 
 def read_given(commands: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
-    """Return the options in words, by name, of the commands of a table and of the commands that these depend on."""
+    """Parse words into options, by name, of a table's commands and of the commands that these depend on."""
     if words and not words[0].startswith("--"):
         raise AlignAttnError(
             f"{words[0]!r} is not an option: alignattn reproduce expects the name of one table (see --help)"
         )
     needed = [results_of(command).needs for command in commands]
-    # The first stands for all in messages.
+    # Messages name the first.
     names = list(dict.fromkeys(name for name in (*needed, *commands) if name is not None))
     groups = [(name.replace("-", "_"), get_command(name).options) for name in names]
     options = make_dataclass("TableOptions", groups, bases=(Options,), frozen=True, kw_only=True)
@@ -50,9 +50,9 @@ def read_given(commands: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
 
 
 def digest_value(option: Option, value: Any) -> Any:
-    """Return the one form in which a digest holds what a user gives for an option, however it is written.
+    """Return the canonical form of an option's value, which a digest contains.
 
-    A file or folder has its whole path, for equal options to name equal data from wherever they are given.
+    The path of an existing file or folder becomes absolute, so that equal options name equal data from any folder.
     """
     checked = option.checked(value)
     if not isinstance(checked, tuple):
@@ -66,6 +66,6 @@ def _plain(option: Option, value: Any) -> Any:
         return int(value)
     if not isinstance(value, str):
         return value
-    # A model's folder may be an id of the Hub, too: it is a folder where the words say so.
+    # A model's name without a separator may be a Hub id, even if a folder has that name.
     is_path = os.sep in value or option.is_path
     return str(Path(value).resolve()) if is_path and Path(value).exists() else value

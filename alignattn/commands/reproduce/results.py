@@ -28,7 +28,7 @@ from alignattn.utils.progress import counted
 from alignattn.utils.publishing import publishable_text, short_path
 
 COST = "cost"
-"""Key of what a run cost, by the names of `COSTS`, among the numbers of every run."""
+"""Key of a run's cost, by the names of `COSTS`, among the numbers of every run."""
 
 
 def read_table(table: Table, cells: Sequence[PlannedCell], folders: Mapping[str, RunFolder]) -> ResultTable:
@@ -37,7 +37,7 @@ def read_table(table: Table, cells: Sequence[PlannedCell], folders: Mapping[str,
     Args:
         table: the table.
         cells: its cells.
-        folders: of their runs, by digest, as `folders_of` makes them.
+        folders: the folders of their runs by digest, from `folders_of`.
     """
     runs = {digest: _read_run(folder) for digest, folder in counted(folders.items(), "read", len(folders), "run")}
     results = next(iter(folders.values())).results
@@ -66,7 +66,7 @@ def read_table(table: Table, cells: Sequence[PlannedCell], folders: Mapping[str,
 
 
 def _baseline_of(cells: Sequence[Cell]) -> str:
-    """What the cells are compared with, in words."""
+    """Return a description of what the cells are compared with."""
     compared = [cell for cell in cells if cell.comparison is not None]
     if not compared or not all(cell.names_baseline for cell in compared):
         return PLAIN_ATTENTION
@@ -93,7 +93,7 @@ def _cell_of(cell: PlannedCell, runs: Mapping[str, Run]) -> Cell:
 
 
 def _read_run(folder: RunFolder) -> Run:
-    """A run whose result cannot be read has failed."""
+    """Read a run; one whose result cannot be read has failed."""
     status, report = folder.status(), RunReport()
     state, reason = status.state, status.reason
     if state == "done":
@@ -115,7 +115,7 @@ def _read_run(folder: RunFolder) -> Run:
         output=folder.output,
         report=replace(
             report,
-            # A program knows its own, without what alignattn does beside it.
+            # A program reports its own cost, without that of alignattn.
             numbers={COST: folder.cost, **report.numbers},
             facts={name: published(fact) for name, fact in {**report.facts, **took}.items()},
             config=published(report.config),
@@ -138,7 +138,7 @@ def _charts(report: RunReport) -> dict[str, Markup]:
 
 
 def _without_paths(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """A text without the paths of this machine: of the results' folder its name stays, of others the last two parts."""
+    """Return a text with this machine's paths shortened: to the results folder's name, others to two parts."""
     text = text.replace(str(results.absolute()), results.absolute().name)
     for path in filter(os.path.isabs, (value for value in options.values() if isinstance(value, str))):
         text = text.replace(path, short_path(path))
@@ -146,12 +146,12 @@ def _without_paths(text: str, results: Path, options: Mapping[str, Any] = Mappin
 
 
 def measured_source(table: Table, cells: Sequence[PlannedCell], done: Collection[str]) -> str:
-    """Return of what the measured numbers are: models, seeds, options.
+    """Describe the runs behind the measured numbers: models, seeds, options.
 
     Args:
         table: the table.
         cells: its cells.
-        done: digests of the runs that are finished.
+        done: digests of the runs that have finished.
     """
     models = dict.fromkeys(table.model_of(row) for row in table.rows if not row.run)
     seeds: dict[Any, bool] = {}

@@ -1,39 +1,40 @@
-"""A table as data: a YAML file of `finetuning/tables`, or a user's own, says what its rows, columns and numbers are.
+"""A table as data: a YAML file, of `finetuning/tables` or custom, that defines its rows, columns and numbers.
 
-    title: above the table
-    published_source: what the published numbers are of; left out where there are none
+    title: printed above the table
+    published_source: source of the published numbers; omitted without them
     notes: sentences below the table
-    command: the command of `alignattn` whose runs fill the table, but for columns that name their own
-    default_tasks: the columns where a user names none; all where left out
-    seeds: how many of a cell's runs where a user names none; 5 where left out
-    options: of every run
+    command: the command of `alignattn` whose runs fill the table, except for columns with their own command
+    default_tasks: the columns if the user selects none; all if omitted
+    seeds: number of runs per cell if the user gives none; 5 if omitted
+    options: options of every run
     rows:      a list of
-      options: of the runs of the row
-      run: a user's own program in place of the command: a list of its words, in which "{seed}", "{train_file}",
-        "{test_file}" and "{output_dir}" stand for what it is given, or a function as FILE.py:NAME or MODULE:NAME,
-        which has these parameters; of the options it reads those that say which rows there are
-      label: as printed; where left out, the options that tell the row from the others
-      ensemble: true for the mean of what the runs of another row of the same options predicted: it costs no run
-      against: label of the row that it is compared with; where left out, the plain row that differs least
-      primary: true for a row that was named before the runs were made: with the measures that were, too, it is run
-        first and corrected apart from all others, which are exploratory
-      seeds: most of a cell of it; of few seeds the first
-      published: for each column a number, or a list of as many as it has measures; null or left out where unknown
+      options: options of the row's runs
+      run: a custom program instead of the command: a list of its words, with the placeholders "{seed}", "{train_file}",
+        "{test_file}" and "{output_dir}", or a function as FILE.py:NAME or MODULE:NAME, with parameters of these names;
+        of the options, only those that select the rows apply
+      label: the printed label; if omitted, the options that distinguish the row from the others
+      ensemble: true for the mean of the predictions of another row with the same options; it needs no runs of its own
+      against: label of the baseline row; if omitted, the plain row that differs least
+      primary: true for a row that was named before the runs were made; with the primary measures, its runs come first,
+        and its comparisons are corrected separately from all others, which are exploratory
+      seeds: maximum number of runs per cell of the row; the first seeds are used
+      published: for each column a number, or a list with one per measure; null or omitted if unknown
     columns:   a list of
-      label: as printed
-      command: whose runs fill it; where left out, the table's
-      config: a file of configs/ without its ending, whose options come first; may be left out
-      options: of the runs of the column
-      seeds: most of a cell of it
-      measures: a list of what `Measure` holds; `cost.seconds` and `cost.processor_seconds` are paths of every run
+      label: the printed label
+      command: the command whose runs fill the column; the table's if omitted
+      config: optional; a file of configs/ without its ending, whose options come first
+      options: options of the column's runs
+      seeds: maximum number of runs per cell of the column
+      measures: a list of `Measure` fields; `cost.seconds` and `cost.processor_seconds` are paths of every run
 
-A cell is where a row and a measure of a column meet: its runs have the options of the table, the config, the column and
-the row, each over those before it, and last those that a user gives. To add a table is to add a file.
+A cell is the intersection of a row and a measure of a column. Its runs have the options of the table, the config, the
+column, the row and the user; later ones override earlier ones. To add a table, add a file.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,14 +63,14 @@ from alignattn.utils.files import parse_yaml, read_text
 ATTENTION_OPTION = "attention"
 
 FINETUNE = "finetune"
-"""The command in whose place a user's own program may run."""
+"""The command that a custom program may replace."""
 
 DISPLACED: Mapping[str, Sequence[str]] = {
     MODEL_OPTION: ("model_config",),
     "num_train_epochs": ("max_steps", "warmup_steps"),
     "max_steps": ("warmup_steps",),
 }
-"""Options of a table that the user's option replaces: fields of another model, another length."""
+"""Options of a table that a user's option overrides: fields of another model, another training length."""
 
 EMBEDDINGS = "embeddings"
 """An option that applies only to rows whose models read word vectors."""
@@ -81,9 +82,9 @@ class Table(Definition):
     """A table of a paper: see the module's text.
 
     Attributes:
-        name: of its file.
-        given: options that a user gave; they come last.
-        named_in_whole: of a narrowed table, the comparisons that the whole one names beforehand.
+        name: the name of its file.
+        given: options that a user gave; they override all others.
+        named_in_whole: for a narrowed table, the number of comparisons that the whole table names beforehand.
     """
 
     name: str
@@ -108,7 +109,7 @@ class Table(Definition):
                 for name, value in _without(options, {ATTENTION_OPTION}).items():
                     options_with_name([taking], name)[0].checked(value)
             if command != FINETUNE and any(row.run for row in self.rows):
-                raise ValueError(f"a row with run fills columns of {FINETUNE}, and {column.label} is of {command}")
+                raise ValueError(f"a row with run fills columns of {FINETUNE} only, but {column.label} is of {command}")
         labels = Counter(map(self.label, self.rows))
         if twice := next((label for label, count in labels.items() if count > 1), None):
             raise ValueError(f"two rows have the label {twice!r}: give them different labels")
@@ -118,6 +119,11 @@ class Table(Definition):
                 raise ValueError(f"a row is compared with {against!r}, but no row has that label")
             if is_ensemble[against]:
                 raise ValueError(f"a row is compared with {against!r}, but an ensemble has no seeds to pair")
+        for path, row in product((measure.path for column in self.columns for measure in column.measures), self.rows):
+            try:
+                path.format(**row.options)
+            except (LookupError, ValueError) as error:
+                raise ValueError(f"path {path!r} names an option that row {self.label(row)!r} lacks") from error
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.
@@ -129,7 +135,7 @@ class Table(Definition):
 
     @property
     def named(self) -> int:
-        """How many comparisons were named before the runs were made, in the whole table."""
+        """The number of comparisons that were named before the runs were made, in the whole table."""
         if self.named_in_whole is not None:
             return self.named_in_whole
         rows = [row for row in self.rows if row.primary and self.baseline(row) is not None]
@@ -141,11 +147,11 @@ class Table(Definition):
 
     @property
     def commands(self) -> list[str]:
-        """The commands whose runs fill its columns, each once."""
+        """The commands whose runs fill its columns, without duplicates."""
         return list(dict.fromkeys(map(self.taker_of, self.columns)))
 
     def taker_of(self, column: Column) -> str:
-        """Return the command that takes the options of a column: its own, unless every row is a user's program."""
+        """Return the command that accepts a column's options: its own, unless every row is a custom program."""
         return PROGRAM if all(row.run for row in self.rows) else self.command_of(column)
 
     def narrowed(
@@ -155,9 +161,9 @@ class Table(Definition):
         models: Sequence[str] | None = None,
         attentions: Sequence[str] | None = None,
     ) -> "Table":
-        """Return the rows and columns that are asked for; None asks for all, or for the default columns.
+        """Return the table of the selected rows and columns; None selects all, or the default columns.
 
-        Case, hyphens and underscores do not count in the names.
+        Case, hyphens and underscores in the names are ignored.
         """
         _check_known(tasks, [column.name for column in self.columns], "--tasks", self.name)
         _check_known(models, [self.model_of(row) for row in self.rows], "--models", self.name)
@@ -174,14 +180,14 @@ class Table(Definition):
         columns = [self.columns[index] for index in kept]
         table = self.model_copy(update={"rows": rows, "columns": columns, "named_in_whole": self.named})
         for name in self.given:
-            # An option that only left-out columns take would have no effect.
+            # An option that only omitted columns accept would have no effect.
             options_with_name(table.commands, name)
         return table
 
     def with_options(self, given: Mapping[str, Any]) -> "Table":
-        """Return the table with options that a user gives, typed or as text; a model replaces every pretrained one.
+        """Return the table with a user's options, typed or as text; a model replaces every pretrained model.
 
-        Rows that differed in their model alone become one, that of the first: what is published of it stays.
+        Rows that then have the same options become one: the first of them, with its published numbers.
         """
         of_rows = {name for row in self.rows for name in (*row.options, *([RUN_OPTION] if row.run else []))}
         cells_own = {SEED_OPTION, *COLUMN_OPTIONS, *of_rows} - {MODEL_OPTION}
@@ -246,13 +252,11 @@ class Table(Definition):
         return row.label or (f"{label}, ensemble" if row.ensemble else label)
 
     def baseline(self, row: Row) -> Row | None:
-        """Return the row that a row is compared with: the one it names, or of plain attention that differs least.
+        """Return the baseline of a row: the row that it names, or the plain row that differs least.
 
-        A user's own program is compared with a row that it names alone.
-
-        That row may lack options that the other has, as those of an alignment, or of what is tried in its place
-        (`soft` with label smoothing is compared with `soft`), and differs in nothing else. None for a plain row that
-        has nothing more than another, and where there is no such row.
+        The plain row may lack options of the row, such as those of an alignment or of another method (`soft` with label
+        smoothing is compared with `soft`), and differs in nothing else. None for a plain row without such options, for
+        a custom program that names no row, and if there is no such baseline.
         """
         if row.against:
             return next((other for other in self.rows if other.label == row.against), None)
@@ -271,13 +275,13 @@ class Table(Definition):
         return max(candidates, key=lambda plain: len(plain.options), default=None)
 
     def model_of(self, row: Row) -> str:
-        """Return the model of the runs of a row; of a user's own program its label."""
+        """Return the model of the runs of a row; for a custom program, its label."""
         if row.run:
             return row.label
         return str(row.options.get(MODEL_OPTION, self.given.get(MODEL_OPTION, self.options.get(MODEL_OPTION))))
 
     def capabilities(self, row: Row) -> ModelCapabilities:
-        """Return the capabilities of a row's model, as in the table; a user's model replaces pretrained ones."""
+        """Return the capabilities of a row's model in the table; a user's model replaces only pretrained ones."""
         return capabilities_of(self._own_model(row))
 
     def _own_model(self, row: Row) -> str:
@@ -285,7 +289,7 @@ class Table(Definition):
 
 
 def load_table(name: str) -> Table:
-    """Read a table's file: a shipped one by its name, or a user's own."""
+    """Read a table's file: a shipped one by its name, or a custom one."""
     if name.endswith(".yaml"):
         return parse_table(Path(name).stem, read_text(Path(name)))
     if name not in TABLES:
@@ -297,7 +301,7 @@ def load_table(name: str) -> Table:
 def parse_table(name: str, text: str) -> Table:
     """Return the table that a file describes."""
     content = parse_yaml(text, f"table {name} is not valid: it")
-    # Numbers as they are written: a paper's 78.80 is not 78.8.
+    # Keep numbers as they are written: a paper's 78.80 is not 78.8.
     as_written = parse_yaml(text, f"table {name} is not valid: it", as_written=True)
     try:
         for row, written in zip(content["rows"], as_written["rows"], strict=True):
@@ -319,9 +323,9 @@ def parse_table(name: str, text: str) -> Table:
 
 
 def attention_of(row: Row) -> str:
-    """Return the attention of the runs of a row; that of a model without layers of attention is the model's own.
+    """Return the attention of a row's runs; without the option, its model, or plain attention.
 
-    That of a user's own program is its label.
+    For a custom program it is the row's label.
     """
     if row.run:
         return row.label
@@ -333,7 +337,7 @@ def _fewest(*numbers: int | None) -> int | None:
 
 
 def _as_printed(entry: Any) -> list[str | None]:
-    """The texts of a column's published numbers; `null`, as any number, is a text here."""
+    """Return the texts of a column's published numbers; `null` is a text here, as any number is."""
     return [None if number == "null" else number for number in (entry if isinstance(entry, list) else [entry])]
 
 
@@ -345,7 +349,7 @@ def _check_known(wanted: Sequence[str] | None, known: Sequence[str], option: str
 
 
 def _is_among(name: str, wanted: Sequence[str] | None) -> bool:
-    """Whether a task, model or attention is one of those wanted; None wants all."""
+    """Return whether a task, model or attention is selected; None selects all."""
     return wanted is None or plain_name(name) in map(plain_name, wanted)
 
 

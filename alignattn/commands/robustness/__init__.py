@@ -1,4 +1,4 @@
-"""`alignattn robustness`, and what goes with it."""
+"""`alignattn robustness` and its subcommands."""
 
 from alignattn.commands.robustness.options import (
     ROBUSTNESS,

@@ -1,6 +1,6 @@
-"""The share of attacks by TextFooler, TextBugger and BAE that fail against fine-tuned models.
+"""Attack fine-tuned models with TextFooler, TextBugger and BAE, and report the share of attacks that fail.
 
-The protocol is that of Zhang et al. 2021, table 3: attacks on rows of the development set that the model gets right.
+The protocol is that of Zhang et al. 2021, table 3: attacks on development rows that the model classifies correctly.
 """
 
 import re
@@ -27,7 +27,7 @@ SHARD_FILE = re.compile(r"(?P<whole>.+)-shard-\d+-of-\d+\.jsonl")
 
 
 def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
-    """Attack every model by every recipe, or merge shards; print and write the tables."""
+    """Attack every model with every recipe, or merge shards; print and write the tables."""
     folder = Path(arguments.output_dir)
     runs = merge_shards(folder) if arguments.merge else attack_all(arguments)
     for run in runs:
@@ -49,7 +49,7 @@ def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
 
 
 def attack_all(arguments: RobustnessOptions) -> list[AttackRun]:
-    """Attack every model by every recipe; recorded attacks are not repeated."""
+    """Attack every model with every recipe; recorded attacks are not repeated."""
     check_textattack()
     resources, loaders = arguments.resources(), target_loaders(arguments)
     # Attacks take hours: mistakes in the last model or recipe are found before the first attack.
@@ -65,10 +65,10 @@ def attack_all(arguments: RobustnessOptions) -> list[AttackRun]:
 
 
 def _jobs(target: Target, arguments: RobustnessOptions, resources: Resources) -> list[tuple[Any, AttackJob]]:
-    """The attacks on a model by all recipes with their jobs, checked against earlier records."""
+    """Return the attacks of all recipes on a model with their jobs, checked against earlier records."""
     folder = _records_folder(Path(arguments.output_dir), target)
     if arguments.max_length is None:
-        # Attacks continue with the length of their beginning.
+        # Continued attacks keep their maximum length.
         earlier = (settings.max_length for settings in _earlier(folder) if settings.model == target.digest)
         arguments = replace(arguments, max_length=next(earlier, None))
     wrapper, jobs = target.wrapper(arguments), []
@@ -91,10 +91,10 @@ def _jobs(target: Target, arguments: RobustnessOptions, resources: Resources) ->
 
 
 def _records_folder(output_dir: Path, target: Target) -> Path:
-    """The folder of a model's records: one that has some of this model already, or else one with its name.
+    """Return the folder of a model's records: the one that has some already, or else one with the model's name.
 
-    So attacks continue, and no model has two lines in a table, even if another call named its folder differently, or
-    the model was moved.
+    So attacks continue, and no model has two lines in a table, even if another call named its folder differently or the
+    model was moved.
     """
     named = output_dir / target.name
     others = sorted({path.parent for path in output_dir.glob(f"*/*{RECORDS_SUFFIX}")} - {named})
@@ -103,7 +103,7 @@ def _records_folder(output_dir: Path, target: Target) -> Path:
 
 
 def _earlier(folder: Path) -> Iterator[AttackSettings]:
-    """The settings of the recorded attacks in a folder."""
+    """Yield the settings of the recorded attacks in a folder."""
     for path in sorted(folder.glob(f"*{RECORDS_SUFFIX}")):
         # Errors are reported where the file is read.
         with suppress(AlignAttnError):
@@ -127,7 +127,7 @@ def merge_shards(folder: Path) -> list[AttackRun]:
 
 
 def _others(folder: Path, runs: Sequence[AttackRun]) -> list[AttackRun]:
-    """The finished runs of earlier calls, which are in the table, too."""
+    """Return the finished runs of earlier calls, which the table includes."""
     called = {run.path for run in runs}
     others = []
     for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")):

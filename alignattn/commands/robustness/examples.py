@@ -16,7 +16,7 @@ Piece = tuple[Change, str]
 def changed_words(original: str, perturbed: str) -> tuple[list[Piece], list[Piece]]:
     """Return the pieces of both texts: `same` or `deleted` of the first, `same` or `inserted` of the second.
 
-    Words are separated by any blanks. Invisible characters, such as a zero-width space or a terminal's escape sequence,
+    Words are separated by whitespace. Invisible characters, such as a zero-width space or a terminal's escape sequence,
     become Python escapes.
     """
     before, after = original.split(), perturbed.split()

@@ -1,4 +1,4 @@
-"""Texts to train a masked-language head on: read, split, encoded and masked."""
+"""Texts for the training of a masked-language head: reading, splitting, encoding and masking."""
 
 import random
 from collections import Counter
@@ -26,7 +26,7 @@ def read_texts(paths: Sequence[Path], columns: Sequence[str] | None) -> list[str
 
     Args:
         paths: tables, by their endings; any other file holds one text per line.
-        columns: of the tables.
+        columns: the text columns of the tables.
     """
     tables = [path for path in paths if plain_suffix(path) in TABLES]
     if columns and not tables:
@@ -73,11 +73,11 @@ def masked_batches(
     """Return fixed batches for the masked accuracy, in which every chosen token becomes the mask token.
 
     Args:
-        encoded: of `encode_texts`.
+        encoded: the output of `encode_texts`.
         tokenizer: the model's.
-        mlm_probability: share of the masked tokens.
+        mlm_probability: the share of masked tokens.
         batch_size: texts per batch.
-        seed: of the choice.
+        seed: the seed of the choice of tokens.
     """
     collator = DataCollatorForLanguageModeling(
         tokenizer, mlm_probability=mlm_probability, mask_replace_prob=1, random_replace_prob=0, seed=seed
@@ -97,12 +97,12 @@ def most_frequent_token(encoded: datasets.Dataset) -> int:
     for tokens, is_special in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True):
         counts.update(compress(tokens, (not special for special in is_special)))
     if not counts:
-        raise AlignAttnError("the training texts contain no tokens: give other --text")
+        raise AlignAttnError("the training texts contain no tokens: give other texts with --train_file")
     return counts.most_common(1)[0][0]
 
 
 def _lines(path: Path) -> list[str]:
-    # Not splitlines(), which also splits at characters that a text may hold.
+    # Not splitlines(), which also splits at characters that a text may contain.
     return read_text(path, "give --train_file FILE").split("\n")
 
 

@@ -1,4 +1,4 @@
-"""The options of `alignattn robustness` and of what goes with it."""
+"""The options of `alignattn robustness` and its subcommands."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +32,7 @@ RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
 RESOURCES = "resources"
 """Group in the help."""
 
-SOURCES_OF_WORDS = "both say which words replace another"
+SOURCES_OF_WORDS = "both define the candidates of a word"
 OF_A_RUN = {"run": "a run has its model and task"}
 
 DEFAULT_LIMIT = 20
@@ -41,7 +41,7 @@ DEFAULT_LIMIT = 20
 
 @dataclass(frozen=True, kw_only=True)
 class AttackOptions(Options):
-    """The options that every command that attacks has: which models, by which recipes, made of what."""
+    """The options of all commands that attack: models, recipes and resources."""
 
     run: tuple[str, ...] | None = option(
         None,
@@ -98,7 +98,7 @@ class AttackOptions(Options):
 
     def resources(self) -> "Resources":
         """Return the resources of the attacks."""
-        # It reads tables, which no option needs.
+        # Imported here, because the options do not need its packages.
         from alignattn.robustness.resources import Resources
 
         given = {name: getattr(self, name) for name in RESOURCE_FILES}
@@ -127,12 +127,12 @@ class RobustnessOptions(AttackOptions):
 
     @property
     def attacks(self) -> bool:
-        """Whether anything is attacked, and not merged."""
+        """Whether anything is attacked instead of merged."""
         return not self.merge
 
     @cached_property
     def part(self) -> Shard:
-        """The shard that is asked for."""
+        """The requested shard."""
         return Shard.parse(self.shard)
 
 
@@ -171,7 +171,7 @@ class MaskedLanguageOptions(Options):
     """The options of `alignattn robustness train-mlm`.
 
     Attributes:
-        training: of encoder and head.
+        training: the training options of encoder and head.
     """
 
     training: MaskedLanguageTrainingOptions

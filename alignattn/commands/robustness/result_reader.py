@@ -20,7 +20,7 @@ from alignattn.utils.json_records import read_record
 
 @dataclass(frozen=True)
 class _AttackTable:
-    """The fields that are read of a table of attacks."""
+    """The fields read from a table of attacks."""
 
     summaries: tuple[AttackSummary]
 
@@ -36,7 +36,7 @@ class RobustnessReader(ResultReader):
     """Reads attacks of `alignattn robustness` on the run of a `finetune`."""
 
     def is_finished(self, folder: Path) -> bool:
-        """Return whether the table is there, which is written after all attacks."""
+        """Return whether the table exists, which is written after all attacks."""
         return _attacked(folder) is not None
 
     def report(self, folder: Path) -> RunReport:
@@ -57,14 +57,14 @@ class RobustnessReader(ResultReader):
         )
 
     def reason_unsupported(self, options: Any, needed: RunOptions | None = None) -> str:
-        """Return why a run is not attacked: its saved model alone does not predict as the run did."""
+        """Return why a run cannot be attacked: its saved model alone does not predict as the run did."""
         method = None if needed is None else prediction_method(needed.training)
         return (
             "" if method is None else f"--{method.switch} is not part of a saved model, and attacks need a saved model"
         )
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
-        """Return that an attack is on one model."""
+        """Return the reason: attacks need one model."""
         return "attacks need one saved model, and an ensemble is several"
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
@@ -92,7 +92,7 @@ def _read_attacks(folder: Path) -> AttackRun:
 
 
 def _attack_examples(run: AttackRun) -> ExampleScores:
-    """The row scores of the share of failed attacks, over all rows; rows that were not reached weigh 0."""
+    """Return the row scores of the share of failed attacks, over all rows; rows without an attack have weight 0."""
     rows = np.array(run.header.usable_rows)
     failed, attacked = np.zeros((2, len(rows)))
     for place, record in zip(np.searchsorted(rows, run.header.row_numbers), run.records, strict=False):

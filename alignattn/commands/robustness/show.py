@@ -1,4 +1,4 @@
-"""Adversarial examples to read: what was attacked, what came of it, and which words were changed."""
+"""Show adversarial examples: the attacked texts, the outcomes and the changed words."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ from alignattn.utils.files import write_text
 Marks = Mapping[Change, tuple[str, str]]
 
 MARKS: Marks = {"same": ("", ""), "deleted": ("[-", "-]"), "inserted": ("{+", "+}")}
-"""Marks around changed words without colour, as of `git diff --word-diff`."""
+"""Marks around changed words without colour, as in `git diff --word-diff`."""
 
 ANSI_COLOURS: Marks = {
     "same": ("", ""),
@@ -54,12 +54,12 @@ def show(arguments: ShowOptions) -> None:
 def render_terminal(
     records: Sequence[AttackRecord], *, color: bool, limit: int | None, labels: Sequence[str] = ()
 ) -> str:
-    """Return examples in lines, changed words marked, and a line that counts them.
+    """Return examples as text, with marks around changed words and a summary line.
 
     Args:
         records: the examples.
         color: mark words with ANSI colours; otherwise as `[-word-]` and `{+word+}`.
-        limit: most examples that are shown; all are counted.
+        limit: the maximum number of examples shown; the summary counts all.
         labels: names of the classes.
     """
     marks = ANSI_COLOURS if color else MARKS
@@ -75,7 +75,7 @@ def examples_page(records: Sequence[AttackRecord], title: str, labels: Sequence[
 
     Args:
         records: the examples.
-        title: of the page.
+        title: the title of the page.
         labels: names of the classes.
     """
     examples = [
@@ -99,14 +99,14 @@ def examples_page(records: Sequence[AttackRecord], title: str, labels: Sequence[
 
 
 def _label_names(path: Path) -> Sequence[str]:
-    """The names of the classes by the header of the records, which are shown without it, too."""
+    """Return the class names from the header of the records, or none: examples are also shown without it."""
     with suppress(AlignAttnError):
         return read_header(path).labels
     return ()
 
 
 def _print(text: str) -> None:
-    """Print a text, with the Python escapes of the characters that the terminal or the pipe has no code for."""
+    """Print a text, with the Python escapes of the characters that the terminal or the pipe cannot encode."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))
 

@@ -1,4 +1,4 @@
-"""How many attacks fail: counts and shares of a run of attacks, and the tables of several."""
+"""Summaries of attacks: counts and shares of a run, and tables of several runs."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ KEYS = ("recipe", "task", "attention")
 """Columns that are repeated in each part of a wide table."""
 
 OF_A_TABLE = ("num_examples", "max_length", "precision", "seed")
-"""Settings in which all attacks of a table agree."""
+"""Settings that all attacks of a table share."""
 
 SHARES_OF_ROWS = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
 SHARES = (*SHARES_OF_ROWS, "words_changed_share")
@@ -48,24 +48,24 @@ SHARES = (*SHARES_OF_ROWS, "words_changed_share")
 
 @dataclass(frozen=True)
 class AttackSummary:
-    """The summary of the attacks on one model by one recipe. Shares are fractions, or None if the denominator is 0.
+    """The summary of the attacks on one model with one recipe. Shares are fractions, or None if the denominator is 0.
 
     Attributes:
-        settings: of the attacks.
-        versions: of the packages at work.
+        settings: the settings of the attacks.
+        versions: the versions of the packages.
         rows_left_out: rows of the split that cannot be used and are counted nowhere else.
         failed: attacks that the model withstood.
-        succeeded: those that it did not.
-        skipped: rows that were not attacked, since the model gets them wrong, and those of `errors`.
-        errors: rows at which the attack broke off, and those whose label is no class of the model.
+        succeeded: attacks that it did not withstand.
+        skipped: rows that were not attacked because the model misclassifies them, and the rows of `errors`.
+        errors: rows whose attack was aborted, or whose label is not a class of the model.
         failed_share: `failed / (failed + succeeded)`.
-        interval: that share's 95 % interval of Wilson (1927).
+        interval: the 95 % interval of that share, of Wilson (1927).
         failed_share_of_all: `failed / (failed + succeeded + skipped)`.
-        accuracy_before: share of the rows without errors that the model gets right.
-        accuracy_under_attack: share of the same rows that it gets right and that no attack overcame.
-        mean_queries: texts scored in an attack, over failed and succeeded ones.
-        words_changed_share: insertions, deletions and replacements of words for each of the text's words, the mean over
-            succeeded attacks on texts that have any. A blank within a word makes two: a replacement and an insertion.
+        accuracy_before: share of the rows without errors that the model classifies correctly.
+        accuracy_under_attack: share of the same rows that it also classifies correctly under attack.
+        mean_queries: texts scored per attack, mean over failed and succeeded attacks.
+        words_changed_share: insertions, deletions and replacements of words per word of the text, mean over succeeded
+            attacks on texts with words. A blank inserted into a word counts as two: a replacement and an insertion.
         constant_prediction: the class that the model predicts for every row before the attacks, although their labels
             differ: failed attacks on such a model mean nothing. None for other models.
     """
@@ -134,10 +134,10 @@ def _mean(values: Iterable[float]) -> float | None:
 
 @dataclass(frozen=True)
 class AttackTable:
-    """Summaries that may stand beside each other: of attacks made alike, of the same resources.
+    """Comparable summaries: of attacks with the same settings and resources.
 
     Attributes:
-        summaries: by recipe, task and attention, in the order in which these first occur.
+        summaries: sorted by recipe, task and attention, each in the order of first occurrence.
     """
 
     summaries: tuple[AttackSummary, ...]
@@ -149,7 +149,7 @@ class AttackTable:
 
     @property
     def caption(self) -> str:
-        """How the attacks were made, and of what, in one line."""
+        """The settings and resources of the attacks, in one line."""
         settings = self.summaries[0].settings
         parts = "; ".join(f"{part}: {resource}" for part, resource in self.resources.items())
         return (
@@ -158,7 +158,7 @@ class AttackTable:
         )
 
     def render(self) -> str:
-        """Return the caption, the table in lines with shares in percent, and what is to be known of its models."""
+        """Return the caption, the table in lines with shares in percent, and warnings about its models."""
         rows = [[_cell(name, line[name]) for name in SUMMARY_HEADINGS] for line in map(_line, self.summaries)]
         tables = split_tables(list(SUMMARY_HEADINGS.values()), rows, READABLE_WIDTH, keys=len(KEYS))
         constant = dict.fromkeys(
@@ -171,7 +171,7 @@ class AttackTable:
 
 
 def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:
-    """Return one table for each way of attacking and set of resources: figures of different ones are never in one."""
+    """Return a table per combination of settings and resources, whose figures are not comparable with others."""
     tables: list[list[AttackSummary]] = []
     for summary in summaries:
         alike = (one for one in tables if all(_are_alike(summary.settings, other.settings) for other in one))
@@ -198,7 +198,7 @@ def write_attack_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Pat
 
 
 def _are_alike(settings: AttackSettings, other: AttackSettings) -> bool:
-    """Whether attacks were made alike; of resources, those count that both recipes use."""
+    """Return whether attacks are comparable; of the resources, only those that both recipes use count."""
     common = settings.resources.keys() & other.resources.keys()
     return all(getattr(settings, name) == getattr(other, name) for name in OF_A_TABLE) and all(
         settings.resources[part] == other.resources[part] for part in common
@@ -206,7 +206,7 @@ def _are_alike(settings: AttackSettings, other: AttackSettings) -> bool:
 
 
 def _by_first_occurrence(summaries: Sequence[AttackSummary]) -> list[AttackSummary]:
-    """Sorted by recipe, task and attention, each in the order in which a user named them."""
+    """Sort by recipe, task and attention, each in the order of first occurrence."""
     orders = [list(dict.fromkeys(getattr(summary.settings, key) for summary in summaries)) for key in KEYS]
     return sorted(
         summaries,

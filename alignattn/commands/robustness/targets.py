@@ -40,15 +40,15 @@ class Target:
     """A model to attack, and its rows.
 
     Attributes:
-        name: of its folder in the results.
+        name: the name of its folder in the results.
         run: its folder and digest, or its Hub id, in words.
         digest: the model's identity.
-        model: in evaluation mode.
-        tokenizer: its own.
-        task: that it was fine-tuned on.
-        split: of the rows.
-        rows: the usable ones.
-        left_out: numbers of the unusable ones, from 0.
+        model: the model in evaluation mode.
+        tokenizer: the model's tokenizer.
+        task: the task that it was fine-tuned on.
+        split: the split of the rows.
+        rows: the usable rows.
+        left_out: the numbers of the unusable rows, from 0.
         usual_length: the default maximum of tokens per row.
     """
 
@@ -104,7 +104,7 @@ class Target:
 
 
 def target_loaders(arguments: AttackOptions) -> list[Callable[[], Target]]:
-    """Return one function per model of the options, which loads it."""
+    """Return a function per model of the options, which loads the model."""
     if arguments.half_precision and not torch.cuda.is_available():
         raise AlignAttnError("--half_precision needs a CUDA GPU: leave it out")
     if arguments.run:
@@ -127,10 +127,10 @@ def _check_distinct(runs: Sequence[Path]) -> None:
 
 
 def _record_folders(runs: Sequence[Path]) -> Mapping[Path, str]:
-    """The name of the folder of each run's records, which does not depend on the other runs of the call.
+    """Return the name of the folder of each run's records, which does not depend on the other runs of the call.
 
-    So attacks continue, and shards of a run meet, even if the next call names other runs. Only runs that would share a
-    name get longer ones.
+    So attacks continue, and shards of a run end up in one folder, even if the next call names other runs. Only runs
+    that would share a name get longer ones.
     """
     names = {run: _record_folder(run) for run in runs}
     return names if len(set(names.values())) == len(runs) else short_names(runs, "--run")
@@ -152,7 +152,7 @@ def _target_of_model(arguments: AttackOptions) -> Target:
         skip_bad_rows=arguments.skip_bad_rows,
     )
     path = Path(arguments.model)
-    # A Hub id is no path.
+    # A Hub id is not a path.
     name = _record_folder(path) if path.is_dir() else path.name
     return _target(name, arguments.model, _check_task(rows))
 
@@ -166,7 +166,7 @@ def _target_of_run(folder: Path, name: str, arguments: AttackOptions) -> Target:
             "a run that truncates"
         )
     if arguments.data_dir is not None and options.data.train_file is not None:
-        raise AlignAttnError(f"--data_dir does not go with {folder}, a run on the user's own files: leave it out")
+        raise AlignAttnError(f"--data_dir does not go with {folder}, a run on custom files: leave it out")
     if arguments.skip_bad_rows:
         options = replace(options, data=replace(options.data, skip_bad_rows=True))
     rows = load_run_evaluation(options, arguments.data_dir)
@@ -188,7 +188,7 @@ def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
     loaded, tokenizer = load_pretrained(
         model, AutoModelForSequenceClassification, lacking=lacking, choices=CHECKPOINT, use_safetensors=True
     )
-    # The wrapper reads the inputs from the signature, and a peft model takes any.
+    # The wrapper reads the inputs from the signature, and a peft model accepts any.
     loaded = merge_adapters(loaded)
     if loaded.config.num_labels != task.num_labels:
         raise AlignAttnError(

@@ -1,7 +1,7 @@
 """Training of a masked-language head on an encoder, for attacks that propose words in context.
 
-The loss is that of Devlin et al. 2019 (BERT), section 3.1, task 1: of the masked tokens 80 % become the mask token,
-10 % a random one, 10 % stay.
+The loss is that of Devlin et al. 2019 (BERT), section 3.1, task 1: 80 % of the masked tokens become the mask token,
+10 % a random token, and 10 % stay.
 """
 
 from collections.abc import Sequence
@@ -49,12 +49,12 @@ from alignattn.utils.progress import counted
 
 @dataclass(frozen=True)
 class MaskedAccuracy:
-    """The share of held-out masked tokens that are predicted right.
+    """The share of held-out masked tokens that are predicted correctly.
 
     Attributes:
-        before: by the untrained head, or the model's own.
-        after: by the trained model.
-        most_frequent_token: by the most frequent token of the training texts.
+        before: the share for the untrained head, or the model's own.
+        after: the share for the trained model.
+        most_frequent_token: the share for always predicting the most frequent token of the training texts.
     """
 
     before: float
@@ -67,21 +67,21 @@ class MaskedLanguageResult:
     """The content of `results.json`.
 
     Attributes:
-        model: the encoder as the user named it.
-        text: the files.
-        text_columns: of the tables.
+        model: the encoder as given.
+        text: the files of texts.
+        text_columns: the text columns of the tables.
         train_texts: number of distinct texts to train on.
         held_out_texts: number of distinct held-out texts.
         cut_texts: number of truncated texts.
         masked_tokens: number of held-out masked tokens.
         masked_accuracy: shares.
         most_frequent_token: the token itself.
-        max_length: most tokens of a text.
+        max_length: the maximum number of tokens per text.
         mlm_probability: share of the tokens that are masked.
-        seed: of the held-out choice, the head, the masks and the row order.
+        seed: the seed of the held-out choice, the head, the masks and the row order.
         training: epochs, steps, learning rate, texts per step and device, mean loss and seconds.
-        versions: of Python and the packages.
-        device: what it ran on.
+        versions: the versions of Python and the packages.
+        device: the name of the device.
     """
 
     model: str
@@ -169,12 +169,12 @@ def accuracy_lines(result: MaskedLanguageResult, folder: Path) -> str:
 
 
 def masked_accuracy(model: PreTrainedModel, batches: Sequence[BatchEncoding], description: str = "measure") -> float:
-    """Return the share of the masked tokens that the model predicts right; its mode does not change.
+    """Return the share of the masked tokens that the model predicts correctly; its mode does not change.
 
     Args:
-        model: with a masked-language head.
+        model: a model with a masked-language head.
         batches: `input_ids`, `attention_mask` and `labels`, `[B, n]`; labels are -100 where no token is masked.
-        description: of the progress bar.
+        description: the description of the progress bar.
     """
     was_training = model.training
     model.eval()
@@ -224,7 +224,7 @@ def _build_trainer(
     args.remove_unused_columns = False
     log_reports(args.report_to)
     try:
-        # transformers' own multiplies gradients by the accumulation steps (issue 47688), or weighs tokens by batches.
+        # The Trainer multiplies gradients by the accumulation steps (issue 47688), or weights tokens by batches.
         return AlignmentTrainer(
             model=model,
             args=args,

@@ -13,7 +13,7 @@ PASSES, LEVEL = 20, 0.05
 """The constants of `alignattn.evaluation.calibration.passes`, whose import needs SciPy."""
 
 MAX_PASSES, MAX_BINS, MAX_RESAMPLES = 10_000, 1000, 100_000
-"""More take minutes and change nothing."""
+"""Larger values take minutes and change nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class UncertaintyOptions(Options):
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all of the run's).")
     max_eval_samples: Count | None = option(None, "The first N rows of each split (default: all).")
     data_dir: InputDir | None = option(None, "Folder of Parquet files of rows (default: the run's).")
-    batch_size: Count | None = option(None, "Batch size (default: the run's own).")
+    batch_size: Count | None = option(None, "Batch size (default: the run's).")
     num_bins: Count = option(10, "Bins of the calibration error and of the diagrams.", high=MAX_BINS)
     resamples: Count = option(1000, "Bootstrap resamples per interval.", high=MAX_RESAMPLES)
     seed: Seed = option(42, "Seed of dropout, noise and resamples.")

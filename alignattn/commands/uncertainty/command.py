@@ -1,4 +1,4 @@
-"""Whether a trained classifier is certain where it is right: passes with dropout, on its inputs and on noisy ones."""
+"""Measure whether a trained classifier is certain where it is right, by dropout passes on clean and noisy inputs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -48,8 +48,8 @@ class MeasuredInputs:
         split: its name.
         inputs: `ORIGINAL` or `NOISY`.
         labels: `[N]`.
-        scores: of the passes.
-        estimates: by figure.
+        scores: the scores of the passes.
+        estimates: the estimates by figure.
     """
 
     split: str
@@ -65,7 +65,7 @@ class MeasuredInputs:
 
 
 def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
-    """Tell how certain a run's model is: print a table, write `uncertainty.json`, predictions and a page.
+    """Measure how certain a run's model is; print a table, and write `uncertainty.json`, predictions and a page.
 
     Returns:
         Each split on its inputs, and on noisy ones unless `--noise 0`.
@@ -120,7 +120,7 @@ def _check_task(run: FinishedRun) -> None:
 
 
 def _chosen_splits(run: FinishedRun, options: UncertaintyOptions) -> dict[str, Any]:
-    """The rows that are asked for, by split."""
+    """Return the selected rows, by split."""
     rows = load_run_evaluation(run.options, options.data_dir)
     if not rows.evaluation:
         raise AlignAttnError(f"--run {run.folder} has no evaluation rows: it was made without --validation_file")
@@ -137,7 +137,7 @@ def _chosen_splits(run: FinishedRun, options: UncertaintyOptions) -> dict[str, A
 def _measured(
     predictor: Predictor, name: str, split: EncodedSplit, options: UncertaintyOptions
 ) -> Iterator[MeasuredInputs]:
-    """Measure a split on its inputs, and on noisy ones if these are asked for."""
+    """Measure a split on its inputs, and on noisy ones if they are requested."""
     size = options.batch_size or predictor.run.options.training.per_device_eval_batch_size
     batching = Batching(size, by_length=False)
     yield _of_passes(predictor, name, split, batching, options, None)
@@ -181,7 +181,7 @@ def _section(split: str, measured: list[MeasuredInputs], num_bins: int) -> Secti
 
 
 def _table(one: MeasuredInputs) -> pa.Table:
-    """The predictions as `alignattn calibrate` reads them, with the p-value of each row."""
+    """Return the predictions as `alignattn calibrate` reads them, with the p-value of each row."""
     return pa.table(
         {
             "split": [one.name] * len(one.labels),
@@ -195,7 +195,7 @@ def _table(one: MeasuredInputs) -> pa.Table:
 
 
 def _content(run: FinishedRun, measured: list[MeasuredInputs], options: UncertaintyOptions) -> dict[str, Any]:
-    """The content of `uncertainty.json`; shares are fractions, not percentages."""
+    """Return the content of `uncertainty.json`; shares are fractions, not percentages."""
     settings = {name: value for name, value in asdict(options).items() if name not in ("run", "output_dir", "data_dir")}
     splits: dict[str, Any] = {one.split: {} for one in measured}
     for one in measured:

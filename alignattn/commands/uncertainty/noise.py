@@ -1,4 +1,4 @@
-"""Gaussian noise on what a model reads, in the deviation of each feature."""
+"""Gaussian noise on a model's inputs, scaled by the standard deviation of each feature."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,20 +16,20 @@ Change = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class InputNoise:
-    """Adds noise to the continuous inputs of a model's forwards: x + a σ ⊙ ε, ε of mean 0 and variance 1.
+    """Adds noise to the continuous inputs of a model's forward passes: x + a σ ⊙ ε, with ε of mean 0 and variance 1.
 
-    σ is the deviation of each feature over all inputs that were measured: with a = 1 it is noise of variance 1 on
-    inputs that are standardised feature by feature, and put back. The inputs are the continuous input of the task, or
-    the word embeddings of a model of texts, without padding.
+    σ is the standard deviation of each feature over all measured inputs: a = 1 equals noise of variance 1 on inputs
+    standardised per feature. The inputs are the continuous input of the task, or the word embeddings of a text model,
+    without padding.
 
     Args:
-        model: whose inputs they are.
+        model: the model whose inputs get noise.
         processor: the class of the task.
-        amount: a.
-        seed: of the noise, which is the same in each context of `added` whose forwards are of the same inputs.
+        amount: the factor a.
+        seed: the seed of the noise, which is the same in every context of `added` with the same inputs.
 
     Raises:
-        AlignAttnError: if a model of texts has no word embeddings.
+        AlignAttnError: if a text model has no word embeddings.
     """
 
     def __init__(self, model: nn.Module, processor: type[TaskProcessor[Any]], *, amount: float, seed: int) -> None:
@@ -41,7 +41,7 @@ class InputNoise:
         self._sums: list[Tensor] = []
 
     def measured(self) -> AbstractContextManager[None]:
-        """Return a context whose forwards show the inputs that σ is of."""
+        """Return a context whose forward passes measure σ."""
         return self._hooked(self._measure)
 
     @contextmanager
@@ -75,9 +75,9 @@ class InputNoise:
         def of_batch(module: nn.Module, args: tuple[Any, ...], batch: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             assert self.name is not None
             inputs = batch[self.name]
-            # Noise leaves no feature at 0: sparse ones are that no more.
+            # Noise makes every feature nonzero, so sparse inputs become dense.
             dense = inputs if inputs.layout == torch.strided else inputs.to_dense()
-            # Each feature has its own scale; those of a picture are its colours.
+            # Each feature has its own scale; those of an image are its colour channels.
             along = 1 if dense.dim() == PICTURE_DIMS else -1
             changed = change(dense.movedim(along, -1), None).movedim(-1, along)
             return args, batch | {self.name: changed}

@@ -1,5 +1,5 @@
-"""Where runs are run: each in a process of its own, on this machine or on a Ray cluster.
+"""Launchers, which execute each run in its own process, on this machine or on a Ray cluster.
 
-The `launch` of each takes the paths of prepared folders, on storage that every machine shares, and yields each with the
-exit code of its worker as it ends, in any order.
+`launch` accepts the paths of prepared folders, on storage that all machines share, and yields each with the exit code
+of its worker as it ends, in any order.
 """

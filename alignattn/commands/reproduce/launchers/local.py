@@ -15,10 +15,10 @@ DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 class LocalLauncher:
-    """Runs as many runs at once as there are GPUs, each seeing its own; without a GPU, as many as asked for.
+    """Executes runs in parallel, each on one GPU if there are any.
 
     Args:
-        processes: how many at once, at least one; one for each GPU, or one, where None.
+        processes: the number of parallel runs, at least one; None = one per GPU, or one without a GPU.
     """
 
     def __init__(self, processes: int | None) -> None:
@@ -27,7 +27,7 @@ class LocalLauncher:
         self.places = [_place(index, gpus, at_once) for index in range(at_once)]
 
     def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
-        """Run the runs of prepared folders, and yield each with the exit code of its worker as it ends."""
+        """Execute the runs of prepared folders, and yield each with the exit code of its worker as it ends."""
         free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
         for place in self.places:
             free.put(place)
@@ -45,12 +45,12 @@ class LocalLauncher:
                 for finished in as_completed(runs):
                     yield runs[finished], finished.result()
             finally:
-                # Whoever stops listening, as by an interrupt, wants no further run started.
+                # If the caller stops, as by an interrupt, no further run starts.
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _place(index: int, gpus: int, processes: int) -> dict[str, str]:
-    """The environment of the runs at one of the places: a GPU, or its share of the cores."""
+    """Return the environment variables of one of the places: its GPU, or its share of the cores."""
     if gpus:
         visible = os.environ.get(DEVICES_VARIABLE, ",".join(map(str, range(gpus)))).split(",")
         return {DEVICES_VARIABLE: visible[index % gpus]}

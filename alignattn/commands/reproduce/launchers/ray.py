@@ -10,14 +10,14 @@ from alignattn.utils.ray_cluster import gpu_or_core, import_ray, ray_cluster
 
 
 class RayLauncher:
-    """Runs each run as a Ray task with a GPU of its own or a share of one, or with a core where there is no GPU.
+    """Executes each run as a Ray task with a GPU, a share of one, or a core if there is no GPU.
 
-    The folders must lie on storage that all machines of the cluster share, and alignattn be installed on each.
+    The folders must be on storage that all machines of the cluster share, and alignattn must be installed on each.
 
     Args:
-        processes: how many at once; as many as the cluster has room for where None.
-        address: of the cluster, as `ray.init` takes it; None starts one in this process's machine.
-        gpu_share: of a GPU that each run takes; None = a whole one, where there are any.
+        processes: the number of parallel runs; None = as many as the cluster has room for.
+        address: the address of the cluster, as for `ray.init`; None starts a cluster on this machine.
+        gpu_share: the share of a GPU of each run; None = a whole GPU, if there are any.
     """
 
     def __init__(self, processes: int | None, address: str | None, gpu_share: float | None = None) -> None:
@@ -26,12 +26,12 @@ class RayLauncher:
         self.processes, self.address, self.gpu_share = processes, address, gpu_share
 
     def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
-        """Run the runs of prepared folders, and yield each with the exit code of its worker as it ends."""
+        """Execute the runs of prepared folders, and yield each with the exit code of its worker as it ends."""
         with ray_cluster(self.address) as ray:
             yield from self._run_all(ray, folders)
 
     def _run_all(self, ray: Any, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
-        # A run that was killed is not to be tried again behind our back: the folder keeps the reason.
+        # Ray must not silently retry a killed run: its folder keeps the reason.
         task = ray.remote(**gpu_or_core(ray, self.gpu_share), max_retries=0)(run_in_process)
         waiting = list(folders)
         running: dict[Any, Path] = {}

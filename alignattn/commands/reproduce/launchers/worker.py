@@ -1,7 +1,7 @@
 """The process of one run: `python -m alignattn.commands.reproduce.launchers.worker FOLDER [LAUNCHER]`.
 
-Whatever starts it, the worker itself holds the folder's lock while it works, so that a launcher which dies leaves no
-run that another launcher could start beside it. Given the launcher's process id, it ends with that process.
+The worker itself holds the folder's lock while it works: if a launcher dies, no other launcher can start the same run.
+Given the launcher's process id, the worker ends with that process.
 """
 
 import os
@@ -31,16 +31,16 @@ PARENT_POLL_SECONDS = 0.5
 
 
 def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
-    """Run the worker of a folder in a process of its own, and return its exit code.
+    """Run the worker of a folder in its own process, and return its exit code.
 
     Its output goes to the folder's log. The folder of a killed worker is marked as failed.
 
     Args:
-        folder: prepared.
-        environment: variables beside those of this process.
+        folder: the prepared folder.
+        environment: variables in addition to those of this process.
     """
     with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
-        code = subprocess.run(  # noqa: S603  # no shell, and words of our own
+        code = subprocess.run(  # noqa: S603  # no shell, and fixed words
             [sys.executable, "-m", "alignattn.commands.reproduce.launchers.worker", str(folder), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -55,10 +55,10 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
 
 
 def end_with(launcher: int) -> None:
-    """End this process and those that it started as soon as the process that started it is no more, as a kill would.
+    """End this process and the processes that it started as soon as its launcher has ended.
 
     Args:
-        launcher: its process id.
+        launcher: the process id of the launcher.
     """
 
     def watch() -> None:
@@ -72,7 +72,7 @@ def end_with(launcher: int) -> None:
 
 
 def work(folder: RunFolder) -> int:
-    """Run a folder's run unless it has finished or is being run, and return an exit code."""
+    """Run a folder's run unless it has finished or is locked, and return an exit code."""
     try:
         lock = folder.lock()
     except Timeout:
@@ -103,7 +103,7 @@ def work(folder: RunFolder) -> int:
 
 
 def _processor_seconds() -> float:
-    """The processor time of this process and of those that it waited for."""
+    """Return the processor seconds of this process and of the processes that it waited for."""
     return sum(os.times()[:4])
 
 

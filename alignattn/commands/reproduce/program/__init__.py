@@ -1,14 +1,16 @@
-"""A run of a table that is a user's own program, a command or a Python function, whose predictions alignattn scores.
+"""Runs of a custom program, a command or a Python function, whose predictions alignattn scores for a table.
 
-It gets a seed, the rows to train on, the rows to predict without their labels, and an empty folder; it writes
-`predictions.csv`, `.jsonl` or `.parquet` there. It needs nothing of alignattn.
+The program gets a seed, the rows to train on, the rows to predict without their labels, and an empty folder; it writes
+`predictions.csv`, `.jsonl` or `.parquet` there. It does not need alignattn.
 """
 
+import os
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +41,14 @@ OUTPUT_FOLDER, LOG_FILE = "output", "program.log"
 """In the folder of a run: the folder that the program writes to, and what it prints."""
 TRAIN_ROWS, TEST_ROWS = "train.jsonl", "test.jsonl"
 PROCESS_FILE = "process.json"
-"""Its process while it runs."""
+"""Records the process of the program while it runs."""
 
 NO_MODEL = "program"
-"""Stands for the model in the options of `finetune` on the same rows."""
+"""Placeholder for the model in the options of `finetune` on the same rows."""
 
 OF_ENCODING = ("max_length", "preprocessing_num_workers", "fan_out", "features", "doc_stride", "n_best_size")
 OF_OTHER_TASKS = ("max_answer_length", "num_beams")
-"""Options of the data that do not change which rows there are."""
+"""Data options that do not change which rows there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,8 @@ class ProgramOptions(Options):
 
     data: DataOptions
     run: tuple[str, ...] = option(REQUIRED, "A command's words, or a function as FILE.py:NAME or MODULE:NAME.")
-    run_sha256: str | None = option(None, "SHA-256 of the files that it names.", metavar="HEX")
-    seed: Seed = option(REQUIRED, "Of the run.")
+    run_sha256: str | None = option(None, "SHA-256 of the files that `run` names.", metavar="HEX")
+    seed: Seed = option(REQUIRED, "Seed of the run.")
     output_dir: OutputDir = option(REQUIRED, "Folder of the run.")
 
     def __post_init__(self) -> None:
@@ -78,7 +80,7 @@ class ProgramOptions(Options):
                 raise AlignAttnError(f"run `{self.text}` lacks {{{name}}}, which the program must {use}")
         if SEED not in named and not (self.data.take == BY_SEED and TRAIN_FILE in named):
             raise AlignAttnError(
-                f"run `{self.text}` lacks {{seed}}: its runs would all be the same run; pass it on, or let the "
+                f"run `{self.text}` lacks {{seed}}, so all its runs would be equal: pass it on, or let the "
                 "training rows depend on the seed (max_train_samples with take: seed)"
             )
 
@@ -94,7 +96,7 @@ class ProgramOptions(Options):
 
     @property
     def words(self) -> list[str]:
-        """The command, each placeholder replaced by its value; of a function, the command that calls it."""
+        """The command, each placeholder replaced by its value; for a function, the command that calls it."""
         folder = Path(self.output_dir).absolute()
         values = {
             SEED: str(self.seed),
@@ -120,19 +122,33 @@ def call_words(function: str) -> list[str]:
 
 
 def run_digest(run: str | Sequence[Any]) -> str:
-    """Return the SHA-256 of the files that a command's words name, or of a function's file: another file, another run.
+    """Return the SHA-256 of the files that a command's words name, or of a function's file.
 
-    Modules that these import do not count.
+    So a changed file is another run; the modules that it imports do not count.
     """
     if isinstance(run, str):
-        place = run.partition(":")[0]
-        run = [place, f"{place.replace('.', '/')}.py"]
+        origin = run.rpartition(":")[0]
+        file = Path(origin) if origin.endswith(".py") else _module_file(origin)
+        return digest_of_files({origin: file} if file is not None and file.is_file() else {})
     return digest_of_files({word: Path(word) for word in map(str, run) if Path(word).is_file()})
+
+
+def _module_file(module: str) -> Path | None:
+    """The file that `import module` would run in the working directory; None if there is none. Imports nothing."""
+    PathFinder.invalidate_caches()  # the user may just have written the module
+    parts, spec = module.split("."), None
+    places: Sequence[str] = [os.getcwd(), *sys.path]
+    for end in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:end]), places)
+        if spec is None:
+            return None
+        places = spec.submodule_search_locations or []
+    return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
 COMMAND = Command(
     PROGRAM,
-    "run a program of your own for a table",
+    "run a custom program for a table",
     ProgramOptions,
     run="alignattn.commands.reproduce.program.command:run_program",
     results=TableResults(

@@ -1,6 +1,6 @@
 """Call a user's function, without alignattn: `python call.py PLACE seed=1 train_file=F test_file=F output_dir=D`.
 
-Names without values check that the function can be imported and takes them.
+Names without values check that the function can be imported and accepts them.
 """
 
 import importlib
@@ -16,7 +16,7 @@ def call(place: str, words: Sequence[str]) -> None:
     """Import the function of FILE.py:NAME or MODULE:NAME, and call it with the values of its parameters, if given."""
     origin, _, name = place.rpartition(":")
     if origin.endswith(".py"):
-        # A script finds its neighbours.
+        # As for a script, modules next to the file can be imported.
         sys.path.insert(0, str(Path(origin).absolute().parent))
         spec = importlib.util.spec_from_file_location(Path(origin).stem, origin)
         assert spec is not None

@@ -1,4 +1,4 @@
-"""Run a user's program on the rows of a run, and score what it predicts."""
+"""Run a user's program on the rows of a run, and score its predictions."""
 
 import json
 import os
@@ -42,15 +42,15 @@ from alignattn.utils.files import write_json
 from alignattn.utils.processes import end_process
 
 LAST_BYTES, LAST_CHARACTERS = 4096, 300
-"""How much of a log's end is read, and is quoted."""
+"""Bytes of a log's end that are read, and characters that are quoted."""
 
 
 def check_programs(programs: Iterable[ProgramOptions]) -> None:
-    """Check before the first run that each command is there and each function can be imported."""
+    """Check before the first run that each command exists and each function can be imported."""
     for run, options in {program.run: program for program in programs}.items():
         if not options.is_function:
             if shutil.which(run[0]) is None:
-                raise AlignAttnError(f"run `{options.text}`: there is no program {run[0]!r} that can be executed")
+                raise AlignAttnError(f"run `{options.text}`: there is no executable program {run[0]!r}")
             continue
         check = [*call_words(run[0]), *GIVEN]
         done = subprocess.run(check, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603  # no shell, and the function's place is one word
@@ -59,7 +59,7 @@ def check_programs(programs: Iterable[ProgramOptions]) -> None:
 
 
 def run_program(options: ProgramOptions) -> ProgramResult:
-    """Write the rows, run the program, and write its predictions and their scores as those of other runs."""
+    """Write the rows, run the program, and write its predictions and their scores in the format of other runs."""
     rows = load_run_rows(options.rows)
     if reason := reason_unsupported(rows.task):
         raise AlignAttnError(reason)
@@ -74,12 +74,12 @@ def run_program(options: ProgramOptions) -> ProgramResult:
     unlabelled = [split.remove_columns(rows.task.label_column) for split in rows.evaluation.values()]
     test = datasets.concatenate_datasets(unlabelled)
     if ID in test.column_names:
-        raise AlignAttnError(f"a program is given a column {ID!r} of row numbers, and the rows have one: rename it")
+        raise AlignAttnError(f"a program gets a column {ID!r} of row numbers, but the rows have one already: rename it")
     _write_rows(folder / TEST_ROWS, ({ID: number, **row} for number, row in enumerate(test)))
     (folder / OUTPUT_FOLDER).mkdir(exist_ok=True)
     start, used = time.monotonic(), os.times()
     said = _run(options.words, folder / LOG_FILE)
-    # Its own, without what this process does beside it.
+    # The program's own time, without that of this process.
     spent = os.times()
     processor = spent.children_user + spent.children_system - used.children_user - used.children_system
     cost = dict(zip(COSTS, (time.monotonic() - start, processor), strict=True))
@@ -98,10 +98,10 @@ def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _run(words: list[str], log: Path) -> str:
-    """Run a command, its output in the log, and return the end of the output as the end of a message.
+    """Run a command with its output in the log, and return its last output as the end of a message.
 
     Raises:
-        AlignAttnError: if it cannot be run, or ends with another exit code than 0.
+        AlignAttnError: if it cannot be run, or its exit code is not 0.
     """
     with log.open("ab") as file:
         file.write(f"$ {shlex.join(words)}\n".encode(errors="surrogateescape"))

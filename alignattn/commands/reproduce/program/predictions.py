@@ -1,4 +1,4 @@
-"""Read the predictions that a user's program wrote, check them, and score them as those of `finetune`."""
+"""Read and check the predictions that a program wrote, and score them as `finetune` scores its own."""
 
 import json
 import math
@@ -33,8 +33,8 @@ class ScoredSplit:
     """A split's predictions.
 
     Attributes:
-        table: as `finetune` writes them.
-        metrics: of the task, by name.
+        table: the predictions in the format of `finetune`.
+        metrics: the metrics of the task, by name.
     """
 
     table: pa.Table
@@ -45,12 +45,12 @@ def read_predictions(folder: Path, rows: Rows[Any], said: str) -> dict[str, Scor
     """Return the predictions of each split, scored.
 
     Args:
-        folder: that the program wrote to.
-        rows: whose evaluation splits it was to predict, one after another.
-        said: the last that it printed, for the message where it wrote nothing.
+        folder: the folder that the program wrote to.
+        rows: the rows; the program predicts their evaluation splits, one after another.
+        said: the end of the program's output, for the message if it wrote nothing.
 
     Raises:
-        AlignAttnError: if there is not one prediction for each row, or one is neither a class number nor a score.
+        AlignAttnError: unless there is one prediction per row, each a class number or a score.
     """
     paths = [folder / name for name in FILES if (folder / name).is_file()]
     if len(paths) != 1:
@@ -79,15 +79,15 @@ def read_predictions(folder: Path, rows: Rows[Any], said: str) -> dict[str, Scor
 
 
 def _order(path: Path, ids: Sequence[Any], count: int) -> NDArray[np.int64]:
-    """The place in the file of each row to predict."""
+    """Return the index in the file of each row to predict."""
     places: dict[int, int] = {}
     for place, value in enumerate(ids):
         number = parse_label(value)
         if not isinstance(number, int | float) or number not in range(count):
-            raise AlignAttnError(f"{path}: id {shown(value)} of row {place + 1} is none of 0 to {count - 1}")
+            raise AlignAttnError(f"{path}: id {shown(value)} of row {place + 1} is not one of 0 to {count - 1}")
         if number in places:
             raise AlignAttnError(
-                f"{path}: id {int(number)} is there twice, in rows {places[int(number)] + 1} and {place + 1}"
+                f"{path}: id {int(number)} occurs twice, in rows {places[int(number)] + 1} and {place + 1}"
             )
         places[int(number)] = place
     if len(places) < count:
@@ -97,8 +97,8 @@ def _order(path: Path, ids: Sequence[Any], count: int) -> NDArray[np.int64]:
 
 
 def _predicted(path: Path, task: LabelledTask, values: Sequence[Any]) -> NDArray[Any]:
-    """The class numbers or scores in the order of the file."""
-    expected = "a finite score" if task.is_regression else f"a class number of 0 to {task.num_labels - 1}"
+    """Return the class numbers or scores in the order of the file."""
+    expected = "a finite score" if task.is_regression else f"a class number from 0 to {task.num_labels - 1}"
     numbers = [parse_label(value, is_score=task.is_regression) for value in values]
     for place, number in enumerate(numbers):
         is_number = isinstance(number, int | float) and math.isfinite(number)
@@ -111,14 +111,14 @@ def _predicted(path: Path, task: LabelledTask, values: Sequence[Any]) -> NDArray
 
 
 def _probabilities(path: Path, task: LabelledTask, values: Sequence[Any]) -> NDArray[np.float64]:
-    """The probabilities of all classes, `[N, C]`, in the order of the file."""
+    """Return the probabilities of all classes, `[N, C]`, in the order of the file."""
     rows = []
     for place, value in enumerate(values):
         try:
             row = np.asarray(json.loads(value) if isinstance(value, str) else value, dtype=np.float64)
         except (ValueError, TypeError):
             row = np.empty(0)
-        # NaN is in no range.
+        # NaN fails every comparison.
         if row.shape != (task.num_labels,) or not ((row >= 0) & (abs(row.sum() - 1) <= SUM_TOLERANCE)).all():
             raise AlignAttnError(
                 f"{path}: probabilities {shown(value)} of row {place + 1} are not a list of {task.num_labels} with the "

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """The scores of what a program predicted; the fields mean what those of `RunResult` do.
+    """The scores of a program's predictions; the fields are those of `RunResult`.
 
     Attributes:
-        cost: of the program alone, by the names of `COSTS`.
-        predictions_sha256: of all predictions.
-        machine: that it ran on.
+        cost: the cost of the program alone, by the names of `COSTS`.
+        predictions_sha256: the SHA-256 of all predictions.
+        machine: the machine type.
     """
 
     task: str
@@ -69,24 +69,24 @@ class ProgramResult:
 
 
 def reason_unsupported(task: Task | None) -> str:
-    """Return why a program cannot be run on a task, in one line; empty if it can, or if only the rows tell."""
+    """Return why a program cannot be run on a task, in one line; empty if it can, or if the task is unknown."""
     if task is None or isinstance(task, TextClassification | MultipleChoice):
         return ""
-    return f"a program of your own predicts classes or scores of texts, and {task.name} is {task.kind}"
+    return f"a custom program predicts classes or scores of texts, but {task.name} is {task.kind}"
 
 
 class ProgramReader(PredictionsReader):
     """Reads runs of a user's program."""
 
     def clear_unfinished(self, folder: Path) -> None:
-        """Remove what an unfinished program wrote: it begins anew.
+        """Remove what an unfinished program wrote, since it starts from scratch.
 
-        If the process that waited for it was killed, it may still run; then it is ended.
+        If its parent process was killed, the program may still run, and is ended.
         """
         with suppress(psutil.NoSuchProcess, AlignAttnError, OSError, LookupError):
             left = read_json(folder / PROCESS_FILE)
             process = psutil.Process(left["pid"])
-            # Another process may have its number by now.
+            # Another process may have the same id by now.
             if process.create_time() == left["started"]:
                 end_process(process)
         shutil.rmtree(folder / OUTPUT_FOLDER, ignore_errors=True)
