@@ -1,9 +1,10 @@
 """Tasks: their definitions, the loading and encoding of their rows, and the scores of predictions.
 
-The way of a row: `reading` a file by its format (`formats`); `rows`: check it and read its label (`labels`,
-`user_labels`); `sampling`; the `TaskProcessor` of the task's type encodes it, batches it and scores its prediction.
+`reading` reads a file by its format (`formats`). `rows` checks the rows and reads their labels (`labels`,
+`user_labels`). `sampling` draws samples. The `TaskProcessor` of the task type encodes and batches the rows and scores
+their predictions.
 
-This module imports nothing heavy; the processors do, on demand.
+This module has no heavy imports; the processors are imported on demand.
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,11 +50,11 @@ __all__ = [
 ]
 
 CATALOG = Path(__file__).parent / "catalog"
-"""The files of the shipped tasks."""
+"""Folder with the files of the shipped tasks."""
 
 
 class _Catalog(Mapping[str, Task]):
-    """The shipped tasks by name, which is that of the file; a file is read on demand."""
+    """The shipped tasks by name, the stem of their file. A file is read on demand."""
 
     def __getitem__(self, name: str) -> Task:
         if name not in _names():
@@ -81,9 +82,9 @@ TASKS: Mapping[str, Task] = _Catalog()
 
 
 def get_task(name: str) -> Task:
-    """The task of that name, or the one that a user's own YAML file defines.
+    """Return the shipped task of that name, or the task that a YAML or graph file defines.
 
-    Case, hyphens and underscores of a name do not count ("SST-2" is "sst2").
+    Case, hyphens and underscores in names are ignored ("SST-2" is "sst2").
     """
     if is_definition(name):
         return read_definition(Path(name))
@@ -97,5 +98,5 @@ def get_task(name: str) -> Task:
 
 
 def plain_name(name: str) -> str:
-    """Return a name in lower case without hyphens and underscores; a file as it is."""
+    """Return a task name in lower case without hyphens and underscores; the name of a file is unchanged."""
     return name if is_definition(name) else name.lower().replace("-", "").replace("_", "")

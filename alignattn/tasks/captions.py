@@ -1,4 +1,4 @@
-"""Captions generated for pictures, and those of easy-VQA."""
+"""Image captioning, and captions for the pictures of easy-VQA."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ YES_NO = ("yes", "no")
 
 
 class CaptionsProcessor(SequencesProcessor):
-    """One picture per row, read when a batch is made; the model generates its caption."""
+    """One picture per row, loaded by the collator; the model generates its caption."""
 
     auto_class = AutoModelForImageTextToText
     continuous_input = IMAGE
@@ -35,7 +35,7 @@ class CaptionsProcessor(SequencesProcessor):
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:
-        """Return the rows of easy-VQA; None for a task of files."""
+        """Return the rows of easy-VQA; None if the rows are in files."""
         assert isinstance(self.task, ImageToText)
         return easy_vqa_captions(self.task, name) if self.task.collection == EASY_VQA and data_dir is None else None
 
@@ -47,7 +47,7 @@ class CaptionsProcessor(SequencesProcessor):
         return by_row(known[path] if path in known else f"{nothing} ({shown(path)})" for path in paths)
 
     def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
-        """Return the picture's file, and the tokens of the first right caption."""
+        """Return the picture's file, and the tokens of the first reference caption."""
         return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
 
     def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> Any:
@@ -55,7 +55,7 @@ class CaptionsProcessor(SequencesProcessor):
         return partial(_collate, size=split.options.image_size)
 
     def generate(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
-        """Return the generated tokens, `[B, n]`, and the logarithm of their probability, `[B]`."""
+        """Return the generated tokens, `[B, n]`, and their log-probability, `[B]`."""
         generated: tuple[Tensor, Tensor] = model.generate(
             batch[IMAGE], num_beams=options.num_beams, max_length=options.max_length
         )
@@ -69,7 +69,7 @@ def _encode_batch(
 
 
 def _collate(rows: Sequence[Mapping[str, Any]], size: int) -> dict[str, Tensor]:
-    """Pictures `[B, 3, size, size]` of 0 to 1, and the tokens of their captions `[B, T]`."""
+    """Pictures `[B, 3, size, size]` with values from 0 to 1, and the tokens of their captions `[B, T]`."""
     pictures = torch.stack([read_picture(row[IMAGE], size) for row in rows]).float() / WHITE
     labels = [torch.tensor(row["labels"]) for row in rows]
     return {IMAGE: pictures, "labels": pad_sequence(labels, batch_first=True, padding_value=NO_LABEL)}

@@ -1,4 +1,4 @@
-"""The choice of the right ending of a context."""
+"""Multiple choice: the correct ending of a context."""
 
 from itertools import chain
 from typing import Any
@@ -19,7 +19,7 @@ from alignattn.utils.errors import shown
 
 
 class MultipleChoiceProcessor(LabelledProcessor[MultipleChoice]):
-    """One sequence per choice, the context joined to the ending; the model scores each."""
+    """One sequence per choice: the context and an ending. The model scores each sequence."""
 
     auto_class = AutoModelForMultipleChoice
 
@@ -30,14 +30,14 @@ class MultipleChoiceProcessor(LabelledProcessor[MultipleChoice]):
         return by_row(_texts_problem(self.task, row, may_be_empty=may_be_empty) for row in rows)
 
     def configure(self, config: PreTrainedConfig) -> None:
-        """Leave the config as it is: the head gives one score per sequence, whatever the number of choices."""
+        """Leave the config unchanged: the head returns one score per sequence for any number of choices."""
 
     def encode(
         self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
     ) -> datasets.Dataset:
-        """Return the model's inputs, a list with one sequence per choice each, and `label`.
+        """Return the model's inputs, each a list with one sequence per choice, and `label`.
 
-        In a pair that is too long the longer text is truncated first.
+        In pairs that are too long, the longer text is truncated first.
         """
         check_max_length(self.task, tokenizer, options.max_length, MAX_TEXTS)
         return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of each class. Nothing here imports torch: reports read them."""
+"""Precision, recall and F1 of each class. This module does not import torch, because reports use it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from sklearn.metrics import precision_recall_fscore_support
 
 
 def class_scores(labels: NDArray[Any], predictions: NDArray[Any], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return `precision`, `recall`, `f1` and `support` of each class; 0 where there is nothing to divide by.
+    """Return `precision`, `recall`, `f1` and `support` of each class; undefined scores are 0.
 
     Args:
         labels: `[N]` class numbers, or `[N, C]` of 0 and 1.
-        predictions: likewise.
-        names: of the classes, `[C]`.
+        predictions: in the same form.
+        names: the class names, `[C]`.
     """
     numbers = np.arange(len(names))
     found = precision_recall_fscore_support(labels, predictions, labels=numbers, average=None, zero_division=0)
@@ -25,7 +25,7 @@ def named_scores(names: Sequence[str], found: Sequence[Sequence[float]]) -> dict
     """Return the scores of each class by name.
 
     Args:
-        names: `[C]`.
+        names: the class names, `[C]`.
         found: precision, recall, F1 and support, `[C]` each, as scikit-learn and seqeval return them.
     """
     return {

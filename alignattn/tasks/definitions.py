@@ -1,4 +1,4 @@
-"""YAML files of tasks, shipped or a user's own, and what can be wrong with one."""
+"""Reading and writing of task files, shipped or a user's, with messages for invalid ones."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,22 +14,22 @@ from alignattn.utils.files import read_yaml, write_json
 SUFFIXES = (".yaml", ".yml")
 
 TRUTH_VALUES = {False: "no", True: "yes"}
-"""Names of labels that YAML reads as truth values."""
+"""Label names that YAML parses as Booleans."""
 
 _PHRASES = {"missing": "is missing", "unexpected_keyword_argument": "is not a field of this task type"}
-"""Messages for pydantic's errors about names."""
+"""Phrases for pydantic's errors about field names."""
 
 
 def is_definition(name: str) -> bool:
-    """Return whether `name` is a user's own file and not a shipped task."""
+    """Return whether `name` is a task file (YAML or a graph) and not the name of a shipped task."""
     return Path(name).suffix.lower() in (*SUFFIXES, NPZ)
 
 
 def read_definition(path: Path) -> Task:
-    """Return the task of a YAML file or of a graph's file, named like the file."""
+    """Return the task that a YAML or graph file defines, named after the file."""
     if path.suffix.lower() == NPZ:
         return _task_of_graph(path)
-    # Imported here because the names of the tasks do not need it.
+    # Imported here because listing task names does not need it.
     from pydantic import TypeAdapter, ValidationError
 
     content = read_yaml(path)
@@ -66,7 +66,7 @@ def _task_of_graph(path: Path) -> Task:
 
 
 def write_definition(path: Path, task: Task) -> None:
-    """Write a file that defines the task wherever it lies."""
+    """Write a task file that stays valid if it is moved."""
     write_json(path, {"kind": task.kind, **asdict(task)})
 
 

@@ -22,19 +22,19 @@ from alignattn.tasks.task_types import ImageClassification
 from alignattn.utils.errors import AlignAttnError, check_installed
 
 PIXELS = "pixel_values"
-"""The model's input. Encoded rows hold the unread image under its name, for a collator to read."""
+"""The model's input. In encoded rows, the column of the images that the collator decodes."""
 
 CHECKED_AT_ONCE = 256
-"""Rows whose images are in memory while they are checked."""
+"""Number of rows to check at a time, because their images are in memory."""
 
 DIGITS = "digits"
 LARGEST_DIGIT_VALUE = 16
 DIGITS_STEP = 4
-"""Of scikit-learn's digits, one in so many is for validation."""
+"""One in this many of scikit-learn's digits is in the validation split."""
 
 
 class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
-    """One image per row, which is read when a batch is made."""
+    """One image per row, loaded by the collator."""
 
     auto_class = AutoModelForImageClassification
     reads_texts = False
@@ -46,13 +46,13 @@ class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:
-        """Return scikit-learn's digits; None for a task of files or of the Hub."""
+        """Return scikit-learn's digits; None if the rows are in files or on the Hub."""
         if self.task.collection != DIGITS or data_dir is not None:
             return None
         return _digits(self.task, name), f"split {name!r} of scikit-learn's digits"
 
     def read_folder(self, folder: Path, encoding: str | None) -> FileRows:
-        """Return the images of a folder with a folder per class; of one without, the images in it, unlabelled."""
+        """Return the images of a folder's class folders; without class folders, its own images, unlabelled."""
         files, classes = folder_pictures(folder)
         columns = {self.task.image_column: files}
         if classes is not None:
@@ -60,22 +60,22 @@ class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
         return FileRows(datasets.Dataset.from_dict(columns))
 
     def locate(self, dataset: datasets.Dataset, folder: Path) -> datasets.Dataset:
-        """Return the rows with paths relative to the current folder: a table has them relative to its own."""
+        """Return the rows with paths relative to the current folder; a table has paths relative to its folder."""
         column = self.task.image_column
         feature = dataset.features.get(column)
         if not isinstance(feature, datasets.Value) or feature.dtype not in ("string", "large_string"):
             return dataset
         paths = [str(folder / path) if path else path for path in dataset[column][:]]
         located, others = datasets.Dataset.from_dict({column: paths}), dataset.remove_columns(column)
-        # Without a column, a data set has no rows.
+        # A data set without columns has no rows.
         return datasets.concatenate_datasets([others, located], axis=1) if others.column_names else located
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with the names of classes, and encoded images as bytes."""
+        """Return the rows with class names and undecoded images."""
         return super().normalise(self.normalise_inputs(dataset))
 
     def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with images that are not decoded before their batch is made."""
+        """Return the rows with undecoded images; the collator decodes them."""
         column = self.task.image_column
         if isinstance(dataset.features[column], datasets.Image):
             return dataset.cast_column(column, datasets.Image(decode=False))
@@ -97,17 +97,17 @@ class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
         configure_classes(config, self.task)
 
     def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
-        """Return `pixel_values`, the unread image, and `label`."""
+        """Return `pixel_values`, the undecoded image, and `label`."""
         names = {self.task.image_column: PIXELS, self.task.label_column: "label"}
         return dataset.select_columns(list(names)).rename_columns(names)
 
     def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> Any:
-        """Return a collator that reads the images and has the image processor make tensors of them."""
+        """Return a collator that loads the images and applies the image processor."""
         return partial(_collate, image_processor=tokenizer)
 
 
 def _collate(rows: Sequence[Mapping[str, Any]], image_processor: Any) -> dict[str, Tensor]:
-    """Return what the model reads of the images, such as `pixel_values` `[B, 3, H, W]`, and `labels` `[B]`."""
+    """Return the model's inputs, such as `pixel_values` `[B, 3, H, W]`, and `labels` `[B]`."""
     batch = dict(image_processor([open_picture(row[PIXELS]) for row in rows], return_tensors="pt"))
     if "label" in rows[0]:
         batch["labels"] = torch.tensor([row["label"] for row in rows])

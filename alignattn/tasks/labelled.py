@@ -1,4 +1,4 @@
-"""The processor of tasks with one label per row, without the encoding."""
+"""The base of the processors of tasks with one label per row; subclasses add the encoding."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -39,17 +39,18 @@ class LabelledProcessor(TaskProcessor[L]):
 
     @property
     def can_average(self) -> bool:
-        """True: scores and probabilities have a mean."""
+        """True: scores and probabilities can be averaged."""
         return True
 
     def columns(self) -> list[str]:
-        """Return the input columns and the label's."""
+        """Return the input columns and the label column."""
         return [*self.task.input_columns, self.task.label_column]
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with the names of classes, if the file has names for its class numbers.
+        """Return the rows with class names in place of class numbers, if the file names its numbers.
 
-        Names that are integers and none of the task's, such as 1 and 2 for endings A and B, are ignored.
+        Names that are integers and not among the task's, such as 1 and 2 for endings A and B, are ignored. Without
+        names, `number_names` decides whether integers are names or numbers.
         """
         task = self.task
         values = [only_item(value) for value in dataset[task.label_column][:]]
@@ -88,11 +89,11 @@ class LabelledProcessor(TaskProcessor[L]):
         return None if self.task.is_regression else np.asarray(dataset[self.task.label_column][:])
 
     def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
-        """Return how many rows each class has."""
+        """Return the number of rows of each class."""
         return np.bincount(split.rows[self.task.label_column][:], minlength=self.task.num_labels)
 
     def average_outputs(self, outputs: Sequence[Any]) -> Any:
-        """Return the mean scores, or the logarithms of the mean probabilities, which are logits."""
+        """Return the mean scores, or the logarithm of the mean probabilities as logits."""
         logits = np.asarray(outputs, dtype=np.float64)
         if self.task.is_regression:
             return logits.mean(axis=0)
@@ -109,7 +110,7 @@ class LabelledProcessor(TaskProcessor[L]):
         return pa.table(columns)
 
     def readable_predictions(self, predictions: pa.Table, top_k: int | None) -> pa.Table:
-        """Return the most probable class, its probability, and those of all or of the `top_k` best, best first."""
+        """Return the most probable class and its probability, and all or the `top_k` best classes, best first."""
         if self.task.is_regression:
             return predictions
         predicted = predictions[PREDICTION].to_numpy()
@@ -124,12 +125,12 @@ class LabelledProcessor(TaskProcessor[L]):
         )
 
     def empty_predictions(self, top_k: int | None) -> pa.Table:
-        """Return the columns of `readable_predictions` without a row."""
+        """Return an empty table with the columns of `readable_predictions`."""
         one = self._table(np.zeros((1, self.task.num_labels)))
         return self.readable_predictions(one, top_k).slice(0, 0)
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
-        """Return the only predicted class or score."""
+        """Return the predicted class or score in words, if all rows have the same one."""
         values = predictions[PREDICTION].unique()
         if len(values) != 1 or predictions.num_rows == 1:
             return None
@@ -153,8 +154,8 @@ def best_first(probabilities: NDArray[np.float64], names: pa.Array, top_k: int |
 
     Args:
         probabilities: `[N, C]`.
-        names: of the labels, `[C]`.
-        top_k: how many to list; all if None.
+        names: the label names, `[C]`.
+        top_k: the number of labels to list; all if None.
     """
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
     values = np.take_along_axis(probabilities, order, axis=1)

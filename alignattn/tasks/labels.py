@@ -1,4 +1,4 @@
-"""Labels of rows: which are valid for a task, and their numbers."""
+"""Validation of labels, and their conversion to class numbers or scores."""
 
 import math
 import re
@@ -31,16 +31,16 @@ _JOINT = re.compile(r"(?<=[^\W_])[-_]+(?=[^\W_])")
 """Hyphens and underscores between words, which count as blanks."""
 _QUOTES = "\"'`´‘’‚“”„«»‹›"
 _INVISIBLE = "Cf"
-"""Unicode's category of characters without a width, such as U+200B and U+FEFF."""
+"""Unicode's category of zero-width characters, such as U+200B and U+FEFF."""
 
 
 def label_problems(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
     """Return the problem of each row, by index from 0, whose label is neither one of the task's nor -1."""
     problems = {}
-    expected = f"a class number of 0 to {task.num_labels - 1} ({listing(task.labels)})"
+    expected = f"a class number from 0 to {task.num_labels - 1} ({listing(task.labels)})"
     if task.is_regression:
         limits = task.label_range
-        expected = "a finite number" if limits is None else f"a score of {limits[0]:g} to {limits[1]:g}"
+        expected = "a finite number" if limits is None else f"a score from {limits[0]:g} to {limits[1]:g}"
     for index, (value, number) in enumerate(zip(map(only_item, values), _numbers(task, values), strict=True)):
         if number is None or (number != UNLABELLED and not _is_label(task, number)):
             is_comma = task.is_regression and has_decimal_comma(value)
@@ -50,12 +50,12 @@ def label_problems(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
 
 
 def label_numbers(task: LabelledTask, values: Sequence[Any]) -> NDArray[np.float64]:
-    """Return the labels as numbers, `[N]`; none of them has a problem."""
+    """Return valid labels as numbers, `[N]`."""
     return np.array(_numbers(task, values), dtype=np.float64)
 
 
 def has_label(task: LabelledTask, numbers: NDArray[np.float64], origin: str) -> NDArray[np.bool_]:
-    """Return which rows have a label, `[N]`; -1 is none unless it is a score of the task."""
+    """Return which rows have a label, `[N]`; -1 marks an unlabelled row unless it is a score of the task."""
     labelled = np.array([_is_label(task, number) for number in numbers], dtype=bool)
     if not labelled.any():
         raise no_labelled_row(origin)
@@ -68,21 +68,21 @@ def no_labelled_row(origin: str) -> AlignAttnError:
 
 
 def class_names(dataset: datasets.Dataset, column: str) -> tuple[str, ...]:
-    """Return a column's names of its class numbers; empty if it has none, or if they are the numbers themselves."""
+    """Return the class names of a column; empty if it has none, or if they are the class numbers themselves."""
     feature = dataset.features[column]
     names = tuple(getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None) or ())
     return () if names == tuple(map(str, range(len(names)))) else names
 
 
 def number_names(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
-    """Return the class of each integer, if some classes have integers as names that are not their numbers.
+    """Return the class name of each integer label, if a class is named by an integer that is not its number.
 
     Args:
-        task: of the labels.
+        task: the task of the labels.
         values: the labels of a split.
 
     Returns:
-        Nothing if the integers can only be class numbers.
+        An empty mapping if the integers can only be class numbers.
     """
     by_name = {int(label): label for label in task.labels if _INTEGER.fullmatch(label)}
     by_number = dict(enumerate(task.labels))
@@ -100,7 +100,7 @@ def number_names(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
 
 
 def named_labels(values: Iterable[Any], names: Mapping[int, str]) -> list[Any]:
-    """Return labels with names in place of the class numbers; -1 stays."""
+    """Return labels with names in place of class numbers; -1 is kept."""
     labels = []
     for value in values:
         number = parse_label(value) if isinstance(value, int | str) else None
@@ -114,8 +114,8 @@ def report_numbered_labels(task: LabelledTask, splits: Mapping[str, datasets.Dat
     """Print how the class numbers of files without class names are read, if another file has names.
 
     Args:
-        task: of the rows.
-        splits: the rows of each file, by the file.
+        task: the task of the rows.
+        splits: the rows by file.
     """
     labelled = {origin: rows for origin, rows in splits.items() if task.label_column in rows.column_names}
     if not any(class_names(rows, task.label_column) for rows in labelled.values()):
@@ -128,31 +128,31 @@ def report_numbered_labels(task: LabelledTask, splits: Mapping[str, datasets.Dat
 
 
 def only_item(value: Any) -> Any:
-    """Return a label out of a list of one; None for an empty list."""
+    """Return the item of a (nested) list of one label; None for an empty list; other values unchanged."""
     while isinstance(value, list) and len(value) <= 1:
         value = value[0] if value else None
     return value
 
 
 def form_problem(value: Any) -> str | None:
-    """Return the problem of a label's type; None for text, a number, a truth value or nothing."""
+    """Return the problem of a label's type; None for text, a number, a Boolean or None."""
     if value is None or isinstance(value, str | int | float | Decimal):
         return None
     if isinstance(value, list):
         return (
-            f"its label is a list, {shown(value)}: for several labels a row, name a column of 0 and 1 for each "
-            "with --label_column"
+            f"its label is a list, {shown(value)}: for several labels per row, give --label_column one column of "
+            "0 and 1 per label"
         )
     return f"its label is {shown(value)}, which is neither text nor a number"
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a row has no label: nothing, blanks, or NaN, as pandas writes for nothing."""
+    """Return whether a label is missing: None, blank text, or NaN, as pandas writes missing values."""
     return value is None or (isinstance(value, str) and not value.strip()) or value != value
 
 
 def _numbers(task: LabelledTask, values: Iterable[Any]) -> list[float | None]:
-    """Labels as numbers: the Hub's HellaSwag and every CSV file write numbers as text, a user may write names."""
+    """The labels as numbers: HellaSwag on the Hub and CSV files have numbers as text, users may write names."""
     by_name = {label: number for number, label in enumerate(task.labels)}
     numbers: list[float | None] = []
     for value in map(only_item, values):
@@ -166,14 +166,14 @@ def _numbers(task: LabelledTask, values: Iterable[Any]) -> list[float | None]:
 
 def _is_label(task: LabelledTask, number: float) -> bool:
     if not task.is_regression:
-        # Not "in range(...)", which looks for a float at one number after the other.
+        # Not "in range(...)", which compares a float with one number after another.
         return number.is_integer() and 0 <= number < task.num_labels
     low, high = task.label_range or (-math.inf, math.inf)
     return math.isfinite(number) and low <= number <= high
 
 
 def parse_label(value: Any, *, is_score: bool = False) -> Label:
-    """Return a label as a number if it is a plain decimal number, since CSV holds only text.
+    """Return a label as a number if it is a plain decimal number, because CSV files hold only text.
 
     Other text that a number parser accepts is a name: 007, 1_000, 0x1, nan, and 1e3 unless it is a score.
 
@@ -196,7 +196,7 @@ def is_score(value: Label) -> bool:
 
 
 def is_code(text: str) -> bool:
-    """Return whether text is all digits and no integer as it is printed, such as 0101 and +1."""
+    """Return whether text has only digits and a sign but is no integer as Python prints it, such as 0101 and +1."""
     return text.lstrip("+-").isdecimal() and _INTEGER.fullmatch(text) is None
 
 
@@ -206,7 +206,7 @@ def has_decimal_comma(value: Any) -> bool:
 
 
 def twin_hint(value: Any, names: Iterable[str]) -> str:
-    """Return the end of a message that names the twin of a label, which differs only in spelling; or nothing."""
+    """Return a hint for the end of a message at a name that differs from a label only in spelling, or empty text."""
     if not isinstance(value, str) or not (key := spelling_key(value)):
         return ""
     twin = next((name for name in names if spelling_key(name) == key), None)
@@ -221,5 +221,5 @@ def spelling_key(name: str) -> str:
 
 
 def exactly(name: str) -> str:
-    """Return a name in quotes, with the codes of characters that are not ASCII, so that lookalikes differ."""
+    """Return a name in quotes, with the codes of non-ASCII characters, so that lookalikes differ."""
     return repr(name) if name.isascii() else f"{name!r} ({ascii(name)[1:-1]})"

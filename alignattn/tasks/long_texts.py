@@ -1,9 +1,9 @@
 """Texts as token ids: truncated, or as overlapping windows whose logits are pooled into one prediction per row.
 
-A split of windows has an item per window, with the number of its row. Evaluation and prediction read window after
-window, in batches of any size, and pool the logits of each row at the end: exactly, in the memory of one batch.
-Training reads rows: `WindowedRows` gives at most `MAX_TRAIN_WINDOWS` windows of each, and `WindowPooling` makes the
-model's loss that of the pooled logits. Its gradient is that of the loss over the windows that were drawn.
+A split of windows has one item per window, with the number of its row. Evaluation and prediction process the windows in
+batches of any size and pool the logits of each row at the end: this is exact and needs the memory of one batch.
+Training iterates over rows: `WindowedRows` returns at most `MAX_TRAIN_WINDOWS` windows of each row, and `WindowPooling`
+computes the loss of the pooled logits. Its gradient is that of the loss over the sampled windows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.tasks.processor import check_max_length, map_rows
-from alignattn.tasks.task import NEEDED_LENGTH, WINDOW_COUNTS, WINDOW_OF, WINDOWS, TaskOptions
+from alignattn.tasks.task import NEEDED_LENGTH, WINDOW_COUNTS, WINDOW_OF, TaskOptions
 from alignattn.tasks.task_types import MultiLabelClassification, TextClassification
 from alignattn.utils.errors import AlignAttnError
 
@@ -26,11 +26,11 @@ MAX_TRAIN_WINDOWS = 8
 """Maximum windows per row in a training step, which bounds its memory."""
 
 TEXTS_AT_ONCE = 16
-"""Long texts to tokenize at a time: each token takes some hundred bytes meanwhile."""
+"""Number of long texts to tokenize at a time: meanwhile each token takes some hundred bytes."""
 
 NEW_TOKENS_SHARE = 2
-# The text beside the windows takes at most one in so many of the tokens that special ones and the overlap leave:
-# windows that move on by a token or two would be hundreds for one text.
+# The text that every window repeats gets at most one in this many of the tokens that special tokens and the overlap
+# leave: windows that advance by a token or two would be hundreds per text.
 
 
 def encode_texts(
@@ -42,22 +42,22 @@ def encode_texts(
 ) -> datasets.Dataset:
     """Return the model's inputs for rows of one or two texts, and `label`; nothing is padded.
 
-    Truncation takes from the longer text of a pair first. Windows are of the longer one, each with all of the other,
-    which keeps at most a half of what special tokens and the overlap leave free.
+    Truncation shortens the longer text of a pair first. Windows split the longer text and repeat the other, which is
+    truncated to half of the tokens that special tokens and the overlap leave.
 
     Args:
         labels_of: returns the labels of a batch of rows of the task.
-        task: of the rows.
+        task: the task of the rows.
         dataset: the rows.
-        tokenizer: the model's own.
-        options: such as the maximal length.
+        tokenizer: the model's tokenizer.
+        options: the encoding options, such as `max_length`.
     """
     num_texts = len(task.text_columns)
     check_max_length(task, tokenizer, options.max_length, num_texts)
     given: dict[str, Any] = {"labels_of": labels_of, "task": task, "tokenizer": tokenizer, "options": options}
     details: dict[str, Any] = {"with_indices": False}
     encode_batch: Callable[..., dict[str, list[Any]]] = _truncated
-    if options.long_texts == WINDOWS:
+    if options.has_windows:
         encode_batch, details = _windows, {"with_indices": True, "batch_size": TEXTS_AT_ONCE}
         given["fixed_tokens"] = fixed_tokens(tokenizer, options.max_length, options.doc_stride, num_texts)
         if not tokenizer.is_fast:
@@ -77,7 +77,7 @@ def encode_texts(
 
 
 def fixed_tokens(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride: int, num_texts: int) -> int:
-    """Return the maximum of tokens per window of the text that is in all of them; 0 of a single text.
+    """Return the maximum number of tokens of the text that all windows repeat; 0 for a single text.
 
     Raises:
         AlignAttnError: if windows of that length have no room for the texts and the overlap.
@@ -93,10 +93,10 @@ def fixed_tokens(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride
 
 
 def truncated_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, limit: int) -> list[str]:
-    """Return the texts, each truncated to at most `limit` tokens, without special ones."""
+    """Return the texts, each truncated to at most `limit` tokens, without special tokens."""
     truncated = []
     for text, tokens in zip(texts, plain_tokens(texts, tokenizer), strict=True):
-        # The tokens of a beginning need not be the beginning of the tokens: there may still be too many.
+        # The start of a text may have other, more tokens than it has within the text: there may still be too many.
         while len(tokens) > limit:
             text = text[: min(tokens.offsets[limit][0], len(text) - 1)]
             (tokens,) = plain_tokens([text], tokenizer)
@@ -131,7 +131,7 @@ def _windows(
 ) -> dict[str, list[Any]]:
     texts = [list(batch[column]) for column in task.text_columns]
     needed = [options.max_length] * len(indices)
-    # By the text that is split: the first or the second.
+    # Keyed by the text that is split, the first or the second.
     rows: dict[str, list[int]] = {"only_first": list(range(len(indices)))}
     if len(texts) > 1:
         lengths = [[len(tokens) for tokens in plain_tokens(text, tokenizer)] for text in texts]
@@ -143,7 +143,7 @@ def _windows(
             if fixed > fixed_tokens and first + second + special > options.max_length:
                 kept, new = texts[first > second], options.max_length - options.doc_stride
                 (kept[row],) = truncated_texts([kept[row]], tokenizer, fixed_tokens)
-                # With an overlap of the same share.
+                # With an overlap that is the same share of the length.
                 needed[row] = -(-(NEW_TOKENS_SHARE * fixed + special) * options.max_length // new)
     columns: dict[str, list[Any]] = {}
     owners: list[int] = []
@@ -175,29 +175,29 @@ def _windows(
 
 
 def pool_windows(logits: Tensor, counts: Tensor) -> Tensor:
-    """Return the largest logit of each class over the windows of a row, `[N, C]`; of scores, `[N, 1]`, their mean.
+    """Return the maximum logit of each class over the windows of a row, `[N, C]`; for scores, `[N, 1]`, the mean.
 
-    The largest finds what stands in one window, however many there are, where a mean would dilute it.
+    The maximum finds what only one of many windows contains; a mean would dilute it.
 
     Args:
         logits: `[W, C]`, the windows of a row one after another.
-        counts: of the windows of each row, `[N]`, 1 or more.
+        counts: the number of windows of each row, `[N]`, 1 or more.
     """
     rows = torch.arange(len(counts), device=counts.device).repeat_interleave(counts, output_size=len(logits))
     if logits.shape[1] == 1:
         return logits.new_zeros(len(counts), 1).index_add(0, rows, logits) / counts[:, None]
-    # Without `include_self=False`, whose gradient is wrong where a logit equals what is not included.
+    # Not with `include_self=False`, whose gradient is wrong if a logit equals the excluded value.
     lowest = logits.new_full((len(counts), logits.shape[1]), -torch.inf)
     return lowest.scatter_reduce(0, rows[:, None].expand_as(logits), logits, "amax")
 
 
 def pooled_outputs(windows: datasets.Dataset, outputs: Any, labels: Any = None) -> tuple[Any, Any]:
-    """Return the logits and labels of the rows of an encoded split; those of its items where they are no windows.
+    """Return the logits and labels of the rows of an encoded split; both are unchanged if its items are not windows.
 
     Args:
         windows: the encoded split.
         outputs: logits of its items, `[W, C]`.
-        labels: of its items, `[W]` or `[W, C]`; None for none.
+        labels: labels of its items, `[W]` or `[W, C]`, if any.
     """
     if WINDOW_OF not in windows.column_names:
         return outputs, labels
@@ -207,18 +207,18 @@ def pooled_outputs(windows: datasets.Dataset, outputs: Any, labels: Any = None) 
 
 
 def window_counts(windows: datasets.Dataset) -> NDArray[np.int64]:
-    """Return how many windows each row of an encoded split has, `[N]`."""
+    """Return the number of windows of each row of an encoded split, `[N]`."""
     return np.bincount(windows.with_format("numpy")[:][WINDOW_OF])
 
 
 class WindowedRows(torch.utils.data.Dataset[dict[str, Any]]):
-    """The rows of an encoded split to train on: of each at most `MAX_TRAIN_WINDOWS` windows, drawn anew in each epoch.
+    """The training rows of an encoded split, each with at most `MAX_TRAIN_WINDOWS` windows, resampled in each epoch.
 
-    A draw depends on the seed, the epoch and the row alone, so that a resumed run reads what it would have read.
+    A sample depends only on the seed, the epoch and the row, so that a resumed run reads the same windows.
 
     Args:
         windows: the encoded split.
-        seed: of the draws.
+        seed: the seed of the samples.
     """
 
     def __init__(self, windows: datasets.Dataset, seed: int) -> None:
@@ -226,11 +226,11 @@ class WindowedRows(torch.utils.data.Dataset[dict[str, Any]]):
         self.windows = windows.remove_columns([WINDOW_OF, NEEDED_LENGTH])
         self.starts = self.counts.cumsum() - self.counts
         self.seed = seed
-        # Shared, because processes that load data may outlive an epoch.
+        # Shared, because data loader workers may outlive an epoch.
         self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is next."""
+        """Set the epoch whose windows to sample."""
         self.epoch.fill_(epoch)
 
     def __len__(self) -> int:
@@ -262,9 +262,9 @@ class WindowCollator:
 
 
 class WindowPooling:
-    """Makes the forward of a classifier return the pooled logits of a batch of `WindowCollator`, and their loss.
+    """Hooks by which a classifier returns the pooled logits of a batch of `WindowCollator`, and their loss.
 
-    Other batches pass as they are, so that the model remains what it was.
+    The outputs for other batches do not change.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""The metrics of labelled tasks, by scikit-learn and SciPy."""
+"""The metrics of labelled tasks, computed by scikit-learn and SciPy."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ METRICS: Mapping[MetricName, Callable[[NDArray[Any], NDArray[Any]], Any]] = {
     "accuracy": accuracy_score,
     # F1 of class 1 of two; undefined if class 1 does not occur.
     "f1": lambda true, predicted: f1_score(true, predicted, average="binary", zero_division=math.nan),
-    # The mean over the classes, predicted or true; 0 for a class never found.
+    # The mean over the classes that are predicted or true; 0 for a class without a correct prediction.
     "macro_f1": lambda true, predicted: f1_score(true, predicted, average="macro", zero_division=0.0),
     "matthews_correlation": matthews_corrcoef,
     "pearson": lambda true, predicted: pearsonr(predicted, true).statistic,
@@ -39,13 +39,12 @@ _CORRELATIONS = CORRELATIONS | {"matthews_correlation"}
 def score(name: MetricName, predictions: ArrayLike, references: ArrayLike) -> float:
     """Return a metric as a fraction, or an error in the unit of the scores.
 
-    A correlation is NaN if the references are constant, and 0 if only the predictions are: such a model counts as one
-    that is right by chance.
+    A correlation is NaN if the references are constant, and 0, as by chance, if only the predictions are.
 
     Args:
-        name: of the metric.
+        name: the name of the metric.
         predictions: `[N]` class numbers or scores.
-        references: `[N]` likewise.
+        references: `[N]` class numbers or scores.
     """
     # float32 would round scores at the 7th digit.
     dtype = np.float64 if name in CORRELATIONS | ERRORS else np.int64
@@ -61,15 +60,15 @@ def score(name: MetricName, predictions: ArrayLike, references: ArrayLike) -> fl
 
 
 def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """Score a model's outputs by what is `measured` of the task and in `METRICS`.
+    """Return the metrics of a model's outputs: the task's `measured` metrics that are in `METRICS`.
 
     Args:
-        task: of the outputs.
+        task: the task of the outputs.
         logits: `[N, C]` for C classes; `[N, 1]` or `[N]` for a regression.
         labels: `[N]` class numbers or scores.
 
     Returns:
-        Each metric with its value, as of `score`.
+        The value of each metric, as `score` returns it.
     """
     predictions, references = predict(task, np.asarray(logits)), np.asarray(labels)
     if predictions.shape != references.shape:
@@ -78,7 +77,7 @@ def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) ->
 
 
 def measure(task: LabelledTask, predictions: ArrayLike, references: ArrayLike) -> dict[str, float]:
-    """Return what is `measured` of a task and in `METRICS`; arguments as of `score`."""
+    """Return the task's `measured` metrics that are in `METRICS`; arguments as for `score`."""
     return {name: score(name, predictions, references) for name in task.measured if name in METRICS}
 
 

@@ -1,4 +1,4 @@
-"""Texts with any number of labels: a yes or no for each."""
+"""Multi-label classification of texts: a yes or no for each label."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ LABEL_PROBABILITIES = "label_probabilities"
 
 
 class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
-    """One sequence per row, as for classes; a logistic loss for each label."""
+    """One sequence per row; each label has a logistic loss."""
 
     auto_class = AutoModelForSequenceClassification
     can_pool_windows = True
@@ -75,13 +75,13 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
         return text_problems(dataset, self.task.text_columns, may_be_empty=may_be_empty)
 
     def add_dummy_labels(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with no label at all."""
+        """Return the rows with 0 for every label."""
         for column in self.task.label_columns:
             dataset = dataset.add_column(column, np.zeros(len(dataset), np.int64))
         return dataset
 
     def drop_unlabelled(self, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
-        """Return all rows, their labels as 0 and 1."""
+        """Return all rows, with labels as 0 and 1."""
         for column in self.task.label_columns:
             values = np.array([_truth(value) for value in dataset[column][:]]).astype(np.int64)
             dataset = dataset.remove_columns(column).add_column(column, values)
@@ -92,13 +92,14 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
         return np.stack([dataset[column][:] for column in self.task.label_columns], axis=1)
 
     def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
-        """Return how many rows have each label."""
+        """Return the number of rows with each label."""
         return np.asarray(self.strata(split.rows).sum(axis=0))
 
     def class_weights(self, split: EncodedSplit, named: Mapping[str, float]) -> NDArray[np.float64]:
-        """Return the factor of each label's rows, `[C]`; those without it have 1.
+        """Return the weight of the rows with each label in its loss, `[C]`; rows without the label have weight 1.
 
-        Balanced, the rows with a label count as much as those without: `pos_weight` of PyTorch's logistic loss.
+        These are `pos_weight` of PyTorch's `BCEWithLogitsLoss`. Without `named` weights they are balanced: the rows
+        with a label count as much as those without.
         """
         if named:
             return np.array([named.get(name, 1.0) for name in self.task.labels])
@@ -109,7 +110,7 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
         return np.asarray(rest / counts)
 
     def configure(self, config: PreTrainedConfig) -> None:
-        """Set the names of the labels, and the problem type, by which transformers takes the logistic loss."""
+        """Set the names of the labels, and the problem type, for which transformers uses the logistic loss."""
         name_classes(config, self.task.labels)
         config.problem_type = "multi_label_classification"
 
@@ -120,7 +121,7 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
         return encode_texts(_labels_of, self.task, dataset, tokenizer, options)
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
-        """Return the labels of every row, if they are the same."""
+        """Return the predicted labels in words, if all rows have the same ones."""
         rows = {tuple(row) for row in predictions[PREDICTION].to_pylist()}
         if len(rows) != 1 or predictions.num_rows == 1:
             return None
@@ -135,7 +136,7 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
         return pa.table({name: pa.array(values) for name, values in columns.items()})
 
     def readable_predictions(self, predictions: pa.Table, top_k: int | None) -> pa.Table:
-        """Return the names of each row's labels, and the probabilities of all or of the `top_k` best, best first."""
+        """Return the names of each row's labels, and all or the `top_k` best labels with probabilities, best first."""
         names = np.array(self.task.labels)
         has = np.stack(predictions[PREDICTION].to_numpy()).astype(bool)
         probabilities = np.stack(predictions[LABEL_PROBABILITIES].to_numpy())
@@ -157,7 +158,7 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
 
 
 def multi_label_scores(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> dict[str, float]:
-    """Return F1 over all labels together, its mean over the labels, and the share of rows that are entirely right.
+    """Return micro F1, macro F1 and the share of rows whose labels are all right.
 
     Args:
         labels: `[N, C]` of 0 and 1.

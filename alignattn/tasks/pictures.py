@@ -1,4 +1,4 @@
-"""Pictures of any format that Pillow reads, opened as transformers' pipelines do."""
+"""Opens pictures in any format that Pillow reads, as transformers' pipelines do."""
 
 from collections.abc import Mapping
 from io import BytesIO
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 BITS_8, BITS_16 = 2**8 - 1, 2**16 - 1
-"""The largest values of a pixel."""
+"""The largest values of pixels with 8 and 16 bits."""
 
 
 def open_picture(source: Any, *, draft: bool = False) -> "Image":
-    """Return a picture in RGB, turned as its EXIF data say; of an animation, the first frame.
+    """Return a picture in RGB, rotated according to its EXIF data; of an animation, the first frame.
 
-    Transparency is dropped, as in transformers' pipelines. 16 bits a pixel become 8.
+    Transparency is dropped, as in transformers' pipelines. 16 bits per pixel become 8.
 
     Args:
-        source: a file, the bytes of one, or both as `datasets` holds them.
+        source: a path, the bytes of a file, or the mapping of both in `datasets`.
         draft: whether a JPEG may be read at a fraction of its size, which is faster.
 
     Raises:
@@ -51,7 +51,7 @@ def open_picture(source: Any, *, draft: bool = False) -> "Image":
 
 
 def picture_problem(source: Any) -> str | None:
-    """Return what is wrong with a picture, which is read to its end, or None; argument as for `open_picture`."""
+    """Return the problem of a picture, or None; reads it to its end. The argument is that of `open_picture`."""
     check_installed("PIL", "images", "a picture")
     if not (isinstance(source, str | bytes) and source) and not _is_held_by_datasets(source):
         return f"no image is named ({shown(source)})"
@@ -67,7 +67,7 @@ def _is_held_by_datasets(source: Any) -> bool:
 
 
 def _with_8_bits(picture: "Image") -> "Image":
-    """Return a picture whose pixels have at most 8 bits a channel: Pillow cuts larger ones off."""
+    """Return a picture with at most 8 bits per channel: Pillow would clip larger values."""
     from PIL import Image
 
     if picture.mode[0] not in "FI":
@@ -79,9 +79,9 @@ def _with_8_bits(picture: "Image") -> "Image":
 
 
 def folder_pictures(folder: Path) -> tuple[list[str], list[str] | None]:
-    """Return the pictures of a folder and the names of their class folders; None for those right in the folder.
+    """Return the pictures of a folder, and the names of their class folders or None if it has no class folders.
 
-    Files are named relative to the folder's parent, as a table beside it names them.
+    Paths are relative to the folder's parent, as in a table next to the folder.
 
     Raises:
         AlignAttnError: if there are no pictures.

@@ -1,4 +1,4 @@
-"""The interface of task types: what runs do with rows and outputs."""
+"""The interface of task types, by which runs process rows and outputs."""
 
 import unicodedata
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ from alignattn.utils.errors import AlignAttnError, shown
 T = TypeVar("T", bound=Task)
 
 _INVISIBLE = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
-"""Unicode's categories of blanks, of control characters such as NUL, and of characters without width."""
+"""Unicode's categories of blanks, of control characters such as NUL, and of zero-width characters."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class EncodedSplit:
     """The rows of a split and their encoding.
 
     Attributes:
-        rows: as loaded.
-        encoded: one item per sequence: a row, or a window of one.
-        options: of the encoding.
-        tokenizer: of the encoding; it also decodes generated sequences.
+        rows: the rows as loaded.
+        encoded: one item per sequence, which is a row or a window of one.
+        options: the options of the encoding.
+        tokenizer: the tokenizer of the encoding, which also decodes generated sequences.
     """
 
     rows: datasets.Dataset
@@ -52,8 +52,8 @@ class Evaluation:
     Attributes:
         metrics: fractions by name; NaN where a metric is undefined.
         predictions: one line per row: its number from 0 among the evaluated rows, its label and the prediction.
-        thresholds: thresholds that some metrics were tuned to on the same rows, by the metric's name.
-        classes: of each class `precision`, `recall` and `f1`, fractions, and `support`, how many labels are of it.
+        thresholds: the thresholds of metrics that tune one on the same rows, by metric.
+        classes: `precision`, `recall` and `f1` of each class as fractions, and `support`, its number of labels.
     """
 
     metrics: dict[str, float]
@@ -66,19 +66,19 @@ class TaskProcessor(ABC, Generic[T]):
     """Reads, checks and encodes the rows of a task, and scores a model's outputs for them."""
 
     auto_class: ClassVar[Any]
-    """The class of transformers whose models have the head of this task type."""
+    """The auto class of transformers for models with the head of this task type."""
 
     reads_texts: ClassVar[bool] = True
-    """Whether a tokenizer makes tensors of the rows."""
+    """Whether a tokenizer converts rows to tensors."""
 
     reads_images: ClassVar[bool] = False
-    """Whether an image processor makes tensors of the rows; the methods below take it in place of a tokenizer."""
+    """Whether an image processor converts rows to tensors; the methods below then receive it as `tokenizer`."""
 
     continuous_input: ClassVar[str | None] = None
-    """The tensor of a batch to which noise can be added; None if a batch holds tokens, whose embeddings take it."""
+    """The tensor of a batch to which noise can be added; None for tokens, to whose embeddings it is added."""
 
     reads_only_texts: ClassVar[bool] = True
-    """Whether a model attends to nothing but tokens of a row's texts."""
+    """Whether a model attends only to tokens of a row's texts."""
 
     has_lengths: ClassVar[bool] = True
     """Whether encoded rows are sequences of tokens."""
@@ -90,7 +90,7 @@ class TaskProcessor(ABC, Generic[T]):
     """Whether long texts may be read in windows whose logits are pooled (`--long_texts windows`)."""
 
     is_generative: ClassVar[bool] = False
-    """Whether `generate` makes the predictions, token by token; the model's forward is for training."""
+    """Whether `generate` makes the predictions, token by token; the model's forward is then only for training."""
 
     tokenizer_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Options that the model's tokenizer must be loaded with."""
@@ -106,7 +106,7 @@ class TaskProcessor(ABC, Generic[T]):
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:
-        """Return the rows of a split and their origin if this type has a reader of its own for them; else None."""
+        """Return the rows of a split and their origin if this type has its own reader for them, otherwise None."""
         return None
 
     def read_rows(self, path: Path, encoding: str | None) -> FileRows:
@@ -118,7 +118,7 @@ class TaskProcessor(ABC, Generic[T]):
         return read_class_folder(folder, encoding)
 
     def locate(self, dataset: datasets.Dataset, folder: Path) -> datasets.Dataset:
-        """Return the rows of a table in a folder, in which files are named relative to the current folder."""
+        """Return the rows of a table in a folder, with paths relative to the current folder instead."""
         return dataset
 
     @abstractmethod
@@ -126,15 +126,15 @@ class TaskProcessor(ABC, Generic[T]):
         """Return the columns of a labelled row."""
 
     def infer_labels(self, dataset: datasets.Dataset, origin: str) -> T:
-        """Return the task with what only its training rows tell, such as its labels."""
+        """Return the task completed from its training rows, for example by its labels."""
         return self.task
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return rows in the form that all methods below take."""
+        """Return the rows in the form that all methods below expect."""
         return dataset
 
     def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return rows of the `input_columns` alone in the form that the methods for such rows take."""
+        """Return unlabelled rows, of the `input_columns` alone, in the form that the methods for them expect."""
         return dataset
 
     @abstractmethod
@@ -142,7 +142,7 @@ class TaskProcessor(ABC, Generic[T]):
         """Return the problem of each bad row, by its index from 0.
 
         Args:
-            dataset: with the columns of `columns`.
+            dataset: the rows, with the columns of `columns`.
             may_be_empty: whether a text may be empty: a user cannot correct published rows.
         """
 
@@ -159,27 +159,27 @@ class TaskProcessor(ABC, Generic[T]):
         return dataset
 
     def subset(self, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str] | None:
-        """Return the indices of the rows that the task uses of a split, and a description; None for all rows."""
+        """Return the indices of the rows of a split that the task uses, and a description; None for all rows."""
         return None
 
     def strata(self, dataset: datasets.Dataset) -> NDArray[Any] | None:
-        """Return the stratum of each row for stratified sampling, a value or a vector per row; None for none."""
+        """Return the stratum of each row for stratified sampling, a value or a vector per row; None without strata."""
         return None
 
     def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
-        """Return how many labels are of each class, `[C]`; only of a task that `can_weight_classes`."""
+        """Return the number of labels of each class, `[C]`; only for tasks that `can_weight_classes`."""
         raise NotImplementedError
 
     def class_weights(self, split: EncodedSplit, named: Mapping[str, float]) -> NDArray[np.float64]:
-        """Return the factor of each class in the loss, `[C]`; their mean over the labels is 1.
+        """Return the weight of each class in the loss, `[C]`; their mean over the labels is 1.
 
         Args:
             split: the training rows.
-            named: weights by class, of which only the ratios count, and 1 for the others; balanced if empty: each class
-                counts as much as any other (`sklearn.utils.class_weight.compute_class_weight`).
+            named: weights by class, 1 for the other classes; only their ratios count. If empty, the weights are
+                balanced: all classes count the same (`sklearn.utils.class_weight.compute_class_weight`).
 
         Raises:
-            AlignAttnError: if they are to be balanced and no row has a class.
+            AlignAttnError: if the weights are balanced and a class has no row.
         """
         names: tuple[str, ...] = self.task.labels  # type: ignore[attr-defined]
         counts = self.class_counts(split)
@@ -200,7 +200,7 @@ class TaskProcessor(ABC, Generic[T]):
 
     @property
     def can_average(self) -> bool:
-        """Whether predictions of several passes have a mean (`average_outputs`)."""
+        """Whether the outputs of several passes can be averaged (`average_outputs`)."""
         return False
 
     def average_outputs(self, outputs: Sequence[Any]) -> Any:
@@ -217,16 +217,16 @@ class TaskProcessor(ABC, Generic[T]):
 
         Args:
             dataset: the rows.
-            tokenizer: the model's own; None if the rows need none.
-            options: such as the maximal length.
+            tokenizer: the model's tokenizer; None if the rows need none.
+            options: the encoding options, such as `max_length`.
         """
 
     def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> Any:
-        """Return the collator of a split's encoded rows, which pads to the longest unless the type has another.
+        """Return the collator of a split's encoded rows; the default one pads to the longest row.
 
         Args:
             tokenizer: as for `encode`.
-            split: the split; a graph's collator needs all of it.
+            split: the whole split, which a graph's collator needs.
             is_training: whether the batches train a model; they may then be sampled.
         """
         return DataCollatorWithPadding(tokenizer)
@@ -237,29 +237,29 @@ class TaskProcessor(ABC, Generic[T]):
 
     @abstractmethod
     def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
-        """Return the predictions for a split, one line per row, in a column `prediction` and others.
+        """Return the predictions for a split, one line per row, in the column `prediction` and others.
 
         Args:
             split: the rows.
-            outputs: of `Trainer.predict`: the logits, one array or several.
-            labels: the encoded labels, of which only the positions are read.
+            outputs: the logits of `Trainer.predict`, one array or several.
+            labels: the encoded labels, used only for their positions.
         """
 
     def readable_predictions(self, predictions: pa.Table, top_k: int | None) -> pa.Table:
-        """Return predictions with the names of classes.
+        """Return predictions with class names.
 
         Args:
-            predictions: of `predictions`.
-            top_k: how many alternatives to list, the best first; the type's default if None.
+            predictions: the table of `predictions`.
+            top_k: the number of alternatives to list, best first; the type's default if None.
         """
         return predictions
 
     def empty_predictions(self, top_k: int | None) -> pa.Table:
-        """Return the columns of `readable_predictions` without a row; for types that read more than texts."""
+        """Return an empty table with the columns of `readable_predictions`; for types that read more than texts."""
         raise NotImplementedError
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
-        """Return in words the prediction that several rows share, if all do; `predictions` of `evaluate`."""
+        """Return the prediction in words if two or more rows all share it; `predictions` is that of `evaluate`."""
         return None
 
     @abstractmethod
@@ -268,7 +268,7 @@ class TaskProcessor(ABC, Generic[T]):
 
 
 def text_problem(place: str, text: Any, *, may_be_empty: bool = False) -> str | None:
-    """Return the problem of a text, or None; `place` says where it stands, as "column 'a'"."""
+    """Return the problem of a text, or None; `place` is where it is, such as "column 'a'"."""
     if text is not None and not isinstance(text, str):
         return f"{place} is not text ({shown(text)})"
     if text is None or not (may_be_empty or text.strip()):
@@ -321,7 +321,7 @@ def encode_rows(
 
 
 def check_max_length(task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, num_texts: int) -> None:
-    """Refuse a length without room for a token of each text, or beyond what the model takes."""
+    """Refuse a length without room for a token of each text, or beyond the model's maximum."""
     # Below the smallest length the tokenizer silently does not truncate at all.
     smallest = tokenizer.num_special_tokens_to_add(pair=num_texts > 1) + num_texts
     if not smallest <= max_length <= tokenizer.model_max_length:
@@ -332,7 +332,7 @@ def check_max_length(task: Task, tokenizer: PreTrainedTokenizerBase, max_length:
 
 
 def name_classes(config: PreTrainedConfig, labels: Sequence[str]) -> None:
-    """Set the names of a model's outputs, and so their number."""
+    """Set the names, and with them the number, of a model's outputs."""
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
 
@@ -349,15 +349,15 @@ def configure_classes(config: PreTrainedConfig, task: LabelledTask) -> None:
 
 
 def check_present(names: Sequence[str], counts: NDArray[np.int64]) -> None:
-    """Refuse to balance classes of which no training row has one.
+    """Refuse to balance classes if one has no training row.
 
     Args:
-        names: of the classes, `[C]`.
-        counts: the training rows of each, `[C]`.
+        names: the class names, `[C]`.
+        counts: the number of training rows of each class, `[C]`.
     """
     if missing := [name for name, count in zip(names, counts, strict=True) if not count]:
         raise AlignAttnError(
-            f"--class_weights balanced: no training row of class {missing[0]!r}: give some, or name the weights"
+            f"--class_weights balanced: no training row of class {missing[0]!r}: add some, or give weights by name"
         )
 
 

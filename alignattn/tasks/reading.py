@@ -1,4 +1,4 @@
-"""Reading rows: from the Hub, a data folder or a file. Nothing is checked here except that it can be read.
+"""Reading of rows from the Hub, a data folder or a file. Only readability is checked here.
 
 Every reader returns `FileRows` or a `datasets.Dataset`, or raises `AlignAttnError`.
 """
@@ -41,7 +41,7 @@ _EXTENSIONS = (*_TEXT_READERS, PARQUET)
 
 
 def hub_origin(task: Task, split: str) -> str:
-    """Return the name of a split of the Hub in messages."""
+    """Return the name of a split on the Hub for messages."""
     config = f" ({task.sources.config})" if task.sources.config else ""
     return f"split {split!r} of {task.sources.hub}{config}"
 
@@ -62,8 +62,8 @@ def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
         return datasets.load_dataset(
             sources.hub, sources.config or None, split=split, revision=sources.revision, cache_dir=cache_dir
         )
-    # The Hub's client raises classes of whichever HTTP library it uses, besides OSError, ValueError and those of
-    # `datasets`. Whatever stopped the download, the user has the same ways out.
+    # The Hub's client raises OSError, ValueError, and the classes of `datasets` and of its HTTP library. Whatever the
+    # cause, the user has the same options.
     except Exception as error:
         raise AlignAttnError(
             f"cannot load {hub_origin(task, split)} from the Hub: {_reason(error)}; give --data_dir DIR (Parquet files "
@@ -112,16 +112,16 @@ def read_rows(
     name: str | None = None,
     read_folder: Callable[[Path, str | None], FileRows] = read_class_folder,
 ) -> FileRows:
-    """Read a user's rows: one file, whose ending tells its format, or a folder with one folder per class.
+    """Read a user's rows from one file, whose ending is its format, or from a folder with one folder per class.
 
-    CSV, TSV, JSON and CoNLL may be compressed, as `rows.csv.gz`.
+    CSV, TSV, JSON and CoNLL may be compressed, such as `rows.csv.gz`.
 
     Args:
-        path: of the file or folder.
-        cache_dir: the cache of `datasets` for Parquet; a folder of this process when None.
-        encoding: of text; UTF-8 when None.
-        name: of a text file in messages; its path when None.
-        read_folder: reads a folder; its texts by default.
+        path: the file or folder.
+        cache_dir: the cache of `datasets` for Parquet; a temporary folder of this process when None.
+        encoding: the encoding of text; UTF-8 when None.
+        name: the name of a text file in messages; its path when None.
+        read_folder: the reader of folders; by default it reads texts.
     """
     called = path if name is None else Path(name)
     if path.is_dir():
@@ -130,8 +130,8 @@ def read_rows(
     suffix = plain_suffix(path)
     if suffix not in _EXTENSIONS:
         raise AlignAttnError(
-            f"cannot tell the format of {path}: its name must end in {', '.join(_EXTENSIONS)}, or "
-            f"{', '.join(COMPRESSIONS)} behind one"
+            f"cannot tell the format of {path}: its name must end in {', '.join(_EXTENSIONS)}, optionally "
+            f"followed by {', '.join(COMPRESSIONS)}"
         )
     try:
         if suffix == PARQUET:
@@ -153,7 +153,7 @@ def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:
     if problems:
         table, _ = without_bad_texts(pq.read_table(path))
         return FileRows(datasets.Dataset(datasets.table.InMemoryTable(table)), value_problems=problems)
-    # data_files by name: given a folder, `datasets` merges files that it takes for one split.
+    # By the file's name: given a folder, `datasets` merges files that it considers one split.
     with _quiet_datasets():
         dataset = datasets.load_dataset(
             "parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir or _copies().name
@@ -169,7 +169,7 @@ def _copies() -> TemporaryDirectory[str]:
 
 @contextmanager
 def _quiet_datasets() -> Iterator[None]:
-    """Silence `datasets`, which logs the errors that it raises and shows a bar for the shortest file."""
+    """Silence `datasets`, which logs the errors that it raises and shows a progress bar even for short files."""
     verbosity = datasets.logging.get_verbosity()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:

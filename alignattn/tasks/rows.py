@@ -1,4 +1,4 @@
-"""The rows of a task, checked: columns are there, texts are not empty, labels are valid.
+"""Loads and checks the rows of a task: columns exist, texts are not empty, labels are valid.
 
 Messages count rows from 1; a CSV file's header is not a row.
 """
@@ -37,9 +37,9 @@ from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import AlignAttnError
 
 NUMBER = "__number__"
-"""Column with the rows' numbers while some are left out."""
+"""Temporary column with the numbers of the rows, while some are left out."""
 DERIVED_SHARE = 10
-"""A derived validation split has one training row in so many."""
+"""A derived validation split has one in this many training rows."""
 T = TypeVar("T", bound=Task)
 
 
@@ -48,13 +48,13 @@ class Rows(Generic[T]):
     """The good, labelled rows of a task.
 
     Attributes:
-        task: The task, with what its training rows and its files tell.
+        task: The task, completed from its training rows and its files.
         train: The rows to train on; None if they were not asked for.
         evaluation: The rows to evaluate on, by split.
         dropped: The number of unlabelled rows (label -1) left out of each split.
         bad_rows: The bad rows left out, by split; splits without any have no entry.
-        derived: How a split was made that the data set does not have, by split.
-        left_out: The numbers from 0 of the bad and unlabelled rows of each split.
+        derived: How a split was made that the data set does not have, or which part of it is used, by split.
+        left_out: The numbers, from 0, of the rows of each split that are left out.
     """
 
     task: T
@@ -77,7 +77,7 @@ class _RawSplit:
     Attributes:
         dataset: the rows.
         origin: their source, for messages.
-        is_published: whether a user cannot correct them.
+        is_published: whether the rows are published, so that the user cannot correct them.
         problems: known problems of rows, by index.
     """
 
@@ -99,12 +99,12 @@ def load_rows(
     """Load the splits of a task: from `<data_dir>/<folder>/<split>.parquet`, its own files, or the Hub.
 
     Args:
-        task: one of `alignattn.tasks.TASKS`, or a user's own.
+        task: one of `alignattn.tasks.TASKS`, or a custom one.
         need_train: whether to load the train split, too.
-        data_dir: a folder of Parquet files with the Hub's column names; without it the task's files, or else the Hub.
-        cache_dir: the cache of `datasets`; its own default for downloads when None, and none for files.
+        data_dir: a folder of Parquet files with the Hub's column names; when None, the task's files or else the Hub.
+        cache_dir: the cache of `datasets`; when None, its default for downloads, and no cache for files.
         skip_bad_rows: whether to leave out and list bad rows; None if the command has no such option.
-        slice_by: another column that the evaluation rows must have, and keep.
+        slice_by: another column, which the evaluation rows must have and which is kept.
     """
     names = tuple(name for name in task.evaluation_splits if name != VALIDATION or not task.derives_validation)
     if need_train or task.derives_validation:
@@ -130,15 +130,15 @@ def load_task_files(
     encoding: str | None = None,
     slice_by: str | None = None,
 ) -> Rows[T]:
-    """Load a user's own files with rows of a task, in the columns of its record.
+    """Load a user's files with rows of a task, in the task's columns.
 
     Args:
-        task: of the rows.
+        task: the task of the rows.
         train_file: as for `read_rows`.
-        validation_file: another, or None for nothing to evaluate on.
+        validation_file: the file to evaluate on, if any.
         cache_dir: as for `load_rows`.
         skip_bad_rows: as for `load_rows`.
-        encoding: of text files; UTF-8 when None.
+        encoding: the encoding of text files; UTF-8 when None.
         slice_by: as for `load_rows`.
 
     Returns:
@@ -163,14 +163,14 @@ def load_user_rows(
     encoding: str | None = None,
     slice_by: str | None = None,
 ) -> Rows[TextClassification | ImageClassification]:
-    """Load a user's own texts or images and their labels, which define the task.
+    """Load a user's texts or images and their labels, which define the task.
 
-    Integers are classes in their order, names are classes in alphabetical order or in that of a file that numbers them,
-    real numbers are a regression. The training file decides; the validation file is read by its classes.
+    Integers are classes in numerical order, names are classes in alphabetical order or in that of a file that numbers
+    them, and real numbers are a regression. The training file defines the classes of both files.
 
     Args:
-        train_file: as for `read_rows`; the task is named like the file.
-        validation_file: another, or None for nothing to evaluate on.
+        train_file: as for `read_rows`; the task is named after the file.
+        validation_file: the file to evaluate on, if any.
         input_columns: one or two columns of text, or one of images.
         label_column: the column of labels.
         are_images: whether the rows are images.
@@ -222,7 +222,7 @@ def load_user_rows(
 def user_multi_label_task(
     train_file: str | Path, text_columns: Sequence[str], label_columns: Sequence[str]
 ) -> MultiLabelClassification:
-    """Return the task of a user's own texts with one column per label, named like the file."""
+    """Return the task of a user's texts with one column per label, named after the file."""
     task = MultiLabelClassification(
         name=plain_stem(train_file), text_columns=tuple(text_columns), label_columns=tuple(label_columns)
     )
@@ -232,7 +232,7 @@ def user_multi_label_task(
 
 
 def user_tag_task(train_file: str | Path, tokens_column: str, tags_column: str) -> TokenClassification:
-    """Return the task of a user's own lists of words and of their tags, named like the file."""
+    """Return the task of a user's lists of words and of tags, named after the file."""
     if tokens_column == tags_column:
         raise AlignAttnError(f"duplicate column: --tokens_column {tokens_column} --label_column {tags_column}")
     return TokenClassification(name=plain_stem(train_file), tokens_column=tokens_column, tags_column=tags_column)
@@ -244,11 +244,11 @@ def max_samples(
     """Return at most `count` rows; all rows if it is None.
 
     Args:
-        task: of the rows.
+        task: the task of the rows.
         dataset: the rows.
         count: the maximum.
-        take: `FIRST` for the first rows; a sample by `sample_rows` otherwise.
-        seed: of the sample.
+        take: `FIRST` for the first rows; otherwise `sample_rows` samples them.
+        seed: the seed of the sample.
     """
     if count is None or count >= len(dataset):
         return dataset
@@ -258,7 +258,7 @@ def max_samples(
 
 
 def with_validation_share(rows: Rows[T], share: float) -> Rows[T]:
-    """Return rows in which a stratified share of the training rows, above 0 and below 1, is the validation split."""
+    """Return the rows with a stratified share of the training rows, between 0 and 1, as the validation split."""
     assert rows.train is not None
     drawn = sample_rows(rows.task, rows.train, max(1, round(share * len(rows.train))), leave_each=True)
     if not 0 < len(drawn) < len(rows.train):
@@ -283,7 +283,7 @@ def _derive_validation(rows: Rows[T], chosen: NDArray[np.int64]) -> Rows[T]:
 
 
 def select_columns(dataset: datasets.Dataset, columns: Sequence[str], origin: str) -> datasets.Dataset:
-    """Return the dataset with these columns alone; raises `AlignAttnError` if one is missing."""
+    """Return the dataset with only these columns; raises `AlignAttnError` if one is missing."""
     for column in columns:
         if column not in dataset.column_names:
             there = ", ".join(dataset.column_names)
@@ -309,19 +309,19 @@ def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | No
     processor = processor_for(task)
     rows = read_rows(path, cache_dir, encoding=encoding, read_folder=processor.read_folder)
     problems = rows.problems_in(processor.columns())
-    # The good rows tell what the task is, so there must be some.
+    # The good rows define the task, so there must be some.
     list_bad_rows(problems, str(path), len(rows.dataset), skip=True)
     return _RawSplit(processor.locate(rows.dataset, path.parent), str(path), problems=problems)
 
 
 def _slice_columns(name: str, dataset: datasets.Dataset, slice_by: str | None) -> list[str]:
-    """The column of the slices; training rows need none, and keep theirs for a share of them to evaluate on."""
+    """The column of the slices; optional in training rows, which keep it because some may become validation rows."""
     is_kept = slice_by is not None and (name != TRAIN or slice_by in dataset.column_names)
     return [str(slice_by)] if is_kept else []
 
 
 def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, slice_by: str | None = None) -> Rows[T]:
-    """The rows of the splits without bad and unlabelled ones; the first split tells the labels if the task does not."""
+    """The rows of the splits without bad and unlabelled ones; a task without labels gets those of the first split."""
     processor = processor_for(task)
     splits: dict[str, datasets.Dataset] = {}
     dropped: dict[str, int] = {}
@@ -330,7 +330,7 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, 
     derived: dict[str, str] = {}
     columns = processor.columns()
     if slice_by in columns and slice_by not in task.input_columns:
-        raise AlignAttnError(f"--slice_by {slice_by} is the label: the scores by class say it; name another column")
+        raise AlignAttnError(f"--slice_by {slice_by} is the label or the id of the rows: name another column")
     selected = {
         name: select_columns(
             split.dataset, list(dict.fromkeys([*columns, *_slice_columns(name, split.dataset, slice_by)])), split.origin

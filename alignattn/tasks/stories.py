@@ -1,4 +1,4 @@
-"""Generated stories with questions in the manner of bAbI (Weston et al. 2015)."""
+"""Generated stories with questions in the style of bAbI (Weston et al. 2015)."""
 
 import random
 from collections.abc import Iterator
@@ -13,17 +13,17 @@ GOES, TAKES, LEAVES = (
     ("took", "got", "grabbed", "picked up"),
     ("left", "dropped", "discarded", "put down"),
 )
-"""Actions in the stories with one and with two supporting facts."""
+"""Verbs of the stories; those with one supporting fact use only the first row."""
 QUESTIONS_A_STORY = 5
 
 
 def made_stories(supporting_facts: int, count: int, seed: int) -> dict[str, list[str]]:
-    """Return the columns of `read_babi` for random stories in which persons move and, for two facts, carry things.
+    """Return random stories in the columns of `read_babi`: persons move and, with two supporting facts, carry things.
 
     Args:
-        supporting_facts: sentences that an answer needs: 1 for where a person is, 2 for where a thing is.
-        count: number of rows.
-        seed: of the random choices.
+        supporting_facts: the number of sentences that an answer needs: 1 to find a person, 2 to find a thing.
+        count: the number of rows.
+        seed: the seed of the random choices.
     """
     draw = random.Random(seed)  # noqa: S311  # no secret
     rows: list[tuple[str, str, str]] = []

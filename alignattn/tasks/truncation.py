@@ -1,4 +1,4 @@
-"""Truncated tokens and unknown words of rows, which a model does not read. Imports nothing heavy."""
+"""Truncated tokens and unknown words of rows, which a model does not read. This module has no heavy imports."""
 
 import math
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from alignattn.tasks.task import NEEDED_LENGTH, WINDOW_OF, WINDOWS, Task
+from alignattn.tasks.task import NEEDED_LENGTH, WINDOW_OF, Task
 from alignattn.tasks.task_types import processor_for
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from alignattn.tasks.processor import EncodedSplit
 
 INPUT, TARGET = "input_ids", "labels"
-"""The columns of a row's tokens, and of the tokens to generate."""
+"""The columns of a row's tokens and of the tokens to generate."""
 
 UNLIMITED = 2**31 - 1
 """Larger than the number of tokens of any row."""
 
 COVERED_SHARE = 0.99
-"""Share of the rows that the length in a message covers."""
+"""Share of the rows that the suggested length covers."""
 
 MANY_UNKNOWN = 0.2
-"""Share of a split's words: without every fifth word a text is hardly read."""
+"""Share of unknown words in a split above which a run warns: without every fifth word a text is hardly readable."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class TruncatedRows:
     """The truncated rows of a split.
 
     Attributes:
-        rows: their number.
-        share: of all rows of the split.
-        max_length: the maximum of tokens per row.
+        rows: the number of truncated rows.
+        share: their share of all rows of the split.
+        max_length: the maximum number of tokens per row.
         length_of_99_percent: the length that covers 99 % of the rows.
     """
 
@@ -50,7 +50,7 @@ class TruncatedRows:
     length_of_99_percent: int
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the truncation in words."""
         enough = f"{self.length_of_99_percent} would cover 99 %"
         if self.length_of_99_percent <= self.max_length:
             enough = "it covers 99 %"
@@ -58,11 +58,11 @@ class TruncatedRows:
 
     @classmethod
     def from_lengths(cls, counts: Mapping[int, int], max_length: int) -> "TruncatedRows | None":
-        """Return the truncated rows, or None.
+        """Return the truncated rows, or None if there are none.
 
         Args:
             counts: the number of rows of each length in tokens.
-            max_length: the maximum of tokens per row.
+            max_length: the maximum number of tokens per row.
         """
         total = sum(counts.values())
         truncated = sum(count for length, count in counts.items() if length > max_length)
@@ -78,9 +78,9 @@ def truncated_rows(task: Task, split: "EncodedSplit", tokenizer: Any) -> Truncat
     """Return the truncated rows of a split; None if there are none, or if the task type does not truncate.
 
     Args:
-        task: of the rows.
+        task: the task of the rows.
         split: the rows and their encoding.
-        tokenizer: that encoded them.
+        tokenizer: the tokenizer of the encoding.
     """
     return TruncatedRows.from_lengths(count_lengths(task, split, tokenizer), split.options.max_length)
 
@@ -88,14 +88,14 @@ def truncated_rows(task: Task, split: "EncodedSplit", tokenizer: Any) -> Truncat
 def count_lengths(task: Task, split: "EncodedSplit", tokenizer: Any) -> Counter[int]:
     """Return the number of rows of each length before truncation; empty if the task type does not truncate.
 
-    Of rows that are read in windows it is the length that truncates nothing, at least the maximum that they have.
+    For rows that are read in windows it is the `max_length` that truncates nothing, at least the current one.
 
-    Arguments as of `truncated_rows`.
+    Arguments as for `truncated_rows`.
     """
     import numpy as np
 
     processor, longest = processor_for(task), split.options.max_length
-    if split.options.long_texts == WINDOWS:
+    if split.options.has_windows:
         windows = split.encoded.with_format("numpy")[:]
         firsts = np.unique(windows[WINDOW_OF], return_index=True)[1]
         return Counter(windows[NEEDED_LENGTH][firsts].tolist())
@@ -122,7 +122,7 @@ def _without_limit(tokenizer: Any) -> Iterator[None]:
 
 
 def _lengths(encoded: "datasets.Dataset", columns: Sequence[str]) -> "NDArray[np.int64]":
-    """The tokens of each row, of the longest if it has several sequences, `[N]`."""
+    """The number of tokens of each row, or of its longest sequence if it has several, `[N]`."""
     import numpy as np
 
     table = encoded.with_format("arrow")[:]
@@ -130,7 +130,7 @@ def _lengths(encoded: "datasets.Dataset", columns: Sequence[str]) -> "NDArray[np
 
 
 def lengths_of(column: "pa.ChunkedArray") -> "NDArray[np.int64]":
-    """Return the tokens of each row of a column, `[N]`; of the longest if it has several sequences, as choices."""
+    """Return the number of tokens of each row, `[N]`; that of the longest sequence if a row has several (choices)."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -147,7 +147,7 @@ def unknown_share(split: "EncodedSplit", tokenizer: Any) -> float:
 
 
 def count_unknown_rows(split: "EncodedSplit", tokenizer: Any) -> int:
-    """Return the number of rows that have words, none of which the tokenizer knows."""
+    """Return the number of rows with words that are all unknown to the tokenizer."""
     unknown, known = _count_words(split, tokenizer)
     return int(((unknown > 0) & (known == 0)).sum())
 

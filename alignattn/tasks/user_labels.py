@@ -1,4 +1,4 @@
-"""Labels of a user's own texts: whether they are classes by number or by name, or scores."""
+"""Labels of a user's files: classes by number, classes by name, or scores."""
 
 import sys
 from collections import Counter, defaultdict
@@ -38,15 +38,15 @@ NO_LABEL = "it has no label"
 
 BINARY = 2
 SURELY_CLASSES = 20
-"""Distinct labels up to which a column is never taken for free text."""
+"""Number of distinct labels up to which a column is never considered free text."""
 MAX_DISTINCT = 0.5
-"""Maximum distinct labels per row of a column of classes."""
+"""Maximum number of distinct classes, as a share of the rows."""
 
 NULL_MARKERS = frozenset(
     r"""- -- --- _ ? ?? . n/a na #n/a <na> n.a. nan null <null> none nil \n unsup unlabeled unlabelled missing undefined
     unknown tbd -1 -9 -99 -100 -999 -9999""".split()  # noqa: SIM905
 )
-"""Markers of missing values in files, in any case."""
+"""Markers of missing values in files; case is ignored."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class UserLabels:
         origin: the file.
         labels: integers, real numbers, or names without surrounding blanks, by row, from 0.
         problems: what is wrong with the other rows.
-        names: the file's names of its class numbers, in their order; -1 among the labels is then an unlabelled row.
+        names: the names of the file's class numbers, in their order; the label -1 then marks an unlabelled row.
     """
 
     origin: str
@@ -66,27 +66,28 @@ class UserLabels:
     names: tuple[str, ...] = ()
 
     def without(self, rows: Mapping[int, str]) -> "UserLabels":
-        """Return the labels of all other rows."""
+        """Return the labels of all rows except these."""
         return replace(self, labels={index: label for index, label in self.labels.items() if index not in rows})
 
 
 def read_user_labels(dataset: datasets.Dataset, column: str, origin: str) -> UserLabels:
-    """Read a file's labels: names of classes if it has them, otherwise numbers if the whole column allows it.
+    """Read a file's labels: class names if it has them, otherwise numbers if the whole column allows it.
 
     Args:
         dataset: the rows of the file.
-        column: of the labels.
+        column: the column of the labels.
         origin: the file.
     """
     names = class_names(dataset, column)
+    numbers = {UNLABELLED, *range(len(names))}
     values: dict[int, Any] = {}
     problems: dict[int, str] = {}
     for index, value in enumerate(map(only_item, dataset[column][:])):
         problem = NO_LABEL if is_missing(value) else form_problem(value)
         if problem is None and isinstance(value, float) and value in (float("inf"), -float("inf")):
             problem = f"label {value} is not a finite number"
-        if problem is None and names and value not in (UNLABELLED, *range(len(names))):
-            problem = f"label {value} is not a class number, and {len(names)} classes have a name"
+        if problem is None and names and value not in numbers:
+            problem = f"label {value} is not the number of one of the {len(names)} named classes"
         if problem is None:
             values[index] = value
         else:
@@ -101,10 +102,10 @@ def read_user_labels(dataset: datasets.Dataset, column: str, origin: str) -> Use
 
 
 def _parsed(values: Mapping[int, Any]) -> dict[int, Label]:
-    """Labels as numbers if the whole column allows it, since a CSV file holds only text.
+    """Labels as numbers if the whole column allows it, because a CSV file holds only text.
 
-    Scores may have an exponent, as Python writes small ones. One code such as 0101 makes text of all integers, so that
-    101 stays another class.
+    Scores may have an exponent, as Python prints small numbers. One code such as 0101 turns all integers into text, so
+    that 101 remains a different class.
     """
     texts = {
         index: value if isinstance(value, int | float) and not isinstance(value, bool) else str(value).strip()
@@ -176,7 +177,7 @@ def user_task(training: UserLabels, task: L) -> L:
 
     Args:
         training: the labels of the training file, at least one.
-        task: without labels and metrics.
+        task: the task without labels and metrics.
     """
     labels, origin = _without_points(training), training.origin
     names = sorted({label for label in labels.values() if isinstance(label, str)})
@@ -195,14 +196,14 @@ def user_task(training: UserLabels, task: L) -> L:
             f"column {task.label_column!r} of {origin} has {len(classes):,} distinct labels in {len(labels):,} rows, "
             f"too many for classes: check --label_column{advice}"
         )
-    # A file that names its classes says their order, and may have some that no row has.
+    # A file that names its classes determines their order, and may name classes that no row has.
     classes = training.names or classes
     metrics = USER_BINARY_METRICS if len(classes) == BINARY else USER_CLASSIFICATION_METRICS
     return replace(task, labels=classes, metrics=metrics if classes else USER_REGRESSION_METRICS)
 
 
 def _without_points(training: UserLabels) -> Mapping[int, Label]:
-    """The labels with 1 for 1.0 if they are few whole numbers and a row has none: pandas then writes 1 as 1.0."""
+    """The labels with 1 for 1.0 if they are few whole numbers and some rows have no label: pandas then writes 1.0."""
     labels, origin = training.labels, training.origin
     if not all(map(_is_whole, labels.values())) or all(isinstance(label, int) for label in labels.values()):
         return labels
@@ -226,7 +227,7 @@ def _without_points(training: UserLabels) -> Mapping[int, Label]:
 
 
 def _numbered_classes(labels: Mapping[int, Label], origin: str) -> tuple[str, ...]:
-    """The distinct integers in order; -1 is an unlabelled row if the others count from 0."""
+    """The distinct integers in order; -1 marks unlabelled rows if the others count from 0."""
     numbers = sorted(int(label) for label in set(labels.values()))
     others = [number for number in numbers if number != UNLABELLED]
     if not others:
@@ -236,15 +237,15 @@ def _numbered_classes(labels: Mapping[int, Label], origin: str) -> tuple[str, ..
 
 
 def user_label_column(task: LabelledTask, split: UserLabels, num_rows: int) -> tuple[list[Label], dict[int, str]]:
-    """Return a file's labels as names of classes or as scores, and what is wrong with others.
+    """Return a file's labels as class names or scores, and the problems of the others.
 
     Args:
-        task: of `user_task`.
+        task: the task of `user_task`.
         split: the labels of the file.
-        num_rows: number of its rows.
+        num_rows: the number of rows of the file.
 
     Returns:
-        The label of every row, -1 for a row without a good one; the problems by row.
+        The label of every row, -1 for a row without a valid one; the problems by row.
     """
     unlabelled: Label = UNLABELLED if task.is_regression else str(UNLABELLED)
     names = {*task.labels}
@@ -268,11 +269,11 @@ def user_label_column(task: LabelledTask, split: UserLabels, num_rows: int) -> t
 
 
 def label_hints(labels: Iterable[Label], classes: Sequence[str]) -> Iterator[str]:
-    """Yield hints at labels of a training file that are read as classes and may be something else.
+    """Yield hints about labels of a training file that are read as classes but may be something else.
 
     Args:
-        labels: of its rows; what is no class is ignored.
-        classes: of the task.
+        labels: the labels of its rows; those that are not classes are ignored.
+        classes: the classes of the task.
     """
     known = frozenset(classes)
     counts = Counter(label for label in labels if isinstance(label, str) and label in known)
@@ -286,7 +287,7 @@ def label_hints(labels: Iterable[Label], classes: Sequence[str]) -> Iterator[str
     spellings = defaultdict(list)
     for name in counts:
         spellings[spelling_key(name)].append(name)
-        # Minus is a class beside plus, and -1 beside 1.
+        # Minus is a class if plus is one, and -1 if 1 is.
         is_opposite = name.startswith("-") and not counts.keys().isdisjoint({name[1:] or "+"})
         if name.casefold() in NULL_MARKERS and not is_opposite:
             yield (

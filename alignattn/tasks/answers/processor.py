@@ -38,7 +38,7 @@ class QuestionAnsweringProcessor(TaskProcessor[QuestionAnswering]):
         return ["id", "question", "context", "answers"]
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with lists of the answers' texts and starts, which SQuAD's own files keep in pairs."""
+        """Return the rows with a list of answer texts and one of starts; SQuAD's own files have pairs of both."""
         values = dataset["answers"][:]
         if not any(isinstance(value, list) for value in values):
             return dataset
@@ -63,13 +63,13 @@ class QuestionAnsweringProcessor(TaskProcessor[QuestionAnswering]):
         return dataset.add_column("answers", [{"text": [], "answer_start": []}] * len(dataset), feature=_ANSWERS)
 
     def configure(self, config: PreTrainedConfig) -> None:
-        """Set the two outputs per token, whatever the checkpoint was trained for."""
+        """Set two outputs per token, whatever the checkpoint was trained for."""
         config.num_labels = 2
 
     def encode(
         self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
     ) -> datasets.Dataset:
-        """Return the windows: the model's inputs, the place of the answer, and the characters of each token."""
+        """Return the windows: the model's inputs, the answer's tokens, and the character span of each token."""
         return encode_windows(
             dataset,
             tokenizer,
@@ -105,7 +105,7 @@ class QuestionAnsweringProcessor(TaskProcessor[QuestionAnswering]):
         )
 
     def readable_predictions(self, predictions: pa.Table, top_k: int | None) -> pa.Table:
-        """Return the answer, the character it starts at and its probability; with `top_k`, also the best so many."""
+        """Return the answer, its first character and its probability; with `top_k`, also the `top_k` best answers."""
         rows = predictions.to_pylist()
         lists = ("n_best", "n_best_starts", "n_best_probabilities")
         fields = ("answer", "start", "probability")
@@ -115,7 +115,7 @@ class QuestionAnsweringProcessor(TaskProcessor[QuestionAnswering]):
         ]
         columns = {
             "prediction": predictions["prediction"],
-            # No answer has no start.
+            # "No answer" has no start.
             "start": pa.array(
                 [first["start"] if row["prediction"] else None for row, (first, *_) in zip(rows, best, strict=True)],
                 pa.int64(),
@@ -127,7 +127,7 @@ class QuestionAnsweringProcessor(TaskProcessor[QuestionAnswering]):
         return pa.table(columns | answers)
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
-        """Return that no question is answered, if none is."""
+        """Return "no answer" if no question is answered."""
         return None if any(predictions["prediction"].to_pylist()) or predictions.num_rows == 1 else "no answer"
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:

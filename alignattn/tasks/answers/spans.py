@@ -68,8 +68,8 @@ def best_answers(
         start_logits: `[W, n]`, scores of each token as the first one of the answer.
         end_logits: `[W, n]`, scores of each token as the last one of the answer.
         contexts: `[N]` texts.
-        n_best: how many starts and ends of a window to pair, and the maximum of answers per question.
-        max_answer_length: the maximum of tokens per answer.
+        n_best: the number of starts and ends of a window to pair, and the maximum number of answers per question.
+        max_answer_length: the maximum number of tokens per answer.
 
     Returns:
         One item per context. If no span is possible (a context without tokens), its score is 0, as in transformers'
@@ -155,14 +155,14 @@ def _window_candidates(
 
 
 def _top(scores: NDArray[Any], size: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The places of the highest `size` scores of each row, in no order, and the scores: `[W, size]` each."""
+    """The positions of the highest `size` scores of each row, unordered, and the scores: `[W, size]` each."""
     size = min(size, scores.shape[1])
     chosen = np.argpartition(scores, scores.shape[1] - size, axis=1)[:, scores.shape[1] - size :]
     return chosen, np.take_along_axis(scores, chosen, 1).astype(np.float64)
 
 
 def _best_of_rows(spans: _Spans, n_best: int) -> _Spans:
-    """The best `n_best` distinct spans of each row, sorted by row and from the best; equals by place."""
+    """The best `n_best` distinct spans of each row, sorted by row, best first, ties by position."""
     spans = spans.take(np.lexsort((-spans.score, spans.end, spans.start, spans.row)))
     keys = np.stack([spans.row, spans.start, spans.end])
     is_new = np.ones(len(spans.row), dtype=bool)

@@ -59,14 +59,15 @@ def squad_scores(
 
     Args:
         answers: `[N]`, the best answer to each question, for SQuAD 2.0 never "no answer".
-        golds: `[N]`, the right answers to each question; none for an unanswerable one.
+        golds: `[N]`, the gold answers to each question; none for an unanswerable one.
         no_answer_scores: `[N]`, how much better "no answer" is than the answer, for SQuAD 2.0; None for 1.1.
 
     Returns:
-        `exact` and `f1`. For SQuAD 2.0 these are of the `final_answers`, and there are also `has_answer_exact`,
-        `has_answer_f1`, `no_answer_exact`, `no_answer_f1` (of the answerable and the unanswerable questions, if there
-        are any) and `best_exact`, `best_f1`: with the best threshold for these rows. As in the official script that
-        threshold is 0.0 if answering nothing is best, and rows of equal no-answer score count one by one in order.
+        `exact` and `f1`. For SQuAD 2.0 both are computed from the `final_answers`, and there are also
+        `has_answer_exact`, `has_answer_f1`, `no_answer_exact`, `no_answer_f1` (for the answerable and the unanswerable
+        questions, if any) and `best_exact`, `best_f1` with the best threshold for these rows. As in the official
+        script, that threshold is 0.0 if answering nothing is best, and rows with equal no-answer scores count one by
+        one in order.
     """
     if not len(answers):
         raise AlignAttnError("exact match and F1 need at least 1 row and got 0: evaluate on more rows")
@@ -100,7 +101,7 @@ def _best_threshold(
     """
     order = np.argsort(no_answer_scores, kind="stable")
     sums = np.cumsum(np.concatenate([[float(unanswerable.sum())], gains[order]]))
-    best = int(sums.argmax())  # the first of equals, as the script's strict comparison finds it
+    best = int(sums.argmax())  # the first in a tie, as by the script's strict comparison
     threshold = float(no_answer_scores[order[best - 1]]) if best else NO_ANSWER_THRESHOLD
     return float(sums[best]) / len(gains), threshold
 
@@ -121,8 +122,8 @@ def exact_and_f1(prediction: str, golds: Sequence[str], version: SquadVersion = 
 
     Args:
         prediction: the answer; empty for "no answer".
-        golds: the right answers; none for an unanswerable question.
-        version: whose rule holds for texts that normalise to nothing.
+        golds: the gold answers; none for an unanswerable question.
+        version: the version whose rule applies to texts that normalise to nothing.
     """
     answer = normalize_answer(prediction)
     references = {normalize_answer(gold) for gold in golds} or {NO_ANSWER}

@@ -7,7 +7,7 @@ from alignattn.utils.errors import shown
 
 
 def columnar_answers(answers: Any) -> Any:
-    """Return a list of answers, as in SQuAD's own files, as the two lists of `qa_problem`; others as they are."""
+    """Convert a list of answers, as in SQuAD's own files, to the two lists of `qa_problem`; keep other values."""
     fields = ("text", "answer_start")
     if not isinstance(answers, list):
         return answers
@@ -46,7 +46,7 @@ def qa_problem(context: Any, question: Any, answers: Any, *, has_unanswerable: b
 
 
 def question_problem(context: Any, question: Any) -> str | None:
-    """Return the problem of the texts of a row, as `qa_problem`."""
+    """Return the problem of the texts of a row, as `qa_problem` does."""
     for name, text in (("context", context), ("question", question)):
         if not isinstance(text, str):
             return f"its {name} is {shown(text)}, which is not text"

@@ -30,15 +30,16 @@ def encode_windows(
 ) -> datasets.Dataset:
     """Tokenize each question with its context, in as many windows of the context as necessary, without padding.
 
-    Questions lose leading white space, and what exceeds `MAX_QUESTION_TOKENS` or half of what `doc_stride` leaves free.
+    Questions lose leading white space and are truncated to `MAX_QUESTION_TOKENS`, or to half of the tokens that special
+    tokens and `doc_stride` leave if that is less.
 
     Args:
         dataset: rows with `question`, `context` and `answers` (`{"text": [...], "answer_start": [...]}`, characters
             from 0; no answers for an unanswerable question).
         tokenizer: a fast tokenizer whose sequences start with [CLS]; the context comes second.
-        max_length: the maximum of tokens per window, question and special tokens included.
-        doc_stride: number of context tokens that neighbouring windows share.
-        num_proc: number of processes that tokenize; this one when None.
+        max_length: the maximum number of tokens per window, question and special tokens included.
+        doc_stride: the number of context tokens that neighbouring windows share.
+        num_proc: the number of processes that tokenize; this one when None.
 
     Returns:
         One row per window: `input_ids`, `attention_mask`, `token_type_ids` if the model has them; `start_positions` and
@@ -69,20 +70,17 @@ def encode_windows(
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     name = type(tokenizer).__name__
     if not tokenizer.is_fast:
-        raise AlignAttnError(
-            f"question answering needs a fast tokenizer, and that of {name} is slow: choose another model"
-        )
+        raise AlignAttnError(f"question answering needs a fast tokenizer, and {name} is slow: choose another model")
     if tokenizer.cls_token_id is None or tokenizer("a", "a")["input_ids"][NULL_POSITION] != tokenizer.cls_token_id:
         raise AlignAttnError(
-            f"question answering needs a tokenizer that adds a [CLS] token, and that of {name} does not: choose "
-            "another model"
+            f"question answering needs a tokenizer that adds a [CLS] token, and {name} does not: choose another model"
         )
 
 
 def _check_lengths(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride: int) -> int:
-    """The maximum of tokens per question."""
+    """Check the lengths and return the maximum number of tokens per question."""
     if doc_stride < 0:
-        raise AlignAttnError(f"--doc_stride {doc_stride} is negative: it is how many tokens windows share, 0 or more")
+        raise AlignAttnError(f"--doc_stride {doc_stride} is negative: give the number of tokens that windows share")
     if max_length > tokenizer.model_max_length:
         raise AlignAttnError(
             f"--max_length {max_length} is too long: the model takes at most {tokenizer.model_max_length} tokens"
@@ -153,8 +151,8 @@ def _context_spans(window: Any, context: str) -> tuple[list[int], list[int]]:
 
 
 def _without_white_space(start: int, end: int, context: str) -> tuple[int, int]:
-    # Byte-level tokenizers count the space before a word to its token (RoBERTa's only at the start of a window).
-    # The ends of white space alone cross, so that no answer takes it in, wherever it begins or ends.
+    # Byte-level tokenizers include the space before a word in its token (RoBERTa's only at the start of a window).
+    # Start and end of a token of white space alone cross, so that no answer includes it, wherever it begins or ends.
     while start < len(context) and context[start].isspace():
         start += 1
     while end > 0 and context[end - 1].isspace():

@@ -18,7 +18,7 @@ def read_babi(path: Path, text: str) -> TextRows:
     A line numbered 1 begins a story. Each question is a row with the sentences before it.
 
     Args:
-        path: of the file, for messages.
+        path: the path of the file, for messages.
         text: its content.
 
     Returns:

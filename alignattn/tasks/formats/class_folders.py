@@ -20,8 +20,8 @@ def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
     Files that are not read are counted on standard error.
 
     Args:
-        folder: with one folder per class.
-        encoding: of the texts.
+        folder: a folder with one folder per class.
+        encoding: the encoding of the texts.
     """
     files = class_files(folder, "text", (TEXT_FILE,), example=f"pos/1{TEXT_FILE}")
     try:
@@ -44,10 +44,10 @@ def class_files(folder: Path, noun: str, endings: Sequence[str], *, example: str
     Files that are not read are counted on standard error.
 
     Args:
-        folder: with one folder per class.
-        noun: what a file holds.
-        endings: of the names of the files to read.
-        example: of such a file.
+        folder: a folder with one folder per class.
+        noun: the content of a file, for messages.
+        endings: the endings of the files to read.
+        example: an example of such a file, for messages.
 
     Raises:
         AlignAttnError: if there is no such file.

@@ -21,14 +21,14 @@ _NAMED_COMMENT = re.compile(r"#\s*[\w.:-]+\s+=\s")
 """As in CoNLL-U: `# text = It works`."""
 _OF_ENTITIES = re.compile(r"O|[BIESLUM]-\S+")
 _COUNT, _PART = re.compile(r"\d+"), re.compile(r"\d+[-.]\d+")
-"""The number of a word; that of several words (`1-2`) or of an unwritten word (`1.1`)."""
+"""The number of a word, and the number of several words (`1-2`) or of an unwritten word (`1.1`)."""
 _MARKS = frozenset({"_", "-", "*"})
 """Values that mean "none"."""
 
 SURELY_TAGS, MAX_DIFFERENT = 20, 0.5
-"""Maximum distinct tags, as a number and as a share of all words."""
+"""Maximum number of distinct tags, and as a share of all words; the larger limit applies."""
 SYNTAX_COLUMNS = 8
-"""Minimum columns of CoNLL-X, CoNLL-U and CoNLL-2009 besides the index."""
+"""Minimum number of columns of CoNLL-X, CoNLL-U and CoNLL-2009 besides the index."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ def read_conll(path: Path, text: str) -> TextRows:
     """Read one token per line, with columns separated by blanks or tabs; a blank line ends a sentence.
 
     The first column is the token and the last its tag. `-DOCSTART-` lines and comments at the start of a sentence are
-    left out; a line that starts with `#` and has a tag like others is a token. An index column is left out, with the
-    lines that it does not count (`1-2`, `1.1`). Standard error mentions comments and an index. Files whose first column
-    holds no words, or whose last holds no tags, are refused.
+    left out; a line that starts with `#` and has a tag like others is a token. An index column is left out, and so are
+    its lines of several words or none (`1-2`, `1.1`). Comments and an index are reported on standard error. Files whose
+    first column holds no words, or whose last column holds no tags, are refused.
 
     Args:
-        path: of the file, for messages.
+        path: the path of the file, for messages.
         text: its content.
 
     Returns:
-        `tokens` and `ner_tags`, a list of texts per sentence; a sentence with a line of other columns is bad.
+        `tokens` and `ner_tags`, a list of texts per sentence; a sentence is bad if a line has more or fewer columns.
     """
     lines = _lines(path, text)
     width = _width(lines)
@@ -76,14 +76,14 @@ def read_conll(path: Path, text: str) -> TextRows:
 
 def _lines(path: Path, text: str) -> list[_Line]:
     """The lines; those between sentences have no columns."""
-    # Files of the old Macintosh end lines with a carriage return.
+    # Files of classic Mac OS end lines with a carriage return.
     text = text if "\n" in text else text.replace("\r", "\n")
     lines = [line.strip(_BLANKS) for line in text.split("\n")]
     written = [line for line in lines if line and not line.startswith(_DOCUMENT_START)]
     tokens = [line for line in written if not line.startswith("#")] or written
     has_tabs = bool(tokens) and all("\t" in line for line in tokens)
     if has_tabs:
-        # In a line with tabs a token may hold blanks.
+        # In a line with tabs, a token may contain blanks.
         widths = {len(_BLANK.split(line)) - len(_tabbed(line)) for line in tokens}
         if len(tokens) > 1 and len(widths) == 1 and widths != {0}:
             raise AlignAttnError(
@@ -135,7 +135,7 @@ def _is_comment(line: _Line, width: int, tags: set[str], are_entities: bool) -> 
     if _NAMED_COMMENT.match(line.text):
         return True
     if len(line.columns) != width:
-        # A hashtag without a tag is no comment.
+        # A hashtag without a tag is not a comment.
         return len(line.columns) > 1 or not line.text[1:].isalnum()
     # A comment may have as many words as there are columns.
     last = line.columns[-1]
@@ -159,7 +159,7 @@ def _words(path: Path, sentences: list[list[list[str]]]) -> list[list[list[str]]
     tags = {columns[-1] for columns in lines}
     if len(lines[0]) - 1 >= SYNTAX_COLUMNS and not _are_entities(tags):
         raise AlignAttnError(
-            f"{path} has the columns of CoNLL-X or CoNLL-U, whose last one has no tags: keep two columns, the word "
+            f"{path} has the columns of CoNLL-X or CoNLL-U, whose last column has no tags: keep two columns, the word "
             "and the tag"
         )
     left_out = sum(_PART.fullmatch(columns[0]) is not None for columns in lines)

@@ -1,4 +1,4 @@
-"""Rows as a file holds them, and what is wrong with those that cannot be read."""
+"""Rows as read from a file, and the problems of those that cannot be read."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -53,8 +53,8 @@ def file_rows(rows: TextRows, *, path: Path | str, is_decoded: bool) -> FileRows
     """Return rows as a dataset, in which all text is valid Unicode.
 
     Args:
-        rows: of a file.
-        path: of the file, for messages.
+        rows: the rows of a file.
+        path: the path of the file, for messages.
         is_decoded: whether the whole file could be decoded; otherwise surrogates stand for undecodable bytes.
     """
     value_problems: dict[str, dict[int, str]] = {}

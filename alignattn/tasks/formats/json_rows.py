@@ -1,4 +1,4 @@
-"""JSON: lines, a list, a document that holds a list, or concatenated objects; and SQuAD's nested articles."""
+"""JSON files: lines, a list, a document with a list, or concatenated objects; and SQuAD's nested articles."""
 
 import json
 import re
@@ -14,7 +14,7 @@ MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 """The range of a column's integers."""
 
 LIST_OF_ROWS = "data"
-"""Key of the rows in a document with further values, such as SQuAD's version."""
+"""Key of the rows in a document with other values, such as SQuAD's version."""
 
 PARAGRAPHS, QUESTIONS = "paragraphs", "qas"
 """Lists of SQuAD's articles and of their paragraphs."""
@@ -30,10 +30,10 @@ class _Unread(NamedTuple):
 
 
 def read_json_rows(path: Path, text: str) -> TextRows:
-    """Read rows; a row that lacks a name has the value None. SQuAD's articles become one row per question.
+    """Read rows; missing values are None. SQuAD's articles become one row per question.
 
     Args:
-        path: of the file, for messages.
+        path: the path of the file, for messages.
         text: its content.
     """
     # The builder of `datasets` guesses: "2020-01-01" becomes a date, and a first `null` crashes Python.
@@ -60,7 +60,7 @@ def _rows_of_value(value: Any) -> Iterator[Row]:
     elif isinstance(value, dict):
         yield value, None
     else:
-        yield {}, value.problem if isinstance(value, _Unread) else f"it is {shown(value)} and no JSON object"
+        yield {}, value.problem if isinstance(value, _Unread) else f"it is {shown(value)}, not a JSON object"
 
 
 def _squad_questions(value: Mapping[str, Any]) -> Iterator[Row]:
@@ -74,7 +74,7 @@ def _squad_questions(value: Mapping[str, Any]) -> Iterator[Row]:
             continue
         for question in questions:
             if not isinstance(question, Mapping):
-                yield {}, f"a question of article {shown(title)} is {shown(question)} and no JSON object"
+                yield {}, f"a question of article {shown(title)} is {shown(question)}, not a JSON object"
                 continue
             row = {"title": title, "context": paragraph.get("context"), **question}
             problem = None
@@ -129,7 +129,7 @@ def _lines(text: str) -> Iterator[Any]:
 
 
 def _concatenated(text: str) -> tuple[list[Any], ValueError | None]:
-    """The values that follow one another, wherever lines end, and the error behind the last, if any."""
+    """The consecutive values, wherever lines end, and the error after the last one, if any."""
     decoder = json.JSONDecoder()
     found: list[Any] = []
     place = 0
@@ -145,7 +145,7 @@ def _concatenated(text: str) -> tuple[list[Any], ValueError | None]:
 
 
 def _storable(value: Any) -> Any:
-    """A JSON value in which integers beyond 64 bits, as ids may be, are text."""
+    """A JSON value in which integers beyond 64 bits, such as ids, are text."""
     if isinstance(value, dict):
         return {name: _storable(item) for name, item in value.items()}
     if isinstance(value, list):

@@ -15,7 +15,7 @@ NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 """The separator by the file's ending."""
 SEPARATOR_LINES = frozenset(f"sep={separator}".strip() for separator in NAMES)
-"""Line before the header that spreadsheets write."""
+"""Lines that spreadsheets write before the header."""
 SNIFFED_ROWS = 200
 """Number of rows that determine the separator."""
 QUOTE = '"'
@@ -32,12 +32,12 @@ Record = list[str] | str
 def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     """Return the columns of a table by the names in its first line, every field as text.
 
-    If another separator fits more rows than the promised one, it is used, and standard error says so. In a table of
-    tabs quotes are letters if they do not fit otherwise. Empty columns without a name, as spreadsheets write them, are
-    left out; others without a name get pandas' names, and standard error says so.
+    If another separator fits more rows than that of the file's ending, it is used, and standard error reports it. In
+    tab-separated tables, quotes that do not enclose whole fields are text. Empty unnamed columns, as spreadsheets write
+    them, are left out; other unnamed columns get pandas' names, and standard error reports them.
 
     Args:
-        path: of the file, for messages.
+        path: the path of the file, for messages.
         text: its content.
         suffix: `.csv` or `.tsv`.
     """
@@ -82,12 +82,12 @@ def _columns(path: Path, header: Sequence[str], rows: Sequence[Sequence[str | No
         if not name.strip()
     }
     unnamed = {place: UNNAMED.format(place) for place, numbers in filled.items() if numbers}
-    # pandas writes its index without a name: nobody means it for a text or a label.
+    # pandas writes its index without a name, which is neither a text nor a label.
     reported = [place for place in unnamed if place > 0 or not all((row[0] or "0").isdecimal() for row in rows)]
     if reported:
         numbers = {number for place in reported for number in filled[place]}
         print(
-            f"{path}: {len(numbers)} row(s), the first of them row {min(numbers)},have values in unnamed columns, "
+            f"{path}: {len(numbers)} row(s), the first of them row {min(numbers)}, have values in unnamed columns, "
             f"called {', '.join(repr(unnamed[place]) for place in reported)}: are texts in double quotes?",
             file=sys.stderr,
         )
@@ -99,7 +99,7 @@ def _parsed(lines: Sequence[str], separator: str, path: Path) -> list[Record]:
     quoted = list(_records(lines, separator))
     if separator != "\t":
         return quoted
-    # Tables of tabs are often written without any quoting: GLUE's own are.
+    # Tab-separated tables are often written without quoting, such as GLUE's.
     bare = list(_records(lines, separator, csv.QUOTE_NONE))
     full_quoted, full_bare = _count_full(quoted), _count_full(bare)
     if (full_quoted == len(quoted) and full_bare < len(bare)) or full_quoted >= full_bare:
@@ -121,7 +121,7 @@ def _separator(lines: Sequence[str], promised: str) -> str:
 
 
 def _count_full(records: Sequence[Record]) -> int:
-    """How many rows have as many fields as the header, the header included; 0 if it has only one."""
+    """The number of rows with as many fields as the header, which counts too; 0 if the header has only one."""
     header, *rows = _without_last_comma(records) or [""]
     if isinstance(header, str) or len(header) == 1:
         return 0
@@ -148,8 +148,8 @@ def _without_last_comma(records: Sequence[Record]) -> list[Record]:
 def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINIMAL) -> Iterator[Record]:
     """Yield the rows, without empty ones.
 
-    An unclosed quote swallows the lines behind it. Only its own line is bad; the lines behind it are read again, but
-    not those with quotes up to where the error was found: they may be parts of the field.
+    An unclosed quote swallows the lines after it. Only its own line is bad: the lines after it are read again, except
+    those with quotes up to the error, which may be parts of the field.
     """
     place = doubtful = 0
 

@@ -16,9 +16,9 @@ class NodeBatches:
     """A collator of rows that are nodes of one graph.
 
     Args:
-        graph: of the rows.
-        fan_out: how many neighbours of a node to sample at each step away from the rows' nodes, one step per layer of
-            the model (Hamilton, Ying & Leskovec 2017, algorithm 2); -1 for all. None for the whole graph.
+        graph: the graph of the rows.
+        fan_out: the number of neighbours of a node to sample at each step away from the rows' nodes, one step per layer
+            of the model (Hamilton, Ying & Leskovec 2017, algorithm 2); -1 for all. None for the whole graph.
     """
 
     def __init__(self, graph: Graph, fan_out: Sequence[int] | None = None) -> None:
@@ -30,7 +30,7 @@ class NodeBatches:
         self._degrees = degrees
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Return `labels` `[B]`, `node` `[B]`, `features` `[n, …]` and `edges` `[2, E]` of rows `node`, `label`."""
+        """Return `labels` `[B]`, `node` `[B]`, `features` `[n, …]` and `edges` `[2, E]` for rows `node`, `label`."""
         nodes = torch.tensor([row["node"] for row in rows])
         # First, because transformers takes the size of a batch from its first tensor.
         labels = {"labels": torch.tensor([row["label"] for row in rows])} if "label" in rows[0] else {}
@@ -47,7 +47,7 @@ class NodeBatches:
         }
 
     def _around(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the nodes within reach, and the sampled edges, `[2, E]`, of each node once."""
+        """Return the reached nodes and the sampled edges, `[2, E]`; the edges of each node are sampled once."""
         assert self.fan_out is not None
         is_reached = torch.zeros(self.graph.num_nodes, dtype=torch.bool)
         frontier = nodes.unique()
@@ -62,13 +62,13 @@ class NodeBatches:
         return is_reached.nonzero().squeeze(1), torch.cat(parts, dim=1)
 
     def _sampled(self, nodes: Tensor, most: int) -> Tensor:
-        """Return edges of nodes, `[2, E]`: to at most so many neighbours, and to themselves."""
+        """Return edges of nodes, `[2, E]`: to at most `most` neighbours each, and to themselves."""
         counts = self._degrees[nodes]
         owner, offsets = _in_turn(counts)
         edges = torch.stack([nodes[owner], self._keys[self._starts[nodes][owner] + offsets]])
         if most == ALL:
             return edges
-        # By random rank within the node, the node itself first.
+        # Sorted by node and random rank, the node itself first.
         ranks = torch.rand(len(owner)).masked_fill(edges[0] == edges[1], -1)
         order = ranks.argsort()
         order = order[owner[order].argsort(stable=True)]

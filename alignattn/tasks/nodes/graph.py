@@ -1,4 +1,4 @@
-"""A graph from an `.npz` file, checked, with its edges both ways and its features normalised by rows."""
+"""Reads and checks a graph in an `.npz` file, adds edges in both directions and normalises its features by rows."""
 
 import warnings
 import zipfile
@@ -31,10 +31,10 @@ FORM = (
 )
 
 SPARSE_BELOW = 0.1
-"""Features with a smaller share of nonzero values are stored as CSR: dropout and product then cost as much less."""
+"""Features with a smaller share of nonzero values are stored as CSR: dropout and products cost proportionally less."""
 
 GRAPHS_KEPT = 4
-"""Number of graphs in memory, the last ones read."""
+"""Number of graphs kept in memory, the most recently read."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Graph:
 
     Attributes:
         features: `[n, num_features]` float32; the absolute values of a row sum to 1 unless all are 0; dense or CSR.
-        edges: `[2, E]` int64, an attending node and an attended one, sorted by the first: each edge of the file both
-            ways, once, and each node to itself.
+        edges: `[2, E]` int64, an attending node and an attended one, sorted by the first: each edge of the file once in
+            each direction, and an edge from each node to itself.
         labels: `[n]` int64; -1 for none.
-        label_names: of the classes in the order of their numbers; empty if the file has none.
-        splits: numbers of nodes by split.
+        label_names: the names of the classes in the order of their numbers; empty if the file has none.
+        splits: the node numbers by split.
     """
 
     features: Tensor
@@ -63,7 +63,7 @@ class Graph:
 
     @property
     def problem(self) -> str | None:
-        """Why the graph makes no task, or None."""
+        """Why the graph does not define a task, or None."""
         if len(self.class_names) < 2:
             return f"{LABELS} holds {len(self.class_names)} class(es): give at least two"
         if not len(self.splits[TRAIN]):
@@ -84,7 +84,7 @@ class Graph:
 
 
 def read_graph(path: str | Path) -> Graph:
-    """Return the graph of a file, which is read once.
+    """Return the graph of a file; a file that has not changed is read once.
 
     Raises:
         AlignAttnError: if it cannot be read, or does not hold a graph.
@@ -95,7 +95,7 @@ def read_graph(path: str | Path) -> Graph:
 
 
 def graph_of(rows: datasets.Dataset) -> Graph:
-    """Return the graph of which the rows are nodes.
+    """Return the graph whose nodes the rows are.
 
     Raises:
         AlignAttnError: if there are several.
@@ -196,7 +196,7 @@ def _normalised(places: NDArray[np.int64], values: Tensor, shape: tuple[int, int
 
 
 def two_way(edges: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
-    """Return each edge of `[E, 2]` both ways, once, and each node to itself, `[2, E']` sorted by the first node."""
+    """Return each edge of `[E, 2]` once in each direction and an edge from each node to itself, sorted, `[2, E']`."""
     own = np.repeat(np.arange(nodes), 2).reshape(-1, 2)
     both = np.concatenate([edges, edges[:, ::-1], own])
     codes = np.unique(both[:, 0] * nodes + both[:, 1])

@@ -20,11 +20,11 @@ def planetoid_file(task: NodeClassification, cache_dir: str | None) -> Path:
     The downloaded files are pickles, which torch-geometric unpickles; no user's file is ever unpickled.
 
     Args:
-        task: with a name in that collection.
-        cache_dir: the folder of the file; the user's cache if None.
+        task: a task whose `planetoid` names the graph.
+        cache_dir: the cache folder; the user's cache if None.
 
     Raises:
-        AlignAttnError: if the task is not of the collection, torch-geometric is missing, or the download fails.
+        AlignAttnError: if the task names no graph, torch-geometric is missing, or the download fails.
     """
     folder = Path(cache_dir) if cache_dir is not None else cache_folder()
     path = folder / "planetoid" / f"{task.name}{NPZ}"
@@ -42,7 +42,7 @@ def planetoid_file(task: NodeClassification, cache_dir: str | None) -> Path:
     log_request(f"{task.planetoid}, by torch-geometric", HOST)
     try:
         data = Planetoid(str(path.parent), task.planetoid)[0]
-    except Exception as error:  # of whichever library it downloads with
+    except Exception as error:  # from any library that it downloads with
         raise AlignAttnError(f"cannot load {task.planetoid} by torch-geometric: {one_line(error)}; {advice}") from error
     masks = {"train_idx": data.train_mask, "val_idx": data.val_mask, "test_idx": data.test_mask}
     row, column = data.x.nonzero().T.numpy()

@@ -60,22 +60,25 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
         )
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows as they are: a graph numbers its classes, whatever their names are."""
+        """Return the rows unchanged: the labels of a graph are class numbers, whatever the class names."""
         return dataset
 
     def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with node numbers as integers, which a CSV file and a command line give as text."""
+        """Return the rows with node numbers as integers; CSV files and the command line have them as text."""
         nodes = [int(node) if isinstance(node, str) and node.isdecimal() else node for node in dataset[NODE][:]]
         return datasets.Dataset.from_dict({GRAPH: dataset[GRAPH][:], NODE: nodes}, on_mixed_types="use_json")
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
-        """Return the rows whose node is not in their graph."""
-        counts = {path: read_graph(path).num_nodes for path in dataset.unique(GRAPH)}
-        return {
-            index: f"node {shown(node)} is not in 0 to {counts[path] - 1}"
-            for index, (path, node) in enumerate(zip(dataset[GRAPH][:], dataset[NODE][:], strict=True))
-            if not isinstance(node, int) or not 0 <= node < counts[path]
-        }
+        """Return the rows without the path of a graph, and those whose node is not in their graph."""
+        paths = {path for path in dataset[GRAPH][:] if isinstance(path, str) and path}
+        counts = {path: read_graph(path).num_nodes for path in paths}
+        problems = {}
+        for index, (path, node) in enumerate(zip(dataset[GRAPH][:], dataset[NODE][:], strict=True)):
+            if not isinstance(path, str) or path not in counts:
+                problems[index] = f"graph {shown(path)} is not the path of a file"
+            elif not isinstance(node, int) or not 0 <= node < counts[path]:
+                problems[index] = f"node {shown(node)} is not in 0 to {counts[path] - 1}"
+        return problems
 
     def configure(self, config: PreTrainedConfig) -> None:
         """Set the names of the classes."""
@@ -86,14 +89,14 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
         return datasets.Dataset.from_dict({NODE: dataset[NODE][:], "label": dataset[self.task.label_column][:]})
 
     def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> NodeBatches:
-        """Return a collator of the split's graph, or of the sampled neighbours; evaluation uses all neighbours."""
+        """Return a collator that uses the whole graph or sampled neighbours; evaluation uses all neighbours."""
         fan_out = split.options.fan_out
         if fan_out is not None and not is_training:
             fan_out = (ALL,) * len(fan_out)
         return NodeBatches(graph_of(split.rows), fan_out)
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score logits as for all classes; the table of predictions also names the nodes."""
+        """Score logits as classes; the table of predictions also has the nodes."""
         evaluation = super().evaluate(split, outputs, labels)
         predictions = evaluation.predictions.append_column(NODE, pa.array(split.rows[NODE][:]))
         return replace(evaluation, predictions=predictions)

@@ -24,16 +24,16 @@ SCORES: Final = ("precision", "recall", "f1", TOKEN_ACCURACY)
 
 
 def entity_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> dict[str, float]:
-    """Precision, recall and F1 over all entities (micro average), and the share of tokens tagged right.
+    """Return precision, recall and F1 over all entities (micro average), and the share of correctly tagged tokens.
 
-    An entity is right when its type, its first and its last token are those of a gold entity of the same sentence.
+    An entity is correct if its type, its first and its last token are those of a gold entity of the same sentence.
 
     Args:
-        predicted: The predicted tags, a list a sentence.
-        gold: The right tags, a list a sentence, each as long as the predicted one.
+        predicted: The predicted tags, one list per sentence.
+        gold: The gold tags, one list per sentence, each as long as the predicted one.
 
     Returns:
-        `precision`, `recall`, `f1` and `token_accuracy` as fractions; 0 where there is nothing to divide by.
+        `precision`, `recall`, `f1` and `token_accuracy` as fractions; undefined ones are 0.
     """
     if not any(gold) and not any(predicted):
         return dict.fromkeys(SCORES, 0.0)
@@ -44,7 +44,7 @@ def entity_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> 
 
 
 def entity_type_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> dict[str, dict[str, float]]:
-    """Return `precision`, `recall`, `f1` and `support` of the entities of each type, by name; as `entity_scores`."""
+    """Return `precision`, `recall`, `f1` and `support` of each entity type, by type; arguments as `entity_scores`."""
     with _any_tags():
         types = sorted({kind for tags in (*gold, *predicted) for kind, _, _ in get_entities(tags)})
         if not types:
@@ -54,7 +54,7 @@ def entity_type_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]
 
 
 def score_parts(score: str, predicted: list[str], gold: list[str]) -> tuple[int, int]:
-    """Return the numerator and the denominator of one sentence: a score of several is the ratio of their sums."""
+    """Return the numerator and the denominator of a sentence; the score of several is the ratio of their sums."""
     if score == TOKEN_ACCURACY:
         return sum(tag == right for tag, right in zip(predicted, gold, strict=True)), len(gold)
     with _any_tags():
@@ -67,7 +67,7 @@ def score_parts(score: str, predicted: list[str], gold: list[str]) -> tuple[int,
 
 @contextmanager
 def _any_tags() -> Iterator[None]:
-    """Silence seqeval's warning of tags without a prefix, such as parts of speech."""
+    """Silence seqeval's warning about tags without a prefix, such as parts of speech."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*seems not to be NE tag")
         yield

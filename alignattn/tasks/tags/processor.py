@@ -46,7 +46,7 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
     """One sequence per row; the first piece of a word carries its tag."""
 
     auto_class = AutoModelForTokenClassification
-    # Byte-level tokenizers would read each word of a list as if nothing stood before it.
+    # Without it, byte-level tokenizers read each word of a list as if it were the first of a text.
     tokenizer_options = MappingProxyType({"add_prefix_space": True})
 
     def columns(self) -> list[str]:
@@ -97,7 +97,7 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
     def encode(
         self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
     ) -> datasets.Dataset:
-        """Return the model's inputs, `labels`, and which words the model reads, as `encode_tags`."""
+        """Return the model's inputs, `labels`, and which words the model reads, by `encode_tags`."""
         check_max_length(self.task, tokenizer, options.max_length, num_texts=1)
         return encode_tags(
             dataset.select_columns(self.columns()),
@@ -108,7 +108,7 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
         )
 
     def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
-        """Return how many words that the model reads have each tag."""
+        """Return the number of words with each tag, among the words that the model reads."""
         tags = np.concatenate(split.encoded.with_format("numpy")["labels"][:])
         return np.bincount(tags[tags != IGNORED], minlength=len(self.task.labels))
 
@@ -121,7 +121,7 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
     def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
         """Return one tag per word, `O` for words that the model does not read.
 
-        The outputs of a model that decodes sequences of tags are two arrays, the logits and the numbers of the tags.
+        A model that decodes sequences of tags outputs two arrays, the logits and the numbers of the tags.
         """
         logits, decoded = outputs if isinstance(outputs, tuple) else (outputs, None)
         words_read = split.encoded[WORDS_READ][:]
@@ -129,7 +129,7 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
         return pa.table({"prediction": pa.array(tags)})
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
-        """Return the only predicted tag."""
+        """Return the predicted tag in words, if all words have the same one."""
         tags = predictions["prediction"].combine_chunks().flatten().unique().to_pylist()
         return f"the tag {tags[0]!r}" if len(tags) == 1 and predictions.num_rows > 1 else None
 
@@ -146,7 +146,7 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
 
 
 class TagCollator(DataCollatorForTokenClassification):
-    """Pads like the collator of transformers, and pads the starts of words, if the model reads them."""
+    """Pads like the collator of transformers, and also pads the column of word starts, if the rows have it."""
 
     def torch_call(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Return a batch of encoded rows."""

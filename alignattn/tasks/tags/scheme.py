@@ -25,7 +25,7 @@ class Scheme(NamedTuple):
 
 
 def is_bio(names: Iterable[str]) -> bool:
-    """Return whether tags are of BIO: `O`, and a `B-X` for each `I-X`."""
+    """Return whether tags are those of BIO: `O`, and a `B-X` for each `I-X`."""
     names = set(names)
     others = names - {OUTSIDE}
     parts = [_BEGIN_OR_INSIDE.fullmatch(name) for name in others]
@@ -43,8 +43,9 @@ def may_follow(before: str | None, tag: str) -> bool:
 def scheme_of(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Scheme:
     """Return the scheme of tagged rows.
 
-    IOB1 has the tags of BIO, but an entity begins with `I-` unless one of its type ends right before. If more entities
-    begin so than with `B-`, the scheme is IOB1, and nothing is forbidden; otherwise they are mistakes.
+    IOB1 has the tags of BIO, but an entity begins with `I-` unless another of its type ends right before it. If more
+    entities begin with `I-` than with `B-`, the scheme is IOB1, in which any tag may follow any other; otherwise they
+    are mistakes.
 
     Args:
         names: the tags.

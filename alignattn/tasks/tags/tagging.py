@@ -1,4 +1,4 @@
-"""Tags of words as labels of word pieces, and back from a model's outputs.
+"""Converts tags of words to labels of word pieces, and a model's outputs back to tags of words.
 
 A tokenizer splits each word of a row into pieces, and the first piece carries the word's tag.
 """
@@ -31,16 +31,16 @@ WORD_STARTS = "word_starts"
 
 
 def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin: str) -> tuple[str, ...]:
-    """Return the tags of a training split in the order of the model's outputs; what is no tag is ignored.
+    """Return the tags of a training split in the order of the model's outputs; values that are no tags are ignored.
 
     Args:
         values: the tags of every row, class numbers as text.
-        feature_names: the dataset's names of its class numbers, if any (`datasets.ClassLabel.names`).
-        origin: of the rows, for messages.
+        feature_names: the names of the dataset's class numbers, if any (`datasets.ClassLabel.names`).
+        origin: the origin of the rows, for messages.
 
     Returns:
-        `feature_names` if given; otherwise the names, sorted, `O` first, or the numbers in order. Codes
-        such as 01 are names.
+        `feature_names` if given; otherwise the names, sorted, `O` first, or the numbers in order. Codes such as 01 are
+        names.
     """
     if feature_names is not None:
         return tuple(feature_names)
@@ -63,17 +63,17 @@ def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin
 
 
 def is_numbered(names: Collection[str]) -> bool:
-    """Return whether tags are numbers without names, which tell no entities."""
+    """Return whether tags are numbers without names, which do not mark entities."""
     return all(name.removeprefix("-").isdecimal() for name in names)
 
 
 def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
-    """Return the problem of a row, as the rest of a sentence after "row 3 of FILE:", or None.
+    """Return the problem of a row, as the end of a message after "row 3 of FILE:", or None.
 
     Args:
         tokens: the row's words.
         tags: the row's tags.
-        names: the tags of the training split, of `tag_names`.
+        names: the tags of the training split, from `tag_names`.
     """
     if not _is_list(tags):
         return f"its tags are {shown(tags)}, not a list" if _is_list(tokens) else words_problem(tokens)
@@ -88,7 +88,7 @@ def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
 
 
 def words_problem(tokens: Any) -> str | None:
-    """Return the problem of the words of a row, as `tag_problem`."""
+    """Return the problem of the words of a row, as `tag_problem` does."""
     if not _is_list(tokens):
         return f"its tokens are {shown(tokens)}, not a list"
     if not tokens:
@@ -102,7 +102,7 @@ def words_problem(tokens: Any) -> str | None:
 
 
 def count_unsegmented(values: Iterable[Any]) -> int:
-    """Count the rows whose only word is several Chinese characters, as of a text without blanks.
+    """Count the rows whose only word has several Chinese characters, as in a text without blanks.
 
     Args:
         values: the text of each row, or its words.
@@ -116,11 +116,11 @@ def _is_list(values: object) -> bool:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that a tokenizer reads a list of words as it reads their text.
+    """Check that a tokenizer splits a list of words as it splits their text.
 
-    Byte-level BPE tokenizers (RoBERTa, ModernBERT, GPT-2) do not without `add_prefix_space=True`: they read each word
-    as if nothing stood before it, in other pieces than those of the pretraining, and transformers 5.23 does not say so.
-    Its `TokenizersBackend` (ModernBERT's) even takes that argument and ignores it.
+    Byte-level BPE tokenizers (RoBERTa, ModernBERT, GPT-2) do so only with `add_prefix_space=True`. Without it they read
+    each word as if it were the first of a text, in other pieces than in pretraining, and transformers 5.23 does not
+    warn. Its `TokenizersBackend` (ModernBERT's) accepts the argument and ignores it.
     """
     name = tokenizer.name_or_path or type(tokenizer).__name__
     if not tokenizer.is_fast:
@@ -146,19 +146,19 @@ def encode_tags(
     """Tokenize tagged sentences, one sequence per row, without padding.
 
     `TagCollator` pads each batch. The Trainer removes the columns that the model does not read: `words_read`, and
-    mostly `word_starts`.
+    usually `word_starts`.
 
     Args:
         dataset: a column of words and one of tags, in which `tag_problem` finds nothing.
-        tokenizer: the model's.
-        names: the tags of the training split, of `tag_names`.
-        max_length: the maximum of tokens per row, special tokens included.
-        num_proc: number of processes that tokenize; this one when None.
+        tokenizer: the model's tokenizer.
+        names: the tags of the training split, from `tag_names`.
+        max_length: the maximum number of tokens per row, special tokens included.
+        num_proc: the number of processes that tokenize; this one when None.
 
     Returns:
         `input_ids`, `attention_mask`, `token_type_ids` if the model has them; `labels`, the number of a word's tag at
         its first piece and -100 elsewhere; `word_starts`, 1 at these pieces and 0 elsewhere; and `words_read`, one
-        truth value per word: False if `max_length` truncates it, or if the tokenizer makes no piece of it (BERT's of a
+        Boolean per word: False if `max_length` truncates it, or if the tokenizer returns no piece for it (BERT's for a
         control character).
     """
     check_tokenizer(tokenizer)
@@ -185,7 +185,7 @@ def _encode_batch(
     labels, words_read = [], []
     for row, tags in enumerate(row_tags):
         words = encoding.word_ids(row)
-        # From the end, so that of the pieces of a word the first one stays.
+        # From the end, so that the first piece of each word is kept.
         firsts = {words[at]: at for at in reversed(range(len(words))) if words[at] is not None}
         row_labels = [IGNORED] * len(words)
         for word, position in firsts.items():
@@ -205,15 +205,15 @@ def word_tags(
 ) -> list[list[str]]:
     """Return the predicted tag of every word of every row.
 
-    A word that the model does not read is predicted `O`, so that an entity in it counts as missed. The example of
-    transformers (`run_ner.py`) leaves such words out of the gold tags, too, which raises its recall.
+    A word that the model does not read is predicted `O`, so that its entity counts as missed. The example of
+    transformers (`run_ner.py`) also leaves such words out of the gold tags, which raises its recall.
 
     Args:
         logits: the model's outputs, `[N, n, C]`, padded to the longest row.
         labels: the labels of `encode_tags`, `[N, n]`, -100 wherever no word begins and in the padding.
         names: the tags, C of them.
-        words_read: the column `words_read` of `encode_tags`, N rows with one truth value per word.
-        decoded: the numbers of the tags that a model decodes itself, `[N, n]`; the largest logit's if None.
+        words_read: the column `words_read` of `encode_tags`, N rows with one Boolean per word.
+        decoded: the numbers of the tags that the model decodes itself, `[N, n]`; if None, the largest logit decides.
     """
     if logits.ndim != 3 or logits.shape != (*labels.shape, len(names)):
         raise ValueError(f"logits {logits.shape} must be [N, n, {len(names)}] for labels {labels.shape}")

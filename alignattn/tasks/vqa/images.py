@@ -20,15 +20,15 @@ from alignattn.utils.errors import AlignAttnError, one_line
 
 NPY = ".npy"
 KEYS = ("x", "features")
-"""The name of the features in an `.npz`; MCAN's own is the first."""
+"""Names of the features in an `.npz`; the first is MCAN's."""
 
 PICTURES_KEPT = 8192
-"""Pictures in memory: 12 KiB each at 64 pixels per side."""
+"""Number of pictures kept in memory, 12 KiB each at 64 pixels per side."""
 COLOURS = 3
 REGION_DIMS, PICTURE_DIMS = 3, 4
 """Dimensions of a batch's tensor of images."""
 WHITE = 255
-"""The largest value of a picture's colour."""
+"""The largest value of a colour channel."""
 
 IMAGE_NUMBER = re.compile(r"(\d+)(\.jpe?g|\.png)?\.np[yz]")
 """The end of a file's name: `COCO_train2014_000000000123.jpg.npz` belongs to image 123."""
@@ -42,14 +42,14 @@ def is_of_features(path: str) -> bool:
 
 
 def image_problem(path: str, task: VisualQuestionAnswering) -> str | None:
-    """Return the problem of an image file according to its first bytes, or None."""
+    """Return the problem of an image file, or None; of a file of features, only the header is read."""
     if not task.reads_features and not is_of_features(path):
         return picture_problem(path)
     if not Path(path).is_file():
         return f"there is no image {path}"
     if is_of_features(path) != task.reads_features:
         wanted = f"features of width {task.feature_width} (.npz or .npy)" if task.reads_features else "a picture"
-        return f"{path} is not what the task reads, {wanted}"
+        return f"{path} does not fit the task, which reads {wanted}"
     try:
         shape, dtype = _header(path)
     except UNREADABLE as error:
@@ -91,7 +91,7 @@ def read_features(path: str, width: int) -> Tensor:
     except UNREADABLE as error:
         raise AlignAttnError(f"image {path} cannot be read ({one_line(error)}): give another") from error
     if array.ndim != 2 or width not in array.shape or not np.isfinite(array).all():
-        raise AlignAttnError(f"{path} holds {list(array.shape)}, and features are finite and [boxes, {width}]")
+        raise AlignAttnError(f"{path} holds {list(array.shape)}, and features must be finite and [boxes, {width}]")
     return torch.from_numpy(array if array.shape[1] == width else array.T.copy())
 
 
@@ -112,7 +112,7 @@ def feature_files(folder: str) -> dict[int, str]:
 
 
 def colour_moments(paths: Iterable[str], size: int) -> tuple[list[float], list[float]]:
-    """Return the mean and the standard deviation of each colour of 0 to 1; a deviation of 0 becomes 1."""
+    """Return the mean and the standard deviation of each colour channel from 0 to 1; a deviation of 0 becomes 1."""
     sums, squares, count = torch.zeros(COLOURS, dtype=torch.float64), torch.zeros(COLOURS, dtype=torch.float64), 0
     for path in paths:
         pixels = read_picture(path, size).flatten(1).double() / WHITE
@@ -131,7 +131,7 @@ def _key(names: Iterable[str]) -> str:
 
 
 def _header(path: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and the type of a file's array, reading nothing else."""
+    """Return the shape and the type of a file's array without reading its values."""
     if Path(path).suffix.lower() == NPY:
         with open(path, "rb") as file:
             return _npy_header(file)

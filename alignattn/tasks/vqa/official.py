@@ -1,6 +1,6 @@
 """The official accuracy of visual question answering, and its normalisation of answers.
 
-Antol et al. 2015, "VQA: Visual Question Answering", as its evaluation code has it since the second version of the data.
+Antol et al. 2015, "VQA: Visual Question Answering", as in its evaluation code since the second version of the data.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 ENOUGH = 3
-"""An answer is entirely right if so many people agree with it."""
+"""Number of people who must agree with an answer for full accuracy."""
 
 PUNCTUATION = ";:/'[]\"()=+\\_><@`,?"
 COMMA_OF_NUMBER = re.compile(r"\d,\d")
@@ -37,7 +37,7 @@ apostrophe within a word."""
 
 
 def plain_answer(answer: str) -> str:
-    """Return an answer in lower case without punctuation, articles and number words, as it is compared."""
+    """Return an answer in the form for comparison: lower case, without punctuation, articles and number words."""
     text = " ".join(answer.replace("\n", " ").replace("\t", " ").split(" ")).strip()
     is_spaced = COMMA_OF_NUMBER.search(text) is not None
     kept = text
@@ -55,7 +55,7 @@ def vqa_accuracy(answer: str, answers: Sequence[str]) -> float:
 
     Args:
         answer: the prediction.
-        answers: of the people, ten of them in VQA-v2.
+        answers: the people's answers, ten in VQA-v2.
     """
     given = [text.replace("\n", " ").replace("\t", " ").strip() for text in answers]
     if len(set(given)) > 1:
@@ -64,12 +64,12 @@ def vqa_accuracy(answer: str, answers: Sequence[str]) -> float:
 
 
 def agreement(matches: int, people: int) -> float:
-    """Return the accuracy of an answer given by so many people: 0.3, 0.6, 0.9 and 1 for 1 to 4 of ten."""
+    """Return the accuracy of an answer that `matches` of `people` give: 0.3, 0.6, 0.9 and 1 for 1 to 4 of ten."""
     of_those, of_others = min((matches - 1) / ENOUGH, 1), min(matches / ENOUGH, 1)
     return (matches * of_those + (people - matches) * of_others) / people if matches else 0.0
 
 
 def answer_scores(answers: Sequence[str]) -> dict[str, float]:
-    """Return the accuracy of each normalised answer of the people, which is a model's training target."""
+    """Return the accuracy of each normalised answer of the people, the training target of a model."""
     counts = Counter(map(plain_answer, answers))
     return {answer: agreement(count, len(answers)) for answer, count in counts.items()}

@@ -48,7 +48,7 @@ ANSWER_IDS, ANSWER_SCORES = "answer_ids", "answer_scores"
 
 
 class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
-    """One question and one image per row; the image is read when a batch is made."""
+    """One question and one image per row; the collator loads the image."""
 
     auto_class = AutoModelForVisualQuestionAnswering
     reads_only_texts = False
@@ -56,18 +56,18 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
 
     @property
     def can_smooth_labels(self) -> bool:
-        """Whether a question has one right answer: if several people have answered, each answer has a score."""
+        """Whether a question has one correct answer; with several people's answers, each answer has a score."""
         return not self.task.answers_column
 
     @property
     def supports_r_drop(self) -> bool:
-        """Whether the loss is of one class per row: if several people have answered, it is of each answer by itself."""
+        """Whether the loss has one class per row; with several people's answers, each answer has its own loss."""
         return not self.task.answers_column
 
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:
-        """Return the rows of a collection; None for a task of files, and for easy-VQA as Parquet in a `--data_dir`."""
+        """Return the rows of a collection; None if they are in files, such as easy-VQA's in a `--data_dir`."""
         if self.task.collection == VQA_V2:
             return vqa_v2_rows(self.task, name, data_dir)
         if self.task.collection == EASY_VQA and data_dir is None:
@@ -83,13 +83,13 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
         task = self.task
         if task.labels:
             return task
-        # Among equally frequent answers of a row, the first counts.
+        # In a tie of a row's answers, the first counts.
         rows = (answers for answers in dataset[task.answers_column][:] if _is_answered(answers))
         counts = Counter(Counter(map(plain_answer, answers)).most_common(1)[0][0] for answers in rows)
         frequent = [answer for answer, count in counts.items() if answer and count >= task.fewest_answers]
         if len(frequent) < 2:
             raise AlignAttnError(
-                f"{origin} has {len(frequent)} answer(s) that {task.fewest_answers} questions have, and a task has two"
+                f"{origin} has {len(frequent)} answer(s) to {task.fewest_answers} or more questions: give at least two"
             )
         return replace(task, labels=tuple(sorted(frequent, key=lambda answer: (-counts[answer], answer))))
 
@@ -102,7 +102,7 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
         return dataset.add_column(self.task.label_column, np.array(labels, dtype=np.int64))
 
     def problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
-        """Return the rows without a question or an image, and those whose answer is none of the task's."""
+        """Return the rows without a question or an image, or with an answer that is not the task's."""
         problems = super().problems(dataset, may_be_empty=may_be_empty)
         if column := self.task.answers_column:
             for index, answers in enumerate(dataset[column][:]):
@@ -121,7 +121,7 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
         )
 
     def drop_unlabelled(self, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
-        """Return the rows that have a label; all rows of several people's answers: one that is no class is wrong."""
+        """Return the rows that have a label; with several people's answers all: unlabelled ones count as wrong."""
         return dataset if self.task.answers_column else super().drop_unlabelled(dataset, origin)
 
     def configure(self, config: PreTrainedConfig) -> None:
@@ -131,7 +131,7 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
     def encode(
         self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
     ) -> datasets.Dataset:
-        """Return `input_ids`, `attention_mask`, the image's file and `label`, and the answers of several people."""
+        """Return `input_ids`, `attention_mask`, the image's file, `label`, and several people's answers if any."""
         check_max_length(self.task, tokenizer, options.max_length, 1)
         return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
 
@@ -142,7 +142,7 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
         return ImageCollator(tokenizer, split.options.image_size, split.options.feature_width)
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score logits as for all classes, and by the official rule if several people have answered."""
+        """Score logits as classes, and with several people's answers also by the official rule."""
         evaluation = super().evaluate(split, outputs, labels)
         if not self.task.answers_column:
             return evaluation
@@ -157,7 +157,7 @@ class ImageCollator:
     """A collator of encoded questions and the files of their images.
 
     Args:
-        tokenizer: that encoded the questions.
+        tokenizer: the tokenizer of the questions.
         size: pixels per side to which pictures are scaled.
         width: number of features of a region.
     """
@@ -168,7 +168,7 @@ class ImageCollator:
         self.width = width
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Return the padded questions and `images`.
+        """Return the padded questions and the tensors of `images`.
 
         If the rows have several people's answers, also `answer_ids` `[B, a]` and `answer_scores` `[B, a]`, padded by 0.
         """
@@ -181,7 +181,7 @@ class ImageCollator:
         return batch
 
     def images(self, paths: Sequence[str]) -> dict[str, Tensor]:
-        """Return `image`: pictures `[B, 3, size, size]` of 0 to 1, or regions `[B, boxes, width]` and `image_mask`."""
+        """Return `image`: pictures `[B, 3, size, size]` in [0, 1], or regions `[B, boxes, width]` and `image_mask`."""
         if not is_of_features(paths[0]):
             return {IMAGE: torch.stack([read_picture(path, self.size) for path in paths]).float() / WHITE}
         regions = [read_features(path, self.width) for path in paths]

@@ -52,8 +52,8 @@ def vqa_v2_rows(task: VisualQuestionAnswering, split: str, data_dir: str | Path 
     """
     if data_dir is None or not task.features:
         raise AlignAttnError(
-            f"task {task.name!r} is not on the Hub: give --data_dir DIR with {task.sources.folder}/ and the files of "
-            "questions and annotations of visualqa.org in it, and --features DIR with those of regions"
+            f"task {task.name!r} is not on the Hub: give --data_dir DIR whose folder {task.sources.folder} has the "
+            "question and annotation files of visualqa.org, and --features DIR with files of region features"
         )
     if split not in YEARS:
         raise AlignAttnError(f"task {task.name!r} has no split {split!r} with answers (there: {', '.join(YEARS)})")
@@ -65,7 +65,7 @@ def vqa_v2_rows(task: VisualQuestionAnswering, split: str, data_dir: str | Path 
     lost = sorted({entry["image_id"] for entry in questions} - paths.keys())
     if lost:
         raise AlignAttnError(
-            f"--features {task.features} has no file of {len(lost)} image(s) of split {split!r}, such as {lost[0]}"
+            f"--features {task.features} has no file for {len(lost)} image(s) of split {split!r}, such as {lost[0]}"
         )
     unanswered = [entry["question_id"] for entry in questions if entry["question_id"] not in answers]
     if unanswered:
