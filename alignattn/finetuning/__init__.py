@@ -1,1 +1,1 @@
-"""A run: its options, its rows and model, its training, and what it leaves in its folder."""
+"""A fine-tuning run: its options, its rows and model, its training, and the files in its folder."""

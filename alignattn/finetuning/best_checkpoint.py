@@ -1,6 +1,6 @@
-"""Early stopping and the best checkpoint: their options, their metric, and which checkpoint a run's model is at last.
+"""Early stopping and the best checkpoint: their options, their metric, and the checkpoint that becomes the model.
 
-The options are read before torch is imported, so nothing here imports it at once.
+The options are read before torch is imported, so this module does not import it at the top.
 """
 
 import math
@@ -34,10 +34,10 @@ PATIENCE, LOADING = "early_stopping_patience", "load_best_model_at_end"
 
 
 def implied_by_choice(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of a run that stops early or keeps its best: what it evaluates it saves, each epoch.
+    """Return the defaults for early stopping or loading the best model: evaluate and save together, after each epoch.
 
     Args:
-        values: the options that are given, by name.
+        values: the given options by name.
     """
     stops = values.get(PATIENCE) is not None
     loads = values.get(LOADING, stops)
@@ -55,10 +55,10 @@ def implied_by_choice(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_to_keep_checkpoints(values: Mapping[str, Any]) -> bool:
-    """Return whether options ask for checkpoints that a finished run is to have beside its model.
+    """Return whether the options ask to keep checkpoints next to the model of the finished run.
 
     Args:
-        values: the options that are given, by name.
+        values: the given options by name.
     """
     asks_for_several = (values.get("save_total_limit") or 1) > 1
     asks_for_the_best = values.get("save_strategy") == AT_THE_BEST or values.get("metric_for_best_model") is not None
@@ -67,7 +67,7 @@ def is_to_keep_checkpoints(values: Mapping[str, Any]) -> bool:
 
 
 def check_choice(options: "RunOptions") -> None:
-    """Refuse to stop early, or to load the best, where nothing is measured or saved to choose by."""
+    """Refuse early stopping or loading the best model if evaluations or checkpoints to choose from are missing."""
     training = options.training
     if training.early_stopping_patience is None and not training.load_best_model_at_end:
         return
@@ -100,13 +100,13 @@ def _given(training: "TrainingOptions") -> str:
 
 
 def choose_metric(args: "RunArguments", options: "TrainingOptions", task: Task, splits: Sequence[str]) -> None:
-    """Complete the name of the metric that selects a checkpoint, or when to stop, where anything is selected.
+    """Complete the metric that selects the best checkpoint or stops training early, if one of them is asked for.
 
     Args:
-        args: to be completed; transformers has filled in the loss where nothing was given.
-        options: that they are made of. Without a metric the task's main one selects, of the first split.
-        task: of the rows.
-        splits: that are evaluated.
+        args: the arguments to complete; without a given metric, transformers has set it to the loss.
+        options: the options behind `args`. Without a metric, the task's main metric on the first split selects.
+        task: the task of the rows.
+        splits: the evaluated splits.
     """
     chooses = args.save_strategy == AT_THE_BEST or args.load_best_model_at_end or options.early_stopping_patience
     if not (chooses or args.metric_for_best_model):
@@ -125,7 +125,7 @@ def choose_metric(args: "RunArguments", options: "TrainingOptions", task: Task, 
 
 
 def _measured(name: str, task: Task, splits: Sequence[str]) -> str:
-    """Return the full name of a metric that is measured."""
+    """Return a metric's full name, with its split if there are several; refuse a metric that is not measured."""
     name, choices = name.removeprefix(OF_THE_TRAINER), ("loss", *task.measured)
     if len(splits) > 1 and name in choices:
         name = f"{splits[0]}_{name}"
@@ -140,11 +140,11 @@ def _is_better_greater(name: str) -> bool:
 
 
 def stopping(args: "RunArguments", patience: int | None) -> "EarlyStopping | None":
-    """Return the callback that stops early, or selects the best step by several metrics; None if neither is wanted.
+    """Return the callback for early stopping, or for the best step by several metrics; None if neither is needed.
 
     Args:
-        args: whose metric is chosen.
-        patience: evaluations without a better one, or None.
+        args: the arguments, completed by `choose_metric`.
+        patience: the number of evaluations without improvement after which to stop, or None.
     """
     from alignattn.training.early_stopping import EarlyStopping, JointBest
 
@@ -156,7 +156,7 @@ def stopping(args: "RunArguments", patience: int | None) -> "EarlyStopping | Non
 
 
 def best_model(trainer: "TaskTrainer") -> "BestModel | None":
-    """Return of which step the model is that a trainer loaded at the end; None if it was to load none, or could not."""
+    """Return the step and score of the best model that a trainer loaded at the end; None if it loaded none."""
     from alignattn.finetuning.results import BestModel
     from alignattn.training.checkpoints import step_of
 

@@ -1,4 +1,4 @@
-"""Callbacks of a run: show progress, measure the distance of queries and keys, balance them."""
+"""Callbacks of a run: show progress, measure the distance between queries and keys, balance them."""
 
 import sys
 from collections.abc import Mapping
@@ -33,12 +33,12 @@ NOT_SCORES = ("_runtime", "_per_second", "_preparation_time")
 """Prefix of transformers' names of metrics, and suffixes of those that describe the evaluation itself."""
 
 DISTANCE_ROWS = 64
-"""Number of evaluation rows, the first ones, whose queries and keys are compared."""
+"""Number of leading evaluation rows whose queries and keys are compared."""
 
 MOMENT_ROWS, HELD_BACK_ROWS = 256, 64
-"""Training rows that give the moments, and the next ones, on which distances and the change are measured."""
+"""Number of training rows for the moments, and of the rows after them for the distances and the change."""
 HELD_BACK_SHARE = 5
-"""With few rows, one in so many is held out."""
+"""With few rows, one row in this many is held back."""
 BATCH_ROWS = 16
 
 _, EPOCH, END = BALANCE_TIMES
@@ -46,13 +46,13 @@ _, EPOCH, END = BALANCE_TIMES
 
 
 class Progress(TrainerCallback):
-    """Shows how far a training is, its present losses and its evaluations, from the main process.
+    """Shows the progress, the losses and the evaluations of a training, from the main process.
 
-    In a terminal by one bar on standard error and a line above it for each evaluation; otherwise by a line on standard
-    output for each log and each evaluation.
+    In a terminal, it shows one bar on standard error and prints a line above it for each evaluation. Otherwise it
+    prints a line on standard output for each log and each evaluation.
 
     Args:
-        disable_tqdm: whether to print lines, wherever standard error goes; None = if it is no terminal.
+        disable_tqdm: whether to print lines instead of a bar; None = only if standard error is not a terminal.
     """
 
     def __init__(self, disable_tqdm: bool | None = None) -> None:
@@ -61,7 +61,7 @@ class Progress(TrainerCallback):
         self.evaluated = 0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Draw the bar, of a resumed run from where it is."""
+        """Draw the bar; for a resumed run, from its step."""
         if self.in_a_bar and state.is_world_process_zero:
             self.bar = terminal_bar("train", state.max_steps, "step", initial=state.global_step)
 
@@ -77,13 +77,13 @@ class Progress(TrainerCallback):
             self.bar.set_description(f"evaluate, batch {self.evaluated}")
 
     def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Go back to training."""
+        """Reset the bar to training."""
         self.evaluated = 0
         if self.bar is not None:
             self.bar.set_description("train")
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Show the losses, or what an evaluation found."""
+        """Show the losses, or the scores of an evaluation."""
         logs = logs or {}
         losses = ", ".join(f"{name} {logs[name]:.4g}" for name in LOSSES if name in logs)
         scores = ", ".join(
@@ -103,22 +103,21 @@ class Progress(TrainerCallback):
             self.bar.write(line, file=sys.stderr)
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Leave the bar as it is at last."""
+        """Close the bar."""
         if self.bar is not None:
             self.bar.close()
         self.bar = None
 
 
 class DistanceLog(TrainerCallback):
-    """Adds what `query_key_distances` measures to what is logged: before the first step, and wherever the loss is.
+    """Logs `query_key_distances` before the first step and with each logged loss.
 
-    Training is what it would be without: gradients are off, nothing is drawn at random, and the mode of the model is
-    restored.
+    Training is unchanged: gradients are off, no random numbers are drawn, and the mode of the model is restored.
 
     Args:
-        trainer: of the run, to which it is added.
-        evaluation: the splits, of the first of which the first rows are measured.
-        tokenizer: of the model.
+        trainer: the trainer of the run; the callback adds itself to it.
+        evaluation: the evaluation splits; the first rows of the first split are measured.
+        tokenizer: the model's tokenizer.
     """
 
     def __init__(self, trainer: TaskTrainer, evaluation: Mapping[str, EncodedSplit], tokenizer: Any) -> None:
@@ -128,16 +127,16 @@ class DistanceLog(TrainerCallback):
             raise AlignAttnError("--log_query_key_distance needs a model with attention heads: leave it out")
         self.batch = distance_batch(trainer.task, next(iter(evaluation.values())), tokenizer)
         self.has_balanced = reason_unbalanced(trainer.model) is None
-        # First of all: what reports the logs must see what this one adds to them.
+        # First in the list: callbacks that report the logs must see the entries that this one adds.
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Log the distance that training starts from; a resumed run has it from before."""
+        """Log the distance before training; a resumed run has already logged it."""
         if state.global_step == 0:
             state.log_history.append(self._measure(kwargs["model"]) | {"epoch": 0.0, "step": 0})
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Log the distance beside the loss, for reporters and in the state."""
+        """Add the distance to the logged loss, for reporters and in the state."""
         if logs is not None and "loss" in logs:
             measured = self._measure(kwargs["model"])
             logs.update(measured)
@@ -154,15 +153,15 @@ class DistanceLog(TrainerCallback):
 def query_key_distances(
     model: PreTrainedModel, batch: dict[str, Tensor], *, has_balanced: bool = True
 ) -> dict[str, float]:
-    """Return the distances of queries and keys, means over heads and layers, by the name that they have in logs.
+    """Return the distances between queries and keys, averaged over heads and layers, by their names in logs.
 
-    They are the sliced Wasserstein distance and, of the batch's tokens as one cloud, those in units of the spread: the
-    moments of the balanced basis are of one half of them, the distances of the other (`measure_distances`).
+    They are the sliced Wasserstein distance and, with the batch's tokens pooled, the distances in units of the spread:
+    one half of the tokens gives the moments of the balanced basis, the other half is measured (`measure_distances`).
 
     Args:
         model: a patched model; it is left in evaluation mode.
         batch: `input_ids`, `attention_mask` and so on, `[B, n]`.
-        has_balanced: whether the attention of the model leaves the basis open; otherwise there is no balanced distance.
+        has_balanced: whether the model's attention allows a change of basis; if not, there is no balanced distance.
     """
     with torch.no_grad(), collect(model.eval()) as seen:
         model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
@@ -190,16 +189,16 @@ def distance_batch(task: Task, split: EncodedSplit, tokenizer: Any) -> dict[str,
 
 
 class Balancing(TrainerCallback):
-    """Balances a model in training: before the first step and, if asked to, after each epoch, or when it is called.
+    """Balances a model in training: before the first step, also after each epoch if asked to, or when it is called.
 
-    Training is what it would be otherwise: nothing is drawn at random, and the mode of the model is restored. What the
-    optimizer knows of the parameters is dropped with the basis that it was of.
+    Nothing else in training changes: no random numbers are drawn, and the mode of the model is restored. After an
+    epoch, the optimizer's state of the balanced parameters is dropped, because it belongs to the previous basis.
 
     Args:
-        trainer: of the run, to which it is added.
-        options: of the training, which name the time and the form.
-        train: rows to take moments of.
-        processor: of the model.
+        trainer: the trainer of the run; the callback adds itself to it.
+        options: the training options, which set the time and the form of the balancing.
+        train: the training rows, for the moments and the held-back rows.
+        processor: the model's tokenizer or image processor.
     """
 
     def __init__(self, trainer: TaskTrainer, options: TrainingOptions, train: EncodedSplit, processor: Any) -> None:
@@ -215,24 +214,24 @@ class Balancing(TrainerCallback):
         self.batches = [
             partial(input_batches, trainer.task, train, processor, rows, BATCH_ROWS) for rows in (moments, held_back)
         ]
-        # Before all others: what they measure is what training starts from.
+        # First in the list: what other callbacks measure must be the balanced model.
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Balance what training starts from; a resumed run did so before."""
+        """Balance the model before training; a resumed run has already done so."""
         if state.global_step == 0 and self.options.balance != END:
             self.balance(kwargs["model"], state)
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Balance what an epoch has made."""
+        """Balance the model after an epoch."""
         if self.options.balance == EPOCH:
             self.balance(kwargs["model"], state)
             for parameter in balanced_parameters(kwargs["model"]):
                 kwargs["optimizer"].state.pop(parameter, None)
 
     def balance(self, model: Any, state: TrainerState) -> None:
-        """Balance a model, log what that changed, and print it."""
-        # A model that writes reads its labels in its forward.
+        """Balance a model, and log and print the change."""
+        # A generative model needs the labels in its forward.
         with_labels = processor_for(self.trainer.task).is_generative
         moments, held_back = (batches(with_labels=with_labels) for batches in self.batches)
         report = balance(
@@ -254,12 +253,12 @@ class Balancing(TrainerCallback):
 
 
 def split_rows(count: int, moments: int, held_back: int) -> tuple[range, range]:
-    """Return the numbers of the rows that give moments, the first, and of those after them that are held back.
+    """Return the indices of the first rows, which give the moments, and of the held-back rows after them.
 
     Args:
-        count: rows that there are; a single one is in both.
-        moments: most that give moments.
-        held_back: most that are held back, and most of a fifth of all.
+        count: the number of rows; a single row is in both.
+        moments: the maximum number of rows for the moments.
+        held_back: the maximum number of held-back rows; at most a fifth of all rows, at least one, are held back.
     """
     held_back = min(held_back, max(1, count // HELD_BACK_SHARE))
     first = range(min(moments, max(1, count - held_back)))

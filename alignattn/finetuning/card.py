@@ -1,4 +1,4 @@
-"""The README.md of a run's folder, a model card as the Hub reads them: what it is, what it scores, how to load it."""
+"""The model card of a run, `README.md` in its folder: what the model is, what it scores, how to load it."""
 
 import hashlib
 import json
@@ -96,19 +96,19 @@ SEAL_END = " -->\n"
 
 
 def model_card(result: RunResult, options: RunOptions, repo_id: str | None = None) -> str:
-    """Return the card of a run in Markdown, its metadata as YAML on top.
+    """Return the model card of a run in Markdown, with its metadata as YAML on top.
 
     Args:
-        result: of the finished run.
-        options: of the run.
-        repo_id: where it lies on the Hub, for the lines that load it; None for its folder, by its name where it was
-            given as a path of this machine.
+        result: the result of the finished run.
+        options: the options of the run.
+        repo_id: the repository on the Hub, for the lines that load the model; None = load it from the run's folder, of
+            which an absolute path is reduced to its last part.
     """
     return _Card(result, options).text(repo_id or publishable(str(options.output_dir)))
 
 
 def write_model_card(folder: Path, card: str) -> None:
-    """Write the card to `README.md` in a run's folder, unless the one that is there is not as it was written."""
+    """Write the card to `README.md` in a run's folder, unless a user has changed the card there."""
     path = folder / CARD_FILE
     if path.exists() and not _is_as_written(path):
         print(f"{path} was changed by a user: alignattn leaves it as it is", file=sys.stderr)
@@ -176,16 +176,16 @@ class _Card:
 
     @property
     def data_name(self) -> str:
-        """The task's name, or that of the user's own file of rows."""
+        """The task's name, or the name of the user's file of rows."""
         return self.result.task if self.data.train_file is None else plain_stem(self.data.train_file)
 
     @property
     def hub_data(self) -> Task | None:
-        """The task, where the rows are those of a data set on the Hub."""
+        """The task, if its rows come from a data set on the Hub."""
         return self.task if self.task and self.task.sources.hub and self.data.train_file is None else None
 
     def _choosing_splits(self) -> list[str]:
-        """Return the splits whose rows choose a checkpoint or end the training, where anything does."""
+        """Return the splits whose rows select the best checkpoint or stop training, if anything does."""
         watched = list(processor_class(self.kind).splits_in_training(list(self.result.metrics)))
         best = self.result.best
         metric = str(self.options.values.get("metric_for_best_model") if best is None else best.metric)
@@ -199,7 +199,7 @@ class _Card:
         return [split for split in watched if split in named] or watched[:1]
 
     def _preprocessor(self) -> tuple[str, str] | None:
-        """Return what makes tensors of the rows, and its class of transformers; None if the rows need none."""
+        """Return the name of the preprocessor and its class in transformers; None if the rows need none."""
         processor = processor_class(self.kind)
         if processor.reads_images:
             return "image_processor", "AutoImageProcessor"
@@ -262,19 +262,19 @@ class _Card:
             scope = self.attention.gradient_scope
             rows["λ"] = f"{self.attention.alignment_weight:g}"
             rows["gradient scope"] = _code(scope, f": {SCOPES[scope]}")
-            rows["over the heads"] = self.attention.head_reduction
+            rows["reduction over heads"] = self.attention.head_reduction
         layers = self.attention.layers
         return rows | {"layers": "all" if layers is None else ", ".join(map(str, layers))}
 
     def _origin(self) -> str:
         if self.model in PACKAGED:
-            return f"of the Python package {PACKAGED[self.model].package}"
+            return f"from the Python package {PACKAGED[self.model].package}"
         return "on the Hub" if self.base_on_hub else "a local folder"
 
     def _data_source(self) -> str:
         if self.hub_data is None:
             is_own = self.data.train_file or (self.task and self.task.sources.files)
-            return "the user's own file" if is_own else "not on the Hub"
+            return "a local file" if is_own else "not on the Hub"
         parts = (self.hub_data.sources.hub, self.hub_data.sources.config)
         return Markup(", ").join(_code(part) for part in parts if part)
 
@@ -292,7 +292,7 @@ class _Card:
         if twin.products is not None:
             rows["W_Qᵀ W_K, relative"] = f"{twin.products:.3f}"
         if twin.predictions is not None and twin.differing is not None:
-            rows["predictions"] = f"{twin.predictions:.3f}; predictions that change class: {twin.differing:.1%} of them"
+            rows["predictions"] = f"{twin.predictions:.3f}; {twin.differing:.1%} of the predictions change class"
         return rows
 
     def _settings(self) -> dict[str, Any]:
@@ -303,7 +303,7 @@ class _Card:
         idle |= frozenset() if processor_class(self.kind).can_pool_windows else frozenset({"long_texts"})
         idle |= frozenset() if processor_class(self.kind).reads_texts else TEXT_SETTINGS
         given = {name: values.get(name) for name in SETTINGS if name not in idle}
-        # -1 is transformers' way to say that the epochs decide.
+        # max_steps = -1 means in transformers that the number of epochs decides.
         rows = {name: value for name, value in given.items() if value not in (None, False, -1)}
         if self.result.class_weights:
             weights = listing([f"{name} {weight:.3g}" for name, weight in self.result.class_weights.items()])
@@ -317,17 +317,17 @@ class _Card:
 
 
 def quoted(path: str) -> str:
-    """Return a path as a card's code writes it."""
+    """Return a path as a string literal for the card's code."""
     return json.dumps(path, ensure_ascii=False)
 
 
 def _code(text: str, after: str = "") -> Markup:
-    """Text in backquotes, where Markdown shows all but a backquote as it is, and what follows them."""
-    return Markup("`" + text.replace("`", "'") + "`") + after  # noqa: S704, of Markdown and not of a web page
+    """Return text in backquotes, where Markdown changes nothing but backquotes, followed by `after`."""
+    return Markup("`" + text.replace("`", "'") + "`") + after  # noqa: S704, for Markdown, not for a web page
 
 
 def _hub_id(model: str) -> str | None:
-    """The Hub id of a pretrained model; None for a folder."""
+    """Return the Hub id of a pretrained model; None for a folder."""
     if model in PACKAGED:
         return PACKAGED[model].hub_id
     try:

@@ -1,4 +1,4 @@
-"""The options of a run's rows: where they are read, how they become tensors."""
+"""The options of a run's rows: where they come from and how they become tensors."""
 
 import os
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
 OF_FILES = ("train_file",)
 OF_THE_TASK = {"task": "the task defines the columns"}
 IN_THE_FILE = {"train_file": "the task file contains its rows"}
-"""Shared requirements of options for evaluation rows and own files, and conflicts of options for a task's rows."""
+"""Shared requirements and conflicts of the options for a user's files and for the rows of a task."""
 
 FROM_TASK = "--task without --train_file"
 FROM_BOTH = "--task with --train_file, a file of the task's rows"
@@ -45,7 +45,7 @@ FROM_IMAGES = "--image_column"
 
 
 def is_folder(path: str | None) -> bool:
-    """Return whether a path is a folder's, by what is there or by its last letter."""
+    """Return whether a path is a folder: one that exists, or one that ends with a separator."""
     return path is not None and (path.endswith(os.sep) or Path(path).is_dir())
 
 
@@ -85,7 +85,7 @@ class DataOptions(Options):
     )
     tokens_column: str | None = option(
         None,
-        "Lists of words, with a tag each as label.",
+        "Column of word lists, a tag per word.",
         requires=OF_FILES,
         excludes={**OF_THE_TASK, "text_columns": "a row is a list of words or texts"},
     )
@@ -101,14 +101,14 @@ class DataOptions(Options):
     )
     skip_bad_rows: bool = option(False, "Skip bad rows and list them in results.json.")
     slice_by: str | None = option(
-        None, "Evaluation column: score each of its values.", metavar="COLUMN", requires=EVALUATION_ROWS
+        None, "Column of evaluation rows to score by value.", metavar="COLUMN", requires=EVALUATION_ROWS
     )
     max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
     long_texts: str = option(
         TRUNCATE,
         LONG_TEXTS_HELP,
         choices=(TRUNCATE, WINDOWS),
-        excludes={"laplace": "its posterior is of rows that are one sequence each"},
+        excludes={"laplace": "its posterior needs rows of one sequence each"},
     )
     doc_stride: int = option(DOC_STRIDE, STRIDE_HELP, low=0, rare=True)
     max_train_samples: Count | None = option(None, "Sample N training rows, by class.")
@@ -163,7 +163,7 @@ class DataOptions(Options):
             return FROM_TEXTS
         if self.image_column is not None:
             if self.is_multi_label:
-                raise AlignAttnError("--label_column names several columns, and an image has one label: give that")
+                raise AlignAttnError("--label_column names several columns, and an image has one label: give one")
             return FROM_IMAGES
         if self.is_multi_label:
             raise AlignAttnError("--label_column: give the one column of the tags")
@@ -173,41 +173,41 @@ class DataOptions(Options):
             return FROM_TAGS
         raise AlignAttnError(
             "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
-            "words, --image_column with its image files, or --task NAME where it holds rows of that task"
+            "words, --image_column with its image files, or --task NAME if it holds rows of that task"
         )
 
     @property
     def is_multi_label(self) -> bool:
-        """Whether a row of texts may have several labels at once, each in a column of its own."""
+        """Whether a row of texts may have several labels at once, each in its own column."""
         return len(self.label_column) > 1
 
     @property
     def has_evaluation_rows(self) -> bool:
-        """Whether there are rows beside those to train on."""
+        """Whether there are rows to evaluate on."""
         return self.train_file is None or self.validation_file is not None or self.validation_share is not None
 
     @property
     def has_windows(self) -> bool:
-        """Whether long texts are read in windows whose logits are pooled."""
+        """Whether long texts are read in windows, whose logits are pooled."""
         return self.long_texts == WINDOWS
 
     def stride(self, length: int) -> int:
-        """Return how many tokens windows of a length share."""
+        """Return how many tokens neighbouring windows share, given the length of a window."""
         return min(DOC_STRIDE, length // LARGEST_STRIDE_SHARE) if self.doc_stride == DOC_STRIDE else self.doc_stride
 
     def reason_unsupported(self, task: Task) -> str:
         """Return which option a task does not support, and why; empty if it supports all."""
         if not self.has_windows or processor_class(task).can_pool_windows:
             return ""
-        reason = "has windows of its own" if task.kind == QuestionAnswering.kind else "has no logits of rows to pool"
+        reason = "has its own windows" if task.kind == QuestionAnswering.kind else "has no logits per row to pool"
         return f"--long_texts {self.long_texts}: task {task.name!r} is {task.kind}, which {reason}"
 
     def task_options(self, task: Task, processor: Any) -> TaskOptions:
         """Return how the rows of `task` become tensors.
 
         Args:
-            task: that they are of.
-            processor: of the model, as in `alignattn.models.build.BuiltModel`.
+            task: the task of the rows.
+            processor: the model's tokenizer or image processor, as in `alignattn.models.build.BuiltModel`.
         """
         most = getattr(processor, "model_max_length", task.max_length)
         length = row_length(self.max_length, task.max_length, most)

@@ -1,4 +1,4 @@
-"""Decisions of a calibrated run: prediction sets, abstention, and the file that they are made from."""
+"""Decisions of a calibrated run: prediction sets, abstention, and the file of calibration rows that they need."""
 
 import hashlib
 import math
@@ -36,16 +36,16 @@ SET, DECISION = "set", "decision"
 """Columns of decisions."""
 
 ABSTAIN = "abstain"
-"""The decision that answers nothing."""
+"""The decision to give no answer."""
 
 HELD_OUT, LABEL, PROBABILITIES, UNIFORM = "held_out", "label", "probabilities", "uniform"
 """Columns of the file of calibration rows."""
 
 ROWS_AT_ONCE = 1024
-"""Rows whose digests are made at a time."""
+"""Rows that are read at a time to make digests."""
 
 UNIFORM_BYTES = 6
-"""Bytes of a digest that make a uniform number, fewer than the digits of a float."""
+"""Bytes of a digest that make a uniform number; 48 bits fit into a float."""
 
 TEMPERATURE = b"temperature"
 """Key of the temperature in the file's metadata."""
@@ -53,14 +53,14 @@ TEMPERATURE = b"temperature"
 
 @dataclass(frozen=True)
 class Decisions:
-    """What is decided of each row.
+    """The decisions to make on each row.
 
     Attributes:
-        calibration: of the run.
-        labels: names of the classes.
-        coverage: probability that a row's set holds its label; None for no sets.
-        max_error: wanted error rate among the answered rows; None for no abstention.
-        sets: a method of `SET_SCORES`.
+        calibration: the calibration of the run.
+        labels: the names of the classes.
+        coverage: the probability that a row's set contains its label; None for no sets.
+        max_error: the target error rate among the answered rows; None for no abstention.
+        sets: the score of the sets, one of `SET_SCORES`.
     """
 
     calibration: Calibration
@@ -75,19 +75,19 @@ class Decisions:
         if self.max_error is not None and not 0 < self.max_error < 1:
             raise AlignAttnError(f"max_error {self.max_error} must be above 0 and below 1")
         if self.max_error is not None and ABSTAIN in self.labels:
-            raise AlignAttnError(f"max_error: a class is called {ABSTAIN!r}, as is no answer: rename the class")
+            raise AlignAttnError(f"max_error: a class is called {ABSTAIN!r}, the name of no answer: rename it")
         if self.coverage is not None:
             _ = self.quantile
 
     @cached_property
     def quantile(self) -> float:
-        """The largest score of a set's classes."""
+        """The maximum score of the classes in a set."""
         assert self.coverage is not None
         return self.calibration.quantile(self.coverage, self.sets)
 
     @cached_property
     def abstention(self) -> Abstention | None:
-        """The threshold of answers; None if none has the wanted error rate."""
+        """The threshold above which rows are answered; None if no threshold reaches the target error rate."""
         assert self.max_error is not None
         return self.calibration.abstention(self.max_error)
 
@@ -96,7 +96,7 @@ class Decisions:
 
         Args:
             probabilities: `[N, C]`, calibrated.
-            uniform: numbers `[N]` that randomise APS, as of `uniform_of`; drawn anew if None.
+            uniform: numbers `[N]` that randomise APS, as from `uniform_of`; None = random.
         """
         found: dict[str, pa.Array] = {}
         if self.coverage is not None:
@@ -128,7 +128,7 @@ class Decisions:
             fewest = math.ceil(math.log(ABSTENTION_DELTA) / math.log1p(-self.max_error))
             yield (
                 f"max_error {self.max_error:g}: no threshold reaches it on {rows} calibration rows with {certainty} "
-                f"certainty, so nothing is answered (it takes at least {fewest} answered rows, all of them right)"
+                f"certainty, so nothing is answered (it needs at least {fewest} answered rows, all of them right)"
             )
         else:
             yield (
@@ -139,7 +139,7 @@ class Decisions:
 
 
 def row_digests(dataset: datasets.Dataset, columns: Sequence[str]) -> Iterator[bytes]:
-    """Yield a digest of some columns of each row, which is as small for a picture as for a word."""
+    """Yield a digest of some columns of each row, of the same size for a picture as for a word."""
     inputs: Any = dataset.select_columns(list(columns)).with_format("arrow")
     for part in inputs.iter(ROWS_AT_ONCE):
         for row in part.to_pylist():
@@ -147,9 +147,9 @@ def row_digests(dataset: datasets.Dataset, columns: Sequence[str]) -> Iterator[b
 
 
 def uniform_of(dataset: datasets.Dataset, columns: Sequence[str]) -> Array:
-    """Return the uniform numbers `[N]` that randomise APS: of a row's inputs, so equal rows have equal sets.
+    """Return the uniform numbers `[N]` that randomise APS, made from a row's inputs, so equal rows have equal sets.
 
-    Rows that are exchangeable stay so with a number that is a function of their inputs, so the coverage holds.
+    Exchangeable rows stay exchangeable with a number that is a function of their inputs, so the coverage holds.
     """
     numbers = [int.from_bytes(digest[:UNIFORM_BYTES]) for digest in row_digests(dataset, columns)]
     return np.array(numbers, dtype=np.float64) / 2 ** (8 * UNIFORM_BYTES)
@@ -165,15 +165,15 @@ def run_decisions(
     """Return the decisions of a calibrated run.
 
     Args:
-        run: whose folder holds the calibration.
-        temperature: that a user names; None for that of the calibration.
+        run: the run, whose folder contains the calibration.
+        temperature: the temperature that the user gives; None = that of the calibration.
         coverage: as in `Decisions`.
         max_error: likewise.
         sets: likewise.
 
     Raises:
-        AlignAttnError: if the task has no classes, the run is not calibrated, or with another temperature or fewer rows
-            than the coverage needs.
+        AlignAttnError: if the task has no classes, or the run is not calibrated, or the calibration has another
+            temperature or fewer rows than the coverage needs.
     """
     what, folder = "coverage" if coverage is not None else "max_error", run.folder
     check_has_classes(run.task, what)
@@ -190,13 +190,13 @@ def run_decisions(
 
 
 def shift_warning(calibration: Calibration, probabilities: Array, temperature: float | None, origin: str) -> str | None:
-    """Return a line on rows that are unlike the calibration rows; None if they are not.
+    """Return a warning if rows are unlike the calibration rows; None otherwise.
 
     Args:
-        calibration: of the run.
+        calibration: the calibration of the run.
         probabilities: `[N, C]` of the rows; fewer than `MIN_SHIFT_ROWS` are not tested.
-        temperature: that their logits were divided by; None for none.
-        origin: of the rows.
+        temperature: the temperature that their logits were divided by; None if they were not.
+        origin: where the rows come from, for the message.
     """
     if len(probabilities) < MIN_SHIFT_ROWS:
         return None
@@ -210,7 +210,7 @@ def shift_warning(calibration: Calibration, probabilities: Array, temperature: f
 
 
 def write_run_calibration(folder: Path, calibration: Calibration) -> None:
-    """Write a calibration into its folder in a run's."""
+    """Write a calibration to `folder`, the calibration folder of a run."""
     sides = {False: calibration.fitted, True: calibration.held_out}
     columns = {
         HELD_OUT: np.repeat(list(sides), [len(rows.labels) for rows in sides.values()]),
@@ -227,7 +227,7 @@ def read_run_calibration(run: FinishedRun) -> Calibration | None:
     """Return the calibration of a run; None if it has none.
 
     Raises:
-        AlignAttnError: if the file is damaged or of another number of classes.
+        AlignAttnError: if the file is damaged or has another number of classes.
     """
     path, task = run.folder / CALIBRATION_FOLDER / CALIBRATION_ROWS_FILE, run.task
     if not isinstance(task, LabelledTask) or not path.is_file():
@@ -239,7 +239,7 @@ def read_run_calibration(run: FinishedRun) -> Calibration | None:
         probabilities = np.stack(table[PROBABILITIES].to_numpy()).astype(np.float64)
         labels, uniform, is_held_out = (np.asarray(table[name].to_numpy()) for name in (LABEL, UNIFORM, HELD_OUT))
     except (KeyError, TypeError, ValueError) as error:
-        raise AlignAttnError(f"{path} is no file of `alignattn calibrate`: {advice}") from error
+        raise AlignAttnError(f"{path} is not a file of `alignattn calibrate`: {advice}") from error
     if probabilities.shape[1] != task.num_labels:
         raise AlignAttnError(f"{path} has {probabilities.shape[1]} classes, and the run {task.num_labels}: {advice}")
     sides = (~is_held_out, is_held_out)

@@ -1,4 +1,4 @@
-"""The rows behind a run's numbers, kept in its folder: what it predicted, and how right each row is."""
+"""The predictions of a run, kept in its folder, and the scores of their rows."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ from alignattn.utils.files import replacing
 from alignattn.utils.parquet import read_parquet
 
 NO_ANSWER_COLUMN = "no_answer_score"
-"""A column that only question answering predictions have."""
+"""A column that only predictions of question answering have."""
 EDITS_COLUMN, LENGTH_COLUMN = "edits", "length"
 """Columns of generated sequences: edits to the nearest reference, and the reference's length."""
 PROBABILITIES_COLUMN = "probabilities"
@@ -37,18 +37,18 @@ class PredictionsReader(ResultReader):
     """Reads runs that keep their predictions in `predictions.parquet`."""
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
-        """Return the rows of the split of `path`; None for numbers that are not scores, such as times."""
+        """Return the row scores of the metric at `path`; None for numbers that are not scores, such as times."""
         match path:
             case ["metrics", split, metric]:
                 return metric_examples(metric, read_split(folder, split))
         return None
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
-        """Return that there is one of scores alone."""
-        return "" if path[0] == "metrics" else f"an ensemble has no {'.'.join(path)}: it is no score of predictions"
+        """Return why there is no ensemble of the number at `path`; empty for scores, which have one."""
+        return "" if path[0] == "metrics" else f"an ensemble has no {'.'.join(path)}: it is not a score of predictions"
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
-        """Return the rows of the split of `path`, scored with the mean of the predictions of the runs."""
+        """Return the row scores of the metric at `path` for the mean of the runs' predictions."""
         match path:
             case ["metrics", split, metric]:
                 return metric_examples(metric, mean_predictions([read_split(folder, split) for folder in folders]))
@@ -62,15 +62,15 @@ def write_predictions(folder: Path, tables: Sequence[pa.Table]) -> None:
 
 
 def with_split(table: pa.Table, split: str) -> pa.Table:
-    """Return predictions with the name of their split in every line."""
+    """Return predictions with the name of their split in each row."""
     return table.add_column(0, "split", pa.array([split] * table.num_rows, pa.string()))
 
 
 def read_split(folder: Path, split: str) -> Any:
-    """Return the predictions of a split, a table.
+    """Return the predictions of a split as a table.
 
     Raises:
-        NotKeptError: if they are not there.
+        NotKeptError: if the run has no predictions.
     """
     if not (folder / PREDICTIONS_FILE).is_file():
         raise NotKeptError(f"a run has no {PREDICTIONS_FILE}: only its results were kept")
@@ -78,7 +78,7 @@ def read_split(folder: Path, split: str) -> Any:
 
 
 def read_probabilities(folder: Path, split: str | None) -> tuple[Any, Any] | None:
-    """Return the probabilities `[N, C]` of a split and its labels `[N]`; None where there are none."""
+    """Return the probabilities `[N, C]` of a split and its labels `[N]`; None if there are no probabilities."""
     if split is None or not (folder / PREDICTIONS_FILE).is_file():
         return None
     if PROBABILITIES_COLUMN not in pq.read_schema(folder / PREDICTIONS_FILE).names:
@@ -109,13 +109,13 @@ def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
 
 
 def mean_predictions(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the predictions of a deep ensemble (Lakshminarayanan et al. 2017, section 2.4): the mean of several runs'.
+    """Return the predictions of a deep ensemble (Lakshminarayanan et al. 2017, section 2.4): the mean of the runs.
 
     Args:
-        tables: of each run, the predictions of the same split: probabilities of classes, or scores.
+        tables: the predictions of the same split by each run: probabilities of classes, or scores.
 
     Raises:
-        AlignAttnError: if they are of other rows or labels, or have no mean.
+        AlignAttnError: if the rows or labels differ, or the predictions have no mean.
     """
     first = tables[0]
     for table in tables:
@@ -142,7 +142,7 @@ def _written_examples(metric: str, predictions: Any) -> ExampleScores | None:
 
 
 def _label_examples(metric: str, predictions: Any) -> ExampleScores | None:
-    """The scores of rows with several labels, as of `alignattn.tasks.multilabel.multi_label_scores`."""
+    """Return the scores of rows with several labels, as in `alignattn.tasks.multilabel.multi_label_scores`."""
     rows = predictions["row"].to_numpy()
     labels, found = (np.stack(predictions[name].to_numpy()) for name in ("label", "prediction"))
     right, counted = 2 * labels * found, labels + found
@@ -168,7 +168,7 @@ def _answer_examples(metric: str, predictions: Any) -> ExampleScores | None:
     if metric not in ("exact", "f1"):
         return None
     answers, golds = predictions["prediction"].to_pylist(), predictions["label"].to_pylist()
-    # The scripts of both versions differ where an answer is empty, as it is for unanswerable questions alone.
+    # The official scripts of both versions differ for empty answers, which only unanswerable questions have.
     version: SquadVersion = "2.0" if any(not gold for gold in golds) else "1.1"
     pairs = [exact_and_f1(answer, gold, version) for answer, gold in zip(answers, golds, strict=True)]
     return mean_scores(predictions["row"].to_numpy(), [exact if metric == "exact" else f1 for exact, f1 in pairs])

@@ -1,4 +1,4 @@
-"""How far the function of a model is from another's, such as that of plain training with the same seed."""
+"""The change of a model's function from a reference, such as plain training with the same seed."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -33,15 +33,15 @@ TWIN_ROWS, TWIN_BATCH = 64, 8
 
 @dataclass(frozen=True)
 class FunctionChange:
-    """How far a model is from a reference.
+    """The change of a model's function from a reference model.
 
     Attributes:
         attention: `[L, H]`, total variation of the attention weights, mean over a text's real queries and over texts.
-        products: `[L, H]`, relative change of W_Qᵀ W_K; NaN where scores are no products of plain projections.
-        predictions: total variation of what is predicted, mean over texts (words, of tags); None without a common head
-            that predicts classes.
+        products: `[L, H]`, relative change of W_Qᵀ W_K; NaN if scores are not products of plain projections.
+        predictions: total variation of the predictions, mean over texts (over words for tags); None unless the heads of
+            both models predict the same number of classes.
         differing: share of the predictions whose class differs; None likewise.
-        num_texts: that were compared on.
+        num_texts: the number of compared texts.
     """
 
     attention: Tensor
@@ -57,9 +57,9 @@ def measure_change(
     """Return the change of a model's function from a reference of the same shape and vocabulary.
 
     Args:
-        model: whose change is measured.
-        reference: what it is compared with.
-        batches: what both read, padded or not.
+        model: the model whose change is measured.
+        reference: the model that it is compared with.
+        batches: the inputs of both models, padded or not.
     """
     moved, variations, differing = [], [], []
     for batch in batches:
@@ -94,7 +94,7 @@ def _weights_of(record: LayerRecord) -> Tensor:
 
 
 def _distributions(outputs: Mapping[str, Any], batch: Mapping[str, Tensor], config: Any) -> list[Tensor]:
-    """Return the distributions that a head predicts, `[N, C]` each; none of one that predicts scores, or of no head."""
+    """Return the distributions that a head predicts, `[N, C]` each; empty for a head of scores or without a head."""
     real = batch["attention_mask"].bool()
     if outputs.get("start_logits") is not None:
         ends = (outputs["start_logits"], outputs["end_logits"])
@@ -125,7 +125,7 @@ def _product_changes(model: RecordedModel, reference: RecordedModel, shape: torc
 
 
 def _projection_weights(heads: BalancedHeads) -> tuple[Tensor, Tensor]:
-    """The weights of queries and keys by head of queries, `[H, d, in]` each."""
+    """Return the weights of queries and keys by query head, `[H, d, in]` each."""
     query, key = heads.query[0], heads.key[0]
     return query.flatten(0, 1), key.repeat_interleave(query.shape[1], dim=0)
 
@@ -135,10 +135,10 @@ def _in_order(heads: list[BalancedHeads]) -> list[BalancedHeads]:
 
 
 def check_twin(options: RunOptions) -> None:
-    """Refuse a plain twin that the run could not be compared with; nothing where none is named.
+    """Refuse a plain twin that the run could not be compared with; do nothing if none is given.
 
     Raises:
-        AlignAttnError: if it is unfinished, of another task, model or seed, not plain, or has no heads to record.
+        AlignAttnError: if it is unfinished, has another task, model or seed, is not plain, or has no heads to record.
     """
     if options.training.plain_twin is None:
         return
@@ -183,7 +183,7 @@ def compare_with_twin(options: RunOptions, task: Task, evaluation: Mapping[str, 
 
 
 def _twin_folder(options: RunOptions) -> Path:
-    """Return the folder of the twin; of one run per seed that of this run's seed."""
+    """Return the folder of the twin; in a folder of one run per seed, that of this run's seed."""
     folder = Path(str(options.training.plain_twin))
     has_seeds = any(folder.glob(f"{SEED_FOLDER_PREFIX}*"))
     return folder / f"{SEED_FOLDER_PREFIX}{options.training.seed}" if has_seeds else folder

@@ -48,10 +48,10 @@ class RecordedModel:
     """A patched model in evaluation mode and its tokenizer.
 
     Attributes:
-        name: as the user gave it.
-        model: records its attention under `collect`.
-        tokenizer: its own.
-        reads_texts_alone: whether all that it attends to are tokens of texts, and no regions of images.
+        name: the name that the user gave.
+        model: the patched model, which records its attention under `collect`.
+        tokenizer: the model's tokenizer.
+        reads_texts_alone: whether it attends only to tokens of texts, and not to regions of images.
     """
 
     name: str
@@ -74,20 +74,20 @@ class RecordedModel:
         return records
 
     def num_layers_and_heads(self) -> tuple[int, int]:
-        """Return how many attention calls of a forward are recorded, and the heads of each."""
+        """Return the number of recorded attention calls in a forward, and the number of heads in each."""
         if not self.reads_texts_alone:
-            # A forward takes an image, too, of which there is none yet.
+            # A forward also needs an image, and there is none yet.
             calls = patch_of(self.model).config.layers or self._declared_sides
             return len(calls), self.model.config.num_attention_heads
         layers = self.record({"input_ids": torch.tensor([self.tokenizer.all_special_ids[:1]])})
         return len(layers), layers[0]["weights"].shape[1]
 
     def sides(self, layers: Sequence[int]) -> list[Sides]:
-        """Return the modalities of queries and keys of attention calls, by their numbers from 0."""
+        """Return the modalities of the queries and keys of attention calls, given their numbers from 0."""
         return [(WORDS, WORDS) if self.reads_texts_alone else self._declared_sides[layer] for layer in layers]
 
     def check_reads(self, processor: type[TaskProcessor[Any]], of: str) -> None:
-        """Refuse rows that the model does not read; `of` says which they are."""
+        """Refuse rows that the model does not read; `of` describes them in the message."""
         if processor.reads_only_texts and not self.reads_texts_alone:
             raise AlignAttnError(f"{self.name!r} reads images with its texts, which {of} lacks: give rows of its task")
         if self.reads_texts_alone and not processor.reads_only_texts:
@@ -103,14 +103,14 @@ class RecordedModel:
 def load_recorded_model(
     name: str, tokenizer_options: Mapping[str, Any] = MappingProxyType({}), *, with_head: bool = False
 ) -> RecordedModel:
-    """Load a model, an encoder with or without a head, in float32, with the attention it was trained with.
+    """Load an encoder, with or without its head, in float32, with the attention it was trained with.
 
-    Where a patch leaves the function as it is, all layers are recorded, whichever it was trained on.
+    If the patch does not change the function, all layers are recorded, not only those that the model was trained on.
 
     Args:
         name: a folder, a Hub id or a packaged model.
         tokenizer_options: as `TaskProcessor.tokenizer_options`.
-        with_head: whether the head of a checkpoint that predicts classes is loaded, too.
+        with_head: whether to load the head, too, if the checkpoint predicts classes.
     """
     with loading(name):
         fields = read_config_fields(name)
@@ -141,7 +141,7 @@ def load_recorded_model(
 
 
 def _class_with_head(fields: Mapping[str, Any]) -> Any:
-    """Return the class of transformers that a checkpoint names, if it predicts classes; else that without a head."""
+    """Return the transformers class that a checkpoint names if it predicts classes, else the class without a head."""
     for name in fields.get("architectures") or ():
         if name.endswith(HEADS) and hasattr(transformers, name):
             return getattr(transformers, name)
@@ -150,12 +150,12 @@ def _class_with_head(fields: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts, or texts with images, that every run is shown.
+    """Texts, or texts with images, that every run reads.
 
     Attributes:
-        description: which they are, in words.
-        processor: the class of their task.
-        encode: returns what a model reads of each as a batch of one, given its tokenizer; nothing is padded.
+        description: a description for messages and titles.
+        processor: the processor class of their task.
+        encode: returns the model inputs of each example as a batch of one without padding, given the model's tokenizer.
     """
 
     description: str
@@ -169,18 +169,18 @@ def batch_of_one(example: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
 
 
 def row_examples(task: Task, split: str, rows: datasets.Dataset, data: DataOptions) -> Examples:
-    """Return rows as examples: one sequence per row, of question answering the windows of each.
+    """Return rows as examples: one sequence per row, or the windows of each row in question answering.
 
     Args:
-        task: that they are of.
-        split: its name, for the description.
-        rows: the first of it.
-        data: the options of a run, which say how long a row may be.
+        task: the task of the rows.
+        split: the name of their split, for the description.
+        rows: the first rows of the split.
+        data: the options of a run, which set the maximum length of a row.
     """
     processor = processor_for(task)
 
     def encode(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Tensor]]:
-        # A token is shown once: windows of a long context share none.
+        # Show each token once: windows of a long context must not overlap.
         options = replace(data.task_options(task, tokenizer), doc_stride=0)
         split = EncodedSplit(rows, processor.encode(rows, tokenizer, options), options)
         return list(input_batches(task, split, tokenizer, range(len(split.encoded)), 1))
@@ -194,7 +194,7 @@ class SeenText:
     """A head's queries, keys and weights for one row: a text, or an image's regions and a question's words.
 
     Attributes:
-        tokens: of its texts, as the tokenizer names them.
+        tokens: the tokens of its texts, as the tokenizer names them.
         query: `[n, d]`.
         key: `[m, d]`.
         weights: `[n, m]`, a row per query.
@@ -211,11 +211,11 @@ class HeadView:
     """Queries, keys and weights of one head for all texts.
 
     Attributes:
-        name: of the run.
+        name: the name of the run.
         layer: counted from 0.
         head: likewise.
-        sides: what its queries and what its keys are of.
-        texts: in order.
+        sides: the modalities of its queries and of its keys.
+        texts: the texts in order.
         reason_unbalanced: why queries and keys cannot be balanced, or None.
     """
 
@@ -228,12 +228,12 @@ class HeadView:
 
     @property
     def title(self) -> str:
-        """The run and the place of the head."""
+        """The run, the layer and the head."""
         of = "" if self.sides == (WORDS, WORDS) else f" ({' to '.join(dict.fromkeys(self.sides))})"
         return f"{self.name}\nlayer {self.layer}{of}, head {self.head}"
 
     def attention_panels(self) -> list[TokenMapPanel]:
-        """Return the heat map of the attention in each text; raises `AlignAttnError` if not words attend to words."""
+        """Return the heat map of the attention in each text; raises `AlignAttnError` unless words attend to words."""
         if self.sides != (WORDS, WORDS):
             raise AlignAttnError(
                 f"layer {self.layer} of {self.name} attends from {' to '.join(self.sides)}, which a map of words "
@@ -246,11 +246,11 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
     """Return the queries, keys and weights of a head for examples.
 
     Args:
-        folder: of the run.
-        name: that it is called by.
-        examples: that it is shown.
-        layer: from 0; the last one where None.
-        head: from 0.
+        folder: the folder of the run.
+        name: the name of the run.
+        examples: the examples that the model reads.
+        layer: the number of the layer from 0; None = the last one.
+        head: the number of the head from 0.
     """
     loaded = load_recorded_model(str(folder), examples.processor.tokenizer_options)
     loaded.check_reads(examples.processor, examples.description)
@@ -275,7 +275,7 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
 
 
 def _find_layer(loaded: RecordedModel, name: str, layer: int | None, head: int) -> tuple[int, int]:
-    """The place of a layer among those that are recorded, and its number."""
+    """Return the index of a layer among the recorded layers, and its number."""
     num_layers, num_heads = loaded.num_layers_and_heads()
     numbers = list(patch_of(loaded.model).config.layers or range(num_layers))
     if not 0 <= head < num_heads:
@@ -290,7 +290,7 @@ def _find_layer(loaded: RecordedModel, name: str, layer: int | None, head: int) 
 
 
 def in_plane(points: NDArray[Any], seed: int) -> list[tuple[float, float]]:
-    """Return points `[N, d]` placed in the plane by t-SNE (van der Maaten & Hinton 2008), x and y each."""
+    """Return the coordinates x and y of points `[N, d]` placed in the plane by t-SNE (van der Maaten & Hinton 2008)."""
     from sklearn.manifold import TSNE
 
     perplexity = min(PERPLEXITY, (len(points) - 1) / POINTS_A_NEIGHBOUR)
@@ -299,13 +299,13 @@ def in_plane(points: NDArray[Any], seed: int) -> list[tuple[float, float]]:
 
 
 def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = False) -> PointPanel:
-    """Return one run's queries and keys in the plane; the title has their distances, which no projection distorts.
+    """Return one run's queries and keys in the plane; the title has their distances before the projection.
 
     Args:
-        view: what a head made of texts.
-        max_tokens: that are shown.
-        seed: of the draw of more, and of t-SNE.
-        balanced: show them in the basis in which their moments agree, which attention does not see.
+        view: the queries and keys of a head.
+        max_tokens: the maximum number of tokens to show.
+        seed: the seed of t-SNE, and of the sample of tokens if there are more.
+        balanced: whether to show them in the basis that makes their moments equal, which does not change the attention.
     """
     query, key = (torch.cat([getattr(text, role) for text in view.texts]) for role in ("query", "key"))
     spread = measure_distances(*equal_counts(query[None], key[None]))

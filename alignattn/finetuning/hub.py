@@ -1,4 +1,4 @@
-"""A run on the Hub: what of its folder is pushed, and one line for all that may go wrong there."""
+"""Pushing a run to the Hub: the files to push, and the errors of the Hub in one line."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ PUBLISHED = (
     f"{CALIBRATION_FOLDER}/{CALIBRATION_ROWS_FILE}",
     *MODEL_FILES,
 )
-"""The files of a run's folder that are pushed: this package's, and those of the model and its tokenizer or processor.
+"""The files of a run's folder that are pushed: those of alignattn, the model, and its tokenizer or processor.
 
 `training_args.bin` is not among them: unpickling it would run any code in it.
 """
@@ -44,25 +44,25 @@ RESUMED = (*PUBLISHED, "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.
 """The files of a checkpoint that `--hub_strategy` pushes for resuming."""
 
 NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE)
-"""Files of a run that name data and models, some by paths of this machine."""
+"""Files of a run that name data and models, some by local paths."""
 
 NAMING_MODELS = ("config.json", "tokenizer_config.json", "adapter_*.json")
-"""Files of transformers and peft with a model's name in the fields `MODEL_NAMES`; others may look like a path."""
+"""Files of transformers and peft that name a model in the fields `MODEL_NAMES`; other values may look like a path."""
 
 MODEL_NAMES = ("_name_or_path", "name_or_path", "base_model_name_or_path")
 
 STAGING_FOLDER = "_push"
-"""Files in the run's folder that the Trainer pushes while it trains."""
+"""Folder in the run's folder for the files that the Trainer pushes during training."""
 
 NOT_OPENED = "--push_to_hub: the repository could not be opened"
 NOT_PUSHED = "has the finished run, but the push failed"
 
 
 def push_run(result: RunResult, options: RunOptions) -> None:
-    """Push the folder of a finished run, in this call or an earlier one, with a card that names the repository.
+    """Push the folder of a run that finished in this or an earlier call, with a card that names the repository.
 
-    `Trainer.push_to_hub` does not serve: it saves the model once more over the finished run's, which a kill would tear,
-    and writes a card of its own, which knows no results.
+    `Trainer.push_to_hub` is not suitable: it saves the model again over that of the finished run, which an interruption
+    would corrupt, and it writes its own card, which has no results.
     """
     folder, values = options.output_dir, options.values
     api, token = HfApi(), values["hub_token"]
@@ -73,7 +73,7 @@ def push_run(result: RunResult, options: RunOptions) -> None:
     write_model_card(folder, model_card(result, options, repo_id))
     with TemporaryDirectory() as staged, hub_errors(f"{folder} {NOT_PUSHED}"):
         stage(folder, Path(staged))
-        # A card that the user changed still loads the model from where it lay.
+        # A card that the user changed still loads the model from its local folder.
         card = read_text(folder / CARD_FILE)
         for place in {str(folder), publishable(str(folder))}:
             card = card.replace(f"path = {quoted(place)}", f"path = {quoted(repo_id)}")
@@ -88,12 +88,12 @@ def push_run(result: RunResult, options: RunOptions) -> None:
 
 
 def stage(folder: Path, staged: Path, patterns: Sequence[str] = PUBLISHED) -> Path:
-    """Fill a folder with what of another is pushed, and return it: links to files, and copies without local paths.
+    """Fill `staged` with the files of a folder to push, and return it: links to files, or copies without local paths.
 
     Args:
-        folder: of a run or a checkpoint.
+        folder: the folder of a run or a checkpoint.
         staged: the folder to fill.
-        patterns: of the names of the files to push; or a path below the folder.
+        patterns: patterns of the names of the files to push, or paths relative to the folder.
     """
     for place in (folder, folder / ADAPTER_FOLDER, folder / CALIBRATION_FOLDER):
         for source in sorted(filter(Path.is_file, place.iterdir() if place.is_dir() else ())):
@@ -127,18 +127,18 @@ def _published_text(file: Path) -> str:
 
 
 def clear_staged(folder: Path) -> None:
-    """Remove what was staged in a run's folder."""
+    """Remove the staged files from a run's folder."""
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
 @contextmanager
 def hub_errors(what: str) -> Iterator[None]:
-    """Turn what the Hub's client raises into one line that begins with `what`."""
+    """Turn exceptions of the Hub's client into an `AlignAttnError` of one line that begins with `what`."""
     try:
         yield
     except AlignAttnError:
         raise
-    # As in alignattn.tasks.reading: the client raises classes of whichever HTTP library it is built on.
+    # As in alignattn.tasks.reading: the client raises the exceptions of the HTTP library that it is built on.
     except Exception as error:
         reason = one_line(error).rstrip(".") or type(error).__name__
         raise AlignAttnError(

@@ -14,7 +14,7 @@ from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_record
 
 STATE_FILE = "trainer_state.json"
-"""transformers' name of the file that holds what a run logged."""
+"""transformers' name of the file with the log of a run."""
 
 DISTANCE_NAME = "query_key_distance"
 """Name of the distance in logs, in units of the size of queries and keys."""
@@ -24,7 +24,7 @@ AS_IS_NAME, BALANCED_NAME, FLOOR_NAME = (f"{DISTANCE_NAME}_{name}" for name in (
 
 @dataclass(frozen=True)
 class LoggedState:
-    """What of that file is read."""
+    """The fields of `trainer_state.json` that are read."""
 
     log_history: list[dict[str, Any]]
 
@@ -54,9 +54,9 @@ Y_LABELS: Mapping[str, str] = {
     BALANCED_NAME: "distance (in units of their spread)",
     FLOOR_NAME: "distance (in units of their spread)",
 }
-"""Quantity and unit of what is logged, in the order of the panels; scores of the evaluation follow."""
+"""Axis labels of the logged quantities, in the order of the panels; evaluation scores follow."""
 OVER_SPREAD = (AS_IS_NAME, BALANCED_NAME, FLOOR_NAME)
-"""Titles in `alignattn figure distance`."""
+"""Quantities whose curves only `alignattn figure distance` shows."""
 SCORE_LABEL = "score (1: perfect)"
 NOT_MEASURED = ("_runtime", "_per_second", "_model_preparation_time")
 """Suffixes of the entries that describe an evaluation itself."""
@@ -65,7 +65,7 @@ LogHistory = Sequence[Mapping[str, Any]]
 """The entries of `log_history` in `trainer_state.json`."""
 
 Curves = dict[str, list[tuple[float, float]]]
-"""Points, step and value, by the logged name."""
+"""Points (step, value) by logged name."""
 
 
 def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
@@ -74,7 +74,7 @@ def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
     The loss of a run without alignment is its task loss, and is drawn with the task losses of the others.
 
     Args:
-        histories: by the run's name.
+        histories: the logs by the name of the run.
     """
     curves = {name: curves_of(history) for name, history in histories.items()}
     if any(TASK_LOSS in of_run for of_run in curves.values()):
@@ -95,7 +95,7 @@ def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
 
 
 def curves_of(history: LogHistory) -> Curves:
-    """Return the finite numbers of each quantity that is shown, in the order they were logged."""
+    """Return the finite values of each quantity that is shown, in the order they were logged."""
     curves: Curves = {}
     for entry in history:
         for name, value in entry.items():

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al. 2022) in a run: adapters around the patched model while it trains, merged into what the run keeps."""
+"""LoRA (Hu et al. 2022) in a run: adapters around the patched model during training, merged into the saved model."""
 
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ ADAPTER_FOLDER = "adapter"
 
 
 def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
-    """Return a patched model with the adapters that the options ask for; its head is trained, too.
+    """Return a patched model with the adapters that the options ask for; its head is trained as well.
 
     Args:
-        model: with a head for the task.
+        model: the patched model, with a head for the task.
         arguments: the options.
 
     Returns:
-        A `peft.PeftModel`; `model` itself if none is asked for.
+        A `peft.PeftModel`; `model` itself without adapters.
     """
     if arguments.lora_r is None:
         return model
@@ -53,7 +53,7 @@ def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
         raise AlignAttnError(f"--lora_target_modules: {one_line(error)}") from error
     for module in adapted.modules():
         if isinstance(module, ModulesToSaveWrapper):
-            # peft keeps adapters in float32 over a base in half precision, but no head.
+            # Over a base in half precision, peft keeps adapters in float32, but not heads.
             module.float()
             module.register_forward_pre_hook(_in_float32, with_kwargs=True)
     return adapted
@@ -69,7 +69,7 @@ def _in_float32(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def check_targets(model: nn.Module, arguments: ModelOptions) -> None:
-    """Refuse names of layers to adapt that no layer of a model bears; peft takes a name for the end of a layer's."""
+    """Refuse target modules that match no module of the model; as in peft, a target is the end of a module's name."""
     names = [name for name, _ in model.named_modules()]
     linear = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear) and CHILD_NAME not in name
@@ -85,12 +85,12 @@ def check_targets(model: nn.Module, arguments: ModelOptions) -> None:
 
 
 def keep_merged(trainer: AlignmentTrainer, arguments: ModelOptions, folder: Path) -> None:
-    """Save the adapter of a trained model, and let the trainer go on with its weights merged.
+    """Save the adapter of a trained model, and give the trainer the model with merged weights.
 
     Args:
-        trainer: of a model that `adapt` returned.
+        trainer: the trainer of a model that `adapt` returned.
         arguments: the options.
-        folder: of the run.
+        folder: the run's folder.
     """
     adapted: Any = trainer.model
     if arguments.lora_r is None:
@@ -100,10 +100,10 @@ def keep_merged(trainer: AlignmentTrainer, arguments: ModelOptions, folder: Path
             (config,) = adapted.peft_config.values()
             config.base_model_name_or_path = PACKAGED[arguments.model].hub_id
         adapted.save_pretrained(folder / ADAPTER_FOLDER, save_embedding_layers=False)
-        # peft's card names paths of this machine; the run has a card of its own.
+        # peft's card contains local paths; the run has its own card.
         (folder / ADAPTER_FOLDER / "README.md").unlink(missing_ok=True)
     kept = next(weights.dtype for weights in adapted.parameters() if not weights.requires_grad)
-    # Merged into half precision, most of what was learned would round to nothing.
+    # Merge in float32: in half precision, most of the learned changes would be rounded away.
     merged: nn.Module = merge_adapters(adapted.float())
     if arguments.dtype is not None:
         _convert(merged, kept)

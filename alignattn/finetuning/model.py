@@ -1,4 +1,4 @@
-"""The model of a run with a head for its task: pretrained or built for the run's words, and its attention's slots."""
+"""The model of a run with a head for its task: pretrained or built from scratch, with its attention patched."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -50,10 +50,10 @@ from alignattn.utils.publishing import publishable
 from alignattn.utils.saved_config import LOADING_HINT
 
 UNNAMED = "LABEL_"
-"""Prefix of the class names that transformers makes up."""
+"""Prefix of the class names that transformers generates."""
 
 PROBED_SIZE, COLOURS = (40, 60), 3
-"""Of an image by which the image processor is tried: height and width, which differ, and channels."""
+"""Height and width, which differ, and channels of the image with which an image processor is tested."""
 
 SLOT_NAMES = ("score", "normalizer", "value")
 """The slots that define the attention function."""
@@ -62,13 +62,13 @@ SLOT_NAMES = ("score", "normalizer", "value")
 def checked_config(options: RunOptions) -> Any:
     """Check the options against the config of the model, before rows and weights are read.
 
-    A pretrained model without weights is built from this config, and patched and adapted as the run's will be.
+    It builds a pretrained model without weights to check its memory, the patch of its attention, and the LoRA targets.
 
     Args:
-        options: of the run.
+        options: the options of the run.
 
     Returns:
-        The config of a pretrained model, as `build_model` takes it; None of one from scratch.
+        The config of a pretrained model, for `build_model`; None for a model from scratch.
     """
     arguments, task, asked = options.model, options.task or own_task(options.data), options.data.max_length
     if reason := arguments.reason_unsupported(task):
@@ -94,7 +94,7 @@ def checked_config(options: RunOptions) -> Any:
         with torch.device("meta"):
             model = auto_class.from_config(deepcopy(config))
     except Exception:
-        # Loading the checkpoint will give the reason.
+        # Loading the checkpoint gives the reason.
         return config
     check_memory(options, model, weights)
     patch(model, arguments.attention_config)
@@ -106,8 +106,8 @@ def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel
     """Return the model that the options name, with a head for the task of `rows`.
 
     Args:
-        options: of the run.
-        rows: of the run; the vocabulary of a model from scratch is the words of its training rows.
+        options: the options of the run.
+        rows: the rows of the run; the vocabulary of a model from scratch is the words of its training rows.
         config: what `checked_config` returned.
     """
     arguments = options.model
@@ -139,7 +139,7 @@ def patch_model(model: PreTrainedModel, arguments: ModelOptions) -> Any:
 
 
 def _pretrained_config(arguments: ModelOptions) -> Any:
-    """The config of the pretrained model, with the fields that the options set."""
+    """Return the config of the pretrained model, with the fields that the options set."""
     name, hub = arguments.model, _hub_options(arguments)
     check_start(arguments)
     with loading(name):
@@ -156,7 +156,7 @@ def _pretrained_config(arguments: ModelOptions) -> Any:
         if fields.get(LOADER_FIELD) == LOADING_HINT:
             check_attention(arguments, AttentionConfig.from_dict(getattr(config, CHILD_NAME)))
         _set_config_fields(config, arguments.model_config_fields)
-    # Even without weights it takes hours and all memory to build a model of millions of layers.
+    # Even without weights, building a model of millions of layers takes hours and all memory.
     check_counts(name, config.to_dict())
     return config
 
@@ -184,13 +184,13 @@ def _load_pretrained(arguments: ModelOptions, rows: Rows[Any], config: Any) -> B
 
 
 def load_preprocessor(name: str, model: PreTrainedModel, processor: type[TaskProcessor[Any]], **hub: Any) -> Any:
-    """Return what makes tensors of a task's rows: the model's tokenizer or image processor; None if they need none.
+    """Return the model's tokenizer or image processor for a task's rows; None if they need none.
 
     Args:
         name: as for `load_checkpoint`.
-        model: that was loaded by that name.
-        processor: of the task.
-        **hub: the keyword arguments of `from_pretrained` that say where a file is found.
+        model: the model loaded by that name.
+        processor: the processor class of the task.
+        **hub: keyword arguments of `from_pretrained` that locate the files, such as `revision`.
     """
     if processor.reads_images:
         image_processor = load_image_processor(name, **hub)
@@ -199,13 +199,13 @@ def load_preprocessor(name: str, model: PreTrainedModel, processor: type[TaskPro
     if not processor.reads_texts:
         return None
     tokenizer = load_tokenizer(name, model, **hub, **processor.tokenizer_options)
-    # Not every tokenizer says what the model takes, and longer rows would end the training.
+    # Not every tokenizer knows the model's maximum length, and longer rows would end the training.
     tokenizer.model_max_length = most_tokens(model, tokenizer)
     return tokenizer
 
 
 def _check_takes_images(name: str, model: PreTrainedModel, image_processor: Any) -> None:
-    """Refuse an image processor that makes tensors which the model does not take, such as images of another size."""
+    """Refuse an image processor whose tensors the model does not accept, such as images of another size."""
     image = np.zeros((*PROBED_SIZE, COLOURS), dtype=np.uint8)
     try:
         batch = image_processor([image], return_tensors="pt")
@@ -214,7 +214,7 @@ def _check_takes_images(name: str, model: PreTrainedModel, image_processor: Any)
             model(**{key: values.to(model.device) for key, values in batch.items()})
     except (ValueError, RuntimeError, TypeError) as error:
         raise AlignAttnError(
-            f"the image processor of {name!r} makes tensors that the model does not take ({one_line(error)}): correct "
+            f"the image processor of {name!r} makes tensors the model does not accept ({one_line(error)}): correct "
             "its preprocessor_config.json"
         ) from error
 
@@ -231,21 +231,21 @@ def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:
 
 
 def named_classes(config: PreTrainedConfig) -> tuple[str, ...]:
-    """Return the names of a saved model's classes in the order of its outputs; nothing where it has none."""
+    """Return the names of a saved model's classes in the order of its outputs; empty if it has none."""
     names = tuple(name for _, name in sorted((config.id2label or {}).items()))
     return () if len(names) < 2 or all(name.startswith(UNNAMED) for name in names) else names
 
 
 def keep_classes(model: PreTrainedModel, name: str, saved: Sequence[str]) -> str | None:
-    """Put the outputs of a loaded head in the order of its new classes, where these have the same names.
+    """Reorder the outputs of a loaded head to the order of its new classes, if the names are the same.
 
     Args:
-        model: with its new classes in its config.
-        name: of the model, for messages.
+        model: the model, with its new classes in its config.
+        name: the name of the model, for messages.
         saved: the classes that its head was trained for.
 
     Returns:
-        What happened to the classes; None if they are the same, or if the head is new because its size differs.
+        A message about the classes; None if they are the same, or if the head is new because its size differs.
     """
     classes = named_classes(model.config)
     mine, theirs = list(map(spelling_key, classes)), list(map(spelling_key, saved))
@@ -258,8 +258,8 @@ def keep_classes(model: PreTrainedModel, name: str, saved: Sequence[str]) -> str
 
 
 def _reorder(model: PreTrainedModel, name: str, order: Sequence[int]) -> None:
-    """Move output `order[i]` to place i."""
-    # Image classifiers as SigLIP's name no encoder as their base.
+    """Move output `order[i]` to position i."""
+    # Image classifiers such as SigLIP's have no encoder as their base model.
     within = set() if model.base_model is model else set(model.base_model.modules())
     outside = [module for module in model.modules() if module not in within]
     heads = [module for module in outside if isinstance(module, nn.Linear) and module.out_features == len(order)]
@@ -287,11 +287,11 @@ def check_start(arguments: ModelOptions) -> None:
 
 
 def check_attention(arguments: ModelOptions, theirs: AttentionConfig) -> None:
-    """Refuse another attention function than that which the weights of a model were trained with.
+    """Refuse an attention function other than the one that a model's weights were trained with.
 
     Args:
         arguments: the options of the run.
-        theirs: of the model that it starts from.
+        theirs: the attention of the model that the run starts from.
     """
     mine = arguments.attention_config
     if mine.function_fields() == theirs.function_fields():
@@ -310,10 +310,10 @@ def check_attention(arguments: ModelOptions, theirs: AttentionConfig) -> None:
 
 
 def continued_run(name: str) -> StartResult | None:
-    """Return the run that a run starts from; None if its model is not a run folder.
+    """Return the finished run that a run starts from; None if its model is not the folder of one.
 
     Args:
-        name: of the model, as it was given.
+        name: the model, as it was given.
     """
     folder = Path(name)
     result = read_result(folder) if is_run_folder(folder) else None

@@ -120,7 +120,7 @@ class ModelOptions(Options):
     )
     gradient_scope: str | None = option(
         None,
-        "Moves projections (default), all or basis.",
+        "Updates projections (default), all or basis.",
         group=ALIGNMENT_GROUP,
         choices=get_args(GradientScope),
     )
@@ -162,11 +162,11 @@ class ModelOptions(Options):
 
     @cached_property
     def model_config_fields(self) -> Mapping[str, Any]:
-        """The fields of the model's config to set, values read as YAML."""
+        """The fields of the model's config to set, with values parsed as YAML."""
         return _named_values("model_config", self.model_config or ())
 
     def reason_unsupported(self, task: Task | None) -> str:
-        """Return why a model is not for a task, in one line; empty where it is, or where the task is not known."""
+        """Return why a model does not support a task, in one line; empty if it does, or if the task is not known."""
         name, capabilities = self.model, capabilities_of(self.model)
         texts = len(getattr(task, "text_columns", ()))
         if task is not None and capabilities.texts_per_row == (MAX_TEXTS,) and texts != MAX_TEXTS:
@@ -196,11 +196,9 @@ def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
         if not equals or not key:
             raise AlignAttnError(f"--{name} {entry!r} is not NAME=VALUE: write an equals sign and no blanks")
         if not value:
-            raise AlignAttnError(
-                f"--{name} {entry} has no value: write null for none (a file of --config has no {key})"
-            )
+            raise AlignAttnError(f"--{name} {entry} has no value: write null for none, or leave it out")
         try:
-            # A number as 1e-3 is text to YAML.
+            # YAML reads a number such as 1e-3 as text.
             values[key] = float(value) if EXPONENT.fullmatch(value) else yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise AlignAttnError(f"--{name} {entry!r}: {value!r} is not a YAML value") from error
@@ -219,7 +217,7 @@ def check_capabilities(model: str, options: Options) -> None:
 
 
 def check_fits(arguments: ModelOptions, task: Task | None) -> None:
-    """Check that a model can do what the options ask of it: its task, where it is known, its attention, its vectors."""
+    """Refuse options that the model does not support: its task (if known), its attention and its config fields."""
     name, capabilities = arguments.model, capabilities_of(arguments.model)
     fields = arguments.model_config_fields
     if reason := arguments.reason_unsupported(task):
@@ -236,7 +234,7 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
 
 
 def _check_attention(name: str, capabilities: ModelCapabilities, attention: AttentionConfig) -> None:
-    """Refuse what a model's attention has no place for."""
+    """Refuse an attention that the model does not support."""
     if not capabilities.has_attention and attention != PLAIN:
         raise AlignAttnError(f"--model {name} has no self-attention: leave out --attention, --layers and the slots")
     for slot in attention.filled_slots:
@@ -248,7 +246,7 @@ def _check_attention(name: str, capabilities: ModelCapabilities, attention: Atte
     normalizer = attention.choices["normalizer"]
     if capabilities.attends_edges and not normalizer.has_edge_form:
         raise AlignAttnError(
-            f"--normalizer {attention.normalizer} does not support the edges of a graph: --model {name} takes "
+            f"--normalizer {attention.normalizer} does not support the edges of a graph: --model {name} supports "
             f"{', '.join(choices_with('normalizer', 'has_edge_form'))}"
         )
     if normalizer.counts_positions and not capabilities.has_positions:

@@ -26,17 +26,17 @@ OF_ALIGNMENT = (
     *("alignment_weight", "alignment_options", "gradient_scope", "head_reduction"),
     *("alignment_warmup_ratio", "alignment_learning_rate"),
 )
-"""Options of an alignment."""
+"""Options of an alignment loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Options):
-    """The options of one call of `alignattn finetune`: of a run, or of one run per seed.
+    """The options of one call of `alignattn finetune`, for one run or for one run per seed.
 
     Attributes:
         model: the model and its attention.
         data: the task and its rows.
-        training: of the model on the rows.
+        training: the training of the model on the rows.
     """
 
     model: ModelOptions
@@ -45,7 +45,7 @@ class RunOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Report mistakes before anything is read; tables list runs whose model does not support their task.
+        # Report mistakes before anything is read. No task is passed: tables list runs that do not support theirs.
         _ = self.task
         check_fits(self.model, None)
         check_capabilities(self.model.model, self.training)
@@ -65,7 +65,7 @@ class RunOptions(Options):
             raise AlignAttnError(f"--gradient_scope basis: {self._own_score}, which fixes the basis: leave it out")
 
     def unused(self) -> dict[str, str]:
-        """Return the options that this run does not read, by name, each with the reason."""
+        """Return the options that this run does not use, by name, each with the reason."""
         attention, task, names = self.attention, self.task, dict[str, str]()
         if attention.alignment is None:
             names |= dict.fromkeys(OF_ALIGNMENT, "without an alignment such as --attention aa-ct")
@@ -123,7 +123,7 @@ class RunOptions(Options):
         return implied | implied_by_choice(values)
 
     def check_places(self, *, reads: bool = True) -> None:
-        """Check what the options name on this machine; a run that is there may have finished, and need none of it."""
+        """Check the files and folders that the options name; a run that has finished needs none of them."""
         if self.makes_several and (self.output_dir / CONFIG_FILE).exists():
             raise AlignAttnError(
                 f"{self.output_dir} holds a single run, and this call makes several: give another --output_dir"
@@ -134,7 +134,7 @@ class RunOptions(Options):
             check_installed("torchcrf", "crf", "a CRF")
 
     def reason_unsupported(self, task: Task) -> str:
-        """Return why no run of a task can have these options, in one line; empty if one can."""
+        """Return why a task does not support the options, in one line; empty if it does."""
         parts = (self.model, self.data, self.training)
         return next(filter(None, (part.reason_unsupported(task) for part in parts)), "")
 
@@ -145,7 +145,7 @@ class RunOptions(Options):
 
     @cached_property
     def task(self) -> Task | None:
-        """Its task: of one that the user's own file defines, what the folder of the run keeps of it; None without."""
+        """The task, or None; if a user's file defines the task, the copy in the run's folder, once there is one."""
         _ = self.data.source
         if self.data.task is None:
             return None
@@ -159,7 +159,7 @@ class RunOptions(Options):
 
     @property
     def keeps_task(self) -> bool:
-        """Whether the folder of the run keeps the task: a user's own file may change or go."""
+        """Whether the run's folder keeps a copy of the task, because a user's file may change or be removed."""
         return self.data.task is not None and is_definition(self.data.task)
 
     @cached_property
@@ -174,7 +174,7 @@ class RunOptions(Options):
 
     @property
     def makes_several(self) -> bool:
-        """Whether the call makes several runs, each in a folder of its own."""
+        """Whether the call makes several runs, each in its own folder."""
         return self.training.seeds is not None
 
     def runs(self) -> list[Self]:
@@ -187,11 +187,11 @@ class RunOptions(Options):
         ]
 
     def changed(self, **training: Any) -> Self:
-        """Return the same with some training options replaced."""
+        """Return a copy with some training options replaced."""
         return replace(self, training=replace(self.training, **training))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options as plain types; the secret and what is None by default are left out."""
+        """Return the options as plain types, without the secret and without options left at a default of None."""
         defaults = _defaults(type(self))
         return {
             name: _plain(value)
@@ -205,9 +205,9 @@ class RunOptions(Options):
         return text
 
     def differences(self, written: Mapping[str, Any]) -> list[str]:
-        """Return the options in which a run differs whose options are `written`.
+        """Return the names of the options that differ from `written`, the options of another run.
 
-        An option that they lack counts at its default; an attention counts as what it is, however it is named.
+        An option that is missing there counts as its default; attentions are compared by content, not by name.
         """
         theirs = _defaults(type(self)) | dict(written)
         mine = self.to_dict()
@@ -217,7 +217,7 @@ class RunOptions(Options):
 
 
 def _named_task(name: str, output_dir: str | None) -> Task:
-    """Return the task of a name; of a user's own file, what the folder of the run keeps of it, if it is there."""
+    """Return a task by name; for a user's file, the copy in the run's folder if there is one."""
     kept = Path(output_dir or "") / TASK_FILE
     return read_definition(kept) if output_dir and is_definition(name) and kept.is_file() else get_task(name)
 
@@ -228,7 +228,7 @@ def _defaults(options: type[Options]) -> dict[str, Any]:
 
 
 def _attention_of(written: Mapping[str, Any]) -> AttentionConfig | None:
-    """Return the attention that written options name; None of those that this version cannot read."""
+    """Return the attention of written options; None if this version cannot read them."""
     known = options_of(ModelOptions)
     try:
         options = resolve(ModelOptions, {name: value for name, value in written.items() if name in known})

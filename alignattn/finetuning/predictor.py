@@ -1,4 +1,4 @@
-"""The trained model of a run on new rows: rows -> tensors -> model -> predictions, as the run's own evaluation."""
+"""Predicts new rows with the trained model of a run: rows -> tensors -> model -> predictions, as in its evaluation."""
 
 import inspect
 import logging
@@ -35,7 +35,7 @@ from alignattn.tasks.formats.file_rows import TextRows, file_rows
 from alignattn.tasks.labelled import PROBABILITIES
 from alignattn.tasks.long_texts import pooled_outputs
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.task import WINDOWS, TaskOptions
+from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import check_generates, processor_for
 from alignattn.tasks.truncation import count_lengths, count_unknown_rows, unknown_rows_warning
 from alignattn.utils.errors import AlignAttnError, shown
@@ -47,10 +47,10 @@ LABELS = ("label", "labels")
 """Columns of encoded rows that collators turn into `labels`."""
 
 PADDING = -100
-"""Marks outputs that a batch lacks and another has, as in the Trainer."""
+"""Fills outputs where a batch has fewer than another, as in the Trainer."""
 
 Row = str | Sequence[str] | Mapping[str, Any]
-"""A text; the texts of a row, such as a pair; or a row by its columns."""
+"""A text; the texts of a row, such as a pair; or a row as a mapping of its columns."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Batching:
     """How rows become batches.
 
     Attributes:
-        size: rows of a batch; what suits the device where None.
-        by_length: whether rows of like length go together. As they come, in batches of the run's own size, outputs are
-            those of the run's evaluation bit for bit, on the machine that made it.
+        size: the rows per batch; None = chosen for the device.
+        by_length: whether to group rows of similar length. In the given order and in batches of the run's size, outputs
+            equal those of the run's evaluation bit for bit, on the same machine.
     """
 
     size: int | None = None
@@ -69,15 +69,15 @@ class Batching:
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained model with what makes its tensors and reads its outputs; `load_run` makes one of a run's folder.
+    """A trained model with its preprocessor and options; `load_run` loads one from a run's folder.
 
     Attributes:
-        run: that trained it.
-        model: in evaluation mode, with the attention it was trained with.
-        tokenizer: of the model, or its image processor; None if the task needs none.
-        options: how rows become tensors, and outputs answers.
-        temperature: that logits are divided by; None leaves probabilities as the model has them.
-        decisions: what is decided of each row, if anything.
+        run: the run that trained it.
+        model: the model in evaluation mode, with the attention it was trained with.
+        tokenizer: the model's tokenizer or image processor; None if the task needs none.
+        options: how rows become tensors and outputs become predictions.
+        temperature: the divisor of logits; None = leave them as they are.
+        decisions: the decisions to make on each row, if any.
     """
 
     run: FinishedRun
@@ -103,24 +103,24 @@ class Predictor:
         max_error: float | None = None,
         sets: str = LAC,
     ) -> list[dict[str, Any]]:
-        """Predict rows, and return what is predicted of each, in their order.
+        """Predict rows, and return the prediction of each, in their order.
 
         Args:
-            rows: texts, pairs of texts, or rows by their columns, of which those of the task are read.
+            rows: texts, pairs of texts, or rows as mappings, of which the task's columns are read.
             top_k: how many classes or answers to return, best first; None = all classes, one answer.
-            batch_size: rows of a batch; what suits the device if None.
+            batch_size: the rows per batch; None = chosen for the device.
             by_length: as in `Batching`.
             coverage: as for `with_decisions`.
             max_error: likewise.
             sets: likewise.
 
         Returns:
-            `prediction` and what goes with it: of classes `probability` and `probabilities`; of answers `start`,
-            `probability` and `no_answer_score`; of words a tag each; with `coverage` a `set` of classes, the likeliest
-            first, with `max_error` a `decision`, a class or `abstain`.
+            For each row, `prediction` and more: with classes, `probability` and `probabilities`; with answers, `start`,
+            `probability` and `no_answer_score`; with words, a tag each. With `coverage`, `set` has the classes,
+            the likeliest first; with `max_error`, `decision` is a class or `abstain`.
 
         Raises:
-            AlignAttnError: if a row lacks a column, or holds no text where one belongs; or as `with_decisions`.
+            AlignAttnError: if a row lacks a column, or has no text where it needs one; or as `with_decisions`.
         """
         if coverage is not None or max_error is not None:
             deciding = self.with_decisions(coverage=coverage, max_error=max_error, sets=sets)
@@ -136,7 +136,7 @@ class Predictor:
         return self.readable(split, answers, top_k).to_pylist()
 
     def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
-        """Return rows, as for `predict`, as a data set; raises `AlignAttnError` as that does."""
+        """Return rows, as for `predict`, as a data set; raises `AlignAttnError` for a row that cannot be used."""
         dataset = self.dataset(rows)
         for index, problem in sorted(self.problems(dataset).items()):
             raise AlignAttnError(f"row {index + 1}: {problem}")
@@ -154,15 +154,15 @@ class Predictor:
         return read.dataset
 
     def problems(self, dataset: datasets.Dataset) -> dict[int, str]:
-        """Return the problem of each row of the task's input columns that cannot be used, by its number from 0."""
+        """Return the problem of each row that cannot be used, by its number from 0."""
         return self._processor.input_problems(self._processor.normalise_inputs(dataset), may_be_empty=False)
 
     def readable(self, split: EncodedSplit, answers: pa.Table, top_k: int | None = None) -> pa.Table:
-        """Return predictions in readable form, with what is decided of each row.
+        """Return predictions in readable form, with the decisions on each row.
 
         Args:
             split: as for `answers`.
-            answers: of `answers`.
+            answers: the predictions that `answers` returned.
             top_k: as for `predict`.
         """
         table = self._processor.readable_predictions(answers, top_k)
@@ -175,10 +175,10 @@ class Predictor:
     def answers(
         self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
     ) -> pa.Table:
-        """Return the predictions of good rows in the form of a run's `predictions.parquet`, a line per row.
+        """Return the predictions of rows in the form of a run's `predictions.parquet`, one line per row.
 
         Args:
-            split: what `encode` made of rows in which `problems` finds nothing.
+            split: rows in which `problems` finds nothing, encoded by `encode`.
             batching: how rows become batches.
             advance: called with the number of rows that were just predicted.
         """
@@ -188,37 +188,37 @@ class Predictor:
         return self._processor.predictions(split, outputs, labels)
 
     def encode(self, dataset: datasets.Dataset, *, doc_stride: int | None = None) -> EncodedSplit:
-        """Return rows of the task's input columns with what the model reads of them."""
+        """Return rows of the task's input columns, encoded for the model."""
         processor = self._processor
         rows = processor.add_dummy_labels(processor.normalise_inputs(dataset))
         options = self.options if doc_stride is None else replace(self.options, doc_stride=doc_stride)
-        # For each part of the rows there would be one.
+        # Rows come in parts, and each part would show its own bar.
         with without_library_bars():
             encoded = processor.encode(rows, self.tokenizer, options)
             return EncodedSplit(rows, encoded, options, self.tokenizer)
 
     def count_lengths(self, split: EncodedSplit) -> Counter[int]:
-        """Return how many rows of what `encode` made have so many tokens before truncation."""
+        """Return how many encoded rows have each number of tokens before truncation."""
         with without_library_bars():
             return count_lengths(self.task, split, self.tokenizer)
 
     def count_unknown_rows(self, split: EncodedSplit) -> int:
-        """Return how many rows of what `encode` made hold no word that the model knows; a pretrained one reads all."""
+        """Return how many encoded rows have no word that the model knows; 0 for a pretrained model."""
         if capabilities_of(self.run.options.model.model).is_pretrained:
             return 0
         return count_unknown_rows(split, self.tokenizer)
 
     def with_beams(self, num_beams: int) -> Self:
-        """Return the same that follows so many beginnings of what it writes; raises as `check_generates` does."""
+        """Return a copy that generates with `num_beams` beams; raises as `check_generates` does."""
         check_generates(self.task)
         return replace(self, options=replace(self.options, num_beams=num_beams))
 
     def with_decisions(self, *, coverage: float | None = None, max_error: float | None = None, sets: str = LAC) -> Self:
-        """Return the same with decisions, at the temperature that the run is calibrated with.
+        """Return a copy with decisions, at the temperature of the run's calibration.
 
         Args:
             coverage: probability that a row's `set` of classes holds its label, above 0 and below 1.
-            max_error: error rate among the answered rows, above 0 and below 1; the `decision` on others is `abstain`.
+            max_error: maximum error rate of answered rows, above 0, below 1; the `decision` on others is `abstain`.
             sets: `lac`, the smallest sets on average, or `aps`, which are larger on harder rows.
 
         Raises:
@@ -229,11 +229,11 @@ class Predictor:
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """What `alignattn calibrate --run` has kept in the run's folder; None if nothing."""
+        """The calibration that `alignattn calibrate --run` wrote to the run's folder; None if there is none."""
         return read_run_calibration(self.run) if self.decisions is None else self.decisions.calibration
 
     def shift_warning(self, probabilities: NDArray[np.float64], origin: str) -> str | None:
-        """Return a line on rows that are unlike the calibration rows, as the function of this name; None otherwise."""
+        """Return a warning if rows are unlike the calibration rows, as `decisions.shift_warning`; None otherwise."""
         if self.calibration is None:
             return None
         return shift_warning(self.calibration, probabilities, self.temperature, origin)
@@ -264,7 +264,7 @@ class Predictor:
     def outputs(
         self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
     ) -> tuple[Any, NDArray[Any] | None]:
-        """Return the outputs of all sequences of a split and their labels, as `TaskTrainer.predict` gives them.
+        """Return the outputs of all sequences of a split and their labels, as `TaskTrainer.predict` does.
 
         Args:
             split: as for `answers`.
@@ -273,8 +273,8 @@ class Predictor:
         """
         encoded = split.encoded
         read = [name for name in encoded.column_names if name in {*self._model_inputs, *LABELS}]
-        # Images and long texts may be large: those of a batch are taken with it.
-        is_large = self._processor.reads_images or split.options.long_texts == WINDOWS
+        # Images and long texts may be large, so each batch loads its own.
+        is_large = self._processor.reads_images or split.options.has_windows
         columns = {name: encoded[name] if is_large else encoded[name][:] for name in read}
         collate, device = self._processor.collator(self.tokenizer, split), self.model.device
         gathered: list[_Gathered] = []
@@ -293,7 +293,7 @@ class Predictor:
             if labels is not None and labels.ndim > 1:
                 places = places or _Gathered(len(encoded))
                 places.put(members, labels.numpy())
-            # A long context has several windows: rows are counted by their share.
+            # A long context has several windows: count rows in proportion.
             before, done = done, done + len(members)
             if advance is not None:
                 advance(len(split.rows) * done // len(encoded) - len(split.rows) * before // len(encoded))
@@ -302,7 +302,7 @@ class Predictor:
         return pooled_outputs(encoded, logits, None if places is None else places.array())
 
     def _outputs_of(self, batch: Mapping[str, torch.Tensor], options: TaskOptions) -> Sequence[torch.Tensor]:
-        """The model's outputs for a batch, or the sequences that it generates, `[B, …]` each."""
+        """Return the model's outputs for a batch, or the sequences that it generates, `[B, …]` each."""
         if self._processor.is_generative:
             return self._processor.generate(self.model, batch, options)
         ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
@@ -310,7 +310,7 @@ class Predictor:
 
 
 class _Gathered:
-    """The arrays of batches, `[B, ...]`, put together in the order of their rows; what a batch lacks is `PADDING`."""
+    """Joins the arrays of batches, `[B, ...]`, in the order of their rows; shorter ones are filled with `PADDING`."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -337,18 +337,18 @@ def probabilities_of(answers: pa.Table) -> NDArray[np.float64]:
 def load_run(
     folder: str | Path, *, temperature: float | None = None, device: str | torch.device | None = None
 ) -> Predictor:
-    """Load the trained model of a run to predict with.
+    """Load the trained model of a run for prediction.
 
         predictor = alignattn.load_run("runs/mrpc")
         predictor.predict([("He said so .", "So he said .")])
 
     Args:
-        folder: of a finished run of `alignattn finetune`.
-        temperature: that the logits of classes are divided by, as `alignattn calibrate` fits one.
-        device: where it computes; a GPU if there is one when None.
+        folder: the folder of a finished run of `alignattn finetune`.
+        temperature: the divisor of the logits of classes, such as one that `alignattn calibrate` fitted.
+        device: the device to compute on; None = a GPU if there is one.
 
     Raises:
-        AlignAttnError: if the folder holds no finished run that this version reads.
+        AlignAttnError: if the folder has no finished run that this version can read.
     """
     run = read_finished_run(Path(folder), "the folder")
     warn_plain(run.folder, run.options)
@@ -366,8 +366,8 @@ def load_predictor(
     tokenizer = load_preprocessor(name, model, type(processor))
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model.eval().to(target)
-    # Weights lie in memory as in their file; where a matrix begins decides the last bits of its products, and those of
-    # the run's own evaluation began where memory is given out.
+    # Loaded weights lie in memory as in their file, and where a matrix begins decides the last bits of its products.
+    # Copies begin where the allocator places them, as in the run's own evaluation.
     for weights in model.parameters():
         weights.data = weights.data.clone()
     # Tokenizing in several processes is for large files; here rows come in parts.
@@ -378,7 +378,7 @@ def load_predictor(
 def _batches(
     columns: Mapping[str, Sequence[Any]], count: int, batching: Batching, device: torch.device
 ) -> Iterator[Sequence[int]]:
-    """The numbers of the sequences of each batch; by length, the longest first: memory runs out at once or never."""
+    """Yield the indices of each batch's sequences; by length, the longest first: memory runs out at once or never."""
     tokens = [_tokens(ids) for ids in columns.get("input_ids", [()] * count)]
     order = range(count) if not batching.by_length else sorted(range(count), key=lambda index: -tokens[index])
     start = 0
@@ -389,11 +389,11 @@ def _batches(
 
 
 def _tokens(ids: Sequence[Any]) -> int:
-    """How many tokens an item of a batch takes: of several sequences, as of choices, all."""
+    """Return the number of tokens of an item of a batch; for several sequences, such as choices, their sum."""
     return sum(map(_tokens, ids)) if ids and isinstance(ids[0], list) else len(ids)
 
 
 def _as_array(values: torch.Tensor) -> NDArray[Any]:
     values = values.cpu()
-    # NumPy has no such type.
+    # NumPy has no bfloat16.
     return np.asarray((values.float() if values.dtype == torch.bfloat16 else values).numpy())

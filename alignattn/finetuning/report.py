@@ -32,11 +32,11 @@ MAX_CONFUSED = 20
 MAX_MISTAKES = 20
 """Lines of the tables by class, of confusions, and of wrong rows."""
 MAX_CHARACTERS = 300
-"""Of a text in a cell."""
+"""Maximum characters of a text in a cell."""
 MAX_NUMBERS = 10_000_000
-"""Probabilities in a reliability diagram; of more, it is that of the first rows."""
+"""Maximum number of probabilities in a reliability diagram; if there are more, it shows the first rows."""
 MAX_RESAMPLED = 500_000
-"""Rows times classes, above which a score has no interval: it would take many seconds."""
+"""Maximum of rows times classes for an interval of a score: more would take many seconds."""
 THUMBNAIL = 96
 """Pixels of the longer side of a picture in a cell."""
 INTERVAL = f"{CONFIDENCE_LEVEL:.0%} interval"
@@ -54,13 +54,13 @@ def write_run_report(
     """Write the page of a run to its folder.
 
     Args:
-        folder: of the run.
-        task: of its rows.
-        result: of the run.
-        splits: evaluated rows, by name.
-        evaluations: of the splits.
-        slices: by split; empty without `--slice_by`.
-        log_history: of the training.
+        folder: the folder of the run.
+        task: the task of its rows.
+        result: the result of the run.
+        splits: the evaluated rows, by name.
+        evaluations: the evaluations of the splits.
+        slices: the scores of slices by split; empty without `--slice_by`.
+        log_history: the log of the training.
     """
     facts = {
         "task": result.task,
@@ -99,8 +99,8 @@ def _scores(evaluation: Evaluation, num_classes: int) -> Section:
         examples = metric_examples(name, evaluation.predictions)
         rows.append([name, score_text(name, value), _interval(name, examples, num_classes)])
     note = (
-        f"In percent, except errors. {INTERVAL}: Wilson's of a share of rows, else the bootstrap of the rows "
-        f"({RESAMPLES:,} resamples); – where the score is no statistic of rows, or has too many."
+        f"In percent, except errors. {INTERVAL}: Wilson's for a share of rows, else the bootstrap over rows "
+        f"({RESAMPLES:,} resamples); – if the score is not a statistic of rows, or of too many rows."
     )
     return Section(title="Scores", notes=[note], header=["score", "value", INTERVAL], rows=rows)
 
@@ -124,7 +124,7 @@ def _slices(slices: SliceScores, num_classes: int) -> Section:
         rows.append(
             [slice_name, f"{count:,}", values.get(main, "–"), interval, *(values.get(name, "–") for name in others)]
         )
-    full = f"At most {MAX_SLICES} slices, those with most rows, are shown." if len(slices) == MAX_SLICES else ""
+    full = f"At most {MAX_SLICES} slices, those with the most rows, are shown." if len(slices) == MAX_SLICES else ""
     header = ["slice", "rows", main, INTERVAL, *others]
     return Section(title="Slices", notes=[full] if full else [], header=header, rows=rows)
 
@@ -142,7 +142,7 @@ def _by_class(evaluation: Evaluation) -> Section:
 
 
 def _rows_of(task: Task, split: EncodedSplit, predictions: pa.Table, names: Sequence[str]) -> list[Section]:
-    """Return what is known of each row: confusions, reliability, mistakes."""
+    """Return the sections on single rows: confusions, reliability, mistakes."""
     quote = _quoting(task, split)
     if LABEL_PROBABILITIES in predictions.column_names:
         labels = _matrix(predictions["label"])
@@ -153,7 +153,7 @@ def _rows_of(task: Task, split: EncodedSplit, predictions: pa.Table, names: Sequ
             _reliability(of_label, labels.ravel()),
             _label_mistakes(labels, probabilities, names, quote),
         ]
-    # A question that several people answered otherwise has the label -1.
+    # The label is -1 if several people answered a question and no answer is a class.
     if PROBABILITIES_COLUMN in predictions.column_names and pc.min(predictions["label"]).as_py() >= 0:
         labels, predicted = predictions["label"].to_numpy(), predictions["prediction"].to_numpy()
         probabilities = _matrix(predictions[PROBABILITIES_COLUMN])
@@ -174,13 +174,13 @@ def _rows_of(task: Task, split: EncodedSplit, predictions: pa.Table, names: Sequ
 
 
 def _matrix(column: Any) -> NDArray[Any]:
-    """Return a column of lists of one length as `[N, C]`."""
+    """Return a column of lists of equal length as `[N, C]`."""
     return np.asarray(column.combine_chunks().flatten().to_numpy(zero_copy_only=False)).reshape(len(column), -1)
 
 
 def _confusions(labels: NDArray[np.int64], predicted: NDArray[np.int64], names: Sequence[str]) -> Section:
-    """Return how often each class is predicted for each; of many, the classes that are confused most."""
-    notes, shown = ["Lines are the labels, columns the predictions; the shade is the share of the line."], list(names)
+    """Return how often each class is predicted for each label; with many classes, for those that are confused most."""
+    notes, shown = ["Rows are labels, columns are predictions; the shade is the share of the row."], list(names)
     if len(names) > MAX_CONFUSED:
         wrong = labels != predicted
         confused = np.bincount(np.concatenate([labels[wrong], predicted[wrong]]), minlength=len(names))
@@ -219,11 +219,11 @@ def _reliability(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) 
 
 
 Quote = Callable[[int], list[str]]
-"""Returns the cells of the inputs of a row, by its number."""
+"""Returns the cells of a row's inputs, by its number."""
 
 
 def _quoting(task: Task, split: EncodedSplit) -> tuple[Sequence[str], Quote]:
-    """Return the names of the input columns, and what quotes them."""
+    """Return the names of the input columns, and a function that returns their cells."""
     columns = [name for name in task.input_columns if name in split.rows.column_names]
 
     def quote(row: int) -> list[str]:
@@ -263,7 +263,7 @@ def _class_mistakes(
 
 
 def _worst(confidence: NDArray[np.float64]) -> list[int]:
-    """Return the places of the largest, without those below 0."""
+    """Return the indices of the largest values, without those below 0."""
     return [place for place in np.argsort(-confidence, kind="stable")[:MAX_MISTAKES].tolist() if confidence[place] >= 0]
 
 

@@ -1,4 +1,4 @@
-"""Resources of a run: the types of its weights, and enough memory and disk."""
+"""Resources of a run: the types of its weights, and checks of memory and disk space."""
 
 import math
 from collections.abc import Iterable
@@ -14,29 +14,29 @@ from alignattn.finetuning.model_options import AS_STORED, ModelOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.models.packaged import model_source
 from alignattn.patching.sizes import stored_types
-from alignattn.training.saving import ADAM_MOMENTS, ADAMS
+from alignattn.training.saving import ADAM_MOMENTS, ADAMS, bytes_of
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError, free_space, in_megabytes, listing
 
 ORIGINAL = ".original_module."
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""Files with the memory limit of this container in bytes, or a word for no limit."""
+"""File with the memory limit of this container in bytes, or `max` for no limit."""
 
 
 def loading_type(arguments: ModelOptions) -> Any:
-    """Return the `dtype` of `from_pretrained`: float32, as stored beneath adapters, or as asked for."""
+    """Return the `dtype` of `from_pretrained`: float32, as stored (the default with adapters), or as asked for."""
     if arguments.dtype is None:
         return torch.float32 if arguments.lora_r is None else AS_STORED
     return arguments.dtype if arguments.dtype == AS_STORED else getattr(torch, arguments.dtype)
 
 
 def type_of_weights(arguments: ModelOptions, config: Any) -> torch.dtype:
-    """Return the type in which a pretrained model will be loaded: as stored is what its config says, or its weights.
+    """Return the type in which a pretrained model will be loaded; as stored, the type in its config or of its weights.
 
     Args:
         arguments: the options.
-        config: of the model.
+        config: the config of the model.
     """
     asked = loading_type(arguments)
     if asked == AS_STORED:
@@ -46,10 +46,10 @@ def type_of_weights(arguments: ModelOptions, config: Any) -> torch.dtype:
 
 
 def check_precision(options: RunOptions, weights: torch.dtype) -> None:
-    """Refuse to train weights of a type in which they cannot be trained; beneath adapters any type serves.
+    """Refuse float16 weights without adapters, and computing in another half precision than that of the weights.
 
     Args:
-        options: of the run.
+        options: the options of the run.
         weights: the type of the pretrained model.
     """
     given = f"--dtype {options.model.dtype}"
@@ -72,8 +72,8 @@ def check_memory(options: RunOptions, model: nn.Module, weights: torch.dtype) ->
     """Refuse a training whose weights, gradients and moments need more memory than there is.
 
     Args:
-        options: of the run.
-        model: of the run, on no device, without adapters.
+        options: the options of the run.
+        model: the run's model on the meta device, without adapters.
         weights: the type of its weights.
     """
     arguments, values = options.model, options.values
@@ -99,7 +99,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _copies(optimizer: str) -> int:
-    """How many numbers a training holds at least of each parameter: itself, its gradient, and Adam's moments."""
+    """Return the minimum number of values that training keeps per parameter: itself, its gradient, Adam's moments."""
     return 2 + (ADAM_MOMENTS if optimizer in ADAMS else 0)
 
 
@@ -113,16 +113,16 @@ def _free_memory(use_cpu: bool) -> int:
 
 
 def describe_precision(options: RunOptions, model: nn.Module) -> str:
-    """Return in which types the weights of a pretrained model are stored, frozen and trained, in a line.
+    """Return a line on the types in which a pretrained model's weights are stored, frozen and trained.
 
     Args:
-        options: of the run.
-        model: to be trained, with its adapters.
+        options: the options of the run.
+        model: the model to train, with its adapters.
     """
-    # Beside a head that is trained peft keeps the untrained one.
+    # peft keeps the untrained head next to the trained one.
     weights = [one for name, one in model.named_parameters() if ORIGINAL not in name]
     frozen, trained = ([one for one in weights if one.requires_grad == trains] for trains in (False, True))
-    size = _bytes_of(frozen) + _copies(options.training.optim) * _bytes_of(trained)
+    size = bytes_of(frozen) + _copies(options.training.optim) * bytes_of(trained)
     parts = {"stored": _stored(options.model), "frozen": _types(frozen), "trained": _types(trained)}
     summary = ", ".join(f"{what} in {listing(types)}" for what, types in parts.items() if types)
     lossy = any(one.dtype == torch.bfloat16 for one in trained)
@@ -139,20 +139,16 @@ def _types(weights: Iterable[Tensor]) -> list[str]:
     return list(dict.fromkeys(_name(one.dtype) for one in weights))
 
 
-def _bytes_of(weights: Iterable[Tensor]) -> int:
-    return sum(one.numel() * one.element_size() for one in weights)
-
-
 def check_disk_room(trainer: AlignmentTrainer) -> None:
-    """Refuse a training from its start whose checkpoints and weights the disk cannot take.
+    """Refuse to start a training whose checkpoints and weights do not fit on the disk.
 
-    What is asked for is less than is written: a disk that passes may still become full.
+    The estimate is a lower bound: the disk may still become full.
 
     Args:
-        trainer: of the training.
+        trainer: the trainer of the run.
 
     Raises:
-        AlignAttnError: if so.
+        AlignAttnError: if the free space is smaller than the estimate.
     """
     folder = Path(str(trainer.args.output_dir))
     count, free = _checkpoints_at_once(trainer), free_space(folder)
@@ -166,7 +162,7 @@ def check_disk_room(trainer: AlignmentTrainer) -> None:
 
 
 def _checkpoints_at_once(trainer: AlignmentTrainer) -> int:
-    """How many checkpoints lie in the folder at once, at least: the next is written before the oldest is removed."""
+    """Return the minimum number of checkpoints on disk at once: the next is written before the oldest is removed."""
     args = trainer.args
     if args.save_strategy == SaveStrategy.NO:
         return 0

@@ -31,9 +31,9 @@ class BestModel:
     """The step of the best checkpoint, which is the model of the run.
 
     Attributes:
-        step: after which it was evaluated and saved.
-        metric: that chose it, with its split where there are several.
-        value: of the metric then.
+        step: the step after which it was evaluated and saved.
+        metric: the metric that chose it, with its split if there are several.
+        value: the value of the metric at that step.
     """
 
     step: int
@@ -49,11 +49,11 @@ class StartResult:
     """The finished run whose model another started from.
 
     Attributes:
-        run: its folder, as it may be published.
-        task: that it did.
-        attention: that it was trained with.
-        seed: of it.
-        sha256: of its weights, config and tokenizer.
+        run: the folder, as it may be published.
+        task: the task of the run.
+        attention: the attention it was trained with.
+        seed: the seed of the run.
+        sha256: the digest of its weights, config and tokenizer.
     """
 
     run: str
@@ -72,11 +72,11 @@ class TwinResult:
 
     Attributes:
         run: the plain run's folder, as it may be published.
-        rows: of the first evaluation split that both were compared on.
+        rows: the number of rows of the first evaluation split on which both were compared.
         attention: total variation of the attention weights, mean over heads.
-        most_attention: of the head that moved most.
-        products: relative change of W_Qᵀ W_K, mean over heads; None where scores are no products of plain projections.
-        predictions: total variation of the predictions; None of a task that predicts no classes.
+        most_attention: the same of the head that changed most.
+        products: relative change of W_Qᵀ W_K, mean over heads; None if scores are not products of plain projections.
+        predictions: total variation of the predictions; None if the task does not predict classes.
         differing: share of the predictions whose class differs; None likewise.
     """
 
@@ -95,34 +95,34 @@ class RunResult:
 
     Attributes:
         task: the task's name.
-        model: the model as it may be published: a folder by its name.
+        model: the model as it may be published: the last part of a folder's absolute path.
         attention: the preset's name.
         attention_config: the fields of its `AttentionConfig`.
         seed: the seed of initialisation, dropout and row order.
-        metrics: by evaluation split, by metric; fractions, not percentages, or errors; None for one that is undefined.
-        thresholds: limits that some metrics were tuned to on the rows that they are of, by split, by metric.
+        metrics: the scores by evaluation split and metric; fractions, not percentages, or errors; None if undefined.
+        thresholds: the thresholds of some metrics, tuned on the rows that they score, by split and metric.
         train_rows: rows trained on.
         evaluation_rows: rows by evaluation split.
         dropped_rows: unlabelled rows left out, by split.
         bad_rows: rows left out because something is wrong with them, each with its number and its problem, by split.
-        derived_splits: how an evaluation split came about that the data set does not have, by its name.
-        train_runtime: seconds of training; of a run that was resumed, those since then.
-        train_samples_per_second: rows trained on a second.
-        training: the last logged loss, task_loss, align_loss, learning rate and diagnostics; None for what was
+        derived_splits: how each evaluation split that the data set lacks was made, by its name.
+        train_runtime: seconds of training; in a resumed run, since it was resumed.
+        train_samples_per_second: training rows per second.
+        training: the last logged loss, task_loss, align_loss, learning rate and diagnostics; None for a value that is
             not finite.
-        parameters: how many: `total`, `trainable`, and those of the alignment's own networks.
-        embeddings: where the word vectors of a model that is not pretrained come from; None for others.
-        versions: of Python and the packages.
-        device: what it ran on.
+        parameters: counts: `total`, `trainable`, `alignment` (its networks) and `attention_function`.
+        embeddings: the origin of the word vectors of a model that is not pretrained; None for others.
+        versions: the versions of Python and the packages.
+        device: the device it ran on.
         labels: the names of the classes or tags in the order of their numbers; empty where there are none.
         constant_prediction: the one class that is predicted for every row, by split: such a model learned
             nothing, whatever its scores are.
-        best: of which step the model is, if the best was loaded at the end.
+        best: the step of the model, if the best was loaded at the end.
         stopped_at: the step after which early stopping ended the training, if it did.
         truncated_rows: the rows that are longer than --max_length, by split.
-        classes: of each class precision, recall and F1, fractions, and how many labels are of it, by split, by name.
+        classes: precision, recall and F1 (fractions) and number of labels of each class, by split and name.
         class_weights: the factor of each class in the task's loss; empty where all are 1.
-        slices: of each value of `--slice_by` its `rows` and its metrics, by split.
+        slices: `rows` and metrics of each value of `--slice_by`, by split.
         start: the run that it started from, if its model is one.
         twin: how far its function is from that of the plain run that `--plain_twin` names.
     """
@@ -171,14 +171,14 @@ def package_versions(more: Sequence[str] = ()) -> dict[str, str]:
     """Return the versions of Python and of the packages that a result depends on.
 
     Args:
-        more: packages that it depends on and others do not.
+        more: further packages that this result depends on.
     """
     return {name: version(name) for name in (*REPORTED_PACKAGES, *more)} | {"python": sys.version.split()[0]}
 
 
 def device_name(device: "torch.device") -> str:
     """Return a device's name."""
-    # Who reads a result does not wait for it.
+    # Reading a result must not wait for the import of torch.
     import torch
 
     if device.type == "cuda":
@@ -187,19 +187,19 @@ def device_name(device: "torch.device") -> str:
 
 
 def score_text(name: str, value: float | None) -> str:
-    """Return a metric as a percentage, as the papers print it; an error in the unit of the scores."""
+    """Return a metric as a percentage, as the papers print it; for an error, in the unit of the scores."""
     if value is None or math.isnan(value):
         return "undefined"
     return f"{value:.4g}" if name.endswith(NOT_FRACTIONS) else f"{100 * value:.2f}"
 
 
 def defined(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Return metrics as JSON can hold them: None where one is undefined."""
+    """Return metrics for JSON: None for an undefined one."""
     return {name: None if math.isnan(value) else value for name, value in metrics.items()}
 
 
 def metric_texts(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, str]:
-    """Return each metric of each split in words, by its name behind that of the split."""
+    """Return each metric of each split as text, by the names of the split and the metric."""
     return {
         f"{split} {name}": f"{score_text(name, value)}{'' if value is None or name in ERRORS else ' %'}"
         for split, by in metrics.items()
@@ -214,7 +214,7 @@ MAX_NAME = 40
 
 
 def _class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return the scores of each class as a table; of many classes, those with the lowest F1."""
+    """Return the scores of each class as a table; with many classes, those with the lowest F1."""
     shown = list(classes)
     if len(shown) > MAX_CLASSES_SHOWN:
         shown = sorted(shown, key=lambda name: classes[name]["f1"])[:MAX_CLASSES_SHOWN]

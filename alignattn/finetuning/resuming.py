@@ -76,7 +76,7 @@ def check_output_dir(options: RunOptions) -> None:
 def _check_differences(
     options: RunOptions, config: Path, problem: str, advice: str, may_differ: Set[str] = frozenset()
 ) -> None:
-    """Refuse options that make another run than those in a config file, if there is one."""
+    """Refuse options that define another run than a config file does, if there is one."""
     written = read_yaml(config) if config.is_file() else {}
     differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER - may_differ) if written else []
     if differing:
@@ -84,29 +84,27 @@ def _check_differences(
 
 
 def checkpoint_to_resume(options: RunOptions, model: Any) -> Path | None:
-    """Return the checkpoint to resume from, checked; None if the training begins.
+    """Return the checkpoint to resume from, checked; None if training starts from the beginning.
 
     Args:
-        options: of the run.
+        options: the options of the run.
         model: the model of the run, with its adapters.
     """
     given = options.values["resume_from_checkpoint"]
-    if given not in NEWEST_CHECKPOINT:
-        check_checkpoint(Path(given), model)
-        return Path(given)
-    newest = last_whole_checkpoint(options.output_dir)
-    if newest is not None:
-        print(f"resuming from {newest}")
-        check_checkpoint(newest)
-    return newest
+    is_newest = given in NEWEST_CHECKPOINT
+    checkpoint = last_whole_checkpoint(options.output_dir) if is_newest else Path(given)
+    if checkpoint is not None:
+        check_checkpoint(checkpoint, None if is_newest else model)
+        print(f"resuming from {checkpoint}")
+    return checkpoint
 
 
 def check_checkpoint(folder: Path, model: Any = None, record: type[SavedState] = SavedAlignmentState) -> None:
     """Refuse a checkpoint that is missing, damaged, or of another model.
 
     Args:
-        folder: of the checkpoint.
-        model: that resumes from it, with its adapters; None = do not compare the model.
+        folder: the folder of the checkpoint.
+        model: the model that resumes from it, with its adapters; None = do not compare the model.
         record: the required fields of the Trainer's state.
     """
     if not folder.is_dir():
@@ -134,7 +132,7 @@ def check_checkpoint(folder: Path, model: Any = None, record: type[SavedState] =
 
 @contextmanager
 def resume_hint(folder: Path) -> Iterator[None]:
-    """On Ctrl-C, say what the folder holds and what the same command will do next."""
+    """On Ctrl-C, report what the folder contains and what the same command will do next."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -177,5 +175,5 @@ def _differences_of_adapters(folder: Path, theirs: dict[str, Any], model: Any) -
 def _comparable(name: str, value: Any) -> Any:
     if name == CONFIG_FIELD:  # a model may have moved with its run
         return Path(str(value)).name
-    # Names of modules are in no order.
+    # Module names have no order.
     return sorted(map(str, value)) if isinstance(value, list | set) else value

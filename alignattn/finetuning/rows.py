@@ -1,4 +1,4 @@
-"""The rows of a run, the order in which a training takes them, and the tensors that a model reads of them."""
+"""The rows of a run, their order in training, and the tensors that the model reads of them."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,19 +66,19 @@ ORDERS_IN_WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class EncodedData:
-    """The tensors of a run: rows to train on and rows to evaluate on by split."""
+    """The encoded rows of a run: training rows, and evaluation rows by split."""
 
     train: EncodedSplit
     evaluation: dict[str, EncodedSplit]
 
 
 def load_run_rows(options: RunOptions) -> Rows[Any]:
-    """Return the rows that the options of a run name, as many as they allow."""
+    """Return the rows that the options of a run name, at most as many as they allow."""
     rows, data = _all_rows(options), options.data
     if data.validation_share is not None:
         rows = with_validation_share(rows, data.validation_share)
     assert rows.train is not None
-    # Only what is trained on: runs are compared on the same rows.
+    # The seed samples only training rows: runs are compared on the same evaluation rows.
     seed = options.training.seed if data.take == BY_SEED else SAMPLING_SEED
     train = max_samples(rows.task, rows.train, data.max_train_samples, data.take, seed)
     evaluation = {
@@ -88,7 +88,7 @@ def load_run_rows(options: RunOptions) -> Rows[Any]:
     for split, dataset in evaluation.items():
         if data.slice_by is not None and data.slice_by not in dataset.column_names:
             raise AlignAttnError(
-                f"--slice_by: the evaluation rows ({split}) have no column {data.slice_by!r}: name one of theirs"
+                f"--slice_by: the evaluation rows ({split}) have no column {data.slice_by!r}: choose one of theirs"
             )
         if len(dataset) < rows.task.fewest_rows:
             raise AlignAttnError(
@@ -99,7 +99,7 @@ def load_run_rows(options: RunOptions) -> Rows[Any]:
 
 
 def load_evaluation_rows(task: T, model_args: ModelOptions, data_args: DataOptions) -> Rows[T]:
-    """Return all evaluation rows of a task from where the options say; raises as `load_rows` does."""
+    """Return all evaluation rows of a task from the source in the options; raises as `load_rows` does."""
     return load_rows(
         task,
         need_train=False,
@@ -110,7 +110,7 @@ def load_evaluation_rows(task: T, model_args: ModelOptions, data_args: DataOptio
 
 
 def _all_rows(options: RunOptions) -> Rows[Any]:
-    """The rows of the one source that the options name."""
+    """Return the rows of the source that the options name."""
     data, source = options.data, options.data.source
     reading: dict[str, Any] = {"cache_dir": options.model.cache_dir, "skip_bad_rows": data.skip_bad_rows}
     reading["slice_by"] = data.slice_by
@@ -139,7 +139,7 @@ def encode_splits(rows: Rows[Any], processor: Any, arguments: DataOptions) -> En
     length = arguments.task_options(rows.task, processor).max_length
     if arguments.max_length is None and length < rows.task.max_length:
         limit = f"rows have at most {length} tokens, the limit of the model"
-        print(f"{limit} ({rows.task.max_length} would be the default of {rows.task.name})", file=sys.stderr)
+        print(f"{limit} ({rows.task.max_length} is the default of {rows.task.name})", file=sys.stderr)
     return EncodedData(
         encode_split(rows.task, rows.train, processor, arguments),
         {split: encode_split(rows.task, dataset, processor, arguments) for split, dataset in rows.evaluation.items()},
@@ -150,10 +150,10 @@ def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: 
     """Encode rows for a model.
 
     Args:
-        task: that they are of.
-        rows: as loaded.
-        processor: of the model, as in `BuiltModel`.
-        arguments: how long a sequence may be, and so on.
+        task: the task of the rows.
+        rows: the rows as loaded.
+        processor: the model's tokenizer or image processor, as in `BuiltModel`.
+        arguments: the options of the rows, such as the maximum length of a sequence.
     """
     options = arguments.task_options(task, processor)
     return EncodedSplit(rows, processor_for(task).encode(rows, processor, options), options, processor)
@@ -165,12 +165,12 @@ def input_batches(
     """Yield rows of a split as padded batches of model inputs.
 
     Args:
-        task: that they are of.
-        split: encoded.
-        processor: of the model.
-        rows: numbers of encoded rows, in order.
-        size: rows of a batch.
-        with_labels: keep the labels, which a generative model reads in its forward.
+        task: the task of the rows.
+        split: the encoded split.
+        processor: the model's tokenizer or image processor.
+        rows: the indices of the encoded rows, in order.
+        size: the rows per batch.
+        with_labels: whether to keep the labels, which a generative model reads in its forward.
     """
     columns = split.encoded.column_names
     of_texts = processor_class(task).reads_only_texts
@@ -184,7 +184,7 @@ def input_batches(
 
 
 def count_truncated_rows(task: Task, data: EncodedData, processor: Any) -> dict[str, TruncatedRows]:
-    """Return the rows that are truncated, by split; splits without any have no entry."""
+    """Return the truncated rows by split; splits without any have no entry."""
     found = {
         split: truncated_rows(task, encoded, processor)
         for split, encoded in {TRAIN: data.train, **data.evaluation}.items()
@@ -193,18 +193,18 @@ def count_truncated_rows(task: Task, data: EncodedData, processor: Any) -> dict[
 
 
 def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Rows[Any]:
-    """Return all rows that a run is evaluated on, however many of them it used.
+    """Return all evaluation rows of a run, also those that it did not use.
 
     Args:
-        options: of the run.
-        data_dir: folder of Parquet files in place of the run's own source of its task.
+        options: the options of the run.
+        data_dir: a folder of Parquet files to read instead of the source of the run's task.
     """
     data = replace(options.data, max_eval_samples=None, slice_by=None)
     if options.task is None or data.train_file is not None:
-        # The training file says what the classes of the others are.
+        # The training file defines the classes of the evaluation rows.
         rows = load_run_rows(replace(options, data=data))
         made = read_result(options.output_dir)
-        # The name that the task of a file had when the run was made.
+        # Keep the name that the task of a file had when the run was made.
         return rows if made is None else replace(rows, task=replace(rows.task, name=made.task))
     origin = data.data_dir if data_dir is None else data_dir
     return load_evaluation_rows(options.task, options.model, replace(data, data_dir=origin))
@@ -214,8 +214,8 @@ def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Datas
     """Return the texts of a file as rows, and a task that names their columns.
 
     Args:
-        path: of a file of a text per line, or of a table.
-        columns: of the table that hold the texts, one or two.
+        path: a file with one text per line, or a table.
+        columns: the one or two columns of the table that contain the texts.
     """
     rows: dict[str, list[Any]]
     if path.suffix.lower() == TEXT_FILE:
@@ -242,17 +242,17 @@ def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Datas
 
 
 class LengthGroupedSteps(Sampler[int]):
-    """Rows of like length together, a step's at a time, in an order that a seed and the number of the epoch say.
+    """Samples rows of similar length for each step, in an order that depends on the seed and the epoch.
 
-    They are grouped as `LengthGroupedSampler` does. That one leaves the order to the global generator, so that a run
-    which goes on within an epoch reads some rows of it twice and others never; and its batches come from long to short,
-    so that those of a kind, as of a label, follow each other: here the steps between the longest and the last, which
-    may be short, are shuffled.
+    Rows are grouped as in `LengthGroupedSampler`. That sampler takes its order from the global generator, so a run that
+    resumes within an epoch reads some of its rows twice and others never. Its batches also go from long to short, so
+    batches of one kind, such as of one label, follow each other. Here, all steps are shuffled except the longest, which
+    is first, and the last, which may be short.
 
     Args:
-        lengths: of the rows, in tokens.
-        rows_a_step: of all its batches, on all devices.
-        seed: of the first epoch, to which the number of another is added.
+        lengths: the lengths of the rows, in tokens.
+        rows_a_step: the rows of a step, over all its batches and devices.
+        seed: the seed of the first epoch; the number of each later epoch is added to it.
     """
 
     def __init__(self, lengths: Sequence[int], rows_a_step: int, seed: int) -> None:
@@ -262,7 +262,7 @@ class LengthGroupedSteps(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is next."""
+        """Set the next epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -279,12 +279,12 @@ class LengthGroupedSteps(Sampler[int]):
 
 
 def scattered(seed: int) -> int:
-    """Return a seed far from those of its neighbours, whose epochs would else be its own, one later."""
+    """Return a seed far from its neighbours', because adjacent seeds would share all epochs, shifted by one."""
     return int(np.random.SeedSequence(seed).generate_state(1)[0])
 
 
 def padded_lengths(rows: datasets.Dataset | WindowedRows) -> list[int]:
-    """Return how many tokens each row has; of several sequences, as of choices, with all padded to the longest."""
+    """Return the number of tokens of each row; for several sequences, such as choices, all padded to the longest."""
     if isinstance(rows, WindowedRows):
         longest = np.maximum.reduceat(padded_lengths(rows.windows), rows.starts)
         return (longest * np.minimum(rows.counts, MAX_TRAIN_WINDOWS)).tolist()

@@ -52,7 +52,7 @@ from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.long_texts import WindowCollator, WindowedRows
 from alignattn.tasks.processor import EncodedSplit, Evaluation
 from alignattn.tasks.rows import Rows
-from alignattn.tasks.task_types import processor_class, processor_for
+from alignattn.tasks.task_types import TokenClassification, processor_class, processor_for
 from alignattn.tasks.truncation import MANY_UNKNOWN, TruncatedRows, unknown_share
 from alignattn.training.checkpoints import remove_checkpoints
 from alignattn.training.saving import remove_torn_weights
@@ -65,14 +65,14 @@ from alignattn.utils.network import log_reports
 from alignattn.utils.publishing import publishable
 
 RARE_SHARE = 0.01
-"""A class is rare that fewer of the training rows have, and fewer than half of its even share."""
+"""A class is rare if its share of the training rows is below this, and below half of an even share."""
 
 
 def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunResult:
-    """Fine-tune one seed, evaluate it, and write its folder; a finished run is read, not run again.
+    """Fine-tune with one seed, evaluate, and write the run's folder; a finished run is read, not run again.
 
     Args:
-        options: of the run.
+        options: the options of the run.
         args: the arguments of the Trainer; None = made from the options.
     """
     folder = options.output_dir
@@ -158,16 +158,18 @@ def _class_weights(task: Any, train: EncodedSplit, training: TrainingOptions) ->
 
 
 def _rare_classes(task: Any, train: EncodedSplit) -> str:
-    """Return which classes few training rows have, in a line; empty without any."""
+    """Return a line on the classes that few training rows have; empty if there are none."""
     if not task.can_weight_classes:
         return ""
     counts = processor_for(task).class_counts(train)
-    fewest = min(RARE_SHARE, 1 / (2 * len(counts))) * len(train.rows)
+    of_words = isinstance(task, TokenClassification)
+    total, label = (counts.sum(), "words have the tag") if of_words else (len(train.rows), "rows have the label")
+    fewest = min(RARE_SHARE, 1 / (2 * len(counts))) * total
     rare = sorted((count, name) for name, count in zip(task.labels, counts.tolist(), strict=True) if count < fewest)
     if not rare:
         return ""
     named = listing([f"{name} ({count})" for count, name in rare])
-    return f"of the {len(train.rows)} training rows under {fewest / len(train.rows):.1%} have the label {named}"
+    return f"under {fewest / total:.1%} of the {total} training {label} {named}"
 
 
 def _build_trainer(
@@ -180,7 +182,7 @@ def _build_trainer(
     stops = stopping(args, training.early_stopping_patience)
     check_full_batch(args, len(data.train.encoded))
     if not data.evaluation:
-        print("no --validation_file: the run evaluates nothing", file=sys.stderr)
+        print("no --validation_file: the run is not evaluated", file=sys.stderr)
     log_reports(args.report_to)
     rows: Any = data.train.encoded
     collator = processor_for(task).collator(built.tokenizer, data.train, is_training=True)
@@ -200,7 +202,7 @@ def _build_trainer(
             callbacks=[Progress(training.transformers.get("disable_tqdm")), *filter(None, [stops])],
         )
     except (ValueError, TypeError, ImportError) as error:
-        # The Trainer judges some options by itself, such as --report_to; its messages name them.
+        # The Trainer checks some options itself, such as --report_to; its messages name them.
         raise AlignAttnError(one_line(error)) from error
     for method in trainer.methods:
         if remark := method.before_prediction(trainer, data.train.encoded):
@@ -237,7 +239,7 @@ def _print_remarks(
     for remark in seen_before([options.model.model], [task.name]):
         print(remark)
     if rare := _rare_classes(task, data.train):
-        weigh = f": --class_weights {BALANCED} lets each class count the same"
+        weigh = f": --class_weights {BALANCED} makes all classes count equally"
         print(rare + ("" if trainer.class_weights else weigh), file=sys.stderr)
     reads_all = processor_class(task).can_pool_windows and not options.data.has_windows
     for split, rows in truncated.items():

@@ -10,7 +10,7 @@ CONFIG_FILE = "config.yaml"
 """File with the options of a run."""
 
 TASK_FILE = "task.json"
-"""File with the task of a run, if the user's own file defines it."""
+"""File with the task of a run, if a user's file defines it."""
 
 DATA_FILE = "data.json"
 """File with the digests of a run's files."""
@@ -26,10 +26,10 @@ RUN_FOLDER = "run"
 
 
 def is_seed_folder(folder: Path) -> bool:
-    """Return whether a folder's own name says no more than a seed."""
+    """Return whether a folder's name is only a seed, such as `seed-1`."""
     return folder.resolve().name.removeprefix(SEED_FOLDER_PREFIX).isdecimal()
 
 
 def is_begun(folder: Path) -> bool:
-    """Return whether a folder of a run holds more than a run leaves that failed before its first checkpoint."""
+    """Return whether a run's folder has more files than those written before the first checkpoint."""
     return not entries(folder) <= {CONFIG_FILE, TASK_FILE, DATA_FILE}

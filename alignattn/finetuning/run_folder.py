@@ -1,4 +1,4 @@
-"""The folder of a run, read without torch: whether it is one, its options, its task, its data."""
+"""The folder of a run, read without torch: whether it is one, its options, its task and its data."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,10 @@ from alignattn.utils.options import read_options_file, resolve
 from alignattn.utils.publishing import distinct_ends
 
 MODEL_CONFIG_FILE = "config.json"
-"""transformers' key of a saved config for the kind of problem."""
+"""transformers' name of the file with a saved model's config."""
 
 REGRESSION = "regression"
-"""Its value for a model of scores."""
+"""Value of `problem_type` in a saved config, for a model of scores."""
 
 MODEL_OPTION = "model"
 FILE_OPTIONS = ("train_file", "validation_file", "embeddings")
@@ -41,9 +41,9 @@ class FinishedRun:
     """A finished run.
 
     Attributes:
-        folder: of the run.
-        options: that it was made with.
-        task: that its model does, with its labels.
+        folder: the folder of the run.
+        options: the options that it was made with.
+        task: the task of its model, with its labels.
     """
 
     folder: Path
@@ -57,11 +57,11 @@ class FinishedRun:
 
 
 def read_finished_run(folder: Path, option: str) -> FinishedRun:
-    """Return the description of a run in its folder.
+    """Return the finished run in a folder.
 
     Args:
-        folder: that a user gave.
-        option: by which it was given, for the message.
+        folder: the folder that the user gave.
+        option: the option that gave it, for the message.
     """
     check_finished(folder, option)
     result = read_result(folder)
@@ -71,11 +71,11 @@ def read_finished_run(folder: Path, option: str) -> FinishedRun:
 
 
 def warn_plain(folder: Path, options: RunOptions) -> None:
-    """Say on the error stream that a run's results are of more than its plain model, where they are.
+    """Warn on standard error if a run's results are not of its plain model alone.
 
     Args:
-        folder: of the run, whose model is taken as it is, in one forward without dropout.
-        options: that it was made with.
+        folder: the folder of the run, whose model predicts in one forward without dropout.
+        options: the options that it was made with.
     """
     method = prediction_method(options.training)
     if method is not None:
@@ -83,15 +83,15 @@ def warn_plain(folder: Path, options: RunOptions) -> None:
 
 
 def check_has_classes(task: Task, what: str = "a temperature") -> None:
-    """Refuse what is for one class per row for a task of other answers.
+    """Refuse a task whose rows do not have one class each, for a feature that needs probabilities of classes.
 
     Args:
-        task: of the rows.
-        what: is refused, for the message.
+        task: the task of the rows.
+        what: the refused feature, for the message.
     """
     if not task.has_classes:
         raise AlignAttnError(
-            f"{what} is for probabilities of classes, of which a row has exactly one, and task {task.name!r} has none"
+            f"{what} is for probabilities of classes, one class per row, and task {task.name!r} has none"
         )
 
 
@@ -103,11 +103,11 @@ def check_finished(folder: Path, option: str) -> None:
 
 
 def check_run_folder(folder: Path, option: str) -> None:
-    """Refuse a folder that is no run's.
+    """Refuse a folder that is not a run's.
 
     Args:
-        folder: that a user gave.
-        option: by which it was given, for the message.
+        folder: the folder that the user gave.
+        option: the option that gave it, for the message.
     """
     below = folder / RUN_FOLDER
     if (below / CONFIG_FILE).is_file():
@@ -124,19 +124,19 @@ def check_run_folder(folder: Path, option: str) -> None:
 
 
 def seed_folders(folder: Path) -> list[Path]:
-    """Return the run folders of the seeds in a folder, by seed; none where it is no folder of seeds."""
+    """Return the run folders of the seeds in a folder, by seed; empty if it is not a folder of seeds."""
     seeds = (path.parent for path in folder.glob(f"*/{CONFIG_FILE}") if is_seed_folder(path.parent))
     return sorted(seeds, key=lambda path: (len(path.name), path.name))
 
 
 def runs_folder(label: str, value: str) -> None:
-    """Refuse what is neither a run folder nor a folder of seeds: the place of an option, with its label and value."""
+    """Refuse a path that is neither a run folder nor a folder of seeds; the `place` of an option, with its label."""
     if not seed_folders(Path(value)):
         check_run_folder(Path(value), label)
 
 
 def run_folder(label: str, value: str) -> None:
-    """Refuse what `check_run_folder` does: the place of an option, with its label and its value."""
+    """Refuse what `check_run_folder` refuses; the `place` of an option with its label and value."""
     check_run_folder(Path(value), label)
 
 
@@ -144,14 +144,14 @@ def read_run_options(folder: Path) -> RunOptions:
     """Return the options that the run in `folder` was made with.
 
     Args:
-        folder: of a run.
+        folder: the folder of the run.
     """
     values = read_options_file(RunOptions, folder / CONFIG_FILE)
     return resolve(RunOptions, values | {"output_dir": folder})
 
 
 def _task_of(folder: Path, options: RunOptions) -> Task:
-    """Return the task of a run; the saved model knows the labels of a user's own rows."""
+    """Return the task of a run; the saved model knows the labels of a user's rows."""
     config = read_json(folder / MODEL_CONFIG_FILE)
     names = {} if config.get("problem_type") == REGRESSION else config.get("id2label") or {}
     labels = tuple(names[number] for number in sorted(names, key=int))
@@ -163,11 +163,11 @@ def _task_of(folder: Path, options: RunOptions) -> Task:
 
 
 def own_task(data: DataOptions, labels: tuple[str, ...] = ()) -> Task:
-    """Return the task of a user's own rows; what is labels and what is scores, the rows say.
+    """Return the task of a user's rows, as far as the options define it.
 
     Args:
         data: the options of the rows.
-        labels: where they are known.
+        labels: the names of the classes, if known; without them, the metric of single labels is that of scores.
     """
     if data.source in (FROM_CONLL, FROM_TAGS):
         tokens, tags = (TOKENS, TAGS) if data.source == FROM_CONLL else (str(data.tokens_column), data.label_column[0])
@@ -190,11 +190,11 @@ def own_task(data: DataOptions, labels: tuple[str, ...] = ()) -> Task:
 
 
 def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
-    """Return a short name for each folder that no other has: as many of its last parts as it takes.
+    """Return a unique short name for each folder: as many of its last parts as needed.
 
     Args:
-        folders: one or more.
-        option: by which they were given, for the message.
+        folders: one or more folders.
+        option: the option that gave them, for the message.
     """
     names = ["-".join(end) for end in distinct_ends(folders)]
     if len(set(names)) < len(names):
@@ -203,7 +203,7 @@ def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
 
 
 def data_digests(options: RunOptions) -> dict[str, str]:
-    """Return the SHA-256 of each file or folder of a run that is there, by the option that names it."""
+    """Return the SHA-256 of each existing file or folder that a run reads, by the option that names it."""
     digests = {name: digest_of(path) for name, path in _files(options).items() if path.exists()}
     model = Path(options.model.model)
     return digests | ({MODEL_OPTION: model_digest(model)} if is_run_folder(model) else {})
@@ -215,18 +215,18 @@ def is_run_folder(model: Path) -> bool:
 
 
 def is_same_start(options: RunOptions, folder: Path) -> bool:
-    """Return whether the run in `folder` started from a run of the same content as the one that is asked for."""
+    """Return whether the run in `folder` started from a run of the same content as the options do."""
     path = folder / DATA_FILE
     written = read_json(path).get(MODEL_OPTION) if path.is_file() else None
     return written is not None and written == data_digests(options).get(MODEL_OPTION)
 
 
 def check_same_data(options: RunOptions, folder: Path) -> None:
-    """Refuse files that hold other data than when the run in `folder` was made; those that are gone are not missed.
+    """Refuse files whose content has changed since the run in `folder` was made; missing files are ignored.
 
     Args:
-        options: of the run that is asked for.
-        folder: of the run that is there.
+        options: the options of the requested run.
+        folder: the folder of the existing run.
     """
     path = folder / DATA_FILE
     written = read_json(path) if path.is_file() else {}

@@ -13,20 +13,22 @@ from alignattn.tasks.labels import parse_label
 from alignattn.tasks.task import CORRELATIONS
 
 MAX_NUMBERS = 10
-"""A column of more distinct numbers is cut at its quartiles."""
+"""A column with more distinct numbers is split at its quartiles."""
+MIN_DIGITS, MAX_DIGITS = 6, 17
+"""Significant digits of a quarter's ends in its name; 17 distinguish any two numbers of 64 bits."""
 MAX_SLICES = 50
-"""Of a column of more values, those with most rows are slices."""
+"""If a column has more values, the slices are those with the most rows."""
 MISSING = "(missing)"
 
 SliceScores = Mapping[str, Mapping[str, ExampleScores]]
-"""The row scores by slice, by metric."""
+"""The row scores by slice and metric."""
 
 
 def slices_of(values: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
-    """Return the numbers of the rows of each slice, by its name; values in their order, missing ones last.
+    """Return the row indices of each slice by name; slices are in the order of their values, missing values last.
 
     Args:
-        values: of the column, one per row; a number may be written as text, as in a CSV file.
+        values: the values of the column, one per row; a number may be written as text, as in a CSV file.
     """
     parsed = [None if str(value).strip() in ("None", "nan", "") else parse_label(value) for value in values]
     numbers = {value for value in parsed if value is not None and not isinstance(value, str)}
@@ -42,11 +44,17 @@ def slices_of(values: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
 
 
 def _quarters(values: NDArray[np.float64]) -> dict[Any, str]:
-    """Return the range of its quarter for each value."""
+    """Return for each value the range of its quarter, as text."""
     distinct = np.unique(values)
     quarter = np.searchsorted(np.quantile(values, (0.25, 0.5, 0.75)), distinct)
     parts = [distinct[quarter == number] for number in np.unique(quarter)]
-    return {value: f"{part[0]:g} to {part[-1]:g}" for part in parts for value in part.tolist()}
+    is_whole = bool((distinct == np.trunc(distinct)).all())
+    for digits in range(MIN_DIGITS, MAX_DIGITS + 1):  # close numbers differ in late digits only
+        form = ".0f" if is_whole else f".{digits}g"
+        names = [f"{part[0]:{form}} to {part[-1]:{form}}" for part in parts]
+        if len(set(names)) == len(parts):
+            break
+    return {value: name for part, name in zip(parts, names, strict=True) for value in part.tolist()}
 
 
 def slice_examples(
@@ -54,12 +62,12 @@ def slice_examples(
 ) -> SliceScores:
     """Return the row scores of each metric that is a statistic of rows, by slice.
 
-    Of rows with one label a correlation is undefined, and left out.
+    Correlations are undefined for rows with one label only, and are left out.
 
     Args:
-        predictions: of all rows, in their order.
-        slices: of `slices_of`.
-        metrics: their names.
+        predictions: the predictions of all rows, in their order.
+        slices: the slices, as from `slices_of`.
+        metrics: the names of the metrics.
     """
     scores: dict[str, dict[str, ExampleScores]] = {}
     for name, rows in slices.items():

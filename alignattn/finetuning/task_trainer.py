@@ -1,4 +1,4 @@
-"""The Trainer of a run: it knows the task, and scores each evaluation set by it."""
+"""The Trainer of a run: it knows the task, and scores each evaluation set by the task's metrics."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +20,6 @@ from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
 from alignattn.tasks import Task
 from alignattn.tasks.long_texts import WindowedRows, WindowPooling, pooled_outputs
 from alignattn.tasks.processor import EncodedSplit, Evaluation
-from alignattn.tasks.task import WINDOWS
 from alignattn.tasks.task_types import processor_for
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.class_weights import weighted_loss
@@ -29,14 +28,14 @@ from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.network import log_push
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}
-"""Settings by which the loaders of `Trainer` give all evaluation rows in order, as outputs belong to rows."""
+"""Settings with which `Trainer` loads all evaluation rows in order, because outputs belong to rows."""
 
 LAST_CHECKPOINT = "last-checkpoint"
 """Path of the checkpoint to resume from in the Hub's repository, as in transformers."""
 
 
 class TaskTrainer(AlignmentTrainer):
-    """Scores each evaluation set by the metrics of its task and by its own rows."""
+    """`AlignmentTrainer` that scores each evaluation set by the metrics of its task and by its own rows."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class TaskTrainer(AlignmentTrainer):
             **kwargs,
         )
         self.task_options = next((split.options for split in splits.values()), None)
-        self.pools_windows = self.task_options is not None and self.task_options.long_texts == WINDOWS
+        self.pools_windows = self.task_options is not None and self.task_options.has_windows
         if isinstance(self.train_dataset, WindowedRows):
             refuse_data_parallel(self.args, "--long_texts windows")
             WindowPooling(self._model)
@@ -80,7 +79,7 @@ class TaskTrainer(AlignmentTrainer):
             self.remove_callback(shown)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return `Trainer`'s, but what looks at the lengths of rows draws by the run's seed."""
+        """Return the sampler of `Trainer`, but sampling by length depends only on the run's seed."""
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
         args, order = self.args, self.args.train_sampling_strategy
         seed = scattered(args.seed if args.data_seed is None else args.data_seed)
@@ -96,18 +95,18 @@ class TaskTrainer(AlignmentTrainer):
         return self.sampler
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
-        """Return `Trainer`'s, of all rows in their order."""
+        """Return the loader of `Trainer`, with all rows in their order."""
         with self._all_rows_in_order():
             return super().get_eval_dataloader(*args, **kwargs)
 
     def get_test_dataloader(self, *args: Any, **kwargs: Any) -> Any:
-        """Return `Trainer`'s, of all rows in their order."""
+        """Return the loader of `Trainer`, with all rows in their order."""
         with self._all_rows_in_order():
             return super().get_test_dataloader(*args, **kwargs)
 
     @contextmanager
     def _all_rows_in_order(self) -> Iterator[None]:
-        """Keep what is chosen for the training rows from the others, as `Trainer` does not."""
+        """Apply the settings of training rows to training rows only, which `Trainer` does not do."""
         chosen, collator = {name: getattr(self.args, name) for name in IN_ORDER}, self.data_collator
         try:
             self.data_collator = self.evaluation_collator or collator
@@ -120,10 +119,10 @@ class TaskTrainer(AlignmentTrainer):
                 setattr(self.args, name, value)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Train an epoch, unless a run that had stopped early was killed before it was finished."""
+        """Train an epoch, unless the run had already stopped early before it was interrupted."""
         if self.control.should_training_stop:
             return
-        # Where a run goes on within an epoch, several processes' samplers lie deeper than `Trainer` looks.
+        # If a run of several processes resumes within an epoch, `Trainer` does not reach the nested sampler.
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(kwargs["epoch"])
         if isinstance(self.train_dataset, WindowedRows):
@@ -131,7 +130,7 @@ class TaskTrainer(AlignmentTrainer):
         super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _score(self, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
-        """Return the metrics of the outputs for a split; of windows also the loss of the pooled logits."""
+        """Return the metrics of the outputs for a split; with windows, also the loss of the pooled logits."""
         logits, labels = pooled_outputs(split.encoded, prediction.predictions, prediction.label_ids)
         metrics = processor_for(self.task).evaluate(split, logits, labels).metrics
         if self.pools_windows:
@@ -139,7 +138,7 @@ class TaskTrainer(AlignmentTrainer):
         return metrics
 
     def _loss_of(self, logits: torch.Tensor, labels: torch.Tensor) -> Any:
-        """Return the task's loss of logits, as `compute_loss` does of a batch."""
+        """Return the task's loss of logits, as `compute_loss` does for a batch."""
         own: Any = self.compute_loss_func or self.label_smoother
         if own is not None:
             return own({"logits": logits}, labels)
@@ -154,7 +153,7 @@ class TaskTrainer(AlignmentTrainer):
 
     def predict_split(self, split: EncodedSplit) -> Evaluation:
         """Return the scores of the model's outputs for a split."""
-        # They are scored here, by this split's rows, and not by those of the scorer that is in place.
+        # The scores below use this split's rows, unlike the current `compute_metrics`.
         scorer, self.compute_metrics = self.compute_metrics, None
         method = next((method for method in self.methods if method.predicts), None)
         try:
@@ -166,12 +165,12 @@ class TaskTrainer(AlignmentTrainer):
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """Return the loss, the outputs and the labels of a batch as `Trainer` does, or what a model writes for it."""
+        """Return the loss, outputs and labels of a batch as `Trainer` does, or with generated sequences as outputs."""
         processor = processor_for(self.task)
         step: Any = super().prediction_step
         if not processor.is_generative or prediction_loss_only:
             loss, logits, labels = step(model, inputs, prediction_loss_only, ignore_keys)
-            # That of windows is none of rows.
+            # The loss of windows is not a loss of rows.
             return None if self.pools_windows else loss, logits, labels
         loss, _, _ = step(model, inputs, True, ignore_keys)
         batch: Any = self._prepare_inputs(inputs)
@@ -183,17 +182,17 @@ class TaskTrainer(AlignmentTrainer):
         )
 
     def first_batch(self, rows: Any) -> dict[str, Any]:
-        """Return the first batch of encoded rows, as the model takes it."""
+        """Return the first batch of encoded rows, prepared for the model."""
         return self._prepare_inputs(next(iter(self.get_test_dataloader(rows))))
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""
+        """Evaluate as `Trainer` does; for several sets, `Trainer` calls this method with the name of each."""
         if isinstance(eval_dataset, str):
             self.compute_metrics = self.scorers[eval_dataset]
         return super().evaluate(eval_dataset, *args, **kwargs)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Judge as `Trainer` does, by the one metric that it knows, or ask what judges by several."""
+        """Return whether a step is the best, by one metric as `Trainer` does, or as `JointBest` judges by several."""
         judge = next((one for one in self.callback_handler.callbacks if isinstance(one, JointBest)), None)
         if judge is None:
             return super()._determine_best_metric(metrics, trial)
@@ -203,19 +202,19 @@ class TaskTrainer(AlignmentTrainer):
         return judge.is_best
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
-        """Open the repository as `Trainer` does; raises `AlignAttnError` if the Hub does not."""
+        """Open the repository as `Trainer` does; raises `AlignAttnError` if the Hub refuses."""
         if self.is_world_process_zero():
             log_push("checkpoints", self.args.hub_model_id or Path(str(self.args.output_dir)).absolute().name)
         with hub_errors(NOT_OPENED):
             super().init_hf_repo(*args, **kwargs)
 
     def wait_for_pushes(self) -> None:
-        """Return when no checkpoint is on its way to the Hub any more: the finished run must arrive last."""
+        """Wait until no checkpoint is being pushed any more: the finished run must be pushed last."""
         self._finish_current_push()
         clear_staged(Path(str(self.args.output_dir)))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push as `Trainer` does, but only listed files and without local paths: its own call adds a pickle."""
+        """Push as `Trainer` does, but only the listed files and without local paths: its own push includes a pickle."""
         earlier: Any = self.push_in_progress
         busy = earlier is not None and not earlier.is_done()
         strategy = self.args.hub_strategy

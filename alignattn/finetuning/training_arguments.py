@@ -1,4 +1,4 @@
-"""transformers' training arguments of a run, made of its options when it begins."""
+"""The `TrainingArguments` of a run, made from its options when it begins."""
 
 import os
 import sys
@@ -37,7 +37,7 @@ RANGES: Mapping[str, Mapping[str, float]] = {
     "data_seed": {"low": 0, "high": MAX_SEED},
     "dataloader_num_workers": {"low": 0, "high": MAX_PROCESSES},
 }
-"""Ranges of transformers' numbers, which transformers does not declare."""
+"""Ranges of transformers' numeric options, which transformers does not declare."""
 
 T = TypeVar("T", bound=TrainingArguments)
 
@@ -46,12 +46,12 @@ PREDICTING = [method.options for method in METHODS if method.predicts]
 
 YES = ("True", "true", "1")
 WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-"""Values of a variable of accelerate's, and the variables by which launchers tell a process how many there are."""
+"""True values of accelerate's variables, and the variables in which launchers set the number of processes."""
 
 
 @dataclass
 class RunArguments(AlignmentTrainingArguments, arguments_of(PREDICTING)):  # type: ignore[misc]
-    """The training arguments of a run, with those of methods that change its predictions; they keep its secret."""
+    """The training arguments of a run, with those of methods that change its predictions; pickles omit its secret."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the pickled state, as in the `training_args.bin` of a checkpoint, without secrets and local paths."""
@@ -62,17 +62,17 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
     """Return the arguments of a Trainer, adjusted for a CPU as transformers requires.
 
     Args:
-        options: of the training.
+        options: the training options.
         arguments: the class to return.
     """
     fields_taken = {field.name for field in fields(cast(Any, arguments)) if field.init}
     values = {name: value for name, value in values_of(options).items() if name in fields_taken}
     _check_launch()
     if _processes() > 1 and not torch.accelerator.is_available():
-        # Without it each process would make the whole run by itself, in the same folder.
+        # Otherwise each process would do the whole run by itself, in the same folder.
         values["use_cpu"] = True
     if "fsdp" in values:
-        # transformers takes a yes or no, or words that it is about to forget.
+        # transformers accepts a boolean, or strings whose support ends.
         values["fsdp"] = BOOLEANS.get(str(values["fsdp"]).lower(), values["fsdp"])
     try:
         args = arguments(**{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
@@ -85,19 +85,19 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
     if missing:
         raise AlignAttnError(f"--report_to {' '.join(sorted(missing))}: install that package, or leave it out")
     if args.device.type == "cpu":
-        # Pinning serves the copy to an accelerator; without one torch warns at every loader.
+        # Pinned memory speeds up the copy to an accelerator; without one, torch warns in each loader.
         args.dataloader_pin_memory = False
     return args
 
 
 def transformers_options() -> dict[str, Option]:
-    """Return the options that transformers' own parser takes for `TrainingArguments`, by name."""
+    """Return the options that transformers' parser accepts for `TrainingArguments`, by name."""
     parser: Any = HfArgumentParser(TrainingArguments)  # type: ignore[arg-type]
     defaults, hints = vars(parser.parse_args([])), get_type_hints(TrainingArguments)
     known: dict[str, Option] = {}
     for action in parser._actions:
         name = action.dest
-        # An option with two words, such as `--no_…`, takes a value with the first.
+        # An option with two flags, such as `--no_…`, accepts a value with the first.
         if name in known or name in ("help", *SET_BY_ALIGNATTN):
             continue
         types = _types_of(action, hints[name])
@@ -121,9 +121,9 @@ def transformers_options() -> dict[str, Option]:
 
 
 def _types_of(action: Any, hint: Any) -> Sequence[type[Any]]:
-    """The types of a value of an option; none where no text makes one."""
+    """Return the types of an option's value; empty if the value cannot be given as text."""
     if action.dest in TrainingArguments._VALID_DICT_FIELDS or get_origin(action.type) is dict:
-        # Some take the path of a JSON file as well.
+        # Some also accept the path of a JSON file.
         return (dict,) if action.dest.endswith("_kwargs") else (dict, str)
     if action.choices or (isinstance(action.type, type) and issubclass(action.type, str)):
         return (str,)
@@ -133,13 +133,13 @@ def _types_of(action: Any, hint: Any) -> Sequence[type[Any]]:
 
 
 def _processes() -> int:
-    """How many processes a launcher says that this one is of."""
+    """Return the number of processes that a launcher started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _check_launch() -> None:
-    """Say that a launcher which was asked for several processes on a CPU started one."""
-    # accelerate (issue 2741) names the place where several processes meet, and starts one that knows of no other.
+    """Warn if a launcher that was asked for several processes on a CPU started one."""
+    # accelerate (issue 2741) sets the port where several processes meet, but starts one that knows of no other.
     asked_for_several = os.environ.get("ACCELERATE_USE_CPU", "") in YES and "MASTER_PORT" in os.environ
     if asked_for_several and not any(name in os.environ for name in WORLD_SIZES):
         print(
@@ -149,7 +149,7 @@ def _check_launch() -> None:
 
 
 def _check_sharding(args: TrainingArguments) -> None:
-    """Refuse FSDP where accelerate would leave it out and say nothing of it, and where there is one process."""
+    """Refuse FSDP where accelerate would silently ignore it, and in a single process."""
     if args.fsdp and args.device.type == "cpu":
         raise AlignAttnError("--fsdp needs GPUs, and there is none: leave it out")
     if args.fsdp and args.parallel_mode in (ParallelMode.NOT_PARALLEL, ParallelMode.NOT_DISTRIBUTED):
@@ -159,11 +159,11 @@ def _check_sharding(args: TrainingArguments) -> None:
 
 
 def check_full_batch(args: TrainingArguments, rows: int) -> None:
-    """Refuse a training without a step: no batch is full, and those that are not are left out.
+    """Refuse a training without a step: no batch is full, and incomplete batches are dropped.
 
     Args:
-        args: of the training.
-        rows: to train on, as many as the model is given.
+        args: the training arguments.
+        rows: the number of training rows that the model gets.
     """
     batch = args.train_batch_size * args.world_size
     if args.dataloader_drop_last and rows < batch:
@@ -174,13 +174,13 @@ def check_full_batch(args: TrainingArguments, rows: int) -> None:
 
 
 def check_shared_graph(task: Task, args: TrainingArguments, rows: int, fan_out: Sequence[int] | None) -> None:
-    """Refuse a step of the whole graph in several processes: each would make the very same one.
+    """Refuse steps of the whole graph in several processes: each would compute the same step.
 
     Args:
-        task: of the run.
-        args: of the training.
-        rows: to train on.
-        fan_out: as of `alignattn.tasks.task.TaskOptions`.
+        task: the task of the run.
+        args: the training arguments.
+        rows: the number of training rows.
+        fan_out: as in `alignattn.tasks.task.TaskOptions`.
     """
     is_whole = fan_out is None and rows <= args.per_device_train_batch_size
     if isinstance(task, NodeClassification) and is_whole and args.world_size > 1:

@@ -1,4 +1,4 @@
-"""The options of a training: our own, those of `transformers.TrainingArguments` that we read, and its others."""
+"""The training options: those of alignattn, those of `transformers.TrainingArguments` that it reads, and the others."""
 
 import math
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ SAVE_STRATEGIES = ("no", "epoch", "steps", "best")
 BY_LENGTHS = (BY_LENGTH, REBALANCED)
 """The orders that use the lengths of rows."""
 STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
-"""Options that mean a share of all steps below 1, and steps above."""
+"""Options that mean a share of all steps below 1, and a number of steps from 1."""
 
 PUSHED = ("push_to_hub",)
 PRIVATE_OPTION = "hub_token"
@@ -54,10 +54,10 @@ PUSH_OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TransformersOptions(Options):
-    """transformers' training options: those that each command reads or gives another default, and the others.
+    """transformers' training options: those that each command reads or whose default it changes, and the others.
 
     Attributes:
-        transformers: the other fields of `TrainingArguments` that are given, by name.
+        transformers: the given values of other fields of `TrainingArguments`, by name.
     """
 
     heading = TRAINING
@@ -100,7 +100,7 @@ class TransformersOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptions):
-    """The training options of a fine-tuning run, those of the training methods among them."""
+    """The training options of a fine-tuning run, including those of the training methods."""
 
     heading, all_rare = TRAINING, False
 
@@ -162,14 +162,14 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         _ = self.named_weights
         if self.push_to_hub and len(self.seeds or ()) > 1:
             raise AlignAttnError(
-                f"--push_to_hub: {len(self.seeds or ())} seeds make as many models, and a repository holds one: "
+                f"--push_to_hub: {len(self.seeds or ())} seeds make several models, and a repository holds one: "
                 "leave it out, and push one with --seed N --output_dir <output_dir>/seed-N --push_to_hub "
                 "--hub_model_id NAME"
             )
 
     @property
     def named_weights(self) -> dict[str, float]:
-        """The weights that are given by the class's name; empty where they are balanced, or there are none.
+        """The given weights by class name; empty if they are balanced, or not given.
 
         Raises:
             AlignAttnError: if one is not a number above 0.
@@ -194,7 +194,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         """Return which option a task does not support, and why; empty if it supports all.
 
         Args:
-            task: that is trained on; None where it is not known yet.
+            task: the task to train on; None if it is not known yet.
             has_crf: whether a CRF scores whole sequences of tags.
         """
         order = self.train_sampling_strategy
@@ -211,7 +211,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
 
     def _reason_unweighted(self, task: Task | None, *, has_crf: bool) -> str:
         if has_crf:
-            return " scales the loss of each word, and a CRF has that of whole sequences"
+            return " scales the loss of each word, and a CRF has one loss per sequence"
         if task is None:
             return ""
         if not task.can_weight_classes:
