@@ -1,4 +1,4 @@
-"""Slots in models: patch and unpatch them, record what their attention does, save and load them."""
+"""Patch and unpatch models, record their attention, and save and load them."""
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.attach import attach, unpatch

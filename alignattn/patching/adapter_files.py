@@ -1,4 +1,4 @@
-"""Load what `PeftModel.save_pretrained` wrote of a patched model, and merge adapters into their model."""
+"""Load adapters that `PeftModel.save_pretrained` wrote for a patched model, and merge adapters into their model."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -19,13 +19,13 @@ from alignattn.patching.state_dicts import DESCRIPTION, read_description
 from alignattn.utils.errors import AlignAttnError, install_extra
 
 CONFIG_FIELD = "base_model_name_or_path"
-"""Field of an adapter's config that names the model it is of."""
+"""Field of an adapter's config that names its base model."""
 
 PREFIX = "base_model.model."
-"""Where a `peft.PeftModel` keeps the model that it is around."""
+"""Prefix of the names of the wrapped model's weights in a `peft.PeftModel`."""
 
 PROMPTS, PREFIX_BESIDE_PROMPTS = "prompt_embeddings", "base_model."
-"""Where prompts are kept in an adapter's file, and where the model is beside them."""
+"""Name of the prompts in an adapter's file, and prefix of the model's weights in a file with prompts."""
 
 
 def adapter_fields(path: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -43,7 +43,7 @@ def adapter_fields(path: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def adapter_contents(path: str, hub: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, Any]]:
-    """Return the names of an adapter's weights, and what its file tells of the patch; empty if its model had none.
+    """Return the names of an adapter's weights and the description of the patch in its file, empty without a patch.
 
     Args:
         path: a folder or Hub id.
@@ -61,7 +61,7 @@ def adapter_contents(path: str, hub: Mapping[str, Any]) -> tuple[frozenset[str],
 
 
 def base_model_of(path: str, fields: Mapping[str, Any]) -> str:
-    """Return what the model that an adapter is of is loaded from.
+    """Return the path or Hub id of an adapter's base model.
 
     Raises:
         AlignAttnError: if its config names none, or peft is not installed.
@@ -72,7 +72,7 @@ def base_model_of(path: str, fields: Mapping[str, Any]) -> str:
     if not name:
         raise AlignAttnError(
             f"the adapter {path!r} does not name its model ({CONFIG_FIELD} in {ADAPTER_CONFIG_NAME}): set it there, or "
-            "patch the model and give it to peft.PeftModel.from_pretrained"
+            "patch the model and pass it to peft.PeftModel.from_pretrained"
         )
     return installed_source(str(name))
 
@@ -87,19 +87,19 @@ def load_adapter(
     is_trainable: bool = False,
     **hub: Any,
 ) -> Any:
-    """Give a model the patch and the adapter of a folder.
+    """Patch a model and load an adapter into it, both from the adapter's files.
 
     Args:
         model: the base model.
         path: the adapter's folder or Hub id.
-        fields: of its config.
-        weights: their names.
-        description: that its file holds of the patch.
-        is_trainable: whether the adapter is to be trained on.
+        fields: fields of the adapter's config.
+        weights: names of the adapter's weights.
+        description: description of the patch in the adapter's file.
+        is_trainable: whether the adapter is loaded for training.
         **hub: as for `adapter_fields`.
 
     Returns:
-        A `peft.PeftModel` around `model`, in evaluation mode unless it is to be trained on.
+        A `peft.PeftModel` around `model`, in evaluation mode unless `is_trainable`.
     """
     from peft import PeftConfig, PeftModel
 
@@ -107,11 +107,11 @@ def load_adapter(
         if is_patched(model):
             unpatch(model)
         patch(model, AttentionConfig.from_dict(description["attention"]))
-    # peft warns where it finds no weights for an adapter, and goes on with new ones.
+    # Without weights for an adapter, peft only warns and continues with new ones.
     lost = [name for name in weights if "." in name and not hasattr(model, name.partition(".")[0])]
     if lost:
         raise AlignAttnError(
-            f"the adapter {path!r} does not fit a {type(model).__name__} ({len(lost)} of its weights have no place in "
+            f"the adapter {path!r} does not fit a {type(model).__name__} ({len(lost)} of its weights match no part of "
             f"it, such as {min(lost)}): give the class of model that was adapted, or the folder of the merged model"
         )
     if description:
@@ -121,5 +121,5 @@ def load_adapter(
 
 
 def merge_adapters(model: Any) -> Any:
-    """Return a model without its adapters, with what they change merged into its weights; itself if it has none."""
+    """Return a model with its adapters merged into its weights; the model itself if it has none."""
     return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model

@@ -1,10 +1,10 @@
-"""Adapters of peft around a patched model: its own parameters stay trainable, and are saved with each adapter.
+"""Adapters of peft on a patched model: the patch's parameters stay trainable, and each adapter saves them.
 
-Imported only where peft is installed. peft asks every `AuxiliaryTrainingWrapper` what of it an adapter's file takes: a
-patch's modules take that class beside their own. They are one set for all adapters of a model.
+Imported only if peft is installed. peft asks every `AuxiliaryTrainingWrapper` which of its tensors go into an adapter's
+file, so a patch's modules get that class as a second base. All adapters of a model share these modules.
 
-Some adapters freeze all of a model but what is theirs by name, and prompts freeze it whole. So the two methods by which
-peft gives a model its adapters leave a patch's parameters as they were before.
+Some adapters freeze all parameters without their own name, and prompts freeze the whole model. So the two methods by
+which peft adds adapters to a model are replaced: they leave `requires_grad` of a patch's parameters unchanged.
 """
 
 import copy
@@ -28,7 +28,7 @@ from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.saved_config import LOADING_HINT
 
 LABEL_FIELDS = ("id2label", "label2id", "problem_type")
-"""Fields of a model's config that an adapter's own files lack, without which its head cannot be made."""
+"""Fields of a model's config that an adapter's files lack and that building its head requires."""
 
 
 SAVING = "save_pretrained"
@@ -36,12 +36,12 @@ SAVING = "save_pretrained"
 
 
 class _Carried(TrainableTokensWrapper):
-    """What peft asks of a module that is trained beside an adapter, for one that wraps nothing.
+    """The interface of a module that peft trains along with an adapter, for a module that wraps nothing.
 
-    Of all such modules these alone are no adapters' layers in what peft says of a model (`get_model_status`).
+    `TrainableTokensWrapper` is the only such class that peft's `get_model_status` does not count as an adapter layer.
 
     Attributes:
-        is_copied: whether it is in a copy that an adapter trains, which saves it.
+        is_copied: whether the module is inside a copy that an adapter trains; the adapter then saves the copy.
     """
 
     adapter_layer_names = ()
@@ -56,7 +56,7 @@ class _Carried(TrainableTokensWrapper):
 
     @property
     def unload_and_optionally_merge_module(self) -> Any:
-        """Missing: unloading an adapter leaves the module as it is."""
+        """Raise `AttributeError`, so that peft leaves the module unchanged when it unloads an adapter."""
         raise AttributeError
 
     def _get_available_adapters(self) -> set[str]:
@@ -66,7 +66,7 @@ class _Carried(TrainableTokensWrapper):
         """Leave the module as it is."""
 
     def check_set_adapter(self, adapter_name: str | list[str]) -> None:
-        """Say that no adapter is the module's own."""
+        """Return None: the module has no adapter of its own."""
 
     def set_adapter(self, adapter_names: str | list[str], inference_mode: bool = False) -> None:
         """Note the active adapters; the module stays as it is."""
@@ -76,14 +76,14 @@ class _Carried(TrainableTokensWrapper):
         """Leave the module as it is."""
 
     def delete_adapter(self, adapter_name: str, new_active_adapters: list[str] | None) -> None:
-        """Note the adapters that are active then; the module stays as it is."""
+        """Note the adapters that are active afterwards; the module stays as it is."""
         if new_active_adapters is not None:
             self.set_adapter(new_active_adapters)
 
     def adapter_state_dict(  # type: ignore[override]  # peft's own wrappers take both, its base class one
         self, adapter_name: str, state_dict: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Return what an adapter's file takes of this module's `state_dict`."""
+        """Return the tensors of this module that go into an adapter's file."""
         return {} if self.is_copied else {name: state_dict[name] for name in self.state_dict()}
 
     def adapter_state_dict_load_map(self, adapter_name: str) -> dict[str, str]:
@@ -92,18 +92,18 @@ class _Carried(TrainableTokensWrapper):
 
 
 class CarriedSlots(LayerSlots, _Carried):
-    """Slots whose parameters every adapter carries."""
+    """Slots whose parameters every adapter saves."""
 
     def forward(self, *args: Any, adapter_names: Any = None, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        """Attend as `LayerSlots` do, whichever adapter each sample of a batch is for."""
+        """Attend as `LayerSlots` do; `adapter_names`, the adapter of each sample, has no effect."""
         return super().forward(*args, **kwargs)
 
 
 class CarriedPatch(Patch, _Carried):
-    """A patch whose choices and parameters every adapter carries.
+    """A patch whose config and parameters every adapter saves.
 
     Attributes:
-        adapters: the configs of the model's adapters by name, once it has some.
+        adapters: the configs of the model's adapters by name; None before it has any.
     """
 
     adapters: Mapping[str, PeftConfig] | None = None
@@ -111,17 +111,17 @@ class CarriedPatch(Patch, _Carried):
     def adapter_state_dict(  # type: ignore[override]  # peft's own wrappers take both, its base class one
         self, adapter_name: str, state_dict: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Return what an adapter's file takes of this module's `state_dict`, and the choices."""
+        """Return the tensors of this module that go into an adapter's file, with a description of the patch."""
         model: Any = self.collector.owner
         if self.adapters is None:
             raise AlignAttnError(
-                f"the adapters are of a model that the patched {type(model).__name__} is a part of, and their files "
-                "would not tell: patch the whole model instead (alignattn.unpatch the part first)"
+                f"the adapters belong to a model that the patched {type(model).__name__} is a part of, and their files "
+                "would not record the patch: patch the whole model instead (alignattn.unpatch the part first)"
             )
         if is_changed(model):
             raise AlignAttnError(
-                f"layers of this {type(model).__name__} were changed after its patch, and the adapter is of a model "
-                "that has all: save that model without them, and patch and adapt what is loaded from there"
+                f"layers of this {type(model).__name__} were changed after its patch, but the adapter is for a model "
+                "with all of them: save the base model with its changed layers, load it, then patch and adapt it"
             )
         config = getattr(model, "config", None)
         fields = config.to_dict() if isinstance(config, PreTrainedConfig) else {}
@@ -136,12 +136,12 @@ class CarriedPatch(Patch, _Carried):
 
 @contextmanager
 def refused_by_plain_peft(model: Any) -> Iterator[None]:
-    """Have the adapters of a model write, while they are saved, a task that plain peft refuses.
+    """Within this context, save the adapters of a model with a task type that plain peft refuses.
 
-    Only where a patch changes the model's function. The user's own configs stay as they are.
+    This applies only if a patch changes the model's function. The user's own configs stay unchanged.
 
     Args:
-        model: that has adapters, or the `peft.PeftModel` around one.
+        model: a model with adapters, or the `peft.PeftModel` around it.
     """
     patch = getattr(model, CHILD_NAME, None)
     configs = model.peft_config.values() if isinstance(patch, Patch) and patch.config.changes_function else ()
@@ -162,7 +162,7 @@ def _save_with_hint(config: PeftConfig, *args: Any, **kwargs: Any) -> None:
 
 
 def _keeping_patches(give: Callable[..., Any], model_of: Callable[..., nn.Module]) -> Callable[..., Any]:
-    """Return a method of peft that gives a model an adapter, and leaves what a patch trains as it was before."""
+    """Wrap a method of peft that adds an adapter, so that it keeps `requires_grad` of a patch's parameters."""
 
     @functools.wraps(give)
     def give_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -179,7 +179,7 @@ def _keeping_patches(give: Callable[..., Any], model_of: Callable[..., nn.Module
 
 
 def _claim(model: Any, configs: Mapping[str, PeftConfig], active: list[str]) -> None:
-    """Have a patch know the adapters of its model, and which of them are active."""
+    """Tell a patch the adapters of its model, and which of them are active."""
     patch = getattr(model, CHILD_NAME, None)
     if isinstance(patch, CarriedPatch):
         patch.adapters = configs
@@ -209,10 +209,10 @@ PeftModel.save_pretrained = _save_patched  # type: ignore[method-assign]
 
 
 def carry(model: Any) -> None:
-    """Have adapters, those there are and those to come, carry the slots and the alignment of a patched model.
+    """Make present and future adapters of a patched model save its slots and its alignment.
 
     Args:
-        model: with a patch; or a `peft.PeftModel` with prompts around one.
+        model: a patched model, or a `peft.PeftModel` with prompts around one.
     """
     encoder = model.get_base_model() if hasattr(model, "get_base_model") else model
     patch_of(encoder).__class__ = CarriedPatch

@@ -1,7 +1,7 @@
-"""Give attention modules their slots, and take them away again.
+"""Add slots to attention modules and remove them.
 
-`attach` serves any model whose attention modules say where their projections are (`AttentionLayer`) and call
-`alignattn.attend`; `alignattn.patching.patch` gives the encoders of transformers theirs by the same functions.
+`attach` serves any model whose attention modules declare their projections (`AttentionLayer`) and call
+`alignattn.attend`. `alignattn.patching.patch` uses the same functions for models of transformers.
 """
 
 import copy
@@ -41,14 +41,14 @@ SAVING = "save_pretrained"
 
 
 def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> M:
-    """Give the attention modules of a model of one's own the slots that `attention` names, in place.
+    """Give the attention modules of a custom model the slots that `attention` names, in place.
 
-    `collect`, `AlignmentTrainer` and `unpatch` then take the model as a patched encoder. The slots' parameters are in
-    its state dict: to load it again, attach the same config (`AttentionConfig.to_dict`) to a new one first.
+    `collect`, `AlignmentTrainer` and `unpatch` then accept the model as a patched encoder. Its state dict contains the
+    slots' parameters: before you load it into a new model, attach the same config (`AttentionConfig.to_dict`).
 
     Args:
-        model: its modules of self-attention are `AttentionLayer`s, and call `alignattn.attend`. One that names a part
-            of what an `AttentionLayer` does is refused by its name; where none calls `attend`, the first loss is.
+        model: its self-attention modules are `AttentionLayer`s that call `alignattn.attend`. A module with only some
+            attributes of an `AttentionLayer` is refused by name; if none calls `attend`, the first loss is refused.
         attention: as for `patch`.
         **overrides: fields of `AttentionConfig` that replace those of `attention`.
 
@@ -56,8 +56,8 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
         `model` itself.
 
     Raises:
-        AlignAttnError: if the model has slots already, has no such modules or others beside them, or the config does
-            not fit it.
+        AlignAttnError: if the model already has slots, has no such modules or also has other attention modules, or the
+            config does not fit it.
     """
     config = AttentionConfig.resolve(attention, **overrides)
     check_model(model)
@@ -67,7 +67,7 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     for slot, reason in capabilities.reasons_unsupported.items():
         if slot in config.filled_slots:
             raise AlignAttnError(f"{slot} {getattr(config, slot)!r}: this {type(model).__name__} {reason}")
-    # A model of one's own says only by its mask whether it counts weights.
+    # Custom models are not checked here: only their mask shows whether they attend step by step.
     if not capabilities.is_pretrained and not capabilities.attends_step_by_step:
         check_budget(config, type(model).__name__)
     layers = declared_layers(model)
@@ -82,11 +82,11 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
 
 
 def check_budget(config: AttentionConfig, name: str) -> None:
-    """Refuse a budget over steps for a model, by its name, that attends in one."""
+    """Refuse a budget over decoder steps for a model, given by name, that attends in one step."""
     if config.choices["normalizer"].has_budget:
         raise AlignAttnError(
-            f"normalizer {config.normalizer!r}: fertility is a budget over the steps of a decoder that attends a query "
-            f"at a time, and {name} attends in one: give bound"
+            f"normalizer {config.normalizer!r}: fertility is a budget over the steps of a decoder with one query per "
+            f"step, and {name} attends in one step: set bound"
         )
 
 
@@ -99,17 +99,17 @@ def _check_pooling(config: AttentionConfig, name: str) -> None:
         )
     if config.choices["normalizer"].counts_positions:
         raise AlignAttnError(
-            f"normalizer {config.normalizer!r} opens a window around a query's own place, and {name} pools by a "
-            f"learned query, which has none: give kind={PREDICTIVE!r}"
+            f"normalizer {config.normalizer!r} opens a window around the position of a query, and {name} pools by a "
+            f"learned query, which has none: set kind={PREDICTIVE!r}"
         )
     check_budget(config, name)
 
 
 def unpatch(model: M) -> M:
-    """Undo `patch` or `attach`: the modules, state-dict keys and attention implementation as before, weights kept.
+    """Undo `patch` or `attach`: restore modules, state-dict keys and attention implementation, and keep the weights.
 
-    What the model then computes is plain attention with these weights: after an alignment the same as before, after a
-    score, normalizer or value something else than it was trained with.
+    The model then computes plain attention with these weights. After an alignment, that is the function it was trained
+    with; after a score, normalizer or value, it is not.
 
     Returns:
         `model` itself.
@@ -124,7 +124,7 @@ def unpatch(model: M) -> M:
     leave_route(model)
     for module in model.modules():
         remove_tap(module)
-        # A wrapper of an adapter (modules_to_save) shows the attributes of the module that it is around.
+        # An adapter's wrapper (modules_to_save) exposes the attributes of the module that it wraps.
         if isinstance(module._modules.get(CHILD_NAME), LayerSlots):
             delattr(module, CHILD_NAME)
     for hook in state.hooks:
@@ -140,10 +140,10 @@ def unpatch(model: M) -> M:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model that has slots already, or a part that has.
+    """Refuse a model that already has slots, itself or in a part.
 
     Raises:
-        AlignAttnError: if so.
+        AlignAttnError: if it has.
     """
     for module in model.modules():
         if is_patched(module):
@@ -153,16 +153,16 @@ def check_model(model: nn.Module) -> None:
 def fill_slots(
     model: nn.Module, layers: Sequence[AttentionModule], config: AttentionConfig, *, is_observed: bool = False
 ) -> None:
-    """Give layers of a model their slots, and note it in the model and, where it is one of transformers, its config.
+    """Add slots to layers of a model, and record the patch in the model and, for transformers, in its config.
 
     Args:
-        model: without slots (`check_model`).
+        model: a model without slots (`check_model`).
         layers: its attention modules.
         config: the choices.
         is_observed: as in `Patch`.
 
     Raises:
-        AlignAttnError: if a projection is no linear layer, or no basis could be folded into those of scope `basis`.
+        AlignAttnError: if a projection is not a linear layer, or, for scope `basis`, no basis can be folded into it.
     """
     path_of = {id(module): path for path, module in model.named_modules()}
     for layer in layers:
@@ -175,7 +175,7 @@ def fill_slots(
                 )
             if config.gradient_scope == BASIS:
                 check_plain(path, projection)
-    # The new networks draw from a generator of their own: the run beside it without them sees the same dropout.
+    # The random state is forked for the new networks: a run without them draws the same dropout.
     with torch.random.fork_rng({parameter.device for parameter in model.parameters() if parameter.is_cuda}):
         state = Patch(model, config, {path_of[id(layer.module)]: layer for layer in layers}, is_observed=is_observed)
         for layer in layers:
@@ -183,7 +183,7 @@ def fill_slots(
     state.to(next(model.parameters()).device).train(model.training)
     setattr(model, CHILD_NAME, state)
     if is_peft_available():
-        # Imported here: it takes half a second, and a patch without peft has no adapters to care for.
+        # Imported here because it takes half a second, and without peft there are no adapters.
         from alignattn.patching.adapters import carry
 
         carry(model)
@@ -205,9 +205,9 @@ def fill_slots(
 
 
 def _observe_forwards(model: nn.Module, state: Patch, layers: Sequence[nn.Module]) -> None:
-    """Have the collector know where a forward begins and ends: at each module around all layers.
+    """Notify the collector when a forward of a module that contains all layers begins and ends.
 
-    A model is not always called by itself: peft and users call the encoder within it.
+    The model itself is not always called: peft and users may call the encoder inside it.
     """
     wanted = {id(layer) for layer in layers}
     around: nn.Module | None = model
@@ -225,7 +225,7 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     slots = LayerSlots(layer, state, index).to(weight.device).train(layer.module.training)
     layer.module.add_module(CHILD_NAME, slots)
     if state.is_observed:
-        # Otherwise a compiled forward of an unpatched twin would serve this model, without its hooks.
+        # Otherwise torch would reuse the compiled forward of an unpatched copy of this model, without the hooks.
         torch._dynamo.config.skip_nnmodule_hook_guards = False
         state.hooks.append(layer.module.register_forward_pre_hook(slots.begin))
         state.hooks.append(layer.module.register_forward_hook(slots.end, with_kwargs=True))
@@ -237,8 +237,8 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
 
 
 def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None:
-    """Refuse attention that slots cannot reach, by its name in the model, and modules that are not as they say."""
-    advice = "an attention module names num_heads, query_projection and key_projection, and calls alignattn.attend"
+    """Refuse attention that slots cannot reach, and modules that do not match their declaration."""
+    advice = "an attention module has num_heads, query_projection and key_projection, and calls alignattn.attend"
     declared = {id(layer.module): layer for layer in layers}
     role_of: dict[int, str] = {}
     for path, module in model.named_modules():
@@ -247,7 +247,7 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
             if isinstance(module, nn.MultiheadAttention) or names_of(module):
                 raise AlignAttnError(
                     f"{name} is attention that slots cannot reach: {advice} (alignattn.patch is for transformers' "
-                    "encoders)"
+                    "models)"
                 )
             names = {name for _, declared in DECLARATIONS for name in declared.roles.values()}
             if any(hasattr(module, projection) for projection in names):
@@ -259,7 +259,8 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
         sizes = [features_of(projection) for projection in layer.projections.values()]
         if len(set(sizes)) > 1 or sizes[0] == 0 or sizes[0] % layer.heads.count:
             raise AlignAttnError(
-                f"{name} projects to {sizes} features, which do not make {layer.heads.count} heads of one size for both"
+                f"{name} projects to {sizes} features, which do not make {layer.heads.count} heads of one size for "
+                "queries and keys"
             )
         of_one = any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items())
         if of_one or _makes_one_cloud(layer):
@@ -269,7 +270,7 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
 
 
 def _makes_one_cloud(layer: AttentionModule) -> bool:
-    """Tell whether a module makes the same of its one projection for queries and for keys."""
+    """Tell whether a shared projection gives a module identical queries and keys."""
     if not declares(layer.module, SharedAttentionLayer):
         return False
     weight = next(layer.module.parameters())
@@ -282,16 +283,16 @@ def _makes_one_cloud(layer: AttentionModule) -> bool:
 
 
 def _own_configs(model: nn.Module) -> ConfigPairs:
-    """Give a model and its modules copies of their configs, for other models may share those that it had.
+    """Give a model and its modules copies of their configs, because other models may share the originals.
 
-    From then on a model of transformers is saved with what its patch is.
+    A model of transformers also gets the `save_pretrained` that saves its patch.
     """
     copies: dict[int, Any] = {}
     pairs: dict[int, tuple[PreTrainedConfig, PreTrainedConfig]] = {}
     for module in model.modules():
         config = vars(module).get("config")
         if isinstance(config, PreTrainedConfig):
-            # The copy of a config that holds this one holds its copy.
+            # The copy of a config that contains this one contains its copy.
             pairs.setdefault(id(config), (copy.deepcopy(config, copies), config))
             module.config = copies[id(config)]
     if isinstance(model, PreTrainedModel):
@@ -300,10 +301,10 @@ def _own_configs(model: nn.Module) -> ConfigPairs:
 
 
 def _return_configs(model: nn.Module, pairs: ConfigPairs) -> None:
-    """Give a model back the configs that it had before `_own_configs`, but for those that have changed since."""
+    """Restore the configs from before `_own_configs`, except those that have changed since."""
     vars(model).pop(SAVING, None)
     changed = [own for own, config in pairs if _has_changed(own, config)]
-    # A config that holds others changes with them; one that it holds stays in it.
+    # A config that contains a changed one has changed, too, and keeps all its parts.
     for own in changed:
         changed += [part for part in vars(own).values() if isinstance(part, PreTrainedConfig)]
     kept = {id(own) for own in changed}
@@ -315,5 +316,5 @@ def _return_configs(model: nn.Module, pairs: ConfigPairs) -> None:
 
 
 def _has_changed(own: PreTrainedConfig, config: PreTrainedConfig) -> bool:
-    # The attention implementation is not among what a config writes.
+    # `to_dict` leaves out the attention implementation.
     return own._attn_implementation != config._attn_implementation or own.to_dict() != config.to_dict()

@@ -1,4 +1,4 @@
-"""The one door by which every checkpoint comes in: what does not fit it is refused, what is odd is said in one line."""
+"""Load every checkpoint: refuse what does not fit, and log in one line what is unusual."""
 
 import logging
 import pickle
@@ -48,54 +48,54 @@ FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "
 """The keyword arguments of `from_pretrained` that say where a file is found."""
 
 OF_WEIGHTS = ("dtype", "torch_dtype", "quantization_config")
-"""Those that say how the weights are held, which a config would take for its own."""
+"""Keyword arguments for the weights, which a config would otherwise keep as its own fields."""
 
 DEFAULT_IMPLEMENTATION = "sdpa"
-"""Default attention implementation beneath a patch that changes the function."""
+"""Default base attention implementation of a patch that changes the function."""
 
 OF_DAMAGE = (SafetensorError, EOFError, RecursionError, pickle.UnpicklingError)
-"""Errors that files alone are the reason of; others may be of what the caller asks for."""
+"""Errors that only files cause; the caller's arguments may cause others."""
 
 UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument|multiple values for keyword argument")
 DEVICES = re.compile(r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b", re.IGNORECASE)
 """Words of errors about a keyword argument, and about devices."""
 
 POOLER = "pooler."
-"""First part of the names of an encoder's pooler, which a whole checkpoint may lack."""
+"""First part of the names of an encoder's pooler, which a complete checkpoint may lack."""
 
 CLASSIFIER = "classifier."
-"""First part of the names of the head of a model that names no encoder as its base, as CLIP and SigLIP for images."""
+"""First part of the names of the head of a model that is its own base model, such as CLIP and SigLIP for images."""
 
 logger = logging.getLogger(__name__)
 
 
 def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrainedModel:
-    """Load a model saved from a patched one, and patch it again: equal outputs, the slots' trained parameters included.
+    """Load a saved patched model and patch it again: equal outputs, with the trained parameters of its slots.
 
         model = alignattn.from_pretrained("out", AutoModelForSequenceClassification)
 
     Args:
-        path: a folder written by `save_pretrained`, a Hub id, or the name of a packaged model; of a model, or of an
-            adapter of peft, which names its model.
+        path: a folder written by `save_pretrained`, a Hub id, or the name of a packaged model. It contains a model, or
+            an adapter of peft whose config names its base model.
         auto_class: an `AutoModelFor…` class or a model class of transformers.
-        **kwargs: as for `auto_class.from_pretrained`; of an adapter also `is_trainable`, whether it is to be trained
-            on (not by default).
+        **kwargs: as for `auto_class.from_pretrained`; for an adapter also `is_trainable`, whether it is loaded for
+            training (False by default).
 
     Returns:
-        The patched model in evaluation mode; a plain one if the checkpoint names no patch, which is logged. What of its
-        head is new, and what of the checkpoint is not used, is logged in one line. Of an adapter, a `peft.PeftModel`
-        around it.
+        The patched model in evaluation mode; for an adapter, a `peft.PeftModel` around it. If the checkpoint names no
+        patch, the model is plain, and a warning says this. Another warning lists the new weights of the head and the
+        unused weights of the checkpoint in one line.
 
     Raises:
-        AlignAttnError: if there is no whole checkpoint at `path`: weights of the encoder are not there, do not fit its
-            config or are not finite; or the slots' parameters in it do not fit.
+        AlignAttnError: if the checkpoint at `path` is incomplete: weights of the encoder are missing, do not fit its
+            config or are not finite; or if the slots' parameters in it do not fit.
     """
     if not hasattr(auto_class, "from_pretrained"):
         raise AlignAttnError(f"{auto_class!r} cannot load a model: pass an AutoModelFor… class or a model class")
     model = load_checkpoint(str(path), auto_class, **kwargs)
     if not is_patched(model) and not model.config.model_type.startswith(MODEL_TYPE_PREFIX):
         logger.warning(
-            "%s names no patch: this is the plain model, without an alignment or slots (alignattn.patch gives it some)",
+            "%s names no patch: this is the plain model, without an alignment or slots (alignattn.patch adds them)",
             path,
         )
     return model
@@ -104,7 +104,7 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
 def load_pretrained(
     name: str, auto_class: Any, *, tokenizer_options: Mapping[str, Any] = MappingProxyType({}), **kwargs: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model and its tokenizer; arguments and errors as of `load_checkpoint` and `load_tokenizer`."""
+    """Load a model and its tokenizer; arguments and errors as for `load_checkpoint` and `load_tokenizer`."""
     model = load_checkpoint(name, auto_class, **kwargs)
     return model, load_tokenizer(name, model, **tokenizer_options)
 
@@ -127,12 +127,12 @@ def load_checkpoint(
         name: a folder, a Hub id or a packaged model.
         auto_class: an `AutoModel…` class or a model class of transformers.
         with_slots: whether a saved patch is restored.
-        lacking: the part that a checkpoint without all weights does not hold, and what a user may do then; None where a
-            head may be new.
-        choices: what a user may give instead of a checkpoint that cannot be loaded.
-        ignore_mismatched_sizes: whether a head of another size is taken for none.
+        lacking: for messages, the part that an incomplete checkpoint lacks, and what the user can do; None if a head
+            may be new.
+        choices: for messages, what to give instead of a checkpoint that cannot be loaded.
+        ignore_mismatched_sizes: whether a head of another size counts as missing.
         held: names of weights that the model gets from elsewhere.
-        reads_pooler: whether an encoder's pooler is of use to the caller, who else is not told that it is new.
+        reads_pooler: whether the caller uses the encoder's pooler; if not, a new pooler is not logged.
         **kwargs: as for `auto_class.from_pretrained`.
     """
     source = model_source(name)
@@ -179,10 +179,10 @@ def load_checkpoint(
 
 
 def _implementation_beneath(fields: Mapping[str, Any], model_class: Any) -> str:
-    """Return the attention implementation beneath a patch, for a config that names ours or asks for weights."""
+    """Return the base attention implementation of a patch, for a config that names ours or asks for weights."""
     if fields.get("output_attentions"):
         return "eager"
-    # An Auto class does not say it of its models.
+    # An Auto class has no `_supports_sdpa`.
     has_interface = fields.get("model_type") not in FAMILIES and getattr(model_class, "_supports_sdpa", True)
     return DEFAULT_IMPLEMENTATION if has_interface else "eager"
 
@@ -197,7 +197,7 @@ def _with_config(fields: Mapping[str, Any], model_class: Any, source: str, kwarg
 
 
 def load_config(name: str, **kwargs: Any) -> PreTrainedConfig:
-    """Load the config of a model, that of a patch that changes the function too.
+    """Load the config of a model, including one with a patch that changes the function.
 
     Args:
         name: as for `load_checkpoint`.
@@ -213,9 +213,9 @@ def load_config(name: str, **kwargs: Any) -> PreTrainedConfig:
 
 
 def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
-    """Return the fields of a model's config, those too that a patch hides from plain transformers.
+    """Return the fields of a model's config, including those that a patch hides from plain transformers.
 
-    A config of a model that nobody could build is refused.
+    A config whose model could not be built is refused.
 
     Args:
         name: as for `load_checkpoint`.
@@ -237,7 +237,7 @@ def _load_adapted(
 ) -> PreTrainedModel:
     base = base_model_of(path, fields)
     weights, description = adapter_contents(path, hub)
-    # The head is made for these labels. What says where the adapter is found says nothing of its model, but for these.
+    # The head is built for the adapter's labels. `revision` and `subfolder` locate the adapter, not its model.
     kept = {name: value for name, value in kwargs.items() if name not in ("is_trainable", "revision", "subfolder")}
     labels = description.get("labels", {}) if "config" not in kwargs and "num_labels" not in kwargs else {}
     if "id2label" in labels:
@@ -250,13 +250,13 @@ def _load_adapted(
 
 
 def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model; one that knows no words, or some that the model does not, is refused.
+    """Load the tokenizer of a model; refuse one without words, or with more tokens than the model.
 
-    That of an adapter without one is its model's.
+    For an adapter without a tokenizer, that of its base model is loaded.
 
     Args:
         name: as for `load_checkpoint`.
-        model: that was loaded by that name.
+        model: the model that was loaded under that name.
         **kwargs: as for `AutoTokenizer.from_pretrained`.
     """
     with loading(name):
@@ -267,7 +267,7 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
         options = {"config": model.config} | kwargs
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **options)
         vocabulary = tokenizer.get_vocab()
-    # For a folder without a tokenizer's files transformers silently makes one of special tokens alone.
+    # For a folder without a tokenizer's files, transformers silently builds one of special tokens only.
     if vocabulary.keys() <= set(tokenizer.all_special_tokens):
         raise AlignAttnError(f"{name!r} has no tokenizer: save the model's tokenizer there with save_pretrained")
     rows, largest = getattr(model.config, "vocab_size", None), max(vocabulary.values())
@@ -292,7 +292,7 @@ def load_image_processor(name: str, **kwargs: Any) -> Any:
 
 @contextmanager
 def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
-    """Turn what transformers raises of a checkpoint into one line.
+    """Turn errors of transformers about a checkpoint into one line.
 
     Args:
         name: the model as the user named it.
@@ -304,9 +304,9 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
         yield
     except AlignAttnError:
         raise
-    # A file that is cut, empty, or of something else makes the libraries beneath raise errors of any class.
+    # A truncated, empty or unrelated file makes the underlying libraries raise errors of any class.
     except Exception as error:
-        # transformers takes a folder that does not exist for a Hub id.
+        # transformers treats a folder that does not exist as a Hub id.
         reason = one_line(error)
         if _is_of_surroundings(error):
             raise AlignAttnError(f"cannot load the model {name!r}: {reason}") from error
@@ -322,7 +322,7 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
 
 
 def _is_of_surroundings(error: Exception) -> bool:
-    """Tell whether an error is of what is asked for, or installed, or at hand here, and not of the files."""
+    """Tell whether arguments, installed packages or the machine cause an error, and not the files."""
     if isinstance(error, ImportError | MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
         return True
     words = UNKNOWN_KEYWORD if isinstance(error, TypeError) else DEVICES
@@ -332,7 +332,7 @@ def _is_of_surroundings(error: Exception) -> bool:
 
 
 def _check_family(name: str, config: PreTrainedConfig, fields: Mapping[str, Any]) -> None:
-    """Refuse one family's weights under the name of another, which bare ones fit: positions and norms do not."""
+    """Refuse weights of one family under another's name: a bare encoder's may fit, but positions and norms differ."""
     for architecture in fields.get("architectures") or ():
         if getattr(getattr(transformers, architecture, None), "config_class", type(config)) is not type(config):
             raise AlignAttnError(
@@ -358,7 +358,7 @@ def _check_finite(name: str, model: PreTrainedModel) -> None:
 
 
 def _is_of_other_head(weight: str, model: PreTrainedModel) -> bool:
-    """Tell whether an unused weight is of a head: whoever loads an encoder alone wants none."""
+    """Tell whether an unused weight belongs to a head, which an encoder loaded alone does not need."""
     part = weight.partition(".")[0]
     return model.base_model is model and part != model.base_model_prefix and not hasattr(model, part)
 
@@ -381,13 +381,13 @@ def _encoder_prefix(model: PreTrainedModel) -> str:
 
 
 def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:
-    """Give a patched model what a checkpoint of the same attention function has of its scores, normalizers and values.
+    """Load the scores, normalizers and values of a patched model from a checkpoint of the same attention function.
 
-    Alignments have networks of their own, which start anew.
+    The networks of an alignment start from scratch.
 
     Args:
-        name: as for `load_checkpoint`; of a checkpoint of another function nothing is read.
-        model: with a patch.
+        name: as for `load_checkpoint`; nothing is loaded if no patch changed the function of the checkpoint.
+        model: a patched model.
         **hub: the keyword arguments of `from_pretrained` that say where a file is found.
     """
     with loading(name):
@@ -397,7 +397,7 @@ def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """Silence the table of keys that transformers prints: one line of it is logged, and the slots' are loaded after."""
+    """Silence the load report of transformers: one logged line replaces it, and slots are loaded afterwards."""
     transformers_logger = logging.getLogger("transformers.modeling_utils")
 
     def is_not_report(record: logging.LogRecord) -> bool:

@@ -1,7 +1,7 @@
 """Queries and keys that the forwards of a patched model record for the alignment loss.
 
-The attention modules of one model share one collector. A call in training adds itself to a linked list: nothing that
-`torch.compile` guards on tells how many calls there are, and nothing stays on the modules.
+The attention modules of one model share one collector. In training, each call is added to a linked list. So no
+`torch.compile` guard depends on the number of calls, and nothing stays on the modules.
 """
 
 import itertools
@@ -27,19 +27,19 @@ from alignattn.utils.errors import AlignAttnError
 WITHOUT_REENTRANCE = (
     'set activation_checkpointing_kwargs={"use_reentrant": False}; transformers < 5.23: gradient_checkpointing_kwargs'
 )
-"""How checkpointing is made to keep an alignment's gradient, for messages."""
+"""How to keep an alignment's gradient under checkpointing, for messages."""
 
 KnownMask = tuple[AttentionMask | None, tuple[int, int], Sides]
 """A mask, the numbers of queries and keys, and which of them are real."""
 
 
 class ForwardPass:
-    """One forward of a model, as the calls that belong to it know it.
+    """One forward of a model, shared by the calls that belong to it.
 
     Attributes:
-        reached: the node of its graph that a backward pass went through last; None before.
-        has_graph: whether there are such nodes; all projections may be frozen.
-        is_trained: whether a gradient of an alignment moves anything; of a reference model's forward it does not.
+        reached: the last watched node of its graph that a backward pass went through; None before one.
+        has_graph: whether there are watched nodes; there are none if all projections are frozen.
+        is_trained: whether an alignment's gradient changes any parameter; in a reference model's forward it does not.
     """
 
     def __init__(self) -> None:
@@ -58,12 +58,12 @@ class ForwardPass:
 
     @property
     def is_spent(self) -> bool:
-        """Whether a backward pass freed its graph, so that no loss can follow it any more."""
+        """Whether a backward pass freed its graph, so that no loss can use it any more."""
         return is_freed(self.reached)
 
 
 def is_freed(node: Any) -> bool:
-    """Tell whether a backward pass freed what a node of a custom function, or of a compiled graph, had saved."""
+    """Tell whether a backward pass freed the saved tensors of a node of a custom function or a compiled graph."""
     try:
         # Raw, because unpacking would recompute the forward of a checkpoint.
         getattr(node, "_raw_saved_tensors", None)
@@ -88,11 +88,12 @@ class RecordedCall:
     """One attention call of a training forward, and the call before it.
 
     Attributes:
-        query: `[B, n, H * d]`, the output of the projection, with the gradient that the alignment's scope wants.
+        query: `[B, n, H * d]`, the output of the projection, with the gradient of the alignment's scope.
         key: `[B, m, G * d]` of G heads of keys, likewise.
         mask: the mask that the attention receives, or None.
-        slots: the `LayerSlots` of the module that calls.
-        position_ids: `[B or 1, n]` of the tokens; a row holds several samples where they begin anew. None: one sample.
+        slots: the `LayerSlots` of the calling module.
+        position_ids: `[B or 1, n]`, positions of the tokens; where they restart, the next sample of a row begins. None:
+            each row is one sample.
         previous: the call before; None at the end of the list.
         forward_pass: the forward that it belongs to; None under `torch.compile`.
         is_in_graph: whether gradients were enabled.
@@ -116,7 +117,7 @@ class RecordedCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether no loss can follow the call: a backward pass freed its graph, or nothing in it is trained."""
+        """Whether no loss can use the call: a backward pass freed its graph, or nothing in it is trained."""
         if self.forward_pass is None:
             return self.witness is not None and is_freed(self.witness.grad_fn)
         is_frozen = not self.forward_pass.has_graph and self.slots.gradient_scope != BASIS
@@ -124,15 +125,15 @@ class RecordedCall:
 
 
 def _end_of_list() -> RecordedCall:
-    # A call as well, so that the compiler guards on the same type however many calls there are.
+    # Also a `RecordedCall`, so that the compiler guards on the same type for any number of calls.
     return RecordedCall(None, None, None, None)
 
 
 class Collector:
-    """Where the attention modules of one model leave what a step needs.
+    """Records the attention calls of one model until a step's loss.
 
-    A copy of the model has an empty collector of its own. A copy of a part of the model, which an adapter trains in the
-    place of that part, shares the collector of the model.
+    A copy of the model gets a new, empty collector. A copy of a part of the model, which an adapter trains in place of
+    that part, shares the model's collector.
 
     Args:
         owner: the model; None for a collector that no model owns.
@@ -141,9 +142,9 @@ class Collector:
         recording: the recording of `collect`, or None.
         proof: the calls of a forward that `alignattn.patching.probe` checks; None outside such a check.
         is_off: whether nothing is recorded and slots attend as the plain model does.
-        projected: the outputs of the projections of the call under way, by role.
-        around: the call under way of a module that stands in the place of a projection.
-        witness: as of `RecordedCall`, of the call under way.
+        projected: the outputs of the projections in the current call, by role.
+        around: the current call of a module that replaces a projection; None outside one.
+        witness: as in `RecordedCall`, for the current call.
         newest: the last recorded call.
         saw_no_gradient: whether a forward in training mode had no gradient to record.
     """
@@ -167,7 +168,7 @@ class Collector:
 
     @property
     def owner(self) -> nn.Module | None:
-        """The model; None if it is gone, or not known."""
+        """The model; None if it was deleted or is unknown."""
         return None if self._owner is None else self._owner()
 
     @owner.setter
@@ -183,27 +184,27 @@ class Collector:
         return self if owner is not None and id(owner) not in memo else Collector(memo.get(id(owner)))
 
     def is_tapped(self, training: bool) -> bool:
-        """Tell whether a module in this mode hands over its queries and keys; in evaluation it does not."""
+        """Tell whether a module records queries and keys: in training with gradients, in `collect` or in a check."""
         if self.is_off:
             return False
         is_watched = self.recording is not None or self.proof is not None
         is_tapped = is_watched or (training and torch.is_grad_enabled())
         if is_tapped and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
             raise AlignAttnError(
-                "torch.func transforms a forward that records for the alignment loss, which it would lose: give it the "
-                "model in evaluation mode, or alignattn.unpatch(model)"
+                "torch.func transforms a forward that records for the alignment loss, and would lose the records: use "
+                "the model in evaluation mode, or call alignattn.unpatch(model) first"
             )
         return is_tapped
 
     def keep(self, role: str, projected: Tensor, output: Tensor, *, keeps_first: bool) -> Tensor:
-        """Keep the output of a projection until its module attends, and return what the attention reads.
+        """Keep the output of a projection until its module attends, and return the output for the attention.
 
         Args:
-            role: of the projection.
+            role: role of the projection.
             projected: its output as the alignment reads it.
             output: its output as the attention reads it.
             keeps_first: whether only the first call of the projection in an attention call counts. DeBERTa calls it
-                once more on embeddings of positions.
+                again on embeddings of positions.
         """
         if keeps_first and role in self.projected:
             return output
@@ -217,11 +218,11 @@ class Collector:
         return output
 
     def replace(self, role: str, projected: Tensor) -> None:
-        """Keep something else of the projection in a role, such as what its norm makes of it."""
+        """Replace the kept output of a projection, for example by its normalised output."""
         self._set("projected", {**self.projected, role: projected})
 
     def _watched(self, output: Tensor) -> Tensor:
-        """Return an output whose graph tells the forward under way when a backward pass frees it."""
+        """Return an output whose graph tells the current forward when a backward pass frees it."""
         if self._forward_pass.is_spent:
             self._begin_pass()
         if not hasattr(output.grad_fn, "saved_tensors"):
@@ -230,35 +231,35 @@ class Collector:
         return output
 
     def surround(self, around: Any) -> None:
-        """Note the call under way of a module in the place of a projection, or that it is over (None)."""
+        """Set the current call of a module that replaces a projection, or None after it."""
         self._set("around", around)
 
     def take_projected(self) -> dict[str, Tensor]:
-        """Return the outputs of the projections of the call under way, by role, and forget them."""
+        """Return the outputs of the projections in the current call, by role, and forget them."""
         projected = self.projected
         self._set("projected", {})
         return projected
 
     def begin_attention(self) -> None:
-        """Forget what a failed attention call left: a new one begins."""
+        """Begin an attention call: forget what a failed one left."""
         if self.projected:
             self._set("projected", {})
         if self.around is not None:
             self._set("around", None)
 
     def begin_forward(self, module: nn.Module, *_: Any) -> None:
-        """Note that the forward of a module around all layers begins: the pre-hook of that module."""
+        """Note that the forward of a module around all layers begins: that module's forward pre-hook."""
         if _is_traced_or_in_backward():
             return
         if any(module is part for part in self._open):
-            # It began before and never ended: an exception that hooks do not see, such as Ctrl-C.
+            # It began before and did not end, because of an exception that hooks do not see, such as Ctrl-C.
             self._drop_pass()
         if not self._open:
             self._begin_pass()
         self._open.append(module)
 
     def end_forward(self, module: nn.Module, _args: Any, output: Any) -> None:
-        """Note that such a forward ends: the hook of that module, which torch calls after a failure, too."""
+        """Note that such a forward ends: that module's forward hook, which torch also calls after a failure."""
         if _is_traced_or_in_backward() or not self._open:
             return
         if output is None:
@@ -267,16 +268,16 @@ class Collector:
             self._open = self._open[:-1]
 
     def _begin_pass(self) -> None:
-        """Begin a forward, and free the records of those that no loss can follow."""
+        """Begin a forward, and free the records that no loss can use any more."""
         self._forward_pass = ForwardPass()
         self.free_spent()
 
     def free_spent(self) -> None:
-        """Free the records of the forwards that no loss can follow."""
+        """Free the records of forwards that no loss can use any more."""
         self._keep_calls(lambda call: not call.is_over)
 
     def _drop_pass(self) -> None:
-        """Drop the records of the forward under way: it failed."""
+        """Drop the records of the current forward, which failed."""
         failed, self._open = self._forward_pass, []
         self.begin_attention()
         self._keep_calls(lambda call: call.forward_pass is not failed)
@@ -294,7 +295,7 @@ class Collector:
         """Record a call in training, unless gradients are off, or a backward pass repeats it for a checkpoint.
 
         Raises:
-            AlignAttnError: if it is in a backward pass, and its module recorded nothing before.
+            AlignAttnError: if a backward pass makes the call, and its module recorded nothing before.
         """
         if self.proof is not None:
             if call is not None:
@@ -313,20 +314,20 @@ class Collector:
             self._set("newest", call)
         elif id(call.slots) not in self._taken | {id(other.slots) for other in self.calls()}:
             raise AlignAttnError(
-                "a forward within a backward pass would lose its alignment loss: reentrant checkpointing makes one "
+                "a forward within a backward pass would lose its alignment loss: reentrant checkpointing runs one "
                 f"({WITHOUT_REENTRANCE}), and so do losses that cache embeddings"
             )
 
     def _set(self, name: str, value: Any) -> None:
         if torch.compiler.is_compiling():
-            # The compiler refuses side effects of a checkpoint, because it would not repeat them where the checkpoint
-            # is recomputed. Nor may it: a recomputation records nothing.
+            # The compiler refuses side effects in a checkpoint, because it would not repeat them when it recomputes the
+            # checkpoint. Here it must not repeat them: a recomputation records nothing.
             torch._dynamo.utils._disable_side_effect_safety_checks_for_current_subtracer(setattr, self, name, value)
         else:
             setattr(self, name, value)
 
     def cross_mask(self, query: Tensor, key: Tensor, mask: AttentionMask | None) -> CrossMask:
-        """Return the masks of a call of cross-attention: of its queries as the self-attention before it received it."""
+        """Return the masks of a cross-attention call; its queries' mask is that of the self-attention before it."""
         batch, lengths = len(query), (query.shape[1], key.shape[1])
         before = self.proof[-1] if self.proof else self.newest
         queries = None
@@ -337,7 +338,7 @@ class Collector:
         return CrossMask(queries, real_tokens(mask, batch, lengths)[1])
 
     def calls(self) -> list[RecordedCall]:
-        """Return the calls recorded since the last time, the oldest first."""
+        """Return the calls recorded since the last loss or step, oldest first."""
         calls, call = [], self.newest
         while call.previous is not None:
             calls.append(call)
@@ -345,10 +346,10 @@ class Collector:
         return calls[::-1]
 
     def take(self) -> list[RecordedCall]:
-        """Return the calls recorded since the last time, the oldest first, and forget them.
+        """Return the calls recorded since the last loss or step, oldest first, and forget them.
 
-        Those of forwards that train nothing, such as a reference model's (`disable_adapter()`), are left out beside
-        others.
+        Calls of forwards that train nothing, such as a reference model's (`disable_adapter()`), are left out if there
+        are others.
         """
         calls = self.calls()
         calls = [call for call in calls if call.forward_pass is None or call.forward_pass.is_trained] or calls
@@ -363,7 +364,7 @@ class Collector:
         return self.newest.previous is not None or bool(self._taken) or self.saw_no_gradient
 
     def end_step(self) -> None:
-        """Free the records that no loss took before an optimizer's step, and warn of it once."""
+        """Free the records that no loss used before an optimizer step, and warn once."""
         is_left = self.newest.previous is not None
         self.newest = _end_of_list()
         self._taken.clear()
@@ -379,12 +380,12 @@ class Collector:
 
 
 def _is_traced_or_in_backward() -> bool:
-    """Tell whether the compiler traces, which keeps no books, or a backward pass repeats a forward."""
+    """Tell whether the compiler traces, so that forwards are not tracked, or a backward pass repeats a forward."""
     return torch.compiler.is_compiling() or torch._C._current_graph_task_id() != _NO_BACKWARD
 
 
 _NO_BACKWARD = -1
-"""The number that torch gives where no backward pass is under way."""
+"""The task id that torch returns outside a backward pass."""
 
 _NUMBERS = itertools.count()
 _COLLECTORS: weakref.WeakValueDictionary[int, Collector] = weakref.WeakValueDictionary()
@@ -392,9 +393,9 @@ _COLLECTORS: weakref.WeakValueDictionary[int, Collector] = weakref.WeakValueDict
 
 @torch.library.custom_op("alignattn::free_spent", mutates_args=())
 def _free_spent(like: Tensor, number: int) -> Tensor:
-    """Free the records of a collector, by its number, that no loss can follow; return an empty tensor.
+    """Free the records of a collector, given by its number, that no loss can use; return an empty tensor.
 
-    An operation, because a compiled forward runs no Python of ours but what operations are made of.
+    A custom operator, because a compiled forward runs our Python code only inside operators.
     """
     collector = _COLLECTORS.get(number)
     if collector is not None:
@@ -423,7 +424,7 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
 
     Args:
         calls: at least one.
-        alignments: by the size of a head, an `Alignment` or an `AlignmentInBasis`.
+        alignments: an `Alignment` or an `AlignmentInBasis` for each head size.
     """
     masks: list[KnownMask] = []
     packings: list[tuple[Tensor, Packing | None]] = []
@@ -448,7 +449,7 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
 
 
 def _packing_once(position_ids: Tensor, rows: int, known: list[tuple[Tensor, Packing | None]]) -> Packing | None:
-    """Return the packing of rows whose positions begin anew; None if each row is one sample."""
+    """Return the packing of rows whose positions restart; None if each row is one sample."""
     for other, packing in known:
         if other is position_ids:
             return packing
@@ -459,7 +460,7 @@ def _packing_once(position_ids: Tensor, rows: int, known: list[tuple[Tensor, Pac
 
 def _real_tokens_once(call: RecordedCall, known: list[KnownMask]) -> Sides:
     lengths = call.query.shape[1], call.key.shape[1]
-    # Compared by `is`: the compiler would guard on an id, and compile each step anew.
+    # Compared with `is`: the compiler would guard on an id, and recompile in each step.
     for mask, of_lengths, real in known:
         if mask is call.mask and of_lengths == lengths:
             return real

@@ -1,6 +1,6 @@
-"""The heads of a model whose basis can change: by `alignattn.balance`, or by one that was learned (`fold_basis`).
+"""Heads whose basis can change: by `alignattn.balance`, or to a learned basis (`fold_basis`).
 
-Their projections are plain, and all that their attention sees of queries and keys are products.
+Their projections are plain, and their attention reads queries and keys only through products.
 """
 
 from collections import Counter
@@ -21,11 +21,11 @@ from alignattn.patching.slots import LayerSlots, Patch
 from alignattn.utils.errors import AlignAttnError
 
 ROTARY = ("rotary", "rope")
-"""Parts of the names of modules that rotate queries and keys by position."""
+"""Parts of the class names of modules that rotate queries and keys by position."""
 FREQUENCIES = "inv_freq"
 """End of the names of their buffers that hold a number for each frequency."""
 DISENTANGLED = "disentangled"
-"""Part of the names of attention modules whose projections also read positions."""
+"""Part of the class names of attention modules whose projections also read positions."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class BalancedHeads:
     """The projections of one attention module.
 
     Attributes:
-        path: of the module in its model.
-        slots: of the module.
-        query: weight `[G, H / G, d, in]` and bias `[G, H / G, d]`, by head of keys, views of the model's own; a
+        path: path of the module in its model.
+        slots: slots of the module.
+        query: weight `[G, H / G, d, in]` and bias `[G, H / G, d]`, by head of keys, views of the model's parameters; a
             bias may be None.
         key: weight `[G, d, in]` and bias `[G, d]`, likewise.
-        modules: that project, by role.
+        modules: the projections by role.
         pairs: number of frequencies by which queries and keys are rotated; 0 if they are not.
     """
 
@@ -55,7 +55,7 @@ class BalancedHeads:
 
     @torch.no_grad()
     def change(self, basis: Basis) -> None:
-        """Take queries and keys to another basis `[G, d, d]`, in place; products in float64."""
+        """Move queries and keys to another basis `[G, d, d]`, in place; products in float64."""
         for (weight, bias), matrix in ((self.query, basis.matrix[:, None]), (self.key, basis.inverse)):
             weight.copy_(matrix @ weight.to("cpu", torch.float64))
             if bias is not None:
@@ -67,7 +67,7 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
     """Return the heads of a model with slots, by attention module.
 
     Raises:
-        AlignAttnError: if what its attention computes would not stay as it is, or its projections are not its own.
+        AlignAttnError: if a change of basis would change what its attention computes, or its projections are shared.
     """
     name = type(model).__name__
     if not isinstance(model, nn.Module) or hasattr(model, "get_base_model"):
@@ -86,7 +86,7 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
                 "queries and keys: balancing would change what it computes"
             )
         if isinstance(module, Patch) and (reason := module.config.reason_unbalanced):
-            raise AlignAttnError(f"{reason}, so balancing would change what {name} computes: it is for dot products")
+            raise AlignAttnError(f"{reason}, so balancing would change what {name} computes: it needs dot products")
     found = [
         replace(_heads_of(path, module), pairs=pairs)
         for path, module in model.named_modules()
@@ -103,7 +103,7 @@ def _rotated_pairs(model: nn.Module) -> int:
     counts = {buffer.numel() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)}
     if len(counts) != 1:
         raise AlignAttnError(
-            f"{type(model).__name__} rotates queries and keys by position, and has no buffer {FREQUENCIES} that "
+            f"{type(model).__name__} rotates queries and keys by position, but has no buffer {FREQUENCIES} that "
             "says how: it cannot be balanced"
         )
     return counts.pop()
@@ -117,7 +117,7 @@ def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
     for role, projection in modules.items():
         check_plain(f"{path}.{slots.heads.names.roles[role]}", projection)
     if norms_of(module):
-        raise AlignAttnError(f"{path} normalises its queries and keys, which no basis passes: it cannot be balanced")
+        raise AlignAttnError(f"{path} normalises its queries and keys, which fixes the basis: it cannot be balanced")
 
     def part(role: str) -> tuple[Tensor, Tensor | None]:
         projection = modules[FUSED if FUSED in modules else role]
@@ -140,14 +140,14 @@ def _part(heads: Heads, role: str, values: Tensor) -> Tensor:
 
 
 def check_plain(path: str, projection: nn.Module) -> None:
-    """Refuse a projection whose weights are not those that it projects with.
+    """Refuse a projection that is not a plain linear layer with finite weights.
 
     Args:
-        path: its name.
-        projection: of queries or keys.
+        path: path of the projection, for messages.
+        projection: a projection of queries or keys.
 
     Raises:
-        AlignAttnError: if so.
+        AlignAttnError: if it is not.
     """
     if type(projection) is not nn.Linear or "forward" in vars(projection):
         if hasattr(projection, "base_layer"):
@@ -166,7 +166,7 @@ def check_plain(path: str, projection: nn.Module) -> None:
             f"the weights of {path} are quantised or sharded ({type(weight).__name__}, {weight.dtype}, "
             f"{list(weight.shape)}): balance the whole model before"
         )
-    # A model without weights in memory may be asked, too.
+    # Weights on the meta device cannot be checked here.
     if not weight.is_meta and not all(part.isfinite().all() for part in projection.parameters()):
         raise AlignAttnError(f"{path} holds weights that are not finite: there is nothing to balance")
 
@@ -175,7 +175,7 @@ def check_in_memory(heads: list[BalancedHeads]) -> None:
     """Refuse heads whose weights are not in memory.
 
     Raises:
-        AlignAttnError: if so.
+        AlignAttnError: if any are not.
     """
     for part in heads:
         if any(parameter.is_meta for parameter in part.parameters()):
@@ -183,36 +183,36 @@ def check_in_memory(heads: list[BalancedHeads]) -> None:
 
 
 def _check_own(model: nn.Module, found: list[BalancedHeads]) -> None:
-    """Refuse projections that serve something else as well, which would change with them."""
+    """Refuse projections that something else uses as well, because it would change with them."""
     owners = Counter(id(values) for module in model.modules() for values in module._parameters.values())
     users = Counter(id(module) for heads in found for module in heads.modules.values())
     for heads in found:
         is_tied = any(owners[id(parameter)] > 1 for parameter in heads.parameters())
         if is_tied or any(users[id(module)] > 1 for module in heads.modules.values()):
             raise AlignAttnError(
-                f"the projections of {heads.path} share their weights with others: what makes its queries and keys "
-                "equal would change those"
+                f"the projections of {heads.path} share their weights with others, which would change together "
+                "with them"
             )
 
 
 def fold_basis(model: nn.Module) -> dict[str, tuple[float, ...]]:
-    """Take the projections of queries and keys to the basis that `gradient_scope="basis"` has learned, in place.
+    """Fold the basis that `gradient_scope="basis"` has learned into the projections of queries and keys, in place.
 
         condition = alignattn.fold_basis(model)
         model.save_pretrained("out")
 
-    `AlignmentTrainer.train` does it at its end; a loop of one's own does before it saves. Until then, and in every
-    checkpoint of a training, the projections are raw and the basis lies beside them: folded in, they would no longer be
-    what the optimizer's moments are of. The outputs stay but for rounding, and the basis begins anew at the identity.
+    `AlignmentTrainer.train` calls it at its end; a custom loop calls it before it saves. Until then, and in every
+    training checkpoint, the projections are raw and the basis is stored separately, because the moments of the
+    optimizer belong to the raw projections. Outputs change only by rounding, and the basis restarts at the identity.
 
     Args:
-        model: patched with that scope, or around one that is.
+        model: a model patched with that scope, or a wrapper of one.
 
     Returns:
-        The condition of A by the name of the attention module, a number a head.
+        The condition number of A for each head, by the name of the attention module.
 
     Raises:
-        AlignAttnError: if it is not, or as `alignattn.balance` does of the model.
+        AlignAttnError: if it is not patched so, or for the reasons of `alignattn.balance`.
     """
     model = extract_model_from_parallel(model, keep_torch_compile=False)
     if not learns_basis(model):
@@ -239,7 +239,7 @@ def fold_basis(model: nn.Module) -> dict[str, tuple[float, ...]]:
 
 
 def forget_basis(model: nn.Module) -> None:
-    """Let the learned basis of a model begin anew, if it has one: its projections are in another."""
+    """Reset the learned basis of a model, if it has one, because its projections are in another basis."""
     for module in model.modules():
         if isinstance(module, AlignmentInBasis):
             module.reset()
@@ -254,10 +254,10 @@ def check_foldable(model: nn.Module) -> None:
     """Refuse a model into whose projections no basis could be folded.
 
     Args:
-        model: with slots.
+        model: a model with slots.
 
     Raises:
-        AlignAttnError: as `alignattn.balance` does; and if keys have no bias, which c is folded into.
+        AlignAttnError: as for `alignattn.balance`; if queries and keys are rotated; or if keys have no bias for c.
     """
     for part in balanced_heads(model):
         if part.pairs:
@@ -267,6 +267,6 @@ def check_foldable(model: nn.Module) -> None:
             )
         if part.key[1] is None:
             raise AlignAttnError(
-                f"gradient_scope 'basis': {part.path} adds no bias to its keys, which would take the shift c: choose "
+                f"gradient_scope 'basis': {part.path} adds no bias to its keys, which the shift c needs: choose "
                 "'projections', or give the keys a bias"
             )

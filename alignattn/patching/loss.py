@@ -1,4 +1,4 @@
-"""What the forwards of a patched model recorded: the alignment loss of a step, and on request whole records."""
+"""The alignment loss of a step, and on request complete records, from the forwards of a patched model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +19,11 @@ def alignment_loss(model: nn.Module) -> Tensor:
 
         loss = model(**batch).loss + alignattn.alignment_loss(model)
 
-    A step is all forwards with gradients in training mode since the last time. Each is aligned over its own mask, and
-    they are averaged by their samples.
+    A step is all forwards with gradients in training mode since the last loss or optimizer step. Each uses its own
+    mask, and their mean is weighted by samples.
 
     Args:
-        model: patched with an alignment, or around one that is: compiled, in DistributedDataParallel, part of another.
+        model: a model patched with an alignment, or one around it: compiled, in DistributedDataParallel, or larger.
 
     Returns:
         A scalar.
@@ -43,8 +43,8 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
         )
     if any(own.is_meta for state in states for own in state.alignments.parameters()):
         raise AlignAttnError(
-            f"this {type(model).__name__} is offloaded (its weights are on no device), which accelerate serves for "
-            "inference alone: train it on devices"
+            f"this {type(model).__name__} is offloaded (its weights are on no device), which accelerate supports for "
+            "inference only: train it on devices"
         )
     lacked_gradient = any(state.collector.saw_no_gradient for state in states)
     taken = [(state, state.collector.take()) for state in states]
@@ -72,14 +72,14 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
 
 
 def discard(model: nn.Module) -> None:
-    """Forget what the forwards since the last loss recorded, where no loss of them is taken.
+    """Forget what the forwards since the last loss recorded, if no loss is computed for them.
 
         loss = model(**batch).loss
         if not loss.isfinite():
             alignattn.discard(model)  # or the next alignment loss would count this batch, too
             continue
 
-    A forward that fails is forgotten by itself.
+    A forward that fails is forgotten automatically.
 
     Args:
         model: as for `alignment_loss`.
@@ -96,8 +96,8 @@ def collect(model: nn.Module) -> Iterator[Recording]:
             model(**batch)
         seen.layers[0].query  # [B, H, n, d]; also key, weights, mask, loss, diagnostics
 
-    A further forward under the same `with` appends its layers. Weights come from the model's eager attention, so its
-    outputs under SDPA may differ by rounding meanwhile.
+    Another forward under the same `with` appends its layers. Weights come from the model's eager attention, so outputs
+    of a model with SDPA may differ by rounding within this context.
 
     Raises:
         AlignAttnError: if the model is not patched (`patch(model, "soft")` leaves its function as it is).

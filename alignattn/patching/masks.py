@@ -11,20 +11,20 @@ Sides = tuple[Tensor | None, Tensor | None]
 """The masks of queries and of keys."""
 
 AttentionMask = Mask | BlockMask
-"""What attention modules receive as a mask: what `alignattn.attend` takes, or a mask of any attention implementation of
-transformers (`real_tokens`)."""
+"""What attention modules receive as a mask: what `alignattn.attend` accepts, or a mask of any attention implementation
+of transformers (`real_tokens`)."""
 
 MASKED_BELOW = -1e4
-"""A number added to a score masks the pair from here on: transformers adds the lowest of the type, older code this."""
+"""An added score of at most this masks a pair: transformers adds the dtype's minimum, older code this number."""
 
 
 def real_tokens(mask: AttentionMask | None, batch: int | None = None, lengths: tuple[int, int] | None = None) -> Sides:
     """Return which queries and which keys are real, `[B, n]` and `[B, m]` bool; None where all are.
 
-    A token is real if it may attend to itself. Off the diagonal a sliding window or a causal mask masks real pairs,
-    too. Where queries and keys are of different tokens (n ≠ m), a key is real if any query may attend to it, and a
-    query if it may attend to any key. Keys of a cache or a prefix that the mask counts before the tokens of the call
-    are left out.
+    A token is real if it may attend to itself. Off the diagonal, a sliding window or a causal mask also masks real
+    pairs. If queries and keys are different tokens (n ≠ m), a key is real if any query may attend to it, and a query if
+    it may attend to any key. Keys of a cache or a prefix, which the mask has before the tokens of the call, are left
+    out.
 
     Args:
         mask: the mask that the attention receives. None: all tokens are real. `[B, m]`: nonzero at real tokens (flash
@@ -85,7 +85,7 @@ def _diagonal(mask: Tensor) -> Tensor:
 
 
 def _across(mask: Tensor | BlockMask, queries: int, keys: int) -> tuple[Tensor, Tensor]:
-    """Return which of n queries and m keys are real, by a mask of attention from ones to the others."""
+    """Return which of n queries and m keys are real, given the mask between them."""
     if isinstance(mask, BlockMask):
         device = mask.kv_num_blocks.device
         places = [torch.arange(size, device=device) for size in (mask.shape[0], queries, keys)]

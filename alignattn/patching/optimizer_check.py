@@ -1,4 +1,4 @@
-"""Which model an optimizer's step is of, and whether it trains the own networks of an alignment at all."""
+"""Find out whose parameters an optimizer steps, and warn if an alignment's own networks are not trained."""
 
 import gc
 import warnings
@@ -13,19 +13,19 @@ from torch.optim import Optimizer
 from alignattn.attention.attend import CHILD_NAME
 
 _WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Collectors whose loss was taken, and of whose model no optimizer has stepped since."""
+"""Collectors whose loss was taken, and whose model no optimizer has stepped since."""
 
 _SEEN: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Collectors whose networks were looked at."""
+"""Collectors whose networks were checked."""
 
 _OTHERS: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Optimizer]] = weakref.WeakKeyDictionary()
 """Optimizers of other models, by collector."""
 
 
 def is_of_another_model(optimizer: Optimizer, collector: Any) -> bool:
-    """Tell whether an optimizer has no parameters of the model of a collector, and another optimizer has some.
+    """Tell whether an optimizer has no parameters of a collector's model while another optimizer has some.
 
-    Without another it may have copies of them, as DeepSpeed's has, or train what reads the model's features.
+    If no other optimizer has any, this one may hold copies, as DeepSpeed's does, or train layers on top of the model.
     """
     model = collector.owner
     if torch.compiler.is_compiling() or model is None or not collector.is_in_step:
@@ -41,14 +41,14 @@ def is_of_another_model(optimizer: Optimizer, collector: Any) -> bool:
 
 
 def warn_of_untrained_networks(optimizer: Optimizer, collectors: Iterable[Any]) -> None:
-    """Warn once of each model whose alignment loss is minimised while the alignment's own networks are not trained.
+    """Warn once for each model whose alignment loss is minimised while the alignment's own networks are not trained.
 
-    They are not if they are frozen, or get a gradient and are in no optimizer. A model is passed over if the optimizer
-    has none of its parameters (DeepSpeed's has copies).
+    They are not trained if they are frozen, or if they get a gradient but are in no optimizer. A model is skipped if
+    the optimizer has none of its parameters (DeepSpeed's has copies).
 
     Args:
-        optimizer: that has stepped, and has not zeroed the gradients.
-        collectors: `alignattn.patching.collector.Collector`s, of all models.
+        optimizer: the optimizer after its step, before it zeroes the gradients.
+        collectors: the `alignattn.patching.collector.Collector`s of all models.
     """
     if torch.compiler.is_compiling():
         return
@@ -64,7 +64,7 @@ def warn_of_untrained_networks(optimizer: Optimizer, collectors: Iterable[Any]) 
         frozen = [name for name, own in networks.items() if not own.requires_grad]
         lost = [name for name, own in networks.items() if own.grad is not None and id(own) not in stepped]
         if lost:
-            # Another optimizer may be theirs, which steps later or more rarely.
+            # They may belong to another optimizer, which steps later or less often.
             elsewhere = {held for other in _all_optimizers() for held in _parameters_of(other)}
             lost = [name for name in lost if id(networks[name]) not in elsewhere]
         _warn(model, len(networks), "frozen", frozen, "set requires_grad on them and ")
@@ -75,8 +75,8 @@ def _warn(model: nn.Module, count: int, problem: str, names: list[str], before: 
     if names:
         warnings.warn(
             f"the alignment of this {type(model).__name__} does not learn: {len(names)} of the {count} parameters of "
-            f"its own networks are {problem} (such as {CHILD_NAME}.alignments.{names[0]}): {before}make the optimizer, "
-            "after the patch, of alignattn.parameter_groups(model, learning_rate=…)",
+            f"its own networks are {problem} (such as {CHILD_NAME}.alignments.{names[0]}): {before}build the optimizer "
+            "after the patch, from alignattn.parameter_groups(model, learning_rate=…)",
             stacklevel=2,
         )
 

@@ -1,4 +1,4 @@
-"""Patch models of Hugging Face: give their self-attention an alignment, or slots that change what it computes.
+"""Patch Hugging Face models: add an alignment to their self-attention, or slots that change what it computes.
 
 An alignment alone observes: hooks on the projections and on the attention modules record queries and keys, and the
 model's attention implementation stays as it is. Slots that change what a model computes are called through
@@ -24,7 +24,7 @@ from alignattn.patching.slots import alignment_parameters, function_parameters, 
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 
 SOFTMAX_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"})
-"""Kinds of layers, by a config's `layer_types`, that have attention with scores and weights."""
+"""Values of a config's `layer_types` for layers whose attention has scores and weights."""
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +33,16 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     """Give the self-attention of a pretrained model the slots that `attention` names, in place.
 
     An alignment alone leaves the pretrained function unchanged in evaluation mode; `AlignmentTrainer` adds its loss in
-    training. A score, normalizer or value of the config is what the layers attend with from here on.
+    training. A score, normalizer or value of the config changes what the layers compute.
     For models that rotate queries and keys by position, the alignment compares them before the rotation, and after the
-    norms that some models apply to them (Qwen 3). Where heads share keys, each head of queries meets its group's.
+    norms that some models apply to them (Qwen 3). If heads share keys, each head of queries is compared with its
+    group's keys.
 
     Args:
-        model: an encoder, a decoder or both of transformers, of texts, images or audio (docs/models.md lists them). It
-            may have adapters, or be in a `peft.PeftModel`, or have attention modules that call `alignattn.attend`, as
-            for `attach`. An alignment alone takes any attention implementation. Other slots take `eager` and `sdpa`,
-            and causal models take those by which no token sees later ones.
+        model: an encoder, a decoder or an encoder-decoder of transformers, for text, images or audio (docs/models.md
+            lists them). It may have adapters, be in a `peft.PeftModel`, or have attention modules that call
+            `alignattn.attend`, as for `attach`. An alignment alone accepts any attention implementation. Other slots
+            need `eager` or `sdpa`; causal models accept only slots by which no token sees later ones.
         attention: a config, a name such as `aa-ct`, `qvi` or `entmax15`, or several joined by `+`, as for
             `AttentionConfig.resolve`.
         **overrides: fields of `AttentionConfig` that replace those of `attention`.
@@ -50,8 +51,8 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         `model` itself.
 
     Raises:
-        AlignAttnError: if the model is patched already, is not such a model, or the config does not fit it; or if
-            the patched model differs from the unpatched one on a small input in what the config does not explain.
+        AlignAttnError: if the model is already patched, is not such a model, or the config does not fit it; or if, on
+            a small input, the patched model differs from the unpatched one in a way that the config does not explain.
             Weights on the meta device or offloaded are checked at the first forward.
     """
     config = AttentionConfig.resolve(attention, **overrides)
@@ -86,7 +87,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         elif config.filled_slots:
             prove(model, found)
         elif found is not None:
-            # For `collect` and `balance`, which give plain attention a route for as long as they take.
+            # `collect` and `balance` route plain attention through the slots while they run.
             with routed(model):
                 prove(model, found)
     except BaseException as error:
@@ -102,8 +103,8 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
 def patch_qvi(model: PreTrainedModel, **options: Any) -> PreTrainedModel:
     """Give a model query-value interaction (Wu et al. 2020): `patch` with the value slot `qvi`.
 
-    The paper's patch function by name. `options` are further fields of `AttentionConfig`, such as
-    `value_options={"init": "paper"}`. Returns and raises as `patch`.
+    `options` are further fields of `AttentionConfig`, such as `value_options={"init": "paper"}`. Returns and raises as
+    `patch`.
     """
     return patch(model, "qvi", **options)
 
@@ -111,18 +112,18 @@ def patch_qvi(model: PreTrainedModel, **options: Any) -> PreTrainedModel:
 def patch_alignment(model: PreTrainedModel, alignment: str, *, weight: float = 0.01, **options: Any) -> PreTrainedModel:
     """Give a model alignment attention with the distance `alignment`: `gan`, `ot` or `ct`.
 
-    The paper's patch function by name: `patch` with an `AttentionConfig` of this alignment and λ = `weight`. `options`
-    are further fields of `AttentionConfig`. Returns and raises as `patch`.
+    Calls `patch` with an `AttentionConfig` of this alignment and λ = `weight`. `options` are further fields of
+    `AttentionConfig`. Returns and raises as `patch`.
     """
     return patch(model, AttentionConfig(alignment=alignment, alignment_weight=weight), **options)
 
 
 def _refuse_packed(model: nn.Module, _args: Any, kwargs: Mapping[str, Any]) -> None:
-    """Refuse a packed batch for a model whose attention modules never receive its bounds: samples would meet."""
+    """Refuse a packed batch for a model whose attention does not receive its bounds: samples would mix."""
     if kwargs.get("cu_seq_lens_q") is not None:
         raise AlignAttnError(
-            f"{type(model).__name__} counts positions over a whole row, and the samples of a packed batch "
-            "(cu_seq_lens_q) would meet: pad it"
+            f"{type(model).__name__} numbers positions over a whole row, and the samples of a packed batch "
+            "(cu_seq_lens_q) would attend to each other: pad it"
         )
 
 
@@ -159,12 +160,12 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
 
 
 def _name_other_layers(model: PreTrainedModel, found: int) -> None:
-    """Say which layers of a hybrid model, such as state-space ones, get no slots."""
+    """Log which layers of a hybrid model, such as state-space layers, get no slots."""
     kinds = getattr(model.config, "layer_types", None) or []
     if found < len(kinds):
         others = sorted(set(kinds) - SOFTMAX_LAYERS)
         logger.warning(
-            "%s: %d of %d layers have attention that takes slots; the others stay as they are (%s)",
+            "%s: %d of %d layers have attention that supports slots; the others stay as they are (%s)",
             type(model).__name__,
             found,
             len(kinds),
@@ -205,7 +206,7 @@ def _check_function_slots(model: PreTrainedModel, config: AttentionConfig, layer
         return
     if any(family_of(layer.module) for layer in layers):
         raise AlignAttnError(f"only part of {name} uses transformers' attention interface: patch that part alone")
-    # A module chooses its function by its config.
+    # A module selects its attention function by its config.
     without = [
         layer.module
         for layer in layers

@@ -1,6 +1,6 @@
-"""The check at the door: a patched model is compared with the unpatched one on a small input.
+"""Check a patch: compare the patched model with the unpatched one on a small input.
 
-Without a difference that the patch explains, the patch stands; otherwise it is refused.
+A patch is refused if the two differ in a way that it does not explain.
 """
 
 import random
@@ -31,12 +31,12 @@ SEED = 0
 """Seed of the random numbers that both sides of a comparison draw."""
 
 TOLERANCE = {8: 1e-6, 4: 1e-3, 2: 5e-2}
-"""Largest difference by rounding, relative to an output's largest value, by the size of a number in bytes. Uncompiled
-eager attention and SDPA are compared bitwise; other implementations, and forwards of ours (`families`), within it."""
+"""Largest rounding difference, relative to an output's largest value, by bytes per number. Uncompiled eager attention
+and SDPA are compared bitwise; other implementations, and our own forwards (`families`), within this tolerance."""
 
 NORM_TOLERANCE = 0.05
 """Relative distance within which the norms of a token's heads count as those of its projection: half precision rounds.
-Rotations keep them."""
+Rotations keep norms."""
 
 SCALE_TOLERANCE = 0.01
 """Relative distance within which the norm of a query counts as scaled by 1/sqrt(d)."""
@@ -52,13 +52,13 @@ _INTERFACE = threading.Lock()
 
 @dataclass(frozen=True)
 class Probe:
-    """What an unpatched model gives for small inputs.
+    """Outputs of an unpatched model for small inputs.
 
     Attributes:
-        base: the model without a head, or the model where that takes no inputs that can be made (DINOv3's encoder).
-        inputs: without padding, and with it where the model takes a mask.
-        outputs: of the base for each, `outputs[i][j]` its j-th tensor.
-        received: the queries and keys that each module attended with first, where it used transformers' interface.
+        base: the model without a head, or the whole model if no inputs can be made for that (DINOv3's encoder).
+        inputs: without padding, and with padding if the model accepts a mask.
+        outputs: outputs of the base for each input; `outputs[i][j]` is the j-th tensor.
+        received: queries and keys of the first call of each module that used transformers' attention interface.
     """
 
     base: nn.Module
@@ -68,17 +68,17 @@ class Probe:
 
 
 def probe(model: PreTrainedModel) -> Probe | None:
-    """Return what an unpatched model gives for small inputs; None if no input can be made for it.
+    """Run an unpatched model on small inputs; None if no input can be made for it.
 
     Args:
-        model: whose weights are in memory.
+        model: the unpatched model, with its weights in memory.
     """
     bases = [model.base_model] if model.base_model is model else [model.base_model, model]
     for base, inputs in ((asked, inputs) for asked in bases for inputs in probe_inputs(asked)):
         try:
             with _receiving() as received:
                 return Probe(base, inputs, [_outputs_of(base, given) for given in inputs], received)
-        # The model takes something else, such as pixels beside text. Whatever it raises says nothing of its attention.
+        # The model needs other inputs, such as pixels and text. Its error says nothing about its attention.
         except Exception:  # noqa: S112 - the next kind of input is tried
             continue
     return None
@@ -86,7 +86,7 @@ def probe(model: PreTrainedModel) -> Probe | None:
 
 @contextmanager
 def _receiving() -> Iterator[dict[nn.Module, Received]]:
-    """Yield the queries and keys that each attention module gives transformers' attention interface first."""
+    """Yield the queries and keys of each attention module's first call of transformers' attention interface."""
     received: dict[nn.Module, Received] = {}
 
     def choose(interface: Any, implementation: str, default: Any) -> Any:
@@ -114,13 +114,13 @@ def can_probe(model: nn.Module) -> bool:
 
 
 def prove(model: PreTrainedModel, found: Probe | None) -> None:
-    """Compare a patched model with what it gave before.
+    """Compare the outputs of a patched model with those before the patch.
 
     Args:
-        model: patched. Its alignment records as in training; slots that change its function attend as the plain model
-            does, on their own route.
-        found: of the model before; None if no input could be made. An alignment is then checked projection by
-            projection.
+        model: the patched model. Its alignment records as in training; slots that change its function attend as the
+            plain model does, on their own route.
+        found: result of `probe` before the patch; None if no input could be made. An alignment is then checked
+            projection by projection.
 
     Raises:
         AlignAttnError: if they differ, if a padded token is taken for a real one, or if the slots refuse a call.
@@ -136,7 +136,7 @@ def prove(model: PreTrainedModel, found: Probe | None) -> None:
         return
     for inputs, expected in zip(found.inputs, found.outputs, strict=True):
         calls: list[RecordedCall] = []
-        # A basis is folded into projections: attention must receive what they give, which its slots see.
+        # A basis is folded into projections: attention must receive their outputs, which only slots can check.
         with _proving(model, calls), routed(model) if state.config.gradient_scope == BASIS else nullcontext():
             outputs = _outputs_of(found.base, inputs)
             _check_equal(model, expected, outputs)
@@ -146,7 +146,7 @@ def prove(model: PreTrainedModel, found: Probe | None) -> None:
 
 
 def prove_at_first_forward(model: PreTrainedModel) -> None:
-    """Compare at the first forward of a patched model: until then its weights are not in memory."""
+    """Compare at the first forward of a patched model, because its weights are not in memory before."""
     state = patch_of(model)
 
     def check(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ def _outputs_of(encoder: nn.Module, inputs: Inputs) -> list[Tensor]:
 
 
 def _run(forward: Callable[[], Any], model: nn.Module) -> list[Tensor]:
-    """Return the tensors of a forward in evaluation mode, which leaves model and random numbers as they are."""
+    """Return the tensors of a forward in evaluation mode; the model and the random state stay unchanged."""
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     states = random.getstate(), np.random.get_state()
     try:
@@ -187,7 +187,7 @@ def _run(forward: Callable[[], Any], model: nn.Module) -> list[Tensor]:
 
 @contextmanager
 def _without_graph(model: nn.Module) -> Iterator[None]:
-    """Build no graph, and leave gradients enabled: calls then tell whether the model itself switches them off."""
+    """Build no graph but leave gradients enabled, so that calls show whether the model itself disables them."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         for parameter in trained:
@@ -201,7 +201,7 @@ def _without_graph(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Give a model back the attributes, buffers and quantised weights that it had.
+    """Restore the attributes, buffers and quantised weights of a model afterwards.
 
     Swin keeps the window of the last image that it saw. On CPUs bitsandbytes packs 4-bit weights for inference at their
     first forward in evaluation, and packed weights pass no gradient.
@@ -238,7 +238,7 @@ def _tensors_of(outputs: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def _off(model: nn.Module) -> Iterator[None]:
-    """Have a patched model record nothing and attend without its slots."""
+    """Make a patched model record nothing and attend without its slots within this context."""
     collector = patch_of(model).collector
     collector.is_off = True
     try:
@@ -263,7 +263,7 @@ def _proving(model: nn.Module, calls: list[RecordedCall]) -> Iterator[None]:
 
 
 def _scale_hooks(model: nn.Module) -> list[RemovableHandle]:
-    """Have slots that read queries unscaled refuse those that arrive scaled by 1/sqrt(d), as ESM scales its own."""
+    """Make slots that read unscaled queries refuse queries that are scaled by 1/sqrt(d), as in ESM."""
     given: dict[nn.Module, float] = {}
     hooks = []
 
@@ -311,14 +311,14 @@ def _check_equal(model: nn.Module, expected: Sequence[Tensor], outputs: Sequence
 
 
 def _difference(expected: Tensor, output: Tensor, *, is_exact: bool) -> float:
-    """Return how far two outputs are apart, over the largest value; 0 within the tolerance."""
+    """Return the largest difference of two outputs, relative to the largest value; 0 within the tolerance."""
     if expected.shape != output.shape:
         return float("inf")
     is_same = (expected == output) | ((expected != expected) & (output != output))
     if is_same.all():
         return 0.0
     scale = expected.double().nan_to_num().abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-    # A number where the other has none is no rounding.
+    # A number against NaN is not a rounding difference.
     difference = float(
         ((expected.double() - output.double()) / scale).nan_to_num(nan=float("inf")).abs()[~is_same].max()
     )
@@ -326,7 +326,7 @@ def _difference(expected: Tensor, output: Tensor, *, is_exact: bool) -> float:
 
 
 def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCall]) -> None:
-    """Refuse a model whose attention modules were not called, or receive a mask that does not tell padding."""
+    """Refuse a model whose attention modules were not called, or receive a mask that does not show padding."""
     name = type(model).__name__
     if patch_of(model).config.alignment is None:
         return
@@ -361,7 +361,7 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
 
 
 def _check_received(model: nn.Module, received: Mapping[nn.Module, Received], calls: Sequence[RecordedCall]) -> None:
-    """Refuse a model that attends with other queries or keys than were recorded, rotated by position or not."""
+    """Refuse a model that attends with other queries or keys than those recorded, apart from rotation by position."""
     first = {call.slots: call for call in reversed(calls)}
     for module, sides in received.items():
         call = first.get(module._modules.get(CHILD_NAME))
@@ -376,9 +376,9 @@ def _check_received(model: nn.Module, received: Mapping[nn.Module, Received], ca
 
 
 def _has_norms_of(recorded: Tensor, attended: Tensor) -> bool:
-    """Tell whether the heads `[B, H, n, d]` have the norms of rows `[B, n, H * d]`, but for a factor of each token.
+    """Tell whether the heads `[B, H, n, d]` have the norms of rows `[B, n, H * d]`, up to a factor for each token.
 
-    Those of a head may have a vector of its own added: then the norms of their distances from their mean are compared.
+    A model may add a vector to each head. So the norms after the mean over tokens is subtracted are compared, too.
     """
     by_head = attended.transpose(1, 2).float()
     if by_head.flatten(2).shape != recorded.shape:
@@ -397,7 +397,7 @@ def _are_norms_alike(first: Tensor, second: Tensor) -> bool:
 
 
 def _prove_projections(model: nn.Module) -> None:
-    """Compare each projection with itself under its hooks, where the model as a whole cannot be asked."""
+    """Compare each projection with itself under its hooks, for a model that cannot be run as a whole."""
     for module in model.modules():
         slots = module._modules.get(CHILD_NAME)
         for projection in ((slots.heads.names.of(module) or {}) if isinstance(slots, LayerSlots) else {}).values():
@@ -415,7 +415,7 @@ def _prove_projections(model: nn.Module) -> None:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Keep a model in evaluation mode, and give each of its modules its own mode back."""
+    """Put a model into evaluation mode within this context, and restore each module's mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

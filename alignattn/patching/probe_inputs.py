@@ -17,19 +17,19 @@ PROBED_TOKENS = 6
 PROBED_ROWS = 2
 
 DEFAULT_IMAGE_SIZE = 32
-"""Pixels a side, for a model that takes images of any size."""
+"""Height and width in pixels, for a model that accepts images of any size."""
 
 DEFAULT_FRAMES = 64
-"""Frames, for a model that takes audio features of any length."""
+"""Number of frames, for a model that accepts audio features of any length."""
 
 Inputs = dict[str, Tensor]
 
 
 def probe_inputs(model: Any) -> Iterator[Sequence[Inputs]]:
-    """Yield inputs to try on a model: its main input, with a decoder's, then all inputs that it names.
+    """Yield inputs to try on a model: its main input and a decoder's, then all inputs that its forward names.
 
-    Each is a sequence of one or two: without padding, and with the last token of the last row padded where the model
-    takes ids and a mask. The second attempt has one input, because a check takes four forwards at most.
+    Each item is a sequence of one or two inputs: without padding, and, if the model accepts ids and a mask, with the
+    last token of the last row padded. The second attempt has one input, because a check runs four forwards at most.
     """
     device = next(model.parameters()).device
     dtype = next((own.dtype for own in model.parameters() if own.is_floating_point()), torch.float32)
@@ -60,7 +60,7 @@ def probe_inputs(model: Any) -> Iterator[Sequence[Inputs]]:
 
 
 def padding_of(inputs: Mapping[str, Tensor]) -> Tensor | None:
-    """Return which tokens of ids are real, `[B, n]` bool; None where the input is another, or has no mask."""
+    """Return which tokens of ids are real, `[B, n]` bool; None without ids or a mask."""
     return inputs[MASK].bool() if IDS in inputs and MASK in inputs else None
 
 
@@ -90,7 +90,7 @@ def _ids(config: Any) -> Tensor | None:
 
 
 def _decoder_ids(config: Any) -> Tensor | None:
-    """Return rows of ids for a decoder: another number of them than for its encoder tells the two apart."""
+    """Return rows of ids for a decoder: a length other than the encoder's distinguishes the two."""
     ids = _ids(config)
     return None if ids is None else ids[:, :-1]
 
@@ -105,7 +105,7 @@ def _pixels(config: Any) -> Tensor | None:
 
 
 def _waveform(config: Any) -> Tensor | None:
-    """Return one waveform of six frames, `[1, T]`, for a codec `[1, channels, T]`; of spectrograms `[1, T, bins]`."""
+    """Return a waveform of six frames, `[1, T]`, for a codec `[1, channels, T]`; for spectrograms `[1, T, bins]`."""
     bins, frames = getattr(config, "num_mel_bins", None), getattr(config, "max_length", None)
     if isinstance(bins, int) and isinstance(frames, int):
         return _ramp(1, frames, bins)

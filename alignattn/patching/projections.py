@@ -22,10 +22,10 @@ HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 """Attributes of an attention module, or of its config, that hold its number of heads of queries."""
 
 KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads", "kv_heads")
-"""Likewise of its heads of keys and values, where several heads of queries share one (grouped-query attention)."""
+"""The same for heads of keys and values, which several heads of queries may share (grouped-query attention)."""
 
 CROSS_ATTENTION = re.compile(r"cross_?att|encoder_attn|EncDec", re.IGNORECASE)
-"""Parts of the path of an attention module whose keys are of other tokens than its queries."""
+"""Parts of the path of a cross-attention module, whose keys belong to other tokens than its queries."""
 
 NORMS = (
     {"query": "q_norm", "key": "k_norm"},
@@ -44,9 +44,9 @@ class ProjectionNames:
 
     Attributes:
         roles: attribute of the projection by role: `query` and `key`, or `fused`.
-        has_values: for `fused`, whether its output holds queries, keys and values; otherwise the module itself makes
-            queries and keys of it.
-        is_grouped: for `fused`, whether the output holds them for each head of keys in turn, [its queries, key, value].
+        has_values: for `fused`, whether its output holds queries, keys and values; otherwise the module itself computes
+            queries and keys from it.
+        is_grouped: for `fused`, whether the output is ordered by head of keys, each as [its queries, key, value].
     """
 
     roles: dict[str, str]
@@ -76,7 +76,7 @@ PROJECTIONS = (
 
 
 def names_of(module: nn.Module) -> list[ProjectionNames]:
-    """Return the names by which `module` keeps projections of queries and keys: none if it is not attention."""
+    """Return the projection names that fit `module`; none if it is not attention."""
     family = family_of(module)
     names = PROJECTIONS if family is None else (ProjectionNames(dict(family.roles)),)
     return [name for name in names if name.of(module)]
@@ -86,11 +86,11 @@ DECLARED = ProjectionNames({"query": "query_projection", "key": "key_projection"
 """The names of `alignattn.attention.attend.AttentionLayer`."""
 
 DECLARED_SHARED = ProjectionNames({FUSED: "shared_projection"}, has_values=False)
-"""Those of `alignattn.attention.attend.SharedAttentionLayer`, whose parts the module itself makes."""
+"""The names of `alignattn.attention.attend.SharedAttentionLayer`, which computes queries and keys itself."""
 
 
 DECLARED_POOLED = ProjectionNames({"key": "key_projection"})
-"""Those of `alignattn.attention.attend.PooledAttentionLayer`, whose queries are parameters."""
+"""The names of `alignattn.attention.attend.PooledAttentionLayer`, which does not project its queries."""
 
 
 DECLARATIONS: Sequence[tuple[Any, ProjectionNames]] = (
@@ -102,12 +102,12 @@ DECLARATIONS: Sequence[tuple[Any, ProjectionNames]] = (
 
 
 def repeated(heads: Tensor, count: int, dim: int) -> Tensor:
-    """Return heads of keys or values, which queries share, as one for each of `count` heads of queries.
+    """Repeat heads of keys or values that queries share, so that each of `count` heads of queries has one.
 
     Args:
         heads: `[..., G, ...]`.
         count: H, a multiple of G.
-        dim: of G.
+        dim: dimension of G.
     """
     own = heads.shape[dim]
     return heads if own == count else heads.repeat_interleave(count // own, dim=dim)
@@ -118,7 +118,7 @@ class Heads:
     """The heads of an attention module, and where its projections hold them.
 
     Attributes:
-        names: of its projections.
+        names: names of its projections.
         count: heads H of queries.
         key_count: heads G of keys, each shared by H / G heads of queries.
         size: size d of a head's query and key.
@@ -138,13 +138,13 @@ class Heads:
         return grouped[..., :-2, :].flatten(-3), grouped[..., -2, :].flatten(-2)
 
     def without_gates(self, projected: Tensor) -> Tensor:
-        """Return queries or keys without the gates that some models project behind the query of each head."""
+        """Return queries or keys without the gates that some models project after the query of each head."""
         if projected.shape[-1] != 2 * self.count * self.size:
             return projected
         return projected.unflatten(-1, (self.count, 2 * self.size))[..., : self.size].flatten(-2)
 
     def shared(self, keys: Tensor) -> Tensor:
-        """Return keys `[..., G * d]` as one for each head of queries, `[..., H * d]`."""
+        """Repeat keys `[..., G * d]` for each head of queries, `[..., H * d]`."""
         if self.key_count == self.count:
             return keys
         return repeated(keys.unflatten(-1, (self.key_count, self.size)), self.count, dim=-2).flatten(-2)
@@ -162,15 +162,15 @@ class AttentionModule:
 
     @property
     def has_one_query(self) -> bool:
-        """Whether it attends by one query, as pooling does and a decoder that attends step by step."""
+        """Whether it attends by one query per call, as pooling and step-by-step decoders do."""
         return self.heads.names is DECLARED_POOLED or bool(getattr(self.module, "has_one_query", False))
 
 
 def features_of(projection: nn.Module) -> int:
-    """Return how many features a projection gives, or 0 if it does not say; an adapter's layer knows that it is around.
+    """Return the number of output features of a projection, or of the layer that it adapts; 0 if unknown.
 
     Args:
-        projection: a linear layer, quantised or adapted or not.
+        projection: a linear layer, which may be quantised or adapted.
     """
     layer: Any = projection
     while not hasattr(layer, "out_features") and hasattr(layer, "base_layer"):
@@ -180,17 +180,17 @@ def features_of(projection: nn.Module) -> int:
 
 
 def check_direct(name: str, role: str, given: Tensor, received: Tensor, pairs: int = 0) -> None:
-    """Refuse attention whose queries or keys are no multiple of what its projection gave, such as normed ones.
+    """Refuse attention whose queries or keys are not a multiple of their projection's output, such as normed ones.
 
     Args:
-        name: of the attention.
+        name: name of the attention module.
         role: `query` or `key`.
-        given: by the projection, `[B, n, H * d]`.
-        received: by the attention, `[B, H, n, d]`.
-        pairs: number p of frequencies that features i and i + p of a head may be rotated by.
+        given: output of the projection, `[B, n, H * d]`.
+        received: queries or keys that the attention receives, `[B, H, n, d]`.
+        pairs: number p of rotation frequencies: features i and i + p of a head may be rotated together.
 
     Raises:
-        AlignAttnError: if so.
+        AlignAttnError: if they are not.
     """
     received = received.transpose(1, 2).float()
     is_direct = given.numel() == received.numel()
@@ -199,11 +199,11 @@ def check_direct(name: str, role: str, given: Tensor, received: Tensor, pairs: i
         given, received = (_unrotated_parts(side, pairs).flatten() for side in (given, received))
     if is_direct:
         factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
-        # A later check names values that are not finite.
+        # A later check reports values that are not finite.
         is_direct = not (received - factor * given).norm() > DIRECT_TOLERANCE * received.norm()
     if not is_direct:
         raise AlignAttnError(
-            f"{name} does not attend with the {role} that its projection gives: it rotates or norms it between, and "
+            f"{name} does not attend with the {role} that its projection gives: it rotates or norms it first, so it "
             "cannot be balanced"
         )
 
@@ -220,8 +220,8 @@ def attention_modules(model: nn.Module, *, with_cross_attention: bool = False) -
     """Return the self-attention modules of a model in the order of its layers, and those of cross-attention if wanted.
 
     Args:
-        model: any model; one that neither `PROJECTIONS` nor `FAMILIES` knows has none.
-        with_cross_attention: whether those are wanted whose keys are of other tokens than their queries.
+        model: any model; without modules that `PROJECTIONS` or `FAMILIES` describe, the list is empty.
+        with_cross_attention: whether to include cross-attention, whose keys belong to other tokens than its queries.
     """
     return [
         replace(_attention_module(module, names, count, model), is_cross=is_cross)
@@ -254,7 +254,7 @@ def norms_of(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _count_of(module: nn.Module, model: nn.Module, names: Sequence[str]) -> int | None:
-    """Return the number of heads that an attention module says it has, or else its config or that of its model."""
+    """Return the number of heads from an attention module, its config or its model's config, in this order."""
     for source in (module, getattr(module, "config", None), getattr(model, "config", None)):
         for name in names:
             count = getattr(source, name, None)
@@ -264,7 +264,7 @@ def _count_of(module: nn.Module, model: nn.Module, names: Sequence[str]) -> int 
 
 
 def position_of_mask(module: nn.Module) -> int | None:
-    """Return the place of the mask among the positional arguments of an attention module, or None if it takes none."""
+    """Return the position of the mask among the positional arguments of an attention module, or None without one."""
     names = list(signature(module.forward).parameters)
     return next((names.index(name) for name in MASK_ARGUMENTS if name in names), None)
 
@@ -279,7 +279,7 @@ def declared_layers(model: nn.Module) -> list[AttentionModule]:
 
 
 def _declared_names(module: nn.Module) -> ProjectionNames | None:
-    """The names that a module declares its projections by, or None if it declares none."""
+    """Return the names of a module's declared projections, or None if it declares none."""
     for protocol, names in DECLARATIONS:
         if declares(module, protocol):
             return names

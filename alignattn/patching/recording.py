@@ -1,4 +1,4 @@
-"""What `alignattn.collect` gives: a record of each attention call."""
+"""The result of `alignattn.collect`: a record of each attention call."""
 
 from dataclasses import dataclass, field
 
@@ -16,12 +16,11 @@ class LayerRecord:
         loss: the alignment loss, a scalar; None without an alignment.
         diagnostics: detached scalars by name, such as the discriminator's accuracy.
         query: `[B, H, n, d]` as the attention received it.
-        key: `[B, G, n, d]` of G heads of keys, H where heads share none; of other tokens than the queries
-            `[B, G, m, d]`.
+        key: `[B, G, n, d]` for G heads of keys, G = H unless heads share keys; `[B, G, m, d]` for tokens other than the
+            queries'.
         weights: `[B, H, n, m]`, the attention weights; along the edges of a graph `[1, H, E]`.
-        mask: `[B, n]` bool, True = a real token; None where nothing is padded. Of the queries, and of the keys where
-            they are of the same tokens.
-        key_mask: `[B, m]`, of the keys; the same tensor as `mask` where they are of the same tokens.
+        mask: `[B, n]` bool, of the queries, True = a real token; None without padding.
+        key_mask: `[B, m]` bool, of the keys; the same tensor as `mask` if they are the queries' tokens.
     """
 
     loss: Tensor | None = None
@@ -34,13 +33,13 @@ class LayerRecord:
 
     @property
     def shared_key(self) -> Tensor | None:
-        """The keys as each head of queries meets them, `[B, H, m, d]`: heads may share theirs."""
+        """The keys of each head of queries, `[B, H, m, d]`; shared keys are repeated."""
         if self.query is None or self.key is None:
             return self.key
         return repeated(self.key, self.query.shape[1], dim=1)
 
     def __repr__(self) -> str:
-        """Return the shapes of what is there: the numbers of a step fill pages."""
+        """Return the shapes of the tensors, because their values would fill pages."""
         named = [*((name, getattr(self, name)) for name in _TENSORS), *self.diagnostics.items()]
         shapes = (f"{name}={list(value.shape)}" for name, value in named if value is not None)
         return f"{type(self).__name__}({', '.join(shapes)})"
@@ -54,15 +53,15 @@ class Recording:
     """The records of the forwards under one `collect`, in the order of the attention calls.
 
     Attributes:
-        layers: one record a call; a layer whose module several layers share (ALBERT) has one for each call.
-        alignments: of the model, by the size of a head.
+        layers: one record for each call; a module that several layers share (ALBERT) has several.
+        alignments: the model's alignments by head size.
     """
 
     layers: list[LayerRecord] = field(default_factory=list)
     alignments: nn.ModuleDict = field(default_factory=nn.ModuleDict)
 
     def __repr__(self) -> str:
-        """Return a line a call."""
+        """Return one line for each call."""
         records = "".join(f"\n  {index}: {record!r}" for index, record in enumerate(self.layers))
         return f"{type(self).__name__} of {len(self.layers)} attention calls{records}"
 

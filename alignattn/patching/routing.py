@@ -1,11 +1,11 @@
-"""The way of a model's attention to its slots, through transformers' attention interface.
+"""Route a model's attention to its slots, through transformers' attention interface.
 
-transformers calls one registered function for attention in almost every model. Slots that change what a model computes
-need such a function of ours, and so does `alignattn.collect`. An alignment alone needs none: hooks observe the model,
-and its attention implementation stays as it is.
+transformers calls one registered attention function in almost every model. Slots that change what a model computes need
+such a function of our own, and so does `alignattn.collect`. An alignment alone needs none: hooks observe the model, and
+its attention implementation stays as it is.
 
-A function of ours calls the one that it stands on as the model itself would: of `eager` the function of the model's own
-modelling file, which may cap scores or add sinks, with the mask that it takes.
+Our function calls its base implementation as the model itself would: for `eager` the function of the model's own
+modelling file, which may cap scores or add sinks, with the mask that this function expects.
 """
 
 import copy
@@ -31,15 +31,15 @@ from alignattn.patching.masks import allowed_pairs
 from alignattn.utils.errors import AlignAttnError
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
-"""An attention function of transformers: `[B, n, H, d]`, and the weights if it gives them."""
+"""An attention function of transformers: it returns `[B, n, H, d]`, and the weights or None."""
 
 EAGER = "eager"
 SDPA = "sdpa"
 IMPLEMENTATIONS = {SDPA: "alignattn_sdpa", EAGER: "alignattn_eager"}
-"""The attention implementations that slots can stand on, and the name of ours for each.
+"""The base attention implementations that slots support, and the name of ours for each.
 
-A name with "flash" in it would be taken for flash attention. Each needs a mask function of its name: without one the
-mask arrives as None, and padding is attended to, silently."""
+A name with "flash" in it would be treated as flash attention. Each name needs a registered mask function: without one
+the mask arrives as None, and padding is attended to, silently."""
 
 _EAGER_DEFAULT = re.compile(r"\.get_interface\(\s*[^,()]+,\s*(\w+),?\s*\)")
 """The expression by which the forward of an attention module chooses its function."""
@@ -47,17 +47,17 @@ _EAGER_DEFAULT = re.compile(r"\.get_interface\(\s*[^,()]+,\s*(\w+),?\s*\)")
 _BASES = {ours: base for base, ours in IMPLEMENTATIONS.items()}
 
 OWN_FUNCTIONS = "alignattn_own_functions"
-"""Attribute of each attention module of a patched model, with slots or left out: its own attention functions, by
+"""Attribute of each attention module of a patched model, with or without slots: its own attention functions, by
 implementation. A module without it belongs to no patched model."""
 
 GUARD = "alignattn_guard"
 """Attribute of a model that is built from the config of a patched one: the handle of the hook that refuses forwards."""
 
 SERVED_KEYWORDS = frozenset({"softcap", "position_bias", "sliding_window"})
-"""Arguments of a model's own attention function that any slots serve. A sliding window is in the mask."""
+"""Arguments of a model's own attention function that all slots support. The mask contains the sliding window."""
 
 OTHER_SCORES = frozenset({"s_aux", "sinks", "indices", "block_indices"})
-"""Arguments of attention functions that add weights or choose keys, which no slots serve."""
+"""Arguments of attention functions that add weights or choose keys, which no slots support."""
 
 
 def is_ours(implementation: str | None) -> bool:
@@ -66,7 +66,7 @@ def is_ours(implementation: str | None) -> bool:
 
 
 def base_of(implementation: str | None) -> str | None:
-    """Return the attention implementation that one of ours stands on; any other is its own."""
+    """Return the base implementation of one of ours; any other is returned unchanged."""
     return _BASES.get(str(implementation), implementation)
 
 
@@ -98,9 +98,9 @@ def own_functions(module: nn.Module) -> dict[str, AttentionFunction]:
 
 @functools.cache
 def _name_of_eager(of_class: Any) -> str:
-    """Return the name of the function that a class of attention modules attends with in eager mode.
+    """Return the name of the eager attention function of a class of attention modules.
 
-    A modelling file may hold several: that of a class is the one that its forward gives as the default.
+    A modelling file may define several; a class uses the one that its forward passes as the default.
     """
     try:
         found = _EAGER_DEFAULT.search(getsource(of_class.forward))
@@ -116,7 +116,7 @@ def _homes(module: nn.Module) -> Iterator[Any]:
 
 
 def unserved_keywords(module: nn.Module) -> frozenset[str]:
-    """Return the arguments by which a module attends otherwise than slots can."""
+    """Return the arguments of a module's attention function that slots do not support."""
     eager = own_functions(module).get(EAGER)
     standard = signature(attention_function).parameters
     own = set() if eager is None else signature(eager).parameters.keys() - standard.keys()
@@ -124,10 +124,10 @@ def unserved_keywords(module: nn.Module) -> frozenset[str]:
 
 
 def _guard_model(parent: nn.Module, _name: str, _child: nn.Module | None) -> None:
-    """Have a model that is built from the config of a patched one refuse its forwards; torch's registration hook.
+    """Make a model that is built from a patched model's config refuse its forwards; torch's registration hook.
 
-    A keyword such as `attn_implementation="eager"` replaces our implementation in the config, but not its slots. A bare
-    part of a model, such as `BertEncoder`, refuses where its attention modules keep the config.
+    A keyword such as `attn_implementation="eager"` replaces our implementation in the config, but leaves the slots in
+    it. A bare part of a model, such as `BertEncoder`, refuses if its attention modules keep the config.
     """
     config = vars(parent).get("config")
     fields = vars(config).get(CHILD_NAME) if isinstance(config, PreTrainedConfig) else None
@@ -151,7 +151,7 @@ def _has_slots(model: nn.Module) -> bool:
 
 
 def lift_guard(model: nn.Module) -> None:
-    """Give a model that is built from the config of a patched one a plain config of its own: it is being patched."""
+    """Give a model that is built from a patched model's config its own plain config, and remove its guard."""
     guarded = [module for module in model.modules() if GUARD in vars(module)]
     if not guarded:
         return
@@ -178,10 +178,10 @@ def configs_of(model: nn.Module) -> list[Any]:
 
 
 def enter_route(model: nn.Module) -> None:
-    """Have the attention of a patched model call its slots.
+    """Make the attention of a patched model call its slots.
 
     Raises:
-        AlignAttnError: if they cannot stand on its attention implementation.
+        AlignAttnError: if they do not support its attention implementation.
     """
     for module in model.modules():
         if functions := own_functions(module):
@@ -189,7 +189,7 @@ def enter_route(model: nn.Module) -> None:
     for config in configs_of(model):
         name = IMPLEMENTATIONS.get(str(config._attn_implementation))
         if name is not None:
-            # Not by the public setter, which would set the configs within it, too.
+            # Not by the public setter, which would also set the nested configs.
             config._attn_implementation_internal = name
     for module in model.modules():
         if OWN_FUNCTIONS in vars(module) and CHILD_NAME in module._modules:
@@ -203,7 +203,7 @@ def _check_on_route(model: nn.Module, module: Any) -> None:
     if not is_ours(implementation):
         leave_route(model)
         raise AlignAttnError(
-            f"slots cannot stand on the attention implementation {implementation!r} of {type(model).__name__}: load it "
+            f"slots do not support the attention implementation {implementation!r} of {type(model).__name__}: load it "
             f"with attn_implementation={' or '.join(map(repr, IMPLEMENTATIONS))}"
         )
 
@@ -220,7 +220,7 @@ def leave_route(model: nn.Module) -> None:
 
 @contextmanager
 def routed(model: nn.Module) -> Iterator[None]:
-    """Have the attention of a model, and of its parts, call their slots for as long as it takes.
+    """Make the attention of a model and of its parts call their slots within this context.
 
     Raises:
         AlignAttnError: as `enter_route` does.
@@ -239,7 +239,7 @@ def routed(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def unrouted(model: nn.Module) -> Iterator[None]:
-    """Have the attention of a patched model call no slots, for as long as it takes."""
+    """Make the attention of a patched model call no slots within this context."""
     is_routed = _is_on_route(model)
     leave_route(model)
     try:
@@ -268,21 +268,20 @@ def attention_function(
     output_attentions: bool | None = False,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend by the module's slots, if it has some: the function that transformers calls.
+    """Attend by the module's slots, if it has any: the attention function that transformers calls.
 
-    The samples of a packed batch (`cu_seq_lens_q` of flash attention's arguments) are attended as those of a padded
-    batch.
+    A packed batch (`cu_seq_lens_q`, an argument of flash attention) is attended as a padded batch.
 
     Raises:
-        AlignAttnError: if the module belongs to no patched model, or asks for what its slots cannot do.
+        AlignAttnError: if the module belongs to no patched model, or needs what its slots do not support.
     """
     own = getattr(module, OWN_FUNCTIONS, None)
     if own is None:
         raise AlignAttnError(
             f"{type(module).__name__} has the attention implementation {IMPLEMENTATIONS[base]!r} of a patched model, "
-            "and no slots: it is built from the config of one"
+            "but no slots: it was built from the config of one"
         )
-    # transformers leaves the mask out, and SDPA makes it.
+    # transformers omits the mask, and SDPA applies it itself.
     is_causal = attention_mask is None and base == SDPA and query.shape[2] > 1 and _is_causal(module, kwargs)
     packing = None
     if (bounds := kwargs.get("cu_seq_lens_q")) is not None:
@@ -297,7 +296,7 @@ def attention_function(
             attention_mask = attention_mask.tril()
 
     def plain(wants_weights: bool) -> tuple[Tensor, Tensor | None]:
-        """Attend as the model itself does, by its eager function where the weights are wanted."""
+        """Attend as the model itself does, with its eager function if the weights are requested."""
         name, mask = EAGER if wants_weights and EAGER in own else base, attention_mask
         if name == EAGER and mask is not None and not mask.is_floating_point():
             # Eager functions add their mask: a bool one would let padding in.
@@ -333,7 +332,7 @@ def attention_function(
 
 
 def _is_causal(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
-    """Tell whether SDPA masks later keys where it is given no mask, as transformers does."""
+    """Tell whether SDPA masks later keys when it gets no mask, by the rule of transformers."""
     asked = kwargs.get("is_causal")
     return bool(getattr(module, "is_causal", True) if asked is None else asked)
 
@@ -341,9 +340,9 @@ def _is_causal(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
 def _pairs_and_bias(
     mask: Tensor | None, bias: Tensor | None, query: Tensor, key: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return which query may attend to which key, `[B, 1, n, m]` bool, and what the model adds to its scores.
+    """Return which query may attend to which key, `[B, 1, n, m]` bool, and the bias that the model adds to its scores.
 
-    A float mask of the user's own may hold any numbers: where it masks, the slots mask, and elsewhere they add it.
+    A custom float mask may contain any numbers: where it masks, the slots mask, and elsewhere they add it.
     """
     if mask is None:
         return None, bias
@@ -351,7 +350,7 @@ def _pairs_and_bias(
     if mask.is_floating_point():
         added = mask.to(query.dtype)
         bias = added if bias is None else bias + added
-    # Not `len`, which an export would take for a constant.
+    # Not `len`, which an export would treat as a constant.
     sizes = query.shape[0], 1, query.shape[2], key.shape[2]
     if pairs.dim() != len(sizes) or any(size not in (1, full) for size, full in zip(pairs.shape, sizes, strict=True)):
         raise AlignAttnError(

@@ -1,8 +1,8 @@
-"""Saving of a patched model: with the layers that it has, and so that nothing loads it with another function.
+"""Save a patched model with its current layers, so that nothing loads it with another function.
 
-An alignment leaves the function as it is, and the folder of such a model is an ordinary one. A score, normalizer or
-value changes it, and plain transformers would load the folder and attend softly. So its `config.json` names a model
-type that transformers does not know, and hides a field without which no class of transformers builds the model.
+An alignment does not change the function, and such a model is saved as an ordinary folder. A score, normalizer or value
+changes it, but plain transformers would load the folder with softmax attention. So its `config.json` names a model type
+that transformers does not know, and hides a field that every class of transformers needs to build the model.
 """
 
 import copy
@@ -32,14 +32,14 @@ from alignattn.utils.json_records import read_json
 from alignattn.utils.saved_config import HIDDEN_FIELD, LOADING_HINT, TYPE_SUFFIX
 
 LOADER_FIELD = "attn_implementation"
-"""Field of such a config that names the hint as the attention implementation."""
+"""Field of such a config that holds the hint as its attention implementation."""
 
 
 class PatchedSaving:
     """The `save_pretrained` of a patched model.
 
     Args:
-        model: that is patched.
+        model: the patched model.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -54,7 +54,7 @@ class PatchedSaving:
         model: Any = self.model
         save = functools.partial(type(model).save_pretrained, model)
         if getattr(model, "_hf_peft_config_loaded", False):
-            # Here, for peft may not be installed.
+            # Imported here because peft may not be installed.
             from alignattn.patching.adapters import refused_by_plain_peft
 
             with refused_by_plain_peft(model):
@@ -67,7 +67,7 @@ class PatchedSaving:
             state_dict = given.arguments.get("state_dict") or model.state_dict()
             given.arguments["state_dict"] = _with_remaining_layers(model, state_dict)
         own, written = model.config, copy.copy(model.config)
-        # Set in the dict: the class would validate it, and writes its fields alone.
+        # Set in the dict, because the class validates attributes and saves only its fields.
         vars(written)["save_pretrained"] = functools.partial(_save_config, written, model, attention)
         model.config = written
         try:
@@ -89,11 +89,11 @@ def _is_mixed(model: nn.Module) -> bool:
 
 
 def attention_as_saved(model: Any) -> AttentionConfig:
-    """Return the choices of a patch with its `layers` counted as they stand now."""
+    """Return the config of a patch, with `layers` counted in the current model."""
     config: AttentionConfig = patch_of(model).config
     layers = declared_layers(model) or attention_modules(model, with_cross_attention=config.cross_attention)
     plain = {id(layer.module) for layer in layers}
-    # The modules of a family are of another class while they have slots, and are not among these.
+    # Modules of a family have another class while they have slots, so `layers` lacks them.
     modules = [module for module in model.modules() if id(module) in plain or _has_slots(module)]
     with_slots = tuple(index for index, module in enumerate(modules) if _has_slots(module))
     if not with_slots:
@@ -106,33 +106,33 @@ def attention_as_saved(model: Any) -> AttentionConfig:
 
 
 def _has_slots(module: nn.Module) -> bool:
-    # A wrapper of peft shows the attributes of what it is around.
+    # A wrapper of peft exposes the attributes of the module that it wraps.
     return isinstance(module._modules.get(CHILD_NAME), LayerSlots)
 
 
 def check_loadable(model: Any) -> None:
-    """Refuse a model whose layers its config does not describe any more.
+    """Refuse a model whose layers its config no longer describes.
 
     Raises:
-        AlignAttnError: if so.
+        AlignAttnError: if it does not, or if layers have the slots of another model.
     """
     if _is_mixed(model):
         raise AlignAttnError(
             f"layers of this {type(model).__name__} have the slots of another model's patch: call alignattn.unpatch "
-            "on both before you move layers, and patch anew"
+            "on both before you move layers, and patch again"
         )
     described = {name: tensor.shape for name, tensor in bare_model(type(model), model.config).state_dict().items()}
     held = {name: tensor.shape for name, tensor in model.state_dict().items() if f".{CHILD_NAME}." not in f".{name}"}
     odd = sorted(name for name in described.keys() | held.keys() if described.get(name) != held.get(name))
     if odd:
         raise AlignAttnError(
-            f"layers of this {type(model).__name__} were changed, and its config does not say so ({len(odd)} weights "
-            f"differ, such as {odd[0]}): set model.config.num_hidden_layers, and what else counts layers there"
+            f"layers of this {type(model).__name__} were changed, but its config was not ({len(odd)} weights differ, "
+            f"such as {odd[0]}): set model.config.num_hidden_layers and any other field that counts layers"
         )
 
 
 def _with_remaining_layers(model: nn.Module, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a state dict whose stacked parameters of the alignment are of the layers that a model has."""
+    """Return a state dict in which the stacked parameters of the alignment cover the current layers of a model."""
     cut = dict(state_dict)
     for size, rows in rows_of(model).items():
         prefix = f"{CHILD_NAME}.alignments.{size}."
@@ -162,7 +162,7 @@ def _save_config(
 
 
 def _hidden(fields: dict[str, Any], model: PreTrainedModel) -> dict[str, Any]:
-    """Return the fields of a config as nothing but `restored_fields` reads them."""
+    """Return the fields of a config in a form that only `restored_fields` can read."""
     plain = {name: value for name, value in fields.items() if name != LOADER_FIELD}
     hidden = next(
         (name for name in _fields_to_hide(plain, model) if _is_refused(plain | {name: LOADING_HINT}, model)), ""
@@ -181,7 +181,7 @@ def _hidden(fields: dict[str, Any], model: PreTrainedModel) -> dict[str, Any]:
 def _fields_to_hide(fields: Mapping[str, Any], model: PreTrainedModel) -> Iterator[str]:
     """Yield the names of fields that a config may hide.
 
-    The first are those of activations: the config alone is still read, as peft does when it saves an adapter.
+    Activations come first: with one hidden, the config alone can still be read, as peft does when it saves an adapter.
     """
     yield from (name for name, value in fields.items() if isinstance(value, str) and value in ACT2FN)
     inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
@@ -193,7 +193,7 @@ def _fields_to_hide(fields: Mapping[str, Any], model: PreTrainedModel) -> Iterat
 
 
 def _is_refused(fields: Mapping[str, Any], model: PreTrainedModel) -> bool:
-    """Tell whether a class of transformers refuses a config, and names the hint, while the tokenizer is found by it."""
+    """Tell whether a config can be read, for the tokenizer, but building its model fails and names the hint."""
     try:
         PreTrainedConfig.from_dict(copy.deepcopy(dict(fields)))
     except Exception:

@@ -1,4 +1,4 @@
-"""The files of a checkpoint, and how large a model its config may describe: what they cannot fill is refused."""
+"""Find the files of a checkpoint, and refuse a config of a model that is far larger than these files."""
 
 import re
 from collections import Counter
@@ -20,28 +20,28 @@ COUNTS = (
     (re.compile(r".*(layers?|groups?|group_num|heads?)", re.IGNORECASE), 1_000),
     (re.compile(r"num_labels"), 1_000_000),
 )
-"""Fields of a config for each of whose units something is built by itself, and the most of them."""
+"""Fields of a config that count parts that are built one by one, and their maxima."""
 
 NEEDED = ("hidden_size", "dim", "num_hidden_layers", "n_layers", "num_attention_heads", "n_heads", "vocab_size")
-"""Fields of a config that no encoder can do without, by the names that families give them."""
+"""Fields of a config that every encoder needs, under the names that families give them."""
 
 SAFETENSORS = ".safetensors"
 FLOATS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """The types of weights as safetensors and as torch name them."""
 
 MAX_NEW_PARAMETERS = 10**8
-"""Most parameters of a head, and of other parts that a checkpoint may lack."""
+"""Maximum number of parameters of a head and of other parts that a checkpoint may lack."""
 
 
 def check_counts(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a config of so many parts that to build them takes hours, or of none.
+    """Refuse a config with so many parts that building them takes hours, or with none.
 
     Args:
         name: the model as the user named it.
-        fields: of its config.
+        fields: fields of its config.
     """
     for field, value in fields.items():
-        # Models of images may have a number for each stage.
+        # Image models may have a number for each stage.
         counts = value if isinstance(value, list) and value else [value]
         if field in NEEDED and any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in counts):
             raise AlignAttnError(
@@ -53,13 +53,13 @@ def check_counts(name: str, fields: Mapping[str, Any]) -> None:
 
 
 def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfig, hub: Mapping[str, Any]) -> None:
-    """Refuse a config of a model that is far larger than its checkpoint: it would be made of random weights.
+    """Refuse a config that describes a far larger model than its checkpoint: most weights would be random.
 
     Args:
         name: the model as the user named it.
-        source: where it lies.
-        auto_class: of the model.
-        config: that describes it.
+        source: path or Hub id of the checkpoint.
+        auto_class: class of the model, as for `bare_model`.
+        config: config of the model.
         hub: the keyword arguments of `from_pretrained` that say where a file is found.
     """
     check_counts(name, config.to_dict())
@@ -70,8 +70,8 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
     parameters = sum(parameter.numel() for parameter in bare_model(auto_class, config).parameters())
     if parameters > saved + MAX_NEW_PARAMETERS:
         raise AlignAttnError(
-            f"the config of {name} is of another model than its weights: it describes {parameters:,} parameters, and "
-            f"the weights take {in_megabytes(saved)}: correct it"
+            f"the config of {name} does not match its weights: it describes {parameters:,} parameters, but the weights "
+            f"take {in_megabytes(saved)}: correct it"
         )
 
 
@@ -79,7 +79,7 @@ def stored_types(source: str, hub: Mapping[str, Any]) -> list[str]:
     """Return the types of the floating-point weights of a checkpoint by torch's names, the most frequent first.
 
     Args:
-        source: where it lies.
+        source: path or Hub id of the checkpoint.
         hub: the keyword arguments of `from_pretrained` that say where a file is found.
     """
     counts: Counter[str] = Counter()
@@ -95,7 +95,7 @@ def bare_model(auto_class: Any, config: PreTrainedConfig) -> Any:
 
     Args:
         auto_class: an `AutoModel…` class or a model class of transformers.
-        config: that describes it.
+        config: config of the model.
     """
     make = getattr(auto_class, "from_config", None) or auto_class._from_config
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -103,12 +103,12 @@ def bare_model(auto_class: Any, config: PreTrainedConfig) -> Any:
 
 
 def weight_files(source: str, hub: Mapping[str, Any], variant: str | None = None) -> list[Path]:
-    """Return the files of a checkpoint's weights; none where it has none of a usual name.
+    """Return the weight files of a checkpoint; empty if it has none under a usual name.
 
     Args:
-        source: where it lies.
+        source: path or Hub id of the checkpoint.
         hub: the keyword arguments of `from_pretrained` that say where a file is found.
-        variant: of the files, None for the usual ones.
+        variant: variant of the files; None for the default.
     """
     for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME):
         stem, _, suffix = name.rpartition(".")
@@ -123,6 +123,6 @@ def weight_files(source: str, hub: Mapping[str, Any], variant: str | None = None
 
 
 def find_file(source: str, name: str, hub: Mapping[str, Any]) -> Path | None:
-    """Return a file of a folder or Hub id, None where it lacks it; arguments as of `weight_files`."""
+    """Return the path of a file in a folder or on the Hub, None if it is missing; arguments as for `weight_files`."""
     file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub)
     return None if file is None else Path(file)

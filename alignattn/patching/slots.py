@@ -35,17 +35,17 @@ from alignattn.patching.taps import ProjectionTap
 from alignattn.utils.errors import AlignAttnError, listing
 
 Plain = Callable[[bool], tuple[Tensor, Tensor | None]]
-"""Attends without slots, and returns the weights as well if it is asked to."""
+"""Attends without slots; its argument says whether to return the weights as well."""
 
 ConfigPairs = list[tuple[PreTrainedConfig, PreTrainedConfig]]
-"""Copies of configs, each with what it is a copy of."""
+"""Copies of configs, each with its original."""
 
 FORMULA_TOLERANCE = {8: 1e-6, 4: 1e-4, 2: 5e-2}
-"""Largest difference by rounding of plain slots from a model's own attention, relative to its largest value, by the
-size of a number in bytes. Eager functions compute a softmax in float32."""
+"""Largest rounding difference between plain slots and a model's own attention, relative to its largest value, by bytes
+per number. Eager functions compute a softmax in float32."""
 
 WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model(\.model)?)\.)*")
-"""Where what is but around a model keeps it: data parallelism, `torch.compile`, FSDP, checkpointing, peft."""
+"""Prefixes under which wrappers keep a model: data parallelism, `torch.compile`, FSDP, checkpointing, peft."""
 
 IN_SEQUENCE = re.compile(r"\d")
 """First character of a child's name in an `nn.Sequential`, such as a SentenceTransformer, which saves each child."""
@@ -55,16 +55,16 @@ class Patch(nn.Module):
     """A patch of a model: what `unpatch` undoes, and the alignment of its layers.
 
     Args:
-        model: that is patched.
+        model: the patched model.
         config: the choices of its slots.
         layers: the modules that get slots.
         is_observed: whether hooks on its attention modules record their calls; otherwise `alignattn.attend` does.
 
     Attributes:
-        collector: of its layers.
-        alignments: by the size of a head, one with the parameters of all such layers; empty without an alignment.
-        paths: by the size of a head, the names of these layers in the model.
-        configs: of the model, each with the one that it had before.
+        collector: collector of its layers.
+        alignments: one alignment for each head size, with the parameters of all layers of that size; empty without one.
+        paths: names of these layers in the model, by head size.
+        configs: configs of the model, each with its original.
         hooks: handles of the hooks that the model and its layers got.
     """
 
@@ -103,7 +103,7 @@ class Patch(nn.Module):
         if self.config.changes_function and within and not IN_SEQUENCE.match(within):
             warnings.warn(
                 f"the state of a {type(self.collector.owner).__name__} that attends by {self.config.name!r} is taken "
-                f"as a part of another model's ({within.rstrip('.')}), whose config does not tell: it would be loaded "
+                f"as a part of another model's ({within.rstrip('.')}), whose config lacks the patch: it would load "
                 "with plain attention; patch the whole model instead, or this part again before the state is loaded",
                 stacklevel=2,
             )
@@ -112,8 +112,8 @@ class Patch(nn.Module):
         owner = self.collector.owner
         if owner is not None and id(owner) not in memo:
             raise AlignAttnError(
-                "the alignment is copied without its model (modules_to_save of an adapter does so): leave it out, its "
-                "parameters are trained and saved with every adapter"
+                "the alignment is copied without its model, as modules_to_save of an adapter does: leave it out there, "
+                "because its parameters are trained and saved with every adapter"
             )
         twin = self.__class__.__new__(self.__class__)
         memo[id(self)] = twin
@@ -124,14 +124,14 @@ class Patch(nn.Module):
 def _same_heads(layers: Sequence[AttentionModule]) -> int:
     if any(layer.heads.key_count != layer.heads.count for layer in layers):
         raise AlignAttnError(
-            "gradient_scope 'basis' needs as many heads of keys as of queries, and this model shares its keys (grouped-"
+            "gradient_scope 'basis' needs as many heads of keys as of queries, but this model shares its keys (grouped-"
             "query attention): choose 'projections'"
         )
     counts = {layer.heads.count for layer in layers}
     if len(counts) > 1:
         raise AlignAttnError(
-            f"gradient_scope 'basis' is for layers with as many heads each, and here are some of "
-            f"{listing([str(count) for count in sorted(counts)])}: align those of one count, by layers="
+            f"gradient_scope 'basis' needs layers with equal numbers of heads, and these have "
+            f"{listing([str(count) for count in sorted(counts)])}: align layers of one number only, by layers="
         )
     return counts.pop()
 
@@ -142,7 +142,7 @@ class LayerSlots(AttentionVariant):
     Args:
         layer: the attention module and its projections.
         state: the patch it belongs to.
-        index: of the layer among those with heads of its size, in the alignment's parameters.
+        index: index of the layer among those with its head size, in the alignment's parameters.
     """
 
     def __init__(self, layer: AttentionModule, state: Patch, index: int) -> None:
@@ -170,7 +170,7 @@ class LayerSlots(AttentionVariant):
         self.roles = {name: role for role, name in layer.heads.names.roles.items()} if self.aligns else {}
 
     def tap_of(self, role: str) -> ProjectionTap:
-        """Return what the hooks of the projection in this role know."""
+        """Return the tap for the projection in this role."""
         return ProjectionTap(self.collector, role, self.gradient_scope, keeps_first=self.is_observed)
 
     def forward(
@@ -188,19 +188,20 @@ class LayerSlots(AttentionVariant):
         position_ids: Tensor | None = None,
         **scoring: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend by the slots, and record the call if a recording is under way; as `AttentionVariant.attend` does.
+        """Attend by the slots, as `AttentionVariant.attend` does, and record the call for a loss or for `collect`.
 
         Args:
             query: `[B, H, n, d]`.
-            key: `[B, G, n, d]` of G heads of keys, each shared by H / G of queries; of other tokens `[B, G, m, d]`.
+            key: `[B, G, n, d]` for G heads of keys, each shared by H / G heads of queries; of other tokens
+                `[B, G, m, d]`.
             value: as the keys.
-            mask: `[B, 1, n, n]` bool; or the edges of a graph, or a `CrossMask`, where keys are of other tokens.
+            mask: `[B, 1, n, n]` bool; the edges of a graph; or a `CrossMask` if keys belong to other tokens.
             plain: attends as the model does without slots; None where the slots always attend.
             dropout: probability with which a weight is dropped.
             wants_weights: whether the caller wants the weights.
             own_score: the score of the layer, if it has one.
-            packing: of the row that the projections read, where queries, keys and values are a batch made of it.
-            position_ids: of the tokens, as in `RecordedCall`.
+            packing: packing of the projections' row, if queries, keys and values are the batch made from it.
+            position_ids: positions of the tokens, as in `RecordedCall`.
             **scoring: `bias`, `softcap` and `scale` of the scores.
 
         Returns:
@@ -250,10 +251,10 @@ class LayerSlots(AttentionVariant):
         sizes = self.heads.size, self.heads.count
         expected = plain(False)[0]
         computed = attend_by(ScaledDot(*sizes), Softmax(*sizes), query, key, value, mask, **scoring)[0]
-        # A later check names values that are not finite.
+        # A later check reports values that are not finite.
         difference = (computed - expected).abs().masked_fill(expected.isnan(), 0)
         if isinstance(mask, Tensor):
-            # The output of a query at padding depends on how a mask is written.
+            # The output of a query at padding depends on how a mask represents it.
             difference = difference.masked_fill(~mask.any(dim=-1, keepdim=True), 0)
         if not difference.max() <= FORMULA_TOLERANCE[query.element_size()] * expected.nan_to_num().abs().max():
             raise AlignAttnError(
@@ -263,7 +264,7 @@ class LayerSlots(AttentionVariant):
             )
 
     def begin(self, module: Any, *_: Any) -> None:
-        """Begin a call of the attention module: the pre-hook of a module of transformers.
+        """Begin a call of the attention module: its forward pre-hook in a model of transformers.
 
         Raises:
             AlignAttnError: if the attention implementation is no longer the one that calls the slots.
@@ -274,7 +275,7 @@ class LayerSlots(AttentionVariant):
             check_implementation(module)
 
     def end(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], _output: Any) -> None:
-        """End a call of the attention module and record it, unless the slots have: the hook of such a module."""
+        """End a call of the attention module, and record it unless the slots did: its forward hook."""
         projected = self.collector.projected
         if not projected:
             if self.aligns and self.training and not torch.is_grad_enabled():
@@ -297,7 +298,7 @@ class LayerSlots(AttentionVariant):
         packing: Packing | None,
         position_ids: Tensor | None,
     ) -> RecordedCall | None:
-        """Return the call for the alignment, if it wants one."""
+        """Record and return the call for the alignment; None without one."""
         if not self.aligns:
             return None
         if not self.training and self.collector.proof is None:
@@ -305,7 +306,7 @@ class LayerSlots(AttentionVariant):
             return self._projected_call(mask, packing, position_ids) if is_recorded else None
         call = self._record(mask, packing, position_ids)
         if call is not None and not self.is_direct:
-            # At the first call: a basis of the projections must be one of what such attention computes.
+            # At the first call: a basis can be folded only into projections whose outputs the attention receives.
             name = f"a layer of {type(self.collector.owner).__name__}"
             check_direct(name, "query", call.query, query)
             check_direct(name, "key", call.key, key)
@@ -334,7 +335,7 @@ class LayerSlots(AttentionVariant):
         else:
             raise AlignAttnError(
                 "attention was computed without queries or keys of its module's own projections: an attention layer "
-                "calls query_projection and key_projection, and then alignattn.attend, once a forward"
+                "calls query_projection, key_projection and then alignattn.attend, once in each forward"
             )
         if isinstance(mask, Edges):
             # The nodes of a graph are the tokens of one sample, and all of them are real.
@@ -357,7 +358,7 @@ class LayerSlots(AttentionVariant):
 
 
 def check_causal(config: AttentionConfig, name: str) -> None:
-    """Refuse choices that do not fit a model, by its name, whose tokens attend to earlier ones alone."""
+    """Refuse choices that do not fit a causal model, given by its name."""
     for slot, choice in config.choices.items():
         chosen = f"{slot} {getattr(config, slot)!r}"
         if choice.reads_all_queries:
@@ -367,8 +368,8 @@ def check_causal(config: AttentionConfig, name: str) -> None:
             )
         if choice.counts_positions:
             raise AlignAttnError(
-                f"{name} attends causally, and {chosen} counts positions, which it would count anew at each step with "
-                "a cache of keys: choose another"
+                f"{name} attends causally, and {chosen} counts positions, which would restart at each step with a "
+                "cache of keys: choose another"
             )
 
 
@@ -389,7 +390,7 @@ def has_alignment(model: Any) -> bool:
 
 def aligned_patches(model: nn.Module) -> list[Patch]:
     """Return the patches with an alignment of a model and of its parts."""
-    # A wrapper such as peft's shows the attributes of what it is around.
+    # A wrapper such as peft's exposes the attributes of the module that it wraps.
     owners = [module for module in model.modules() if isinstance(module._modules.get(CHILD_NAME), Patch)]
     return [state for state in map(patch_of, owners) if state.alignments]
 

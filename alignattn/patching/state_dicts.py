@@ -1,4 +1,4 @@
-"""State dicts of patched models: the rows of their layers, the parameters of their slots, and refusals."""
+"""Check and load state dicts of patched models: the rows of their layers and the parameters of their slots."""
 
 import json
 import re
@@ -18,32 +18,32 @@ from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.utils.errors import AlignAttnError
 
 DESCRIPTION = f"{CHILD_NAME}.description"
-"""End of the name, in an adapter's file, of a tensor of bytes: JSON that tells what the patch is."""
+"""End of the name, in an adapter's file, of a tensor of bytes: JSON that describes the patch."""
 
 REMAINING = f"{CHILD_NAME}.of_remaining_layers"
-"""A tensor that is saved where layers were changed after the patch: stacked ones are of the layers as they stand."""
+"""Tensor that marks a model whose layers changed after the patch: stacked tensors cover only its current layers."""
 
 MEANS = ".means"
 """End of the name of the means that an alignment in a basis keeps, `[2, L, …]`."""
 
 SLOT_MARKER = f".{CHILD_NAME}."
-"""What the state-dict keys of the slots' own parameters have in common, after a dot."""
+"""Part of the state-dict keys of all slot parameters, if a dot is put before the key."""
 
 ANY_SLOT = re.compile(re.escape(SLOT_MARKER))
 FUNCTION_SLOT = re.compile(rf"{re.escape(SLOT_MARKER)}(score|normalizer|value)_slot\.")
-"""The same of those that are part of what the model computes."""
+"""The same for slots that change what the model computes."""
 
 ADAPTERS_COPIES = "modules_to_save"
-"""Where peft keeps the copies of a module that adapters train in its place."""
+"""Attribute under which peft keeps the copies of a module that adapters train."""
 
 
 def prepare_state(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
     """Check a state dict before a patched model loads it, and give its stacked tensors the model's rows, in place.
 
     Args:
-        model: patched.
-        state_dict: of a patched model, of an adapter, or of neither.
-        prefix: of the model's own names.
+        model: a patched model.
+        state_dict: state dict of a patched model, of an adapter, or of neither.
+        prefix: prefix of the model's names in it.
 
     Raises:
         AlignAttnError: if it is of an adapter that was trained with another attention function.
@@ -54,15 +54,15 @@ def prepare_state(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, 
         if theirs.function_fields() != mine.function_fields():
             raise AlignAttnError(
                 f"the adapter was trained with the attention {theirs.name!r}, and the model has {mine.name!r}: patch "
-                "it as the adapter's was, or load both with alignattn.from_pretrained"
+                "it with the adapter's, or load both with alignattn.from_pretrained"
             )
     _spread_over_layers(model, state_dict, prefix)
 
 
 def rows_of(model: nn.Module) -> dict[str, list[int]]:
-    """Return, by the size of a head, the rows of the alignment's stacked parameters that a model's layers have now.
+    """Return the rows of the alignment's stacked parameters that the current layers of a model use, by head size.
 
-    A copy that an adapter trains in the place of a layer is none of its own.
+    A copy that an adapter trains in place of a layer does not count.
     """
     rows: dict[str, list[int]] = {}
     for path, slots in model.named_modules():
@@ -72,14 +72,14 @@ def rows_of(model: nn.Module) -> dict[str, list[int]]:
 
 
 def layer_dim(name: str, tensor: Tensor) -> int | None:
-    """Return the dimension that counts layers of a tensor of an alignment, None if it is of all layers together."""
+    """Return the layer dimension of a tensor of an alignment; None if all layers share the tensor."""
     if not tensor.dim():
         return None
     return 1 if name.endswith(MEANS) else 0
 
 
 def _spread_over_layers(model: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
-    """Give tensors that were saved of the layers as they stand now the rows that a model's own have, in place."""
+    """Put tensors that were saved for the current layers into the rows of the model's own tensors, in place."""
     is_of_remaining = state_dict.pop(f"{prefix}{REMAINING}", None) is not None
     rows, own = rows_of(model), patch_of(model).alignments.state_dict(prefix=f"{prefix}{CHILD_NAME}.alignments.")
     for name, tensor in own.items():
@@ -93,7 +93,7 @@ def _spread_over_layers(model: nn.Module, state_dict: dict[str, Tensor], prefix:
 
 
 def read_description(tensor: Tensor) -> dict[str, Any]:
-    """Return the fields that a tensor of bytes holds as JSON."""
+    """Return the JSON fields in a tensor of bytes."""
     fields: dict[str, Any] = json.loads(bytes(tensor.tolist()))
     return fields
 
@@ -106,36 +106,36 @@ def written_description(fields: dict[str, Any]) -> Tensor:
 def load_slots(
     model: PreTrainedModel, path: str, hub: dict[str, Any], variant: str | None, part: re.Pattern[str] = ANY_SLOT
 ) -> None:
-    """Give a patched model the parameters of its slots that a checkpoint holds.
+    """Load the slot parameters of a patched model from a checkpoint.
 
     Args:
-        model: with a patch.
+        model: a patched model.
         path: a folder or Hub id.
         hub: keyword arguments that say where a file is found.
-        variant: of the files of weights, None for the usual ones.
-        part: what the names of those to be loaded have in common.
+        variant: variant of the weight files; None for the default.
+        part: pattern in the names of the parameters to load.
 
     Raises:
-        AlignAttnError: if the checkpoint holds others than the model has.
+        AlignAttnError: if the checkpoint does not hold the parameters that the model has.
     """
     expected = {name: tensor for name, tensor in model.state_dict().items() if part.search(f".{name}")}
     saved = _saved_slots(path, hub, variant) if expected else {}
     prepare_state(model, saved, "")
     saved = {name: tensor for name, tensor in saved.items() if part.search(f".{name}")}
     prefix = f"{model.base_model_prefix}."
-    # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.
+    # The names in a model with a head and in its encoder alone differ by the prefix.
     saved = {_renamed(name, expected, prefix): tensor for name, tensor in saved.items()}
     if saved.keys() != expected.keys():
         odd = sorted(saved.keys() ^ expected.keys())
         raise AlignAttnError(
             f"{path!r} does not hold the parameters of the attention its config names ({len(odd)} differ, such as "
-            f"{odd[0]}): load it with {type(model).__name__}.from_pretrained and patch it anew"
+            f"{odd[0]}): load it with {type(model).__name__}.from_pretrained and patch it again"
         )
     model.load_state_dict(saved, strict=False)
 
 
 def is_of_slots(name: str) -> bool:
-    """Tell whether a parameter, by its name in a state dict, is of slots."""
+    """Tell whether a state-dict key belongs to slots."""
     return SLOT_MARKER in f".{name}"
 
 

@@ -1,9 +1,9 @@
 """Hooks by which the projections of queries and keys hand their outputs to the alignment loss.
 
-A plain `torch.nn.Linear` computes its output once; the hook returns it twice (`forked`). Only the forward of an
-adapter, of a quantised layer or of a layer under accelerate's hooks knows what that layer computes. For scope
-`projections` the hook calls that forward a second time, on the input without its history and with the same dropout. The
-plain layer within an adapter is not computed again.
+A plain `torch.nn.Linear` computes its output once; the hook returns it twice (`forked`). An adapter, a quantised layer
+or a layer under accelerate's hooks computes something that only its forward knows. For scope `projections` the hook
+calls that forward again, on the detached input and with the same dropout. The plain layer within an adapter is not
+computed again.
 
 `torch.compile` breaks the graph where the state of the random generators is read: once for each projection that may
 draw random numbers. Plain layers and LoRA without dropout draw none, so a model with them stays one graph.
@@ -33,7 +33,7 @@ QUIET = (nn.Linear, nn.Identity, nn.ModuleDict, nn.ParameterDict)
 """Modules that draw no random numbers."""
 
 LORA_LAYERS = "peft.tuners.lora.layer"
-"""Whose layers draw none but by a dropout in them, unless they are of a variant."""
+"""Module of LoRA layers, which draw random numbers only in their dropout, unless they are of a variant."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class ProjectionTap:
     """What the hooks of a projection need to know of its attention.
 
     Attributes:
-        collector: of the model.
-        role: of the projection, `query`, `key` or `fused`.
-        gradient_scope: of the alignment.
+        collector: collector of the model.
+        role: role of the projection, `query`, `key` or `fused`.
+        gradient_scope: gradient scope of the alignment.
         keeps_first: as for `Collector.keep`.
     """
 
@@ -60,7 +60,7 @@ class LinearTap:
         self.tap = tap
 
     def before(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor] | None:
-        """Have an adapter's second call compute nothing of what its first call computed."""
+        """Pass an empty input if the first call of an adapter already computed this output."""
         around = self.tap.collector.around
         is_known = around is not None and around.is_repeated and id(module) in around.projected
         return (args[0][:0],) if is_known and args[0] is around.blocked_input else None
@@ -72,13 +72,13 @@ class LinearTap:
             return output
         around = collector.around
         if around is not None and around.is_repeated:
-            # An empty input is that of `before`.
+            # `before` passed an empty input.
             known: Tensor = around.projected.get(id(module), output) if len(args[0]) == 0 else output
             return known
         if tap.gradient_scope == BASIS:
             aligned = output.detach()
         elif "forward" in vars(module):
-            # Somebody, such as accelerate, put another forward in its place after the patch.
+            # Another forward replaced the layer's own after the patch, for example by accelerate.
             aligned = output if tap.gradient_scope == "all" else module.forward(args[0].detach())
         else:
             reaches_input = tap.gradient_scope == "all"
@@ -92,15 +92,15 @@ class LinearTap:
 
 @dataclass
 class AroundProjection:
-    """The call under way of a module that stands in the place of a projection, and what is in it.
+    """The current call of a module that replaces a projection, and the calls inside it.
 
     Attributes:
-        module: that stands there.
+        module: the replacing module.
         input: `[..., in_features]`.
-        random_state: of the generators, before the call; None if it draws nothing.
-        projected: by the identity of each plain layer in it that took the same input, its output for the alignment.
-        blocked_input: `input` without its history.
-        is_repeated: whether the second call is under way.
+        random_state: state of the generators before the call; None if the module draws no random numbers.
+        projected: outputs for the alignment of the plain layers inside that received the same input, by their `id`.
+        blocked_input: `input`, detached.
+        is_repeated: whether the second call is running.
     """
 
     module: nn.Module
@@ -112,13 +112,13 @@ class AroundProjection:
 
 
 class OutputTap:
-    """Hooks of a module that stands in the place of a projection."""
+    """Hooks of a module that replaces a projection."""
 
     def __init__(self, tap: ProjectionTap) -> None:
         self.tap = tap
 
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Note what a second call needs, unless another such module is around this one."""
+        """Note what a second call needs, unless this module is inside another such module."""
         collector = self.tap.collector
         if not collector.is_tapped(module.training):
             return
@@ -166,7 +166,7 @@ class NormTap:
 
 
 def _may_draw(module: nn.Module) -> bool:
-    """Tell whether a forward of a module may draw random numbers: of what is not known to draw none, it may."""
+    """Tell whether a module's forward may draw random numbers; True if that is unknown."""
     return any(not _is_quiet(part) for part in module.modules())
 
 
@@ -181,7 +181,7 @@ def _is_quiet(module: nn.Module) -> bool:
 
 @contextmanager
 def _random_state(around: AroundProjection) -> Iterator[None]:
-    """Draw within as before the call, and go on behind it as if nothing had been drawn."""
+    """Restore the random state from before the call within this context, and the present state after it."""
     if around.random_state is None:
         yield
         return
@@ -204,8 +204,8 @@ def add_tap(projection: nn.Module, tap: ProjectionTap) -> None:
         after = projection.register_forward_hook(hooks.after)
     elif tap.gradient_scope == BASIS:
         raise AlignAttnError(
-            f"gradient_scope 'basis' is folded into plain projections, and the {tap.role} has a "
-            f"{type(projection).__name__} around or in the place of one: leave adapters out, or merge them first"
+            f"gradient_scope 'basis' is folded into plain projections, but the {tap.role} projection is wrapped or "
+            f"replaced by a {type(projection).__name__}: leave adapters out, or merge them first"
         )
     else:
         hooks = OutputTap(tap)
@@ -225,7 +225,7 @@ def remove_tap(module: nn.Module) -> None:
 
 
 def _tap_replacement(parent: nn.Module, name: str, child: nn.Module | None) -> None:
-    """Tap a module that takes the place of a tapped projection: an adapter, or the copy that it trains."""
+    """Tap a module that replaces a tapped projection: an adapter, or the copy that it trains."""
     slots: Any = parent._modules.get(CHILD_NAME)
     role = getattr(slots, "roles", {}).get(name)
     if role is not None and child is not None:

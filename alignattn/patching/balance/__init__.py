@@ -1,4 +1,4 @@
-"""Queries and keys of every head brought to equal means and covariances, the function untouched."""
+"""Give queries and keys of every head equal means and covariances, without changing the function."""
 
 from alignattn.patching.balance.balance import balance, balanced_parameters, reason_unbalanced
 from alignattn.patching.balance.report import BalanceReport

@@ -1,6 +1,6 @@
-"""Balance a model: moments of its queries and keys, the basis in which they agree, and the proof that nothing changed.
+"""Balance a model: moments of its queries and keys, the basis in which they agree, and the check of its outputs.
 
-The mathematics is that of `alignattn.attention.basis`; A and c of a head go into W_Q, b_Q, W_K and b_K.
+The mathematics is that of `alignattn.attention.basis`; A and c of a head are folded into W_Q, b_Q, W_K and b_K.
 """
 
 import copy
@@ -39,14 +39,14 @@ from alignattn.utils.errors import AlignAttnError
 MAX_CHANGE = 1e-3
 """Largest change of an output, relative to the spread of the outputs: float32 stays far below."""
 MAX_ERROR = 1.5
-"""Mean error of the outputs against float64 in half precision, over that of the model before."""
+"""Largest mean error of half-precision outputs against float64, relative to that before balancing."""
 
 RANDOM = "random"
 """The form of the control."""
 ROTARY = "rotary"
 """The form where queries and keys are rotated by position: their mean squares per frequency are equal."""
 ONE_FACTOR = "rotates queries and keys by position, which leaves one factor for each frequency free"
-"""Why means and covariances of such a model cannot be made equal, after its name."""
+"""Why means and covariances of such a model cannot be made equal; follows its name."""
 
 logger = logging.getLogger(__name__)
 
@@ -59,39 +59,42 @@ def balance(
     centre: bool = False,
     random_seed: int | None = None,
 ) -> BalanceReport:
-    """Make means and covariances of the queries and of the keys of every head equal, in place, the function untouched.
+    """Give queries and keys of every head equal means and covariances, in place, without changing the function.
 
         report = alignattn.balance(model, loader)
         print(report.describe())
 
-    Attention of shift-invariant normalizers sees queries and keys only by their products, up to a constant a query:
-    W_Q, b_Q, W_K and b_K take another basis of each head (`alignattn.attention.basis`). Moments are sums over the real
-    tokens of all batches, in float64, with the model in evaluation mode. In a process group each process gives batches
-    of its own, at least two, and all get one model, or all an error. A module that several layers share (ALBERT) gets
-    one A a head: moments are equal pooled over its calls, not in each. Without a bias of the keys there is no c: A
-    makes the uncentred second moments equal. Where queries and keys are rotated by position, a factor for each
-    frequency is all that is free: it makes their mean squares equal. Heads that share keys get one A. Of a patched
-    model the layers that have slots are balanced. An optimizer's state of `balanced_parameters` is in the basis of
-    before: drop it. So is what `gradient_scope="basis"` has learned, which begins anew.
+    Attention with a shift-invariant normalizer reads queries and keys only through their products, up to a constant for
+    each query. So W_Q, b_Q, W_K and b_K can move to another basis of each head (`alignattn.attention.basis`). Moments
+    are sums over the real tokens of all batches, in float64, with the model in evaluation mode. In a process group each
+    process passes its own batches, at least two; all get one model, or all raise.
+
+    A module that several layers share (ALBERT) gets one A for each head: moments are equal pooled over its calls, not
+    in each call. Without a bias of the keys there is no c: A makes the uncentred second moments equal. If queries and
+    keys are rotated by position, only a factor for each frequency is free: it makes their mean squares equal. Heads
+    that share keys get one A. In a patched model, the layers with slots are balanced.
+
+    Drop an optimizer's state of `balanced_parameters`, because it belongs to the old basis. A basis that
+    `gradient_scope="basis"` has learned restarts at the identity.
 
     Args:
-        model: one that `alignattn.patch` or `alignattn.attach` takes, patched or not.
-        batches: what the model takes by name, `[B, n]` and so on; labels are left out where it can do without. Read
-            once.
+        model: a model that `alignattn.patch` or `alignattn.attach` accepts, patched or not.
+        batches: keyword arguments of the model, `[B, n]` and so on; labels are left out if the model does not need
+            them. Iterated once.
         held_back: batches on which distances and the change of the outputs are measured. None: the first of `batches`,
-            which does not enter the moments then, unless it is the only one.
-        centre: c alone, A = I: the means.
-        random_seed: None, or of a draw of A: the control, in which A has the eigenvalues that balance, in a random
-            basis. Means are equal then, covariances are not.
+            which then does not enter the moments, unless it is the only one.
+        centre: whether to make only the means equal, by c with A = I.
+        random_seed: seed of a random A, as a control; None: no control. This A has the eigenvalues that balance, in a
+            random basis, so that means are equal and covariances are not.
 
     Returns:
         Distances before and after, and the largest change of an output.
 
     Raises:
-        AlignAttnError: if attention of the model sees more of queries and keys than their products, its projections are
-            not plain, there are no real tokens, or an output would change by more than 1e-3 of the outputs' spread (in
-            half precision: if their mean error against float64 would exceed 1.5 times that of before). The model is
-            then as it was, to the bit.
+        AlignAttnError: if attention of the model reads more of queries and keys than their products, its projections
+            are not plain, there are no real tokens, or an output would change by more than 1e-3 of the outputs' spread
+            (in half precision: if their mean error against float64 would exceed 1.5 times that before). The model is
+            then bitwise unchanged.
     """
     model = extract_model_from_parallel(model, keep_torch_compile=False)
     with _slots_of(model), routed(model), evaluating(model):
@@ -101,10 +104,10 @@ def balance(
 
 
 def balanced_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Return the weights and biases of queries' and keys' projections, which `balance` changes.
+    """Return the weights and biases of the query and key projections, which `balance` changes.
 
     Raises:
-        AlignAttnError: as `balance` does of the model.
+        AlignAttnError: for the reasons of `balance` that concern the model.
     """
     model = extract_model_from_parallel(model, keep_torch_compile=False)
     with _slots_of(model):
@@ -134,7 +137,7 @@ def _balance(
 ) -> BalanceReport:
     with together(model):
         if centre and random_seed is not None:
-            raise AlignAttnError("centre leaves A = I, which has no basis to draw: leave centre or random_seed out")
+            raise AlignAttnError("centre keeps A = I, and random_seed draws A: leave centre or random_seed out")
         heads = balanced_heads(model)
         is_rotated = any(part.pairs for part in heads)
         if is_rotated and (centre or random_seed is not None):
@@ -171,7 +174,7 @@ def _balance(
 
 @contextmanager
 def _slots_of(model: nn.Module) -> Iterator[None]:
-    """Let a model have slots: its own, or else those of plain attention for as long as it takes.
+    """Use the slots of a model within this context, or temporary slots of plain attention if it has none.
 
     Raises:
         AlignAttnError: as `patch` and `attach` do.
@@ -182,7 +185,7 @@ def _slots_of(model: nn.Module) -> Iterator[None]:
     if declared_layers(model):
         attach(model, "soft")
     else:
-        # It refuses what is no model of transformers.
+        # It refuses models that are not of transformers.
         patch(model, "soft")  # type: ignore[arg-type]
     try:
         yield
@@ -192,7 +195,7 @@ def _slots_of(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _as_before_if_refused(heads: Sequence[BalancedHeads]) -> Iterator[None]:
-    """Give the projections of heads their weights back, to the bit, on any error."""
+    """Restore the weights of the heads' projections, bitwise, on any error."""
     kept = [(parameter, parameter.detach().clone()) for part in heads for parameter in part.parameters()]
     try:
         yield
@@ -213,7 +216,7 @@ def _form(heads: Sequence[BalancedHeads], *, centre: bool) -> Form:
 
 
 def _parted(batches: Iterable[Batch], held_back: Iterable[Batch] | None) -> tuple[Iterable[Batch], list[Batch]]:
-    """Return the batches that give moments and those to measure on: if none are, the first, of a single one both."""
+    """Return the batches for moments and those to measure on: by default the first; a single batch is used for both."""
     if held_back is not None:
         checked = list(held_back)
         if not checked:
@@ -236,7 +239,7 @@ def _checked_change(
     """Return the largest change of an output and the spread of the outputs, and the errors in half precision.
 
     Raises:
-        AlignAttnError: if that is too much.
+        AlignAttnError: if the change or the error is too large.
     """
     device = next(model.parameters()).device
     joined = [_joined(outputs) for outputs in (before, after)]
@@ -252,7 +255,7 @@ def _checked_change(
     if too_much is not None:
         raise AlignAttnError(
             f"balancing would change {too_much}: something else reads the queries or keys of {type(model).__name__}, "
-            "or rounding decides what it gives; its weights are left as they were"
+            "or its outputs depend on rounding; its weights are left as they were"
         )
     return (change, spread), None if exact is None else (errors[0], errors[1])
 
@@ -273,7 +276,7 @@ def _report(
     before, after, floor = [], [], []
     for (_, *first), (_, *second) in zip(*points, strict=True):
         query, key = map(halves, first)
-        # From as many points as the floor.
+        # Computed from as many points as the floor.
         before.append(spread_distance(query[0], key[0]))
         after.append(spread_distance(*(halves(one)[0] for one in second)))
         floor.append((spread_distance(*query) + spread_distance(*key)) / 2)
@@ -288,7 +291,7 @@ def _report(
         floor=_by_head(floor),
         condition=_by_head([basis.condition for basis in bases]),
         shrinkage=_by_head([basis.shrinkage for basis in bases]),
-        tokens=int(moments[0][0].count),
+        tokens=_tokens(moments[0]),
         held_back_tokens=points[0][0][1].shape[1],
         largest_change=change[0],
         spread=change[1],
@@ -297,10 +300,15 @@ def _report(
     )
 
 
+def _tokens(moment: Moment) -> int:
+    """The real tokens: heads of queries that share a key head count each token several times."""
+    return int(min(part.count for part in moment))
+
+
 def _notes(form: str, heads: Sequence[BalancedHeads], bases: Sequence[Basis], moments: Sequence[Moment]) -> list[str]:
     notes = []
     if form == RANDOM:
-        notes.append("a control: A is random, with the eigenvalues of the one that balances: covariances stay unequal")
+        notes.append("a control: A is random, with the eigenvalues of the balancing A, so covariances stay unequal")
     if form == ROTARY:
         notes.append(
             "queries and keys are rotated by position: their mean squares per frequency are equal, not means and "
@@ -308,11 +316,12 @@ def _notes(form: str, heads: Sequence[BalancedHeads], bases: Sequence[Basis], mo
         )
     if form == "uncentred":
         notes.append("without a bias of the keys: uncentred second moments are equal, not means and covariances")
-    few = [part for part, (query, _) in zip(heads, moments, strict=True) if query.count < part.slots.heads.size]
+    tokens = [(_tokens(moment), part.slots.heads.size) for part, moment in zip(heads, moments, strict=True)]
+    few = [(count, size) for count, size in tokens if count < size]
     if few and form not in ("centre", ROTARY):
         notes.append(
-            f"fewer real tokens ({int(moments[0][0].count)}) than the size of a head ({few[0].slots.heads.size}): "
-            "their covariances are singular, and shrunk towards a multiple of the identity"
+            f"fewer real tokens ({few[0][0]}) than the size of a head ({few[0][1]}): their covariances are singular, "
+            "and shrunk towards a multiple of the identity"
         )
     elif any((basis.shrinkage > 0).any() for basis in bases):
         count = sum(int((basis.shrinkage > 0).sum()) for basis in bases)

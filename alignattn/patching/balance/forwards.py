@@ -1,4 +1,4 @@
-"""Forwards of a model that is balanced: what its attention sees of queries and keys, and what it gives out."""
+"""Forwards of a model that is balanced: record the queries and keys that its attention receives, and its outputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,27 +18,27 @@ from alignattn.patching.projections import FUSED, check_direct
 from alignattn.utils.errors import AlignAttnError
 
 Batch = Mapping[str, Any]
-"""Arguments of a model by name."""
+"""Keyword arguments of a model."""
 
 LABELS = ("label", "labels", "start_positions", "end_positions", "next_sentence_label")
 """Labels, which are left out because no loss is wanted, unless the model needs them, as a generative one does."""
 LOGITS = "logits"
 DISTANCE_TOKENS = 4096
-"""Most tokens of a layer whose distances are taken."""
+"""Maximum number of tokens of each attention call for the distances."""
 
 Moment = tuple[Moments, Moments]
 """Moments of queries and of keys."""
 
 
 CallPoints = tuple[str, Tensor, Tensor]
-"""Of an attention call: the path of its module, and as many queries as keys, `[H, N, d]`."""
+"""The path of an attention call's module, and equally many queries and keys, `[H, N, d]` each."""
 
 
 def moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterable[Batch]) -> list[Moment]:
     """Return the moments of the queries and keys of each module over batches, which are not kept.
 
     Raises:
-        AlignAttnError: if a module attends otherwise than with what its projections give.
+        AlignAttnError: if a module does not attend with the outputs of its projections.
     """
     moments = [(Moments.none(part.slots.heads.key_count, part.slots.heads.size),) * 2 for part in heads]
 
@@ -53,7 +53,7 @@ def moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterab
 
 
 def moments_of_all_processes(heads: Sequence[BalancedHeads], moments: list[Moment]) -> list[Moment]:
-    """Return the moments over the batches of all processes, of those of this one's.
+    """Return the moments over the batches of all processes, given those of this process.
 
     Raises:
         AlignAttnError: if there are no real tokens in them, or queries or keys are not finite.
@@ -62,7 +62,7 @@ def moments_of_all_processes(heads: Sequence[BalancedHeads], moments: list[Momen
     for part, (query, key) in zip(heads, moments, strict=True):
         if query.count == 0:
             raise AlignAttnError(
-                f"the batches to take moments of give {part.path} no real tokens: give batches that hold some"
+                f"the batches for moments contain no real tokens for {part.path}: pass batches with some"
             )
         if not (query.outer.isfinite().all() and key.outer.isfinite().all()):
             raise AlignAttnError(f"queries or keys of {part.path} are not finite: there is nothing to balance")
@@ -101,12 +101,12 @@ def points_and_outputs(
 
 
 def outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """Return what a model in evaluation mode gives for a batch: its logits, or else its hidden states, in float64.
+    """Return a model's outputs for a batch, in float64: its logits, or else all floating-point tensors.
 
     Args:
-        model: that takes the batch by name.
-        batch: its labels are left out, where the model can do without.
-        dtype: to which its floating point tensors are cast, if to any.
+        model: a model in evaluation mode that accepts the batch as keyword arguments.
+        batch: keyword arguments; labels are left out if the model does not need them.
+        dtype: type to which the batch's floating-point tensors are cast; None: no cast.
     """
     device = next(model.parameters()).device
     read = signature(model.forward).parameters
@@ -132,7 +132,7 @@ def outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None)
 
 @contextmanager
 def _in_own_precision(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Compute in the type of the weights, where a training goes on in half precision."""
+    """Compute in the type of the weights, also during mixed-precision training."""
     attributes = vars(model)
     mixed, own = attributes.get("forward"), attributes.get("_original_forward")  # accelerate's
     if own is not None:
@@ -147,7 +147,7 @@ def _in_own_precision(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _watching(heads: Sequence[BalancedHeads], see: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
-    """Show the real tokens' queries `[G, N, d]` and keys `[G, M, d]` of each call, and the number of its module."""
+    """Call `see` with a module's index and the real tokens' queries `[G, N, d]` and keys `[G, M, d]` at each call."""
 
     def hook_of(index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
@@ -169,7 +169,7 @@ def _watching(heads: Sequence[BalancedHeads], see: Callable[[int, Tensor, Tensor
 
 @contextmanager
 def _checking_projections(heads: Sequence[BalancedHeads]) -> Iterator[None]:
-    """Refuse attention whose queries or keys are no multiple of what its projections give: rotated, or normed."""
+    """Refuse attention whose queries or keys are not a multiple of its projections' outputs (`check_direct`)."""
     handles = []
     for part in heads:
         projected: dict[str, Tensor] = {}
@@ -217,13 +217,13 @@ def _is_group() -> bool:
 
 @contextmanager
 def together(model: nn.Module) -> Iterator[None]:
-    """Raise in every process, if one raises: none is left waiting for it.
+    """Raise in every process if one raises, so that none waits for it.
 
     Args:
-        model: on the device that the processes talk by.
+        model: a model on the device through which the processes communicate.
 
     Raises:
-        AlignAttnError: if another process does.
+        AlignAttnError: if another process raises.
     """
     raised: Exception | None = None
     try:
@@ -238,10 +238,10 @@ def together(model: nn.Module) -> Iterator[None]:
 
 
 def largest_of_all_processes(values: Sequence[float], device: torch.device) -> list[float]:
-    """Return the largest of each value over the processes; NaN if one has it."""
+    """Return the maximum of each value over the processes; NaN if any is NaN."""
     if not _is_group():
         return list(values)
-    # The largest of a NaN and a number is not the same everywhere.
+    # The maximum of NaN and a number differs between backends.
     both = torch.tensor([[float(value != value), value if value == value else 0.0] for value in values])
     both = both.to(device, torch.float64)
     dist.all_reduce(both, dist.ReduceOp.MAX)

@@ -8,7 +8,7 @@ from typing import Any
 from alignattn.utils.text_tables import render_table
 
 ByHead = tuple[tuple[float, ...], ...]
-"""A number a layer and head."""
+"""A number for each layer and head."""
 
 
 @dataclass(frozen=True)
@@ -16,24 +16,24 @@ class BalanceReport:
     """What balancing changed in a model.
 
     Distances are `spread_distance`s on held-back tokens, pooled over samples, by attention call: a module that several
-    layers share (ALBERT) has several. What is said of A is by attention module.
+    layers share (ALBERT) has several. Values of A are by attention module.
 
     Attributes:
         form: what was made equal: `full`, means and covariances; `centre`, means; `uncentred`, second moments;
-            `random`, the control, with a random A.
+            `rotary`, mean squares per frequency; `random`, the control, with a random A.
         layers: the path of each call's module.
-        before: distance of queries and keys.
-        after: likewise.
+        before: distance of queries and keys before balancing.
+        after: distance of queries and keys after balancing.
         floor: distance of two halves of one cloud.
-        condition: of A.
-        shrinkage: share of the identity that near singular covariances got.
-        tokens: real tokens that the moments are of.
-        held_back_tokens: that the distances are of.
-        largest_change: of an output of the model on held-back batches.
+        condition: condition number of A.
+        shrinkage: share of the identity in nearly singular covariances.
+        tokens: number of real tokens in the moments.
+        held_back_tokens: number of tokens in the distances.
+        largest_change: largest change of an output of the model on held-back batches.
         spread: standard deviation of these outputs.
-        rounding: of a model in half precision, the mean error of its outputs against the same function in float64,
+        rounding: for a model in half precision, the mean error of its outputs against the same function in float64,
             before and after; else None.
-        notes: what is odd, a line each.
+        notes: notes on unusual results, a line each.
     """
 
     form: str
@@ -60,7 +60,7 @@ class BalanceReport:
         return fields
 
     def describe(self) -> str:
-        """Return a line a layer, means over its heads, and what changed."""
+        """Return a table with a line for each layer, means over its heads, and the changes of the outputs."""
         rows = [
             [str(index), layer, *(f"{_mean(heads):.4f}" for heads in distances)]
             for index, (layer, *distances) in enumerate(

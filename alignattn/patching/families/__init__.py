@@ -1,8 +1,8 @@
-"""Families of models that do not use transformers' attention interface: each has a forward of ours that serves slots.
+"""Families of models that do not use transformers' attention interface: each has a forward here that supports slots.
 
-A patch gives the attention modules of such a model another class, which `SlottedAttention` describes: a subclass of
-their own, so that parameters, state-dict keys and everything but the forward stay as they are. To add a family is to
-add its file and its entry here.
+A patch changes the class of such a model's attention modules to a subclass of their own class (`SlottedAttention`), so
+that parameters, state-dict keys and everything but the forward stay as they are. To add a family, add its file and its
+entry here.
 """
 
 import importlib
@@ -40,21 +40,21 @@ FAMILIES: Mapping[str, Family] = {
         ".mpnet:SlottedMPNetSelfAttention",
     ),
 }
-"""By the `model_type` of transformers' config."""
+"""The families, by the `model_type` of transformers' config."""
 
 _BY_ATTENTION = {family.attention: family for family in FAMILIES.values()}
 
 
 def family_of(module: nn.Module) -> Family | None:
-    """Return the family whose self-attention `module` is; None if it is none's.
+    """Return the family of a self-attention module; None for other modules.
 
-    By the name of its very class: a subclass may attend otherwise, and no model is imported to ask.
+    The name of the exact class decides: a subclass may attend differently, and the check imports no model.
     """
     return _BY_ATTENTION.get(f"{type(module).__module__}:{type(module).__qualname__}")
 
 
 def give_slotted_forward(module: nn.Module) -> None:
-    """Give an attention module of a family the forward that serves slots; leave any other as it is."""
+    """Give an attention module of a family the forward that supports slots; leave any other as it is."""
     family = family_of(module)
     if family is not None:
         path, _, name = family.slotted.partition(":")
@@ -62,7 +62,7 @@ def give_slotted_forward(module: nn.Module) -> None:
 
 
 def is_slotted(module: nn.Module) -> bool:
-    """Tell whether an attention module has the forward that serves slots."""
+    """Tell whether an attention module has the forward that supports slots."""
     return hasattr(type(module), "plain_class")
 
 

@@ -1,4 +1,4 @@
-"""DeBERTa-v2 and v3 (He et al. 2021): disentangled attention, whose scores have a part of relative positions."""
+"""DeBERTa-v2 and v3 (He et al. 2021): disentangled attention, whose scores include terms of relative positions."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from alignattn.patching.families.slotted import SlottedAttention, heads_of, slot
 
 
 class SlottedDisentangledSelfAttention(SlottedAttention, DisentangledSelfAttention):
-    """Disentangled self-attention with slots: S(Q, K) and the model's own part of positions are added, then N.
+    """Disentangled self-attention with slots: N normalises the sum of S(Q, K) and the model's own position terms.
 
-    In DeBERTa-v3 that part, content to position and position to content, is made by the projections of queries and keys
-    themselves, called once more on embeddings of positions.
+    In DeBERTa-v3 these terms, content to position and position to content, come from the same projections of queries
+    and keys, which are called again on embeddings of positions.
     """
 
     plain_class = DisentangledSelfAttention
@@ -59,10 +59,10 @@ class SlottedDisentangledSelfAttention(SlottedAttention, DisentangledSelfAttenti
     def _bias(
         self, query: Tensor, key: Tensor, relative_pos: Tensor | None, rel_embeddings: Tensor | None, parts: int
     ) -> Tensor | None:
-        """What is added to the scores, `[B, H, n, n]`; None if nothing."""
+        """Return the bias of the scores, `[B, H, n, n]`; None without one."""
         positions = self.pos_dropout(rel_embeddings)
         bias: Any = self.disentangled_attention_bias(  # type: ignore[no-untyped-call]
             query.flatten(0, 1), key.flatten(0, 1), relative_pos, positions, parts
         )
-        # Without a kind of positions the model's own function returns the number 0.
+        # Without position terms the model's own function returns the number 0.
         return bias.unflatten(0, query.shape[:2]) if isinstance(bias, Tensor) else None

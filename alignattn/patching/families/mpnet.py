@@ -11,7 +11,7 @@ from alignattn.patching.masks import allowed_pairs
 
 
 class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
-    """MPNet's self-attention with slots: S(Q, K) and the bias that the encoder gives are added, then N."""
+    """MPNet's self-attention with slots: N normalises the sum of S(Q, K) and the encoder's position bias."""
 
     plain_class = MPNetSelfAttention
 
@@ -33,7 +33,7 @@ class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
         query, key, value = (
             heads_of(project(hidden_states), self.num_attention_heads) for project in (self.q, self.k, self.v)
         )
-        # A mask of the user's own may hold any numbers; where it masks, the slots mask.
+        # A custom mask may contain any numbers; where it masks, the slots mask.
         added = [part for part in (position_bias, attention_mask) if part is not None]
         attended, weights = slots(
             query,

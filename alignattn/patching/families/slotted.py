@@ -1,4 +1,4 @@
-"""The base class of all families' attention modules with slots."""
+"""The base class of the families' attention modules with slots."""
 
 from typing import Any, ClassVar
 
@@ -10,13 +10,13 @@ from alignattn.utils.errors import AlignAttnError
 
 
 class SlottedAttention(nn.Module):
-    """A self-attention module whose forward serves its slots; comes before the model's own class among the bases.
+    """A self-attention module whose forward calls its slots; as a base class, it precedes the model's own class.
 
-    The slots attend, with the model's own bias of the scores. A patch that adds an alignment alone leaves the model its
-    own class: hooks observe it.
+    The slots attend with the model's own bias of the scores. A patch with an alignment alone keeps the model's own
+    class, because hooks observe it.
 
     Attributes:
-        plain_class: of the module without slots.
+        plain_class: class of the module without slots.
     """
 
     plain_class: ClassVar[type[nn.Module]]
@@ -25,16 +25,16 @@ class SlottedAttention(nn.Module):
         """Return a mask as slots read it, `[B, 1, n, n]`.
 
         Args:
-            mask: of pairs of tokens, that need not differ by sample or query.
-            states: `[B, n, hidden]`, what attends.
+            mask: mask of pairs of tokens, which may be the same for all samples or queries.
+            states: `[B, n, hidden]`, the attending tokens.
 
         Raises:
-            AlignAttnError: if it is another: of each head, or of other tokens.
+            AlignAttnError: if it has another shape, such as that of one mask per head or of other tokens.
         """
         shape = (len(states), 1, states.shape[1], states.shape[1])
         if mask.dim() != len(shape) or any(size not in (1, full) for size, full in zip(mask.shape, shape, strict=True)):
             raise AlignAttnError(
-                f"{self.plain_class.__name__} is given a mask {list(mask.shape)}, which slots cannot read: they take "
+                f"{self.plain_class.__name__} is given a mask {list(mask.shape)}, which slots cannot read: they need "
                 f"{list(shape)}, [batch, 1, tokens, tokens]"
             )
         return mask.expand(shape)
@@ -45,11 +45,11 @@ class SlottedAttention(nn.Module):
 
 
 def heads_of(projected: Tensor, num_heads: int) -> Tensor:
-    """Return what a projection gave, `[B, n, H * d]`, by heads: `[B, H, n, d]`."""
+    """Split the output of a projection, `[B, n, H * d]`, into heads, `[B, H, n, d]`."""
     return projected.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
 def slots_of(module: nn.Module) -> LayerSlots | None:
-    """Return the slots of an attention module; None where a hook that stands around its forward outlived `unpatch`."""
+    """Return the slots of an attention module; None if a hook around its forward outlived `unpatch`."""
     slots: Any = module._modules.get(CHILD_NAME)
     return slots
