@@ -1,4 +1,4 @@
-"""Attention whose slots can be filled, for modules of one's own: `attend` in place of scaled dot-product attention.
+"""Attention with slots for custom modules: call `attend` instead of scaled dot-product attention.
 
     class SelfAttention(nn.Module):
         def __init__(self, size: int, num_heads: int) -> None:
@@ -15,7 +15,7 @@
     model = nn.ModuleDict({"attention": SelfAttention(64, 4), "output": nn.Linear(64, 2)})
     alignattn.attach(model, "aa-ct+qvi")
 
-Without slots such a module attends as ever.
+Without slots, such a module computes plain attention.
 """
 
 from typing import Any, Protocol
@@ -38,15 +38,15 @@ class AttentionLayer(Protocol):
     """The attributes or properties by which `alignattn.attach` recognises an attention module.
 
     Its forward projects queries and keys once, and calls `alignattn.attend(self, …)` with the heads. In self-attention
-    both are of the same tokens; otherwise its mask is a `CrossMask`.
+    both belong to the same tokens; otherwise the mask is a `CrossMask`.
 
     Attributes:
         num_heads: heads H.
-        query_projection: to the queries of all heads side by side, `[B, n, H · d]`; along edges `[n, H · d]`.
-        key_projection: to the keys, likewise.
+        query_projection: projects to the queries of all heads, side by side, `[B, n, H · d]`; along edges `[n, H · d]`.
+        key_projection: projects to the keys, likewise.
 
-    A module with another score than the scaled dot product has it as a module, `own_score`. One that attends by one
-    query in each call, such as a decoder step by step, sets `has_one_query = True`.
+    A module whose score is not the scaled dot product holds it as the submodule `own_score`. A module that attends with
+    one query per call, such as a step-by-step decoder, sets `has_one_query = True`.
     """
 
     num_heads: int
@@ -55,11 +55,11 @@ class AttentionLayer(Protocol):
 
 
 class SharedAttentionLayer(Protocol):
-    """The same for a module whose queries and keys come from one projection, as in graph attention.
+    """`AttentionLayer` for a module whose queries and keys come from one projection, as in graph attention.
 
     Attributes:
         num_heads: heads H.
-        shared_projection: to the features that both are computed from, `[B, n, H · d]`; along edges `[n, H · d]`.
+        shared_projection: projects to the features of both, `[B, n, H · d]`; along edges `[n, H · d]`.
     """
 
     num_heads: int
@@ -70,15 +70,16 @@ class SharedAttentionLayer(Protocol):
 
 
 class PooledAttentionLayer(Protocol):
-    """The same for a module that pools tokens by learned queries, as in hierarchical attention.
+    """`AttentionLayer` for a module that pools tokens with learned queries, as in hierarchical attention.
 
-    A learned query is no token, so there is no distribution of queries to align. Its mask is a `CrossMask` of the keys.
+    A learned query is not a token, so there is no distribution of queries to align. The mask is a `CrossMask` of the
+    keys.
 
     Attributes:
         num_heads: heads H.
-        pooling_query: the queries of all heads side by side, `[H · d]`; None where the caller passes them, as with the
+        pooling_query: the queries of all heads, side by side, `[H · d]`; None if the caller passes them, such as the
             state of a memory network.
-        key_projection: to the keys, `[B, n, H · d]`.
+        key_projection: projects to the keys, `[B, n, H · d]`.
     """
 
     num_heads: int
@@ -89,7 +90,8 @@ class PooledAttentionLayer(Protocol):
 def declares(module: nn.Module, protocol: Any) -> bool:
     """Return whether a module has every attribute that a protocol names.
 
-    From Python 3.12 on, `isinstance` with a protocol looks past `__getattr__`, by which a module gives its submodules.
+    Since Python 3.12, `isinstance` with a protocol bypasses `__getattr__`, through which a module returns its
+    submodules.
     """
     named = {*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith("_"))}
     return all(hasattr(module, name) for name in named)
@@ -105,26 +107,27 @@ def attend(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """Attend by the slots of `module`; without slots, by the softmax of its own score, or of the scaled dot product.
+    """Attend with the slots of `module`; without slots, with the softmax of its own score or the scaled dot product.
 
     Vaswani et al. 2017, eq. 1.
 
     Args:
-        module: the attention module that calls.
-        query: `[B, H, n, d]`, of its `query_projection`; it may be rotated by position.
-        key: `[B, H, n, d]`, of its `key_projection`, likewise; of other tokens `[B, H, m, d]`.
-        value: `[B, H, n, d]`, or as the keys.
+        module: the calling attention module.
+        query: `[B, H, n, d]`, from its `query_projection`; it may be rotated by position.
+        key: `[B, H, n, d]`, from its `key_projection`, likewise; of other tokens `[B, H, m, d]`.
+        value: shaped as the keys.
         mask: bool, `[B, n]`, True = a real token; or `[B, 1, n, n]`, True where a query may attend, with a diagonal
-            that is True for real tokens. None = all tokens are real, and attend everywhere. Each row needs a real one.
-            Or the edges of a graph of n nodes, B = 1; or, where keys are of other tokens than queries, a `CrossMask`.
-        dropout: probability with which a weight is dropped in training.
+            that is True for real tokens; or the edges of a graph of n nodes, with B = 1; or a `CrossMask`, if queries
+            and keys belong to different tokens. None = all tokens are real and attend everywhere. Each row needs a
+            real token.
+        dropout: dropout probability of the weights in training.
         scale: factor of the dot products; 1/sqrt(d) if None.
 
     Returns:
         The attended values, `[B, H, n, d]`.
 
     Raises:
-        AlignAttnError: if the mask is none of these.
+        AlignAttnError: if the mask has none of these forms.
     """
     dropout = dropout if module.training else 0.0
     return _attend(module, query, key, value, mask, scale=scale, dropout=dropout, wants_weights=False)[0]
@@ -189,7 +192,7 @@ def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     batch, queries, keys = len(query), query.shape[-2], key.shape[-2]
     if queries != keys:
         raise AlignAttnError(
-            f"{queries} queries and {keys} keys are different tokens with different masks: give an alignattn.CrossMask"
+            f"{queries} queries and {keys} keys are different tokens, which need two masks: give an alignattn.CrossMask"
         )
     is_of_pairs = mask.shape == (batch, 1, queries, keys)
     if mask.is_floating_point() or not (is_of_pairs or mask.shape == (batch, keys)):
@@ -197,12 +200,17 @@ def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
             f"a mask of {mask.dtype} {list(mask.shape)} is not a mask of attend: give bool, {[batch, keys]} or "
             f"{[batch, 1, queries, keys]}"
         )
-    # Bool of an integer mask is what a user means by it; added to scores it would be something else.
+    # Users mean an integer mask as a bool mask; added to the scores, it would have another effect.
     mask = mask.bool()
     return mask if is_of_pairs else mask[:, None, None, :].expand(-1, 1, mask.shape[-1], -1)
 
 
 def _checked(mask: Edges | CrossMask | None, query: Tensor, key: Tensor) -> Edges | CrossMask | None:
+    if isinstance(mask, Edges) and (len(query), query.shape[-2]) != (1, mask.nodes):
+        raise AlignAttnError(
+            f"edges of {mask.nodes} nodes are one graph, and the queries are {list(query.shape)}: give one row of "
+            f"{mask.nodes} tokens"
+        )
     sides = ((mask.query, query), (mask.key, key)) if isinstance(mask, CrossMask) else ()
     for side, features in sides:
         if side is not None and (side.dtype != torch.bool or side.shape != features.shape[::2]):

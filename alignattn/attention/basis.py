@@ -1,6 +1,6 @@
 """The basis of a head in which queries and keys have equal means and covariances, from their moments in closed form.
 
-A shift-invariant normalizer sees q · k up to a constant for each query. So for any invertible A and any vector c of a
+A shift-invariant normalizer needs q · k only up to a constant per query. So for any invertible A and any vector c of a
 head, q' = Aᵀ q and k' = A⁻¹ k + c give the same attention as q and k (van Nierop 2024, arXiv 2412.14543). Let
 S = Σ_q^(-1/2) (Σ_q^(1/2) Σ_k Σ_q^(1/2))^(1/2) Σ_q^(-1/2), the Monge map between two Gaussians, A = S^(1/2), which is
 symmetric, and c = A μ_q - A⁻¹ μ_k. Then q' and k' have equal means and equal covariances, A Σ_q A = A⁻¹ Σ_k A⁻¹,
@@ -17,7 +17,7 @@ Form = Literal["full", "centre", "uncentred"]
 """The moments that become equal: means and covariances; means alone, A = I; or uncentred second moments, c = 0."""
 
 CONDITION_BOUND = 100.0
-"""Largest ratio of A's eigenvalues, with which float32 keeps four digits of the products."""
+"""Maximum ratio of A's eigenvalues: float32 then keeps four digits of the products."""
 MIN_VARIANCE = 1e-4
 """Minimum variance along a direction, as a share of the mean variance; covariances with a smaller one are shrunk."""
 CONSTANT = 1e-12
@@ -67,15 +67,15 @@ class Moments:
         return cls.of(torch.zeros(num_heads, 0, size))
 
     def cpu(self) -> "Moments":
-        """Return the same on the CPU."""
+        """Return the moments on the CPU."""
         return Moments(self.count.cpu(), self.total.cpu(), self.outer.cpu())
 
     def packed(self) -> Tensor:
-        """Return all sums as one vector; vectors can be added."""
+        """Return all sums as one vector; such vectors can be added."""
         return torch.cat([self.count[None], self.total.flatten(), self.outer.flatten()])
 
     def unpacked(self, vector: Tensor) -> "Moments":
-        """Return the moments of a vector from `packed`, in the shapes of these."""
+        """Return the moments from a vector of `packed`, in the shapes of these moments."""
         total, outer = vector[1:].split([self.total.numel(), self.outer.numel()])
         return Moments(vector[0], total.view_as(self.total), outer.view_as(self.outer))
 
@@ -123,7 +123,7 @@ class Basis:
 
     @classmethod
     def of_logarithm(cls, log_matrix: Tensor, query_mean: Tensor, key_mean: Tensor) -> "Basis":
-        """Return the basis with A = exp(B) in which these means are equal.
+        """Return the basis with A = exp(B) that makes these means equal.
 
         Args:
             log_matrix: B, symmetric, `[H, d, d]` float64 on the CPU.
@@ -182,7 +182,7 @@ def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
 
     Args:
         query: the moments of the queries.
-        key: those of the keys of the same heads.
+        key: the moments of the keys of the same heads.
         form: the moments that become equal.
     """
     query, key = query.cpu(), key.cpu()
@@ -210,12 +210,12 @@ def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
 def rotary_basis(query: Moments, key: Moments, pairs: int) -> Basis:
     """Return the basis in which queries and keys that are rotated by position have equal mean squares per frequency.
 
-    A rotation by position commutes with a factor and a rotation of each pair of features that it turns, and a rotation
-    of both sides leaves their distance as it is: only one factor for each frequency can be chosen.
+    A rotation by position commutes with scaling and rotating each pair of features that it rotates. Rotating both sides
+    does not change their distance, so only one factor per frequency can be chosen.
 
     Args:
         query: the moments of the queries, rotated or not.
-        key: those of the keys of the same heads.
+        key: the moments of the keys of the same heads.
         pairs: number p of frequencies; features i and i + p are rotated together, those from 2 p on are not rotated.
     """
     squares = torch.stack([moments.cpu().second.diagonal(dim1=-2, dim2=-1) for moments in (query, key)])
@@ -236,10 +236,10 @@ def rotary_basis(query: Moments, key: Moments, pairs: int) -> Basis:
 
 
 def random_basis(balancing: Basis, query: Moments, key: Moments, form: Form, generator: torch.Generator) -> Basis:
-    """Return the control of a balancing basis: A with the same eigenvalues and random eigenvectors, and equal means.
+    """Return the control for a balancing basis: A with the same eigenvalues and random eigenvectors, and equal means.
 
-    Attention is the same in both bases; training with Adam and weight decay is not. So a comparison shows the effect of
-    equal moments.
+    Attention is the same in both bases; training with Adam and weight decay is not. The comparison therefore shows the
+    effect of equal moments.
 
     Args:
         balancing: the result of `balancing_basis` for the same moments.
@@ -263,7 +263,7 @@ def _shift(matrix: Tensor, inverse: Tensor, query_mean: Tensor, key_mean: Tensor
 
 
 def _bounded(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Clip eigenvalues `[H, d]` about their geometric mean where the ratio of two exceeds the bound."""
+    """Clip eigenvalues `[H, d]` around their geometric mean where the ratio of two exceeds the bound."""
     exceeds = values.amax(dim=1) > CONDITION_BOUND * values.amin(dim=1)
     middle, reach = values.log().mean(dim=1, keepdim=True).exp(), CONDITION_BOUND**0.5
     clipped = torch.minimum(torch.maximum(values, middle / reach), middle * reach)

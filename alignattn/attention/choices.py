@@ -25,19 +25,18 @@ class Choice(Entry):
         is_learned: whether it has parameters.
         supports_windows: of a score: whether it skips the pairs outside a sliding window.
         has_edge_form: of a normalizer: whether it works along the edges of a graph.
-        counts_positions: of a normalizer: whether the keys that a query reads depend on its position.
+        counts_positions: of a normalizer: whether the keys that a query attends to depend on its position.
         has_budget: of a normalizer: whether a key has a budget of weight over successive queries.
-        reads_raw_queries: of a score or value: whether it does not scale the queries by 1/sqrt(d), so that a model that
-            has scaled them already cannot have it.
-        reads_all_queries: of a value: whether what a query reads depends on the others. A token of a decoder would see
-            later ones.
+        reads_raw_queries: of a score or value: whether it uses the queries without the factor 1/sqrt(d). A model that
+            scales its queries itself does not support it.
+        reads_all_queries: of a value: whether it depends on all queries. A token of a decoder would see later tokens.
         reads_beyond_products: why attention depends on more than the products of queries and keys, in words that follow
-            the choice's name, such as "reads the queries"; empty if it does not. Balancing queries and keys would
+            the choice's name, such as "reads the queries"; empty if it does not. Balancing queries and keys would then
             change the function.
-        points_on_graph: of an alignment of all pairs: the default maximum number of a graph's nodes that it matches,
+        points_on_graph: of an alignment of all pairs: the default maximum number of a graph's nodes that it compares,
             drawn anew at each step; None = all.
         options_from_scratch: default options in a model that is trained from scratch.
-        with_option: an option, a value of it (None = any), and the attributes that change with it.
+        with_option: an option, its value (None = any), and the attributes that it changes.
     """
 
     is_learned: bool = False
@@ -97,7 +96,7 @@ _INTERACTS: Mapping[str, Any] = {
     "reads_beyond_products": "reads the queries",
 }
 _FROM_RANDOM: Mapping[str, Any] = {**_INTERACTS, "options_from_scratch": {"init": "paper"}}
-"""Without a pretrained function, a value starts as in its paper."""
+"""In a model that is trained from scratch, a value starts as in its paper."""
 _PREDICTS: Mapping[str, Any] = {
     "counts_positions": False,
     "is_learned": True,
@@ -112,7 +111,7 @@ SCORES = _slot(
         "scaled_dot": Choice(".scores:ScaledDot", "q · k / √d", _VASWANI, "eq. 1"),
         "dot": Choice(".scores:Dot", "q · k", _LUONG, "eq. 8", reads_raw_queries=True),
         "bilinear": Choice(
-            ".scores:Bilinear", "q W k / √d, a W for each head", _LUONG, "eq. 8", is_learned=True, **_NO_PRODUCT
+            ".scores:Bilinear", "q W k / √d, one W per head", _LUONG, "eq. 8", is_learned=True, **_NO_PRODUCT
         ),
         "additive": Choice(
             ".scores:Additive",
@@ -125,7 +124,7 @@ SCORES = _slot(
         ),
         "gat": Choice(
             ".scores:GAT",
-            "LeakyReLU(1 · q + 1 · k), a's halves in q, k",
+            "LeakyReLU(Σ q + Σ k); q and k include a",
             "velickovic2018graph",
             "eq. 3",
             _SLOPE,
@@ -142,49 +141,49 @@ SCORES = _slot(
         ),
     },
 )
-"""S: how a query meets a key."""
+"""S: how well a query matches a key."""
 
 NORMALIZERS = _slot(
     "normalizer",
     {
-        "softmax": Choice(".normalizers.softmax:Softmax", "exp(s) over its sum", _VASWANI, "eq. 1", has_edge_form=True),
+        "softmax": Choice(".normalizers.softmax:Softmax", "exp(s) / Σ exp(s)", _VASWANI, "eq. 1", has_edge_form=True),
         "sparsemax": Choice(
             ".normalizers.sparse:Sparsemax",
-            "projection to the simplex",
+            "Euclidean projection onto the simplex",
             "martins2016softmax",
             "eq. 2",
             has_edge_form=True,
         ),
         "entmax15": Choice(
-            ".normalizers.sparse:Entmax15", "entmax, α = 1.5, by sorting", "peters2019sparse", has_edge_form=True
+            ".normalizers.sparse:Entmax15", "entmax with α = 1.5, by sorting", "peters2019sparse", has_edge_form=True
         ),
         "entmax": Choice(
             ".normalizers.sparse:Entmax",
-            "entmax, α given or learned a head",
+            "entmax, α fixed or learned per head",
             "correia2019adaptively",
             options=_ENTMAX,
             with_option=("learned", True, {"is_learned": True}),
         ),
         "fusedmax": Choice(
-            ".normalizers.fusedmax:Fusedmax", "sparse, equal in segments", "niculae2017regularized", options=_WEIGHT
+            ".normalizers.fusedmax:Fusedmax", "sparse, constant in segments", "niculae2017regularized", options=_WEIGHT
         ),
         "csoftmax": Choice(
             ".normalizers.csoftmax:CSoftmax",
-            "softmax, bounded above",
+            "softmax with an upper bound per weight",
             "malaviya2018sparse",
             options=_BUDGET,
             with_option=(FERTILITY, None, {"has_budget": True}),
         ),
         "local": Choice(
             ".normalizers.local:Local",
-            "softmax in a window",
+            "softmax within a window",
             _LUONG,
             "section 4.1",
             _LOCAL,
             counts_positions=True,
             with_option=("kind", PREDICTIVE, _PREDICTS),
         ),
-        "hard": Choice(".normalizers.softmax:Hard", "weight 1 at one largest score", "xu2015show", "section 4.1"),
+        "hard": Choice(".normalizers.softmax:Hard", "weight 1 for the largest score", "xu2015show", "section 4.1"),
     },
 )
 """N: scores to weights."""
@@ -200,19 +199,19 @@ VALUES = _slot(
 )
 """g: what is averaged."""
 
-# With ct of 256 of Cora's 2,708 nodes an epoch takes 1.5 times as long as without, of 512 twice, of all 20 times.
+# With ct on 256 of Cora's 2,708 nodes, an epoch takes 1.5 times as long as without; on 512, twice; on all, 20 times.
 ALIGNMENTS = _slot(
     "alignment",
     {
         "gan": Choice(
-            ".alignment.gan:GANAlignment", "an adversary tells q from k", _ZHANG, "eq. 2", _GAN, is_learned=True
+            ".alignment.gan:GANAlignment", "discriminator between q and k", _ZHANG, "eq. 2", _GAN, is_learned=True
         ),
         "ot": Choice(
-            ".alignment.ot:OTAlignment", "optimal transport of q to k", _ZHANG, "eq. 3", _OT, points_on_graph=1024
+            ".alignment.ot:OTAlignment", "optimal transport from q to k", _ZHANG, "eq. 3", _OT, points_on_graph=1024
         ),
         "ct": Choice(
             ".alignment.ct:CTAlignment",
-            "conditional transport, both ways",
+            "bidirectional conditional transport",
             _ZHANG,
             "eq. 4",
             _CT,
@@ -221,26 +220,26 @@ ALIGNMENTS = _slot(
         ),
         "moments": Choice(
             ".alignment.moments:MomentsAlignment",
-            "means and covariances, as of Gaussians",
+            "Fréchet distance of means and covariances",
             "dowson1982frechet",
             "eq. 16",
         ),
         "mmd": Choice(
             ".alignment.mmd:MMDAlignment",
-            "energy distance of the clouds",
+            "energy distance between q and k",
             "sejdinovic2013equivalence",
             "theorem 22",
             _POINTS,
         ),
         "sliced": Choice(
-            ".alignment.sliced:SlicedAlignment", "Wasserstein along directions", "bonneel2015sliced", "eq. 8", _SLICED
+            ".alignment.sliced:SlicedAlignment", "sliced Wasserstein distance", "bonneel2015sliced", "eq. 8", _SLICED
         ),
     },
 )
 """A: the distance between the key and query distributions."""
 
 SLOTS: Mapping[str, Registry[Choice]] = {slots.kind: slots for slots in (SCORES, NORMALIZERS, VALUES, ALIGNMENTS)}
-"""The choices of each slot by name; no name stands in two slots."""
+"""The choices of each slot by name; no name occurs in two slots."""
 
 
 def choices_with(slot: str, capability: str) -> Sequence[str]:

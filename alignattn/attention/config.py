@@ -17,7 +17,7 @@ PLAIN_ATTENTION = "soft"
 
 GradientScope = Literal["projections", "all", "basis"]
 BASIS: GradientScope = "basis"
-"""The scope that cannot touch what the model computes."""
+"""The scope that cannot change what the model computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +38,12 @@ class AttentionConfig:
         value_options: keyword arguments of the value's class, such as `{"init": "paper"}` for `qvi`.
         alignment_options: keyword arguments of the alignment's class, such as `{"epsilon": 0.05}` for `ot`.
         head_reduction: `sum` (the paper's text) or `mean` (its code) over a layer's heads.
-        gradient_scope: which parameters the alignment loss moves: `projections`, the weights and biases of the query
-            and key projections; `all`, also everything below them, as in the paper's code; `basis`, none of them,
-            but a basis of each head to which attention is invariant (`AlignmentInBasis`).
+        gradient_scope: which parameters the alignment loss trains: `projections`, the weights and biases of the query
+            and key projections; `all`, also everything below them, as in the paper's code; `basis`, none of the
+            model's, but a basis of each head to which attention is invariant (`AlignmentInBasis`).
         layers: indices of the attention layers to patch, from 0; None = all.
         cross_attention: whether an alignment also observes attention to tokens of another sequence, such as a decoder's
-            to its encoder. Other slots are for self-attention.
+            attention to its encoder. Other slots are for self-attention.
 
     Raises:
         AlignAttnError: if a value is not among the choices or out of its range.
@@ -72,10 +72,10 @@ class AttentionConfig:
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
         if self.gradient_scope == BASIS and (reason := self.reason_unbalanced):
-            raise AlignAttnError(f"gradient_scope 'basis': {reason}, which fixes the basis: choose another")
+            raise AlignAttnError(f"gradient_scope 'basis': {reason}, which fixes the basis: choose another scope")
         if self.cross_attention and (self.changes_function or self.alignment is None):
             raise AlignAttnError(
-                f"cross_attention is for an alignment alone, and the attention is {self.name!r}: leave one of them out"
+                f"cross_attention is for an alignment alone, but the attention is {self.name!r}: leave one of them out"
             )
         if self.layers is not None:
             object.__setattr__(self, "layers", _checked_layers(self.layers))
@@ -85,7 +85,7 @@ class AttentionConfig:
     def _check_slot(self, slot: str) -> None:
         choice, options = getattr(self, slot), getattr(self, f"{slot}_options")
         if not isinstance(options, Mapping):
-            raise AlignAttnError(f"{slot}_options={options!r} must name options and their values, as a dict does")
+            raise AlignAttnError(f"{slot}_options={options!r} must be a dict of options and their values")
         if choice is None and slot == "alignment":
             if options:
                 raise AlignAttnError("alignment_options need an alignment: choose one, or leave them out")
@@ -105,7 +105,7 @@ class AttentionConfig:
         object.__setattr__(self, f"{slot}_options", options)
 
     def _try_slot(self, slot: str) -> None:
-        """Build a choice that has options once: its class checks options that depend on each other."""
+        """Build a choice that has options once, because its class checks options that depend on each other."""
         if not (options := getattr(self, f"{slot}_options")):
             return
         choice_class = SLOTS[slot].load(getattr(self, slot))
@@ -137,7 +137,7 @@ class AttentionConfig:
 
     @property
     def changes_function(self) -> bool:
-        """Whether the patched model computes another function than the pretrained one, also in evaluation mode."""
+        """Whether the patched model computes a different function from the pretrained one, even in evaluation mode."""
         return any(slot != "alignment" for slot in self.filled_slots)
 
     @property
@@ -181,7 +181,7 @@ class AttentionConfig:
 
     @classmethod
     def resolve(cls, attention: "str | AttentionConfig", **overrides: Any) -> "AttentionConfig":
-        """Return the config that a name or a config stands for, with some fields replaced.
+        """Return the config for a name or a config, with some fields replaced.
 
         Args:
             attention: a config; or a preset (`aa-ct`), a choice of any slot (`entmax15`), or several of them joined by
@@ -220,7 +220,7 @@ def _check_choice(what: str, value: Any, choices: Any) -> None:
 
 def _checked(option: Option, value: Any) -> Any:
     if isinstance(value, str) and str not in option.types:
-        # A command line has read its numbers before; in Python, or in a saved config, text for one is a mistake.
+        # The command line has already parsed its numbers; in Python or in a saved config, text for one is a mistake.
         wanted = "True or False" if bool in option.types else "a number"
         raise AlignAttnError(f"{option.name}={value!r} is text: give {wanted}")
     return option.checked(_plain(value))
@@ -231,7 +231,7 @@ def _is_number(value: Any, kind: type = Real) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of another library, such as NumPy, as one of Python, which JSON takes; others as they are."""
+    """Convert another library's number, such as NumPy's, to a Python number, which JSON accepts; keep other values."""
     if not isinstance(value, Real) or isinstance(value, (int, float)):
         return value
     return int(value) if isinstance(value, Integral) else float(value)

@@ -12,7 +12,7 @@ from alignattn.utils.errors import AlignAttnError
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate the backward of a `torch.autograd.Function` so that a second derivative is an error.
+    """Decorate the backward of a `torch.autograd.Function` so that a second derivative raises an error.
 
     `torch.autograd.function.once_differentiable` raises only if the incoming gradient requires a gradient and the whole
     graph is traversed: `torch.autograd.grad` with respect to the inputs would silently miss a part of the derivative.
@@ -32,7 +32,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             found = backward(unpacked, *gradients)
         sources = [*unpacked.saved_tensors, *gradients]
         if not any(source is not None and source.requires_grad for source in sources):
-            # The gradient was computed in the forward pass: a dummy source carries the refusal.
+            # The gradient was computed in the forward pass: a dummy source gives it a backward that raises.
             sources = [torch.empty((), requires_grad=True)]
         parts = found if isinstance(found, tuple) else (found,)
         refused = tuple(part if part is None else _NotTwice.apply(part, *sources) for part in parts)  # type: ignore[no-untyped-call]
@@ -53,7 +53,7 @@ class _Unpacked:
 
 
 class _NotTwice(torch.autograd.Function):
-    """The identity on a gradient, whose own backward is an error: it depends on `sources` by an unknown derivative."""
+    """The identity on a gradient; its backward raises, because the derivative with respect to `sources` is unknown."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, *sources: Tensor | None) -> Tensor:

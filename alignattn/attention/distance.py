@@ -20,7 +20,7 @@ DISCRIMINATOR_RATE = 1e-2
 DISCRIMINATOR_SEED = 0
 """Training of the classifier of `c2st_accuracy`; more steps overfit."""
 NO_SPREAD = 1e-12
-"""The smallest standard deviation of a feature that is divided by; a constant feature is only centred."""
+"""Minimum standard deviation by which a feature is divided; a constant feature is only centred."""
 
 
 def sliced_wasserstein(
@@ -30,7 +30,7 @@ def sliced_wasserstein(
 
     Queries and keys of all samples form one cloud each. The distance (Bonneel et al. 2015, eq. 8; the root of the mean
     over random directions of the squared one-dimensional distance) is divided by the root mean square length of both
-    clouds, so that smaller queries and keys are not better aligned.
+    clouds, so that smaller queries and keys do not count as better aligned.
 
     Args:
         query: `[B, H, n, d]`.
@@ -53,9 +53,9 @@ def energy_distance(query: Tensor, key: Tensor, mask: Tensor | None = None) -> T
     """Return the energy distance 2 E|q - k| - E|q - q'| - E|k - k'| of queries and keys, in units of their size.
 
     Queries and keys of all samples form one cloud each (Székely & Rizzo 2013, "Energy statistics"). The expectations
-    are means over all pairs, including a point with itself: the V-statistic, which is never negative. N points of each
-    of two equal distributions give about 2 E|q - q'| / N, not 0. As in `sliced_wasserstein`, the result is divided by
-    the root mean square length of both clouds. Memory grows with the square of the number of points.
+    are means over all pairs, including a point with itself: the V-statistic, which is never negative. For N points of
+    each of two equal distributions, it is about 2 E|q - q'| / N, not 0. As in `sliced_wasserstein`, the result is
+    divided by the root mean square length of both clouds. Memory grows with the square of the number of points.
 
     Args:
         query: `[B, H, n, d]`.
@@ -92,8 +92,9 @@ class Distances:
 def spread_distance(query: Tensor, key: Tensor) -> Tensor:
     """Return the sliced 2-Wasserstein distance of two clouds with equally many points, in units of their spread.
 
-    As `sliced_wasserstein`, but divided by the root mean square distance of the points from their cloud's mean, which
-    is invariant to shifts, and over whole orthonormal frames of directions, which make the part of the means exact.
+    Unlike `sliced_wasserstein`, it divides by the root mean square distance of the points from their cloud's mean,
+    which is invariant to shifts, and averages over whole orthonormal frames of directions, which makes the contribution
+    of the means exact.
 
     Args:
         query: `[H, N, d]`.
@@ -148,8 +149,8 @@ def c2st_accuracy(query: Tensor, key: Tensor) -> Tensor:
     """Return the accuracy of a classifier two-sample test on held-out queries and keys: 0.5 is chance.
 
     Lopez-Paz & Oquab 2017, "Revisiting Classifier Two-Sample Tests". For each head a network with one hidden layer
-    learns from one half of the tokens (`halves`), in a fixed number of steps from a fixed start; the accuracy is that
-    on the other half.
+    learns from one half of the tokens (`halves`), in a fixed number of steps from a fixed start; the accuracy is
+    measured on the other half.
 
     Args:
         query: `[H, N, d]`.

@@ -1,7 +1,7 @@
-"""How far apart two models compute: their attention weights, what they predict, and the products that scores are of.
+"""How far the functions of two models differ: in attention weights, predictions and the products W_Qᵀ W_K.
 
-Distances of queries and keys depend on their basis, which attention does not see, and are nearly blind to what changes
-the function (an affine change of the queries alone). These measures are of the function itself.
+Distances of queries and keys depend on their basis, to which attention is invariant, and are nearly blind to a change
+of the function (an affine change of the queries alone). These measures compare the function itself.
 """
 
 import torch
@@ -14,11 +14,11 @@ def total_variation(first: Tensor, second: Tensor) -> Tensor:
 
 
 def attention_change(weights: Tensor, reference: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the distance of a call's attention weights from another model's, mean over the real queries of a text.
+    """Return the distance between two models' attention weights in a call, averaged over the real queries of a text.
 
     Args:
         weights: `[B, H, n, m]`, 0 at padded keys.
-        reference: likewise, of the same tokens.
+        reference: the other model's weights for the same tokens, likewise.
         mask: `[B, n]` bool, True = a real query; None = all are real.
 
     Returns:
@@ -33,13 +33,13 @@ def attention_change(weights: Tensor, reference: Tensor, mask: Tensor | None = N
 def product_change(query: Tensor, key: Tensor, reference_query: Tensor, reference_key: Tensor) -> Tensor:
     """Return the relative change of W_Qᵀ W_K of each head, |P - P'| / |P'| in the Frobenius norm.
 
-    A score is x W_Qᵀ W_K y: balancing, or any other basis of a head, leaves the product as it is.
+    A score is x W_Qᵀ W_K y: balancing, or any other change of a head's basis, does not change the product.
 
     Args:
-        query: `[H, d, in]`, the weight of the projection of queries.
-        key: likewise, of keys.
-        reference_query: of the other model.
-        reference_key: likewise.
+        query: `[H, d, in]`, the weight of the query projection.
+        key: the weight of the key projection, likewise.
+        reference_query: `query` of the other model.
+        reference_key: `key` of the other model.
 
     Returns:
         `[H]` float64.

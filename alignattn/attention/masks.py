@@ -1,4 +1,4 @@
-"""Masks other than a tensor of pairs: the edges of a graph, keys of other tokens, packed batches."""
+"""Masks other than a tensor of pairs: edges of a graph, queries and keys of different tokens, packed batches."""
 
 import weakref
 from collections.abc import Callable
@@ -46,12 +46,12 @@ class Segments:
 
 @dataclass(frozen=True)
 class Edges:
-    """The pairs of a query and a key that it may attend, in place of a mask.
+    """The edges of a graph, along which queries attend to keys; used instead of a mask.
 
     Attributes:
         query: `[E]` int64, the node that attends.
-        key: `[E]` int64, the node that it attends.
-        nodes: number n of nodes; a node without an edge attends nothing, and its output is 0.
+        key: `[E]` int64, the node that it attends to.
+        nodes: number n of nodes; a node without an edge attends to nothing, and its output is 0.
     """
 
     query: Tensor
@@ -71,12 +71,12 @@ class Edges:
 
 @dataclass(frozen=True)
 class Earlier:
-    """The earlier queries of a decoder that attends by one query at a time.
+    """The earlier queries of a decoder that attends with one query at a time.
 
     Attributes:
-        queries: their number; the queries of the call have the positions that follow.
-        spent: `[B, H, 1, m]`, the sum of the weights that they gave each key, -inf for a key without a budget; None if
-            it was not recorded.
+        queries: their number, which is the position of the first query of the call.
+        spent: `[B, H, 1, m]`, the sum of their weights for each key, -inf for a key without a budget; None if it was
+            not recorded.
     """
 
     queries: int = 0
@@ -88,7 +88,7 @@ NOTHING_EARLIER = Earlier()
 
 @dataclass(frozen=True)
 class CrossMask:
-    """The masks of queries and keys of different tokens, such as an image's regions and a question's words.
+    """The masks of queries and keys that belong to different tokens, such as image regions and words of a question.
 
     Attributes:
         query: `[B, n]` bool, True = a real token; None = all are.
@@ -102,12 +102,12 @@ class CrossMask:
 
     @property
     def pairs(self) -> Tensor | None:
-        """`[B, 1, 1, m]` bool, True at real keys, which all queries may attend, also those at padding."""
+        """`[B, 1, 1, m]` bool, True at real keys, which all queries may attend to, even those at padding."""
         return None if self.key is None else self.key[:, None, None, :]
 
     @property
     def transposed(self) -> "CrossMask":
-        """The mask of keys that attend queries."""
+        """The masks with queries and keys swapped."""
         return CrossMask(self.key, self.query)
 
 
@@ -142,10 +142,10 @@ def attend_edges(
         query: `[1, H, n, d]`; several graphs are one sample with separate components.
         key: `[1, H, n, d]`.
         value: `[1, H, n, d]`.
-        edges: of n nodes.
-        score: of the edges.
-        normalizer: over the edges of each query.
-        dropout: probability with which a weight is dropped.
+        edges: the edges between the n nodes.
+        score: computes the scores of the edges.
+        normalizer: normalises the scores over the edges of each query.
+        dropout: dropout probability of the weights.
 
     Returns:
         The attended values, `[1, H, n, d]`, and the weights, `[1, H, E]`.
@@ -160,13 +160,13 @@ def attend_edges(
 
 
 def pairwise(score: Callable[[Tensor, Tensor], Tensor], query: Tensor, key: Tensor, edges: Edges) -> Tensor:
-    """Return the scores of edges, `[E, H]`, by a score of all pairs: each edge is passed as a sample of one pair.
+    """Return the scores of edges, `[E, H]`, from a score of all pairs: each edge is passed as a sample of one pair.
 
     Args:
         score: maps queries `[B, H, n, d]` and keys `[B, H, m, d]` to `[B, H, n, m]`.
         query: `[n, H, d]`.
         key: `[n, H, d]`.
-        edges: of n nodes.
+        edges: the edges between the n nodes.
     """
     first, second = query.index_select(0, edges.query), key.index_select(0, edges.key)
     return score(first[:, :, None], second[:, :, None])[..., 0, 0]
@@ -174,14 +174,14 @@ def pairwise(score: Callable[[Tensor, Tensor], Tensor], query: Tensor, key: Tens
 
 @dataclass(frozen=True)
 class Packing:
-    """The places of the T tokens of a packed row in a padded batch of its B samples, and the reverse.
+    """The mapping between the T tokens of a packed row and a padded batch of its B samples.
 
-    In attention and in an alignment the samples of a packed row are treated as in a padded batch: none meets another.
+    Attention and alignment treat the samples of a packed row as in a padded batch: they do not interact.
 
     Attributes:
-        tokens: `[B, n]` int64, with n the longest sample: the place in the row, at padding that of any token.
+        tokens: `[B, n]` int64, n the length of the longest sample: the index of each token in the row; 0 at padding.
         is_real: `[B, n]` bool.
-        places: `[T]` int64, the place of each token of the row in the flattened batch.
+        places: `[T]` int64, the index of each token of the row in the flattened batch.
     """
 
     tokens: Tensor
@@ -190,7 +190,7 @@ class Packing:
 
     @classmethod
     def of(cls, bounds: Tensor) -> "Packing":
-        """Build it from the cumulative lengths `[B + 1]`, from 0 to T; each sample has a token."""
+        """Build it from the cumulative lengths `[B + 1]`, from 0 to T; no sample is empty."""
         bounds = bounds.long()
         lengths = bounds.diff()
         offsets = torch.arange(int(lengths.max()), device=bounds.device)
@@ -210,7 +210,7 @@ class Packing:
         """Return the mask of pairs of the padded batch, `[B, 1, n, n]` bool.
 
         Args:
-            mask: of the row, `[1, 1, T, T]` bool, such as that of a sliding window; None = all pairs within a sample.
+            mask: the row's mask, `[1, 1, T, T]` bool, such as a sliding window; None = all pairs within a sample.
         """
         may = self.is_real[:, None, None, :].expand(-1, 1, self.is_real.shape[1], -1)
         if mask is None:
@@ -229,13 +229,13 @@ class _Known:
     packing: Packing
 
     def is_of(self, bounds: Tensor, of_keys: Tensor, length: int) -> bool:
-        """Return whether the bounds are these very tensors, and unchanged."""
+        """Return whether the bounds are the same tensors, unchanged."""
         is_same = self.bounds() is bounds and self.of_keys() is of_keys and self.length == length
         return is_same and self.versions == (bounds._version, of_keys._version)
 
 
 _newest: _Known | None = None
-"""The packing of the last row: the layers of a model share it, and its bounds are read once."""
+"""The packing of the last row, which the layers of a model share: its bounds are read only once."""
 
 
 # The packing depends on the values of the bounds, which a compiler does not know.
@@ -245,11 +245,11 @@ def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
 
     Args:
         bounds: the cumulative lengths of its samples, `[B + 1]`.
-        of_keys: those of the keys; None = the same.
+        of_keys: the cumulative lengths for the keys; None = `bounds`.
         length: number T of tokens of the row.
 
     Raises:
-        AlignAttnError: if they do not rise from 0 to T, or those of the keys differ.
+        AlignAttnError: if the bounds do not increase from 0 to T, or those of the keys differ.
     """
     global _newest
     of_keys, known = bounds if of_keys is None else of_keys, _newest
@@ -262,7 +262,7 @@ def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
     rises = bounds.dim() == 1 and len(bounds) > 1 and bool((bounds.diff() > 0).all())
     if not rises or int(bounds[0]) != 0 or int(bounds[-1]) != length:
         raise AlignAttnError(
-            f"cu_seq_lens_q of a packed batch must rise from 0 to the {length} tokens of its row, and it is "
+            f"cu_seq_lens_q of a packed batch must increase from 0 to the {length} tokens of its row, but is "
             f"{bounds.tolist()}"
         )
     packing = Packing.of(bounds)
@@ -276,13 +276,13 @@ def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
 # The packing depends on the values of the positions, which a compiler does not know.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def packing_of_positions(position_ids: Tensor) -> Packing | None:
-    """Return the packing of rows of tokens by their positions: a sample begins where they do not count on.
+    """Return the packing of token rows from their positions: a sample begins where they do not increase by 1.
 
     Args:
         position_ids: `[B, n]`.
 
     Returns:
-        Of the B · n tokens of all rows, one after the other; None if each row is one sample.
+        The packing of the B · n tokens of all rows, row after row; None if each row is one sample.
     """
     starts = torch.ones_like(position_ids, dtype=torch.bool)
     starts[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1

@@ -1,4 +1,4 @@
-"""Attention that pools a sequence by learned queries."""
+"""Attention that pools a sequence with learned queries."""
 
 import torch
 from torch import Tensor, nn
@@ -8,14 +8,14 @@ from alignattn.attention.masks import CrossMask
 
 
 class QueryPooling(nn.Module):
-    """Pools by a learned query for each head; a subclass computes the keys.
+    """Pools with a learned query for each head; a subclass computes the keys.
 
-    It is a `PooledAttentionLayer`: `alignattn.attach` gives it a score, a normalizer and a value. The one query that a
-    value meets is q.
+    It is a `PooledAttentionLayer`: `alignattn.attach` gives it a score, a normalizer and a value. A value interacts
+    with the learned query alone.
 
     Args:
         query: the initial query, `[H · d]`.
-        key_projection: to the keys of all heads side by side.
+        key_projection: the projection to the keys of all heads, side by side.
         num_heads: heads H.
     """
 
@@ -30,7 +30,7 @@ class QueryPooling(nn.Module):
 
         Args:
             keys: `[B, n, H · d]`.
-            values: `[B, n, H · d]`, which are averaged.
+            values: `[B, n, H · d]`, the vectors to average.
             mask: `[B, n]` bool, True = a real token; None = all are real. Each row needs a real one.
 
         Returns:
@@ -44,7 +44,7 @@ class QueryPooling(nn.Module):
 class AttentionPooling(QueryPooling):
     """Pools tokens into one vector: r = Σ α_i x_i, α = softmax_i(q · tanh(W x_i + b)) (Yang et al. 2016, eqs. 5 to 7).
 
-    With the value `qvi` it is eqs. 1 to 6 of Wu et al. 2020.
+    With the value `qvi` it computes eqs. 1 to 6 of Wu et al. 2020.
 
     Args:
         dim: size of a token's vector and of the result.
@@ -56,7 +56,7 @@ class AttentionPooling(QueryPooling):
         super().__init__(dim**-0.5 * torch.randn(dim), nn.Linear(dim, dim))
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return `[B, dim]` of tokens `[B, n, dim]`; `mask` as for `pool`."""
+        """Pool tokens `[B, n, dim]` to `[B, dim]`; `mask` as for `pool`."""
         return self.pool(torch.tanh(self.key_projection(tokens)), tokens, mask)
 
 
@@ -65,7 +65,7 @@ class FeaturePooling(QueryPooling):
 
     f(x) = q ∗ Wᵀ ELU(W₁ x + b₁), the multi-dimensional source2token attention of Shen et al. 2018, §3.1 and 3.2. Each
     feature is a head of size 1; q, initially 1, is the query for values and other scores. The bias after W has no
-    effect on the weights, and is left out.
+    effect on the weights and is omitted.
 
     Args:
         dim: size of a token's vector and of the result.
@@ -76,5 +76,5 @@ class FeaturePooling(QueryPooling):
         self.hidden = nn.Linear(dim, dim)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return `[B, dim]` of tokens `[B, n, dim]`; `mask` as for `pool`."""
+        """Pool tokens `[B, n, dim]` to `[B, dim]`; `mask` as for `pool`."""
         return self.pool(self.key_projection(nn.functional.elu(self.hidden(tokens))), tokens, mask)

@@ -53,15 +53,14 @@ def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:
 def forked(
     output: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, *, reaches_input: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the output of a linear projection twice: with the gradient of the attention, and of the alignment loss.
+    """Return the output of a linear projection twice: for the attention, and for the alignment loss.
 
     Args:
-        output: `[..., out_features]`, of the projection.
+        output: `[..., out_features]`, the output of the projection.
         input: `[..., in_features]`.
         weight: `[out_features, in_features]`.
         bias: `[out_features]` or None.
-        reaches_input: whether the gradient of the second result reaches `input`. It always reaches the weight and the
-            bias.
+        reaches_input: whether the gradient of the second result reaches `input`. It always reaches `weight` and `bias`.
 
     Returns:
         Two equal tensors, `[..., out_features]`, for the attention and for the alignment loss. The second has no
@@ -70,7 +69,7 @@ def forked(
     is_trained = weight.requires_grad or (bias is not None and bias.requires_grad)
     if not (torch.is_grad_enabled() and (reaches_input or is_trained)):
         return output, output.detach()
-    # Under autocast the output has autocast's type, and the backward pass needs the weight and the input in it.
+    # Under autocast the output has autocast's type, which the weight and the input need in the backward pass too.
     input, weight = input.to(output.dtype), weight.to(output.dtype)
     bias = None if bias is None else bias.to(output.dtype)
     outputs: tuple[Tensor, Tensor] = _Forked.apply(output.detach(), input, weight, bias, reaches_input)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The score slot S(Q, K): how a query meets a key. Each choice is a module that holds its parameters."""
+"""The score slot S(Q, K): how well a query matches a key. Each choice is a module that holds its parameters."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from alignattn.attention.masks import Edges, pairwise
 from alignattn.attention.slot import Slot
 
 ADDITIVE_CHUNK_ELEMENTS = 2**22
-"""Largest tensor that additive scores form at once, in elements: 16 MiB in float32."""
+"""Maximum size of a tensor that additive scores form at once, in elements: 16 MiB in float32."""
 
 NEGATIVE_SLOPE = 0.2
 """Slope of the LeakyReLU of graph attention, as in both papers."""
@@ -30,14 +30,14 @@ def scaled_dot(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor
     Returns:
         `[B, H, n, m]`.
     """
-    # The queries are fewer numbers than the scores.
+    # The queries have fewer elements than the scores.
     return query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.mT
 
 
 def of_sums(from_query: Tensor, from_key: Tensor, vector: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
     """Return v · f(q + k) for all pairs, `[B, H, n, m]`.
 
-    Computed for a few queries at a time and again in backward, so that memory beyond the scores' own stays bounded.
+    Computed for a few queries at a time and again in backward, so that memory beyond that of the scores stays bounded.
 
     Args:
         from_query: q, `[B, H, n, a]`.
@@ -71,12 +71,12 @@ class Score(Slot, ABC):
         """
 
     def of_edges(self, query: Tensor, key: Tensor, edges: Edges, scale: float | None = None) -> Tensor:
-        """Return the scores `[E, H]` of edges, of queries and keys `[n, H, d]`: those of `forward`, pair by pair."""
+        """Return the scores `[E, H]` of edges between queries and keys `[n, H, d]`, equal to those of `forward`."""
         return pairwise(lambda first, second: self(first, second, scale), query, key, edges)
 
 
 class DotProduct(Score):
-    """A score that is a dot product of mapped queries with the keys: fused attention kernels take it as it is."""
+    """A score that is a dot product of mapped queries with the keys, which fused attention kernels support."""
 
     def map_query(self, query: Tensor) -> Tensor:
         """Return the transformed queries, `[B, H, n, d]`."""
@@ -140,13 +140,13 @@ class Additive(Score):
 class GAT(Score):
     """LeakyReLU(Σ q + Σ k) (Veličković et al. 2018, eq. 3).
 
-    The paper's a · [W h_i ‖ W h_j] is that of the queries a_l ⊙ W h and the keys a_r ⊙ W h, a_l and a_r its halves: the
-    score itself has no parameters.
+    The score itself has no parameters: with queries a_l ⊙ W h and keys a_r ⊙ W h, where a_l and a_r are the halves of
+    the paper's a, it is LeakyReLU(a · [W h_i ‖ W h_j]).
 
     Args:
         head_dim: size d of a head's query and key.
         num_heads: heads H.
-        negative_slope: of the LeakyReLU.
+        negative_slope: slope of the LeakyReLU for negative inputs.
     """
 
     def __init__(self, head_dim: int, num_heads: int, *, negative_slope: float = NEGATIVE_SLOPE) -> None:
@@ -165,7 +165,7 @@ class GAT(Score):
 
 
 class GATv2(Score):
-    """a · LeakyReLU(q + k) (Brody, Alon & Yahav 2022, eq. 7), with a `[H, d]`; arguments as of `GAT`."""
+    """a · LeakyReLU(q + k) (Brody, Alon & Yahav 2022, eq. 7), with a `[H, d]`; arguments as for `GAT`."""
 
     def __init__(self, head_dim: int, num_heads: int, *, negative_slope: float = NEGATIVE_SLOPE) -> None:
         super().__init__(head_dim, num_heads)

@@ -32,8 +32,8 @@ def attended_query(query: Tensor, value: Tensor, mask: Tensor | Edges | None = N
     Args:
         query: `[B, H, n, d]`.
         value: `[B, H, m, d]`.
-        mask: bool, broadcastable to `[B, H, m, n]`, True where a value may meet a query; None = everywhere; or the
-            edges of a graph along which they meet.
+        mask: bool, broadcastable to `[B, H, m, n]`, True where a value may attend to a query; None = everywhere; or the
+            edges of a graph along which values attend to queries.
 
     Returns:
         `[B, H, m, d]`.
@@ -53,7 +53,7 @@ class Value(Slot, ABC):
 
     @classmethod
     def for_one_query(cls) -> "type[Value]":
-        """Return the class of this choice for attention by one query, such as pooling."""
+        """Return the class of this choice for attention with one query, such as pooling."""
         return cls
 
 
@@ -103,7 +103,7 @@ class Sum(_Interacting):
     Args:
         head_dim: as for `Slot`.
         num_heads: as for `Slot`.
-        init: `pretrained`, W = 0, which is the pretrained function; or `paper`, W at random.
+        init: `pretrained`, W = 0, which keeps the pretrained function; or `paper`, a random W.
 
     Raises:
         AlignAttnError: if `init` is neither.
@@ -125,7 +125,7 @@ class _Gated(_Interacting):
         self.divisor = INITIAL_GATE if init == "pretrained" else 1.0
 
     def _initial_weights(self, size: int) -> nn.Parameter:
-        """Return random weights of `size` features, `[H, size]`."""
+        """Return random weights for `size` features, `[H, size]`."""
         std = GATE_STD if self.init == "pretrained" else size**-0.5
         return nn.Parameter(std * torch.randn(self.num_heads, size))
 
@@ -146,14 +146,15 @@ class _Gated(_Interacting):
 class QVI(_Gated):
     """Query-value interaction: β V + (1 - β) Q̂ ∗ W V with a gate β for each token (eqs. 7 to 10).
 
-    Eq. 9 is read as β = sigmoid(h · (u₁ Q̂ ∗ W V + u₂ V)), so that its shapes agree. Attention by one query has the gate
-    of `OneQueryQVI`.
+    Eq. 9 is read as β = sigmoid(h · (u₁ Q̂ ∗ W V + u₂ V)), so that its shapes agree. Attention with one query uses
+    `OneQueryQVI` instead.
 
     Args:
         head_dim: as for `Slot`.
         num_heads: heads H; each has its own W, u and h.
-        init: `pretrained` starts at the pretrained function, and all parameters learn: W = 0, h almost 0, and the
-            result is divided by the initial β, ½; `paper` has W and h at random, without a division. u starts at ones.
+        init: `pretrained` starts at the pretrained function, with nonzero gradients for all parameters: W = 0, h is
+            almost 0, and the result is divided by the initial β, ½. `paper` starts with random W and h, and does not
+            divide. u starts at ones.
 
     Raises:
         AlignAttnError: if `init` is neither.
@@ -175,7 +176,7 @@ class QVI(_Gated):
 
 
 class OneQueryQVI(_Gated):
-    """Query-value interaction by one query q: β V + (1 - β) q ∗ W V, β = sigmoid(u · [q ∗ W V; V]) (eqs. 4 to 6).
+    """Query-value interaction with one query q: β V + (1 - β) q ∗ W V, β = sigmoid(u · [q ∗ W V; V]) (eqs. 4 to 6).
 
     Args:
         head_dim: as for `Slot`.

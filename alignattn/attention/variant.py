@@ -1,4 +1,4 @@
-"""The module with the slots of one attention layer, and attention by them."""
+"""The module with the slots of one attention layer, and attention with them."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ class AttentionVariant(nn.Module):
         head_dim: size d of a head's query, key and value.
         num_heads: heads H.
         keeps_score: whether the layer has a score of its own, which is used unless the config chooses another.
-        has_one_query: whether the layer attends by one query in each call, as in pooling.
+        has_one_query: whether the layer attends with one query per call, as in pooling.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class AttentionVariant(nn.Module):
         has_one_query: bool = False,
     ) -> None:
         super().__init__()
-        # The names of the children must not be ones that adapters target (`value`) or save (`score`).
+        # Adapters target modules named `value` and save modules named `score`, so the children have other names.
         self.score_slot: Score | None = None
         if not (keeps_score and config.score == PLAIN.score):
             self.score_slot = SCORES.load(config.score)(head_dim, num_heads, **config.score_options)
@@ -65,21 +65,22 @@ class AttentionVariant(nn.Module):
         Args:
             query: `[B, H, n, d]`.
             key: `[B, H, n, d]`; of other tokens `[B, H, m, d]`.
-            value: as the keys.
+            value: shaped as the keys.
             mask: `[B, 1, n, n]` bool, True where a query may attend; None = everywhere; or the edges of a graph, which
-                is one sample; or a `CrossMask`, if the keys are of other tokens.
+                is one sample; or a `CrossMask`, if queries and keys belong to different tokens.
             bias: added to the scores, such as relative positions, `[B, H, n, n]` in the queries' type.
             softcap: the bound c of scores c · tanh(score / c); None = no bound.
             scale: the model's factor of a dot product; 1/sqrt(d) if None.
-            dropout: probability with which a weight is dropped.
+            dropout: dropout probability of the weights.
             wants_weights: whether to return the weights; otherwise a fused kernel may be used.
             own_score: the score of the layer, if it keeps one.
 
         Returns:
-            The attended values `[B, H, n, d]`, and the weights `[B, H, n, m]`, along edges `[1, H, E]`, or None.
+            The attended values `[B, H, n, d]`, and the weights, `[B, H, n, m]` or along edges `[1, H, E]`; None if a
+            fused kernel was used.
         """
         values_may_meet = None
-        # Plain values do not read the queries, and need no mask.
+        # The identity does not use the queries, and needs no mask.
         if mask is not None and not isinstance(self.value_slot, Identity):
             values_may_meet = values_mask(mask)
         values = self.value_slot(query, value, values_may_meet)
@@ -107,7 +108,7 @@ class AttentionVariant(nn.Module):
 
 
 def masked_bias(bias: Tensor, mask: Tensor | None) -> Tensor:
-    """Apply a bool mask that broadcasts to it, or None, to a bias `[B, H, n, n]`."""
+    """Apply a bool mask, broadcastable to the bias, to a bias `[B, H, n, n]`; None = no mask."""
     return bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
 
 
@@ -124,7 +125,7 @@ def attend_by(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return N(S(Q, K)) · V and the weights N(S(Q, K)); arguments and shapes as of `AttentionVariant.attend`."""
+    """Return N(S(Q, K)) · V and the weights N(S(Q, K)); arguments and shapes as for `AttentionVariant.attend`."""
     if isinstance(mask, Edges):
         score_edges = partial(score.of_edges, scale=scale)
         return attend_edges(query, key, value, mask, score_edges, normalizer.of_edges, dropout)
@@ -138,13 +139,13 @@ def attend_by(
 
 
 def values_mask(mask: Mask) -> Tensor | Edges | None:
-    """Return the mask of the queries that each value may meet.
+    """Return the mask of the queries that each value may attend to.
 
     It is the transpose of the mask, without the queries at padding. Values at padding have weight 0 afterwards; they
-    may meet every query, because some kernels return NaN for an empty row.
+    may attend to every query, because some kernels return NaN for an empty row.
 
     Args:
-        mask: `[B, 1, n, n]` bool, where a token may attend itself if and only if it is real; or as for `attend`.
+        mask: `[B, 1, n, n]` bool, where a token may attend to itself if and only if it is real; or as for `attend`.
 
     Returns:
         `[B, 1, n, n]` bool, or edges; for a `CrossMask` `[B, 1, 1, n]`, or None if all queries are real.
@@ -176,7 +177,7 @@ def attention_with_weights(
         value: `[B, H, n, d]`.
         mask: bool, broadcastable to `[B, H, n, n]`, True where a query may attend; or float, added to the scores.
         scale: factor of the scores; 1/sqrt(d) if None.
-        dropout: probability with which a weight is dropped.
+        dropout: dropout probability of the weights.
 
     Returns:
         The attended values `[B, H, n, d]` and the weights `[B, H, n, n]`.

@@ -1,4 +1,4 @@
-"""The arguments that the alignment loss and the training methods add to a Trainer's."""
+"""Training arguments of the alignment loss and the training methods."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, make_dataclass
@@ -20,7 +20,7 @@ BEST = Option(name="load_best_model_at_end", types=(bool,), default=False)
 
 
 def arguments_of(groups: Iterable[type[Options]]) -> type:
-    """Return a dataclass of options, as the arguments of a Trainer declare them."""
+    """Return a dataclass whose fields are the options, as in the arguments of a Trainer."""
     declared = [
         (
             one.name,
@@ -45,16 +45,16 @@ else:
 
 @dataclass
 class AlignmentArguments(OptionArguments):
-    """The arguments that `AlignmentMixin` reads: the first base of the arguments of another library's trainer.
+    """The arguments of `AlignmentMixin`; the first base of the arguments of another library's trainer.
 
         @dataclass
         class Arguments(AlignmentArguments, SentenceTransformerTrainingArguments): ...
 
-    Its fields are the options of `AlignmentTrainingOptions`, and those of the methods in `alignattn.training.methods`
-    that change a training.
+    Its fields are the options of `AlignmentTrainingOptions` and of the methods in `alignattn.training.methods` that
+    change training.
 
     Raises:
-        AlignAttnError: if one is out of its range, or two exclude each other.
+        AlignAttnError: if an option is out of its range, or two options exclude each other.
     """
 
     def __post_init__(self) -> None:
@@ -67,17 +67,17 @@ class AlignmentArguments(OptionArguments):
 
 @dataclass
 class AlignmentTrainingArguments(AlignmentArguments, TrainingArguments):
-    """`transformers.TrainingArguments` and what the alignment loss needs."""
+    """`transformers.TrainingArguments` with the arguments of `AlignmentMixin`."""
 
 
 def refuse_data_parallel(args: TrainingArguments, what: str) -> None:
-    """Refuse several GPUs in one process, whose replicas see a part of a batch each.
+    """Refuse several GPUs in one process (DataParallel), where each replica sees only a part of a batch.
 
     Raises:
-        AlignAttnError: if `args` asks for them.
+        AlignAttnError: if `args` uses several GPUs.
     """
     if args.n_gpu > 1:
         raise AlignAttnError(
-            f"{what} does not run in DataParallel: start one process per GPU with torchrun --nproc_per_node, or show "
+            f"{what} does not run in DataParallel: start one process per GPU with torchrun --nproc_per_node, or select "
             "one GPU with CUDA_VISIBLE_DEVICES"
         )

@@ -23,7 +23,7 @@ MODEL_FILES = (
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
     *("*.model", "chat_template.jinja", "preprocessor_config.json", "processor_config.json"),
 )
-"""Files that a model and its tokenizer or processor write."""
+"""Files of a saved model and its tokenizer or processor."""
 
 _WRITTEN = (
     *(*_ARCHIVES, "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin", "README.md"),
@@ -36,8 +36,8 @@ _WRITTEN = (
 def last_whole_checkpoint(output_dir: str | Path) -> Path | None:
     """Return the newest checkpoint folder from which a run can be resumed, or None.
 
-    A run that is killed while it saves leaves an incomplete folder, which `transformers` would load and crash. The
-    state file is written last; a truncated safetensors file or zip archive is recognised by its end.
+    A run that is killed while it saves leaves an incomplete folder, on which `transformers` would crash. The state file
+    is written last; a truncated safetensors file or zip archive is recognised by its end.
 
     Args:
         output_dir: the run's folder, with `checkpoint-<step>` folders in it.
@@ -53,7 +53,7 @@ def step_of(checkpoint: Path) -> int | None:
 
 
 def remove_checkpoints(output_dir: str | Path) -> None:
-    """Remove the checkpoints of a finished run, but not a user's own files in their folders.
+    """Remove the checkpoints of a finished run, but not other files in their folders.
 
     Args:
         output_dir: as for `last_whole_checkpoint`.
@@ -78,7 +78,7 @@ def damaged_file(checkpoint: Path) -> Path | None:
     """Return a truncated file of the weights or the optimizer, or None if there is none.
 
     Args:
-        checkpoint: a folder.
+        checkpoint: the folder.
     """
     for weights in checkpoint.glob("*.safetensors"):
         try:
@@ -103,13 +103,13 @@ def _is_complete(checkpoint: Path) -> bool:
 
 @contextmanager
 def own_parameters_from(checkpoint: str | Path, model: nn.Module) -> Iterator[None]:
-    """While the context lasts, add the patches' parameters from a checkpoint to each state dict that a model loads.
+    """Within the context, add the patches' parameters from a checkpoint to each state dict that a model loads.
 
     sentence-transformers loads a checkpoint into an unpatched model, and then that model's state dict into this one.
 
     Args:
-        checkpoint: a folder with `*.safetensors` in it or in its subfolders, whose names start at the patched part.
-        model: with patched parts.
+        checkpoint: a folder with `*.safetensors` in it or in its subfolders; parameter names start at the patched part.
+        model: a model with patched parts.
     """
 
     def complete(_model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:

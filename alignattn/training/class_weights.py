@@ -1,4 +1,4 @@
-"""The task's loss where classes are weighted."""
+"""The task's loss with class weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,19 +18,20 @@ def weighted_loss(
     weights: Tensor,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Return the loss of a batch with a factor for each class, a scalar: a `compute_loss_func` of `Trainer`.
+    """Return the class-weighted loss of a batch, a scalar, as a `compute_loss_func` of `Trainer`.
 
-    It is Σ w_y · loss / number of labels. PyTorch's weighted mean divides by Σ w_y instead, the weights that a batch
-    happens to have: a batch without a rare class would count as much as one with it, so that the class hardly gains in
-    small batches, and the loss would depend on how a step is split into batches. Where the mean weight of the training
-    labels is 1, both are the same on all training rows together.
+    It is Σ w_y · loss / number of labels. PyTorch's weighted mean divides by Σ w_y of the batch instead: a batch
+    without a rare class would count as much as one with it, so that the weight would have little effect in small
+    batches, and the loss would depend on how a step is split into batches. If the mean weight of the training labels is
+    1, both are the same over all training rows.
 
     Args:
-        outputs: of the model, with `logits` `[..., C]`.
-        labels: class numbers `[...]`, -100 for none; or floating-point 0 and 1, `[..., C]`, where a row has several.
+        outputs: the model's outputs, with `logits` `[..., C]`.
+        labels: class numbers `[...]`, -100 for none; or, with several labels per row, floating-point 0 and 1,
+            `[..., C]`.
         num_items_in_batch: the number of labels that the loss is a mean over; those of the batch if None.
-        weights: `[C]`, by class; of several labels, of the rows that have the label (`pos_weight`).
-        label_smoothing: as of `torch.nn.functional.cross_entropy`: every class has its own weight.
+        weights: `[C]`, one per class; with several labels per row, the weights of positive labels (`pos_weight`).
+        label_smoothing: as for `torch.nn.functional.cross_entropy`: every class has its own weight.
     """
     logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

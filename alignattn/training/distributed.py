@@ -1,4 +1,4 @@
-"""Several processes: FSDP2 shards the parameters of a patch, and DistributedDataParallel looks for them."""
+"""Training with several processes: a patch's parameters under FSDP2 and DistributedDataParallel."""
 
 from collections.abc import MutableMapping
 from typing import Any, TypeVar
@@ -23,12 +23,12 @@ def shard_slots(model: M, **options: Any) -> M:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
 
-    FSDP2 refuses a group with parameters of several types. Those of a patch are in float32, and need groups of their
-    own in a model that was loaded in half precision. In a model in float32 the call is optional.
+    FSDP2 refuses a group with parameters of several types. A patch's parameters are in float32, so they need separate
+    groups in a model that was loaded in half precision. In a float32 model the call is optional.
 
     Args:
-        model: patched, or around a patched model; no module that holds slots is sharded yet.
-        **options: of `fully_shard`, such as `mesh`.
+        model: a patched model, or a module that contains one; no module that holds slots is sharded yet.
+        **options: keyword arguments of `fully_shard`, such as `mesh`.
 
     Returns:
         `model` itself.
@@ -69,8 +69,8 @@ class _Reach(torch.autograd.Function):
 def reach_alignment_from_output(model: nn.Module) -> RemovableHandle:
     """Connect the alignment's own networks to a model's output, so that DistributedDataParallel finds them.
 
-    With `find_unused_parameters=True` it marks parameters as ready that the output does not reach, and raises "marked
-    ready only once" when the alignment loss, which is no part of the output, gives them a gradient.
+    With `find_unused_parameters=True` it marks parameters that the output does not reach as ready, and raises "marked
+    ready only once" when the alignment loss, which is not part of the output, gives them a gradient.
     """
 
     def reach(module: nn.Module, _inputs: Any, output: Any) -> Any:

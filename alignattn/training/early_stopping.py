@@ -1,4 +1,4 @@
-"""Early stopping that survives a resumption."""
+"""Early stopping whose state survives a resumption."""
 
 import math
 from collections.abc import Mapping
@@ -23,22 +23,22 @@ class EarlyStopping(EarlyStoppingCallback):
         callbacks: Any = state.stateful_callbacks or {}
         saved = callbacks.get(type(self).__name__) if state.global_step else None
         self.early_stopping_patience_counter = 0
-        # A copy: the Trainer writes the state of the checkpoint again.
+        # A copy, because the Trainer writes the state of the checkpoint again.
         for name, value in deepcopy((saved or self.state())["attributes"]).items():
             setattr(self, name, value)
         control.should_training_stop = self.has_stopped
 
     @property
     def has_stopped(self) -> bool:
-        """Whether it has ended the training."""
+        """Whether it has ended training."""
         return self.early_stopping_patience_counter >= self.early_stopping_patience
 
 
 class JointBest(EarlyStopping):
-    """Early stopping by several metrics: any metric at its best resets the patience; the best step has all at theirs.
+    """Early stopping with several metrics: the patience resets if any is at its best; at the best step, all are.
 
     As in the code of Veličković et al. 2018, with validation loss and accuracy. A trainer may ask it for the best step
-    even if it does not end the training.
+    even if it does not end training.
 
     Args:
         early_stopping_patience: number of evaluations with no metric at its best after which training ends.
@@ -51,7 +51,7 @@ class JointBest(EarlyStopping):
         self.best: dict[str, float] = {}
         self.is_best = False
 
-    def on_evaluate(  # type: ignore[override]  # EarlyStoppingCallback's own is not that of its base either.
+    def on_evaluate(  # type: ignore[override]  # EarlyStoppingCallback differs from its base likewise.
         self,
         args: TrainingArguments,
         state: TrainerState,
@@ -61,9 +61,9 @@ class JointBest(EarlyStopping):
     ) -> None:
         """Count the evaluations since one of the metrics was at its best."""
         if not self.metrics.keys() <= metrics.keys():
-            # The metrics of another split.
+            # These are the metrics of another split.
             return
-        # An undefined metric is never the best: nothing would reach it.
+        # An undefined metric is never the best, because no other value would reach it.
         measured = {name: value for name in self.metrics if not math.isnan(value := metrics[name])}
         is_good = [
             name not in self.best or (value >= self.best[name] if self.metrics[name] else value <= self.best[name])

@@ -14,9 +14,9 @@ from alignattn.utils.errors import AlignAttnError
 
 
 class LossMeter(TrainerCallback, ExportableState):
-    """Means of the losses and diagnostics over a logging interval and over the run, also across a resumption.
+    """Means of the losses and diagnostics over a logging interval and over the run, resumed or not.
 
-    It also stops a run whose loss is no longer finite, before it logs, evaluates or saves anything.
+    It also stops a run whose loss is no longer finite, before anything is logged, evaluated or saved.
     """
 
     def __init__(self) -> None:
@@ -29,8 +29,8 @@ class LossMeter(TrainerCallback, ExportableState):
         """Add the contribution of one batch to the means of its step: the total loss and the logged parts.
 
         Args:
-            loss: scalar.
-            parts: scalars by name.
+            loss: the total loss, a scalar.
+            parts: the logged parts, scalars by name.
         """
         self.run_loss = self.run_loss + loss.detach()
         for name, value in parts.items():
@@ -70,7 +70,7 @@ class LossMeter(TrainerCallback, ExportableState):
         callbacks: Any = state.stateful_callbacks or {}
         saved = callbacks.get(type(self).__name__) if state.global_step else None
         attributes = (saved or LossMeter().state())["attributes"]
-        # A copy: the Trainer writes the state of the checkpoint again.
+        # A copy, because the Trainer writes the state of the checkpoint again.
         for name, value in deepcopy(attributes).items():
             setattr(self, name, value)
 
@@ -82,10 +82,10 @@ class LossMeter(TrainerCallback, ExportableState):
             self.check_finite(state.global_step)
 
     def check_finite(self, step: int) -> None:
-        """Raise if a loss of the run so far was not finite.
+        """Check the losses of the run so far.
 
         Raises:
-            AlignAttnError: if so.
+            AlignAttnError: if a loss was not finite.
         """
         if not math.isfinite(float(self.run_loss)):
             raise AlignAttnError(f"the loss is not finite (at or before step {step}): {LOWER}")

@@ -1,4 +1,4 @@
-"""The training options of an alignment loss. Imports no torch: `--help` reads it."""
+"""The training options of an alignment loss; torch is not imported, because `--help` loads them."""
 
 from dataclasses import dataclass
 
@@ -6,14 +6,14 @@ from alignattn.utils.option import option
 from alignattn.utils.options import Options
 
 ALIGNMENT_LEARNING_RATE = 1e-3
-"""Learning rate of adversaries and navigators, new networks that stay at chance at a pretrained model's rate."""
+"""Learning rate of adversaries and navigators, new networks that would stay at chance at a pretrained model's rate."""
 
-L2_HELP = "L2 penalty in the loss, as Adam's weight decay (Kingma & Ba 2015)."
+L2_HELP = "L2 penalty in the loss, like Adam's weight decay (Kingma & Ba 2015)."
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentTrainingOptions(Options):
-    """The options that `AlignmentArguments` adds to those of a trainer, beside those of the training methods."""
+    """The options that `AlignmentArguments` adds to a trainer's, in addition to those of the training methods."""
 
     heading = "alignment"
 
@@ -21,5 +21,5 @@ class AlignmentTrainingOptions(Options):
         ALIGNMENT_LEARNING_RATE, "Learning rate of the alignment's networks.", above=0
     )
     slot_learning_rate: float | None = option(None, "Learning rate of slots (default: the model's).", above=0)
-    alignment_warmup_ratio: float = option(0.0, "Share of steps in which λ rises (default: 0).", low=0, high=1)
+    alignment_warmup_ratio: float = option(0.0, "Share of steps over which λ rises (default: 0).", low=0, high=1)
     l2_penalty: float = option(0.0, L2_HELP, low=0, group="training", rare=True)

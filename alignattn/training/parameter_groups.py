@@ -1,4 +1,4 @@
-"""The optimizer's parameter groups: the parameters that a patch adds have learning rates of their own."""
+"""The optimizer's parameter groups: the parameters that a patch adds have their own learning rates."""
 
 from collections.abc import Collection
 from typing import Any
@@ -27,11 +27,13 @@ def parameter_groups(
         optimizer = torch.optim.AdamW(alignattn.parameter_groups(model, learning_rate=2e-5))
 
     Args:
-        model: patched, or around a model that is.
-        learning_rate: that of the model.
-        alignment_learning_rate: that of the alignment's own networks.
-        slot_learning_rate: that of the parameters that scores, normalizers and values add; the model's if None.
-        weight_decay: as in `transformers.Trainer`, not for biases and normalisations, nor for the alignment's networks.
+        model: a patched model, or a module that contains one.
+        learning_rate: learning rate of the model.
+        alignment_learning_rate: learning rate of the alignment's own networks.
+        slot_learning_rate: learning rate of the parameters that scores, normalizers and values add; the model's if
+            None.
+        weight_decay: weight decay; as in `transformers.Trainer`, biases and normalisation layers have none, nor have
+            the alignment's networks.
     """
     decaying = set(get_parameter_names(model, [nn.LayerNorm], WITHOUT_DECAY))
     groups: list[dict[str, Any]] = [
@@ -53,7 +55,7 @@ def parameter_groups(
 def take_own_groups(
     groups: list[dict[str, Any]], model: nn.Module, alignment_learning_rate: float, slot_learning_rate: float | None
 ) -> list[dict[str, Any]]:
-    """Remove the parameters with learning rates of their own from groups, in place, and return their own groups.
+    """Remove the parameters that have their own learning rates from groups, in place, and return their groups.
 
     The group of the alignment, if there is one, is the last.
     """
@@ -90,8 +92,8 @@ def add_l2(optimizer: torch.optim.Optimizer, penalty: float, decaying: Collectio
     `torch.optim.Adam` calls it weight decay (Kingma & Ba 2015); AdamW decouples it.
 
     Args:
-        optimizer: of the model.
-        penalty: 0 for none.
+        optimizer: the model's optimizer.
+        penalty: strength of the penalty; 0 for none.
         decaying: names of the penalised parameters; those of the alignment's own networks are left out.
         model: the trained model.
     """

@@ -1,4 +1,4 @@
-"""The schema of a checkpoint's state file: transformers would unpack anything."""
+"""The schema of a checkpoint's state file, because transformers would unpack anything."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
@@ -11,7 +11,7 @@ MAX_COUNT = 2**63 - 1
 
 
 def _in_range(value: Any) -> Any:
-    # Python accepts an integer of hundreds of digits as a float, and cannot add it to one.
+    # An integer of hundreds of digits is accepted as a float, but cannot be added to one.
     if isinstance(value, int) and abs(value) > MAX_COUNT:
         raise ValueError("it is too large")
     return value
@@ -89,7 +89,7 @@ class Control(TrainerControl):
 
 @dataclass
 class PlainCallbacks:
-    """The callbacks of the plain Trainer that have a state."""
+    """The callbacks of the plain Trainer that save their state."""
 
     __pydantic_config__: ClassVar = _WHOLE
 
@@ -98,7 +98,7 @@ class PlainCallbacks:
 
 @dataclass
 class AlignmentCallbacks(PlainCallbacks):
-    """The callbacks of a Trainer of this package that have a state."""
+    """The callbacks of a Trainer of this package that save their state."""
 
     LossMeter: CallbackState[Nothing, Meter]
     EarlyStopping: CallbackState[PatienceArguments, Patience] | None = None

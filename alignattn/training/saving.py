@@ -1,4 +1,4 @@
-"""A checkpoint is written whole and finite, or not at all."""
+"""Saving a checkpoint completely and with finite weights, or not at all."""
 
 import re
 import shutil
@@ -24,13 +24,13 @@ TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos
 """Parts of `torch.save`'s errors on a full disk, which do not mention the disk."""
 
 TORN_WEIGHTS = re.compile(r".*/\.tmp[A-Za-z0-9]{6}")
-"""Names of the temporary files of safetensors."""
+"""Pattern of the names of safetensors' temporary files."""
 
 LOWER = (
     "lower --learning_rate, or with an alignment --alignment_learning_rate or its weight; earlier checkpoints are "
     "untouched"
 )
-"""Advice for a training that diverges."""
+"""Advice for a run that diverges."""
 
 ADAM_MOMENTS = 2
 """Number of Adam's states per parameter."""
@@ -41,7 +41,7 @@ ADAMS = ("adamw_torch", "adamw_torch_fused")
 class SavingMixin(_Trainer):
     """Makes a Trainer refuse to save weights that are not finite, and report a full disk in one line.
 
-    It must stand before `transformers.Trainer` or a subclass of it among the bases.
+    It must come before `transformers.Trainer` or a subclass of it among the bases.
 
     Raises:
         AlignAttnError: if weights are not finite, or a checkpoint, the model or the state cannot be written.
@@ -64,7 +64,7 @@ class SavingMixin(_Trainer):
 
     def save_state(self) -> None:
         """Save the state as the Trainer does."""
-        with self._explain_disk_errors("what was logged"):
+        with self._explain_disk_errors("the log history"):
             super().save_state()
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
@@ -74,7 +74,7 @@ class SavingMixin(_Trainer):
             with self._explain_disk_errors("a checkpoint"):
                 super()._save_checkpoint(*args, **kwargs)
         except AlignAttnError:
-            # An incomplete checkpoint is useless, and takes the space that the report of the failure needs.
+            # An incomplete checkpoint is useless, and takes up the space that the report of the failure needs.
             if not was_there and self.args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -88,7 +88,7 @@ class SavingMixin(_Trainer):
                 raise
             folder = Path(str(self.args.output_dir))
             whole = last_whole_checkpoint(folder)
-            kept = "nothing was saved before" if whole is None else f"the last whole checkpoint, {whole.name}, stays"
+            kept = "nothing was saved before" if whole is None else f"the last whole checkpoint, {whole.name}, is kept"
             raise AlignAttnError(
                 f"cannot write {what} to {folder} ({one_line(error)}): a checkpoint takes about "
                 f"{in_megabytes(self.checkpoint_bytes())}, and {in_megabytes(free_space(folder))} are free; {kept}: "
@@ -96,22 +96,25 @@ class SavingMixin(_Trainer):
             ) from error
 
     def model_bytes(self) -> int:
-        """Return about how many bytes the saved weights take; with adapters, those of the adapters alone."""
+        """Return the approximate size of the saved weights in bytes; with adapters, of the adapters alone."""
         assert self.model is not None
         if hasattr(self.model, "peft_config"):
-            return _bytes_of(tensor for tensor in self.model.parameters() if tensor.requires_grad)
-        return _bytes_of(self.model.state_dict().values())
+            return bytes_of(tensor for tensor in self.model.parameters() if tensor.requires_grad)
+        # Tied weights are saved once.
+        weights = {id(tensor): tensor for tensor in self.model.state_dict(keep_vars=True).values()}
+        return bytes_of(weights.values())
 
     def checkpoint_bytes(self) -> int:
-        """Return about how many bytes a checkpoint takes at least: the weights and Adam's state."""
+        """Return the approximate minimum size of a checkpoint in bytes: the weights and Adam's state."""
         assert self.model is not None
         if self.args.save_only_model or self.args.optim not in ADAMS:
             return self.model_bytes()
         trained = (tensor for tensor in self.model.parameters() if tensor.requires_grad)
-        return self.model_bytes() + ADAM_MOMENTS * _bytes_of(trained)
+        return self.model_bytes() + ADAM_MOMENTS * bytes_of(trained)
 
 
-def _bytes_of(tensors: Iterable[Tensor]) -> int:
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Return the size of tensors in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -119,7 +122,7 @@ def remove_torn_weights(folder: Path) -> None:
     """Remove the incomplete files that a killed run left in its folder and checkpoints; safetensors uses no lock.
 
     Args:
-        folder: that no other process writes.
+        folder: the run's folder; no other process may write to it.
     """
     for part in (folder, *folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
         for torn in filter(TORN_WEIGHTS.fullmatch, map(str, part.glob(".tmp*"))):
@@ -127,14 +130,14 @@ def remove_torn_weights(folder: Path) -> None:
 
 
 def check_finite_weights(model: nn.Module, step: int) -> None:
-    """Raise if a parameter is not finite.
+    """Check the parameters of a model.
 
     Args:
-        model: to be saved.
-        step: of its training, for the message.
+        model: the model to save.
+        step: its training step, for the message.
 
     Raises:
-        AlignAttnError: if so.
+        AlignAttnError: if a parameter is not finite.
     """
     for name, parameter in model.named_parameters():
         if not parameter.detach().isfinite().all():

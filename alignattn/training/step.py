@@ -1,4 +1,4 @@
-"""The forwards of a training step, and the hooks of training methods around them."""
+"""The forward passes of a training step, and the hooks of training methods around them."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,17 +17,17 @@ def step_losses(
     model: nn.Module,
     inputs: Inputs,
 ) -> tuple[Tensor, Any, list[tuple[TrainingMethod, Tensor]]]:
-    """Make the forwards of a batch that training methods ask for.
+    """Run the forward passes of a batch that training methods ask for.
 
     Args:
-        methods: at most one of them makes several forwards.
+        methods: the training methods; at most one of them makes several forward passes.
         forward: maps a batch to the task's loss, a scalar, and the model's outputs.
-        model: that `forward` calls.
-        inputs: the batch; with several forwards it is not changed.
+        model: the model that `forward` calls.
+        inputs: the batch; with several forward passes it is not changed.
 
     Returns:
-        The mean task loss of the forwards, a scalar; the outputs of the first one; and the extra loss of each method
-        that adds one.
+        The mean task loss of the forward passes, a scalar; the outputs of the first one; and the extra loss of each
+        method that adds one.
     """
     for method in methods:
         method.before_forwards(model, inputs)
@@ -56,6 +56,6 @@ class AfterStep(TrainerCallback):
         self.methods = methods
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Pass the model and the step on."""
+        """Pass the model and the step to the methods."""
         for method in self.methods:
             method.after_step(kwargs["model"], state.global_step, state.max_steps)

@@ -44,20 +44,20 @@ class AlignmentMixin(SavingMixin):
     the task's loss, whether that comes from the Trainer, from an override of `compute_loss` or from a
     `compute_loss_func`.
 
-    `args` choose training methods (`alignattn.training.methods`). If a method makes several forwards of a batch, the
-    alignment is the mean over them.
+    `args` select training methods (`alignattn.training.methods`). If a method makes several forward passes of a batch,
+    the alignment is the mean over them.
 
     The loss of a step does not depend on how its rows are split into batches and processes: the task's loss of a batch
     is weighted by its number of labels other than -100 (of rows, if there are no labels), and its alignment by its
     number of rows. For that, `compute_loss` or `compute_loss_func` receives the number of the batch's own labels as
-    `num_items_in_batch`. A loss that normalises over the whole step declares it as for `Trainer`, by
-    `loss_is_scaled_for_ga = True`, and receives the number of the step's labels.
+    `num_items_in_batch`. A trainer whose loss normalises over the whole step declares it as for `Trainer`, with
+    `loss_is_scaled_for_ga = True`; the loss then receives the number of the step's labels.
 
     It logs `loss` (the total), `task_loss`, `align_loss`, `alignment_weight` (λ at this step) and the alignment's
-    diagnostic (`discriminator_accuracy`, `marginal_error` or `critic_gap`), each a mean over processes. The alignment's
-    own networks form a parameter group with the learning rate `args.alignment_learning_rate` (default 1e-3) and without
-    weight decay. Their gradient is clipped separately, and `grad_norm` is that of the model without them. The
-    parameters that scores, normalizers and values add have the learning rate `args.slot_learning_rate`, if it is given.
+    diagnostic (`discriminator_accuracy`, `marginal_error`, `critic_gap` or `mean_gap`), each a mean over processes. The
+    alignment's own networks form a parameter group with the learning rate `args.alignment_learning_rate` (default 1e-3)
+    and without weight decay. Their gradient is clipped separately, and `grad_norm` is that of the model without them.
+    The parameters that scores, normalizers and values add have the learning rate `args.slot_learning_rate`, if given.
     For a model that is not patched, or patched without an alignment, the loss is the task's.
 
     Args:
@@ -80,7 +80,7 @@ class AlignmentMixin(SavingMixin):
         self._reached: nn.Module | None = None
         self.add_callback(LossMeter())
         if getattr(self.args, "neftune_noise_alpha", None) is not None:
-            # Trainer's own noise would fail at the first step.
+            # Checked here, because Trainer's own noise would fail only at the first step.
             embeddings_of(self._model, "neftune_noise_alpha")
         self.methods = self._chosen_methods()
         self.add_callback(AfterStep(self.methods))
@@ -96,7 +96,7 @@ class AlignmentMixin(SavingMixin):
             self._step_alignments = torch.compile(step_alignments, backend=backend, mode=mode)
 
     def _refuse_to_load_best(self) -> None:
-        """Refuse to load the best model where a trainer of another library would fail at the end and only log it."""
+        """Refuse to load the best model if another library's trainer would fail at the end and only log the failure."""
         loads_by_itself = super()._load_from_checkpoint.__func__ is not Trainer._load_from_checkpoint  # type: ignore[attr-defined]
         patches = (part for part in self._model.modules() if isinstance(part, Patch))
         changes_function = any(patch.config.changes_function for patch in patches)
@@ -118,7 +118,7 @@ class AlignmentMixin(SavingMixin):
         return [method(self.args, self._model) for method in chosen]
 
     def _check_foldable(self) -> None:
-        """Refuse a basis that could not be folded at the end, because of adapters or of sharded weights."""
+        """Refuse a basis that could not be folded at the end, because of adapters or sharded weights."""
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
             raise AlignAttnError(
                 "gradient_scope 'basis' is folded into the projections, which DeepSpeed and FSDP shard: choose "
@@ -127,7 +127,7 @@ class AlignmentMixin(SavingMixin):
         check_foldable(self._model)
 
     def _skip_unused_parameter_search(self) -> None:
-        """Spare DistributedDataParallel its search: a model of transformers with a task head uses all parameters."""
+        """Turn off DistributedDataParallel's search: transformers models with a task head use all parameters."""
         if self.args.ddp_find_unused_parameters is None and isinstance(self.model, PreTrainedModel):
             self.args.ddp_find_unused_parameters = False
             if self.accelerator.ddp_handler is not None:
@@ -135,7 +135,7 @@ class AlignmentMixin(SavingMixin):
 
     @property
     def _model(self) -> nn.Module:
-        # transformers types it as optional: it is None only before a hyperparameter search makes one.
+        # transformers types it as optional: it is None only before a hyperparameter search creates a model.
         assert self.model is not None
         return self.model
 
@@ -184,8 +184,8 @@ class AlignmentMixin(SavingMixin):
         return BatchSize.of(batch, is_shifted=is_shifted, is_of_rows=loss_is_of_rows(self._model))
 
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute a batch's gradient as the Trainer does, of the task loss and the alignment."""
-        if self.args.n_gpu > 1:  # which no alignment gets here with
+        """Compute a batch's gradient as the Trainer does, for the task loss and the alignment."""
+        if self.args.n_gpu > 1:  # refused for an alignment
             loss: Tensor = super().training_step(model, inputs, *args, **kwargs)
             self.meter.add(loss, {})
             return loss
@@ -219,10 +219,10 @@ class AlignmentMixin(SavingMixin):
         task_weight, weight = (1.0, 1.0) if self._step_size is None else self._step_size.weights_of(size)
         patches = aligned_patches(self._model)
         for patch in patches:
-            patch.collector.take()  # what a forward before this step left
+            patch.collector.take()  # left by a forward pass before this step
         if not is_scaled:
             num_items_in_batch = None if size.labels is None else size.labels.clamp(min=1)
-        # The task's loss alone is computed inside; the mean over processes is taken here.
+        # The mean over processes is taken here, so only the task's loss is computed inside.
         averages = is_scaled and self.args.average_tokens_across_devices
         reads_outputs = return_outputs or any(method.reads_outputs for method in self.methods)
 
@@ -259,7 +259,7 @@ class AlignmentMixin(SavingMixin):
     def _alignment(
         self, parts: list[tuple[Patch, Tensor, dict[str, Tensor]]]
     ) -> tuple[float, Tensor, dict[str, Tensor]]:
-        """Return λ, the distance that it weights, and the diagnostics; λ is the mean over several patched parts."""
+        """Return λ, the distance that it weights, and the diagnostics; with several patched parts, λ is their mean."""
         weights = [patch.config.alignment_weight for patch, _, _ in parts]
         mean = sum(weights) / len(weights)
         factors = [weight / mean if mean > 0 else 1.0 for weight in weights]
@@ -284,7 +284,7 @@ class AlignmentMixin(SavingMixin):
         return {name: value / self.accelerator.num_processes for name, value in zip(means, sums, strict=True)}
 
     def _sum_over_processes(self, values: Sequence[Tensor | float]) -> Tensor:
-        # A number is filled in on the device: copying it there would synchronise.
+        # Numbers are filled in on the device, because copying them there would synchronise.
         device = self.args.device
         here = [value if isinstance(value, Tensor) else torch.full((), value, device=device) for value in values]
         return self.accelerator.reduce(torch.stack([value.to(device) for value in here]), "sum")
@@ -346,12 +346,12 @@ class AlignmentMixin(SavingMixin):
 class AlignmentTrainer(AlignmentMixin, Trainer):
     """`transformers.Trainer` for a patched model: minimises task loss + λ · mean over layers of A(Q, K).
 
-    `AlignmentMixin` describes the rest.
+    See `AlignmentMixin`.
     """
 
 
 class _WithoutAlignment:
-    """A model for transformers' clipping of gradients: its parameters without those of the alignment."""
+    """A model's parameters without those of the alignment, for transformers' gradient clipping."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -363,7 +363,7 @@ class _WithoutAlignment:
 
 @contextmanager
 def _attributes(target: Any, **values: Any) -> Iterator[None]:
-    """Set attributes of an object while the context lasts."""
+    """Set attributes of an object within the context."""
     before = {name: vars(target)[name] for name in values if name in vars(target)}
     vars(target).update(values)
     try:

@@ -1,4 +1,4 @@
-"""Differences of older versions of transformers: one function each, with the version that ends it."""
+"""Compatibility with older versions of transformers: one function per difference, with the version that ends it."""
 
 from typing import Any
 
@@ -7,19 +7,19 @@ from transformers import Trainer
 
 
 def loss_is_scaled(trainer: Any) -> bool:
-    """Return `Trainer.loss_is_scaled_for_ga`, which transformers has from 5.19 on; before, no loss is."""
+    """Return `Trainer.loss_is_scaled_for_ga`, which exists since transformers 5.19; before, no loss is scaled."""
     return bool(getattr(trainer, "loss_is_scaled_for_ga", None))
 
 
 def division_after_loss(trainer: Any, num_items_in_batch: Tensor | int | None) -> int:
-    """Return the divisor of `training_step` for a loss that is already scaled.
+    """Return the number by which `training_step` divides a loss that is already scaled.
 
-    From transformers 5.19 on `loss_is_scaled_for_ga` says so, and nothing is divided. Before, a loss counts as scaled
-    only where the model or a `compute_loss_func` takes the number of items.
+    Since transformers 5.19, `loss_is_scaled_for_ga` declares such a loss, and it is not divided. Before, a loss counts
+    as scaled only if the model or a `compute_loss_func` accepts the number of items.
 
     Args:
-        trainer: within its `training_step`.
-        num_items_in_batch: as `training_step` gives it to `compute_loss`.
+        trainer: the trainer, within its `training_step`.
+        num_items_in_batch: as `training_step` passes it to `compute_loss`.
     """
     if hasattr(Trainer, "loss_is_scaled_for_ga"):
         return 1

@@ -1,4 +1,4 @@
-"""The weight of a batch in its step: by the rows or labels that its losses are means over."""
+"""The weight of a batch in its step, from the number of rows or labels over which its losses are averaged."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ PACKED_BOUNDS = "cu_seq_lens_q"
 
 @dataclass(frozen=True)
 class BatchSize:
-    """The counts that the losses of a batch are means over.
+    """The counts over which the losses of a batch are averaged.
 
     Attributes:
         samples: the number of rows, or of windows of rows, for the alignment loss.
@@ -31,15 +31,15 @@ class BatchSize:
 
     @property
     def items(self) -> Tensor | int:
-        """The count that the task's loss is a mean over."""
+        """The count over which the task's loss is averaged."""
         return self.samples if self.labels is None else self.labels
 
     @classmethod
     def of(cls, batch: Any, *, is_shifted: bool = False, is_of_rows: bool = False) -> "BatchSize":
-        """Measure a batch.
+        """Count the rows and labels of a batch.
 
         Args:
-            batch: from a data loader. If its rows cannot be counted, it counts as one row.
+            batch: a batch of a data loader. If its rows cannot be counted, it counts as one row.
             is_shifted: whether the loss predicts the next token, so that the first token's label is never used.
             is_of_rows: whether the loss is a mean over rows, whatever their number of labels (`loss_is_of_rows`).
         """
@@ -61,7 +61,7 @@ class BatchSize:
 
 
 def loss_is_of_rows(model: Any) -> bool:
-    """Return whether the loss of a model is a mean over rows, not over labels: its attribute of this name."""
+    """Return a model's attribute `loss_is_of_rows`: whether its loss is a mean over rows, not over labels."""
     return bool(getattr(model, "loss_is_of_rows", False))
 
 
@@ -71,7 +71,7 @@ def _is_column(value: Any) -> TypeGuard[Tensor]:
 
 @dataclass(frozen=True)
 class StepSize:
-    """The counts that the losses of a whole optimizer step are means over.
+    """The counts over which the losses of a whole optimizer step are averaged.
 
     Attributes:
         samples: the number of rows of all its batches and processes.

@@ -25,13 +25,13 @@ GROUP_ELEMENTS = 20 * 2**20
 class TokenMeasure:
     """The uniform distribution over the real tokens of each sample, and the weight of a sample in the mean.
 
-    The first dimension is the calls C, or 1 where all calls have one mask; the second is the two sides, queries and
-    keys, or 1 where both are of the same tokens.
+    The first dimension is the C calls, or 1 if all calls share a mask. The second is the two sides, queries and keys,
+    or 1 if both belong to the same tokens.
 
     Attributes:
-        probability: `[1 or C, 1 or 2, B, n]`, one over the number of real tokens of the sample at real tokens, 0 at
+        probability: `[1 or C, 1 or 2, B, n]`, 1 over the number of the sample's real tokens at real tokens, 0 at
             padding.
-        sample_weight: `[1 or C, B]`, one over the number of samples with real tokens on both sides; 0 for the others.
+        sample_weight: `[1 or C, B]`, 1 over the number of samples with real tokens on both sides; 0 for other samples.
         mask: `[1 or C, 1 or 2, B, n]` bool, True at real tokens; None where every token is real.
     """
 
@@ -75,19 +75,19 @@ class Alignment(nn.Module, ABC):
 
     Args:
         head_dim: size d of a head's query and key.
-        num_layers: layers L, each with networks of its own, whose parameters are stacked, `[L, …]`.
+        num_layers: layers L, each with its own networks, whose parameters are stacked, `[L, …]`.
         head_reduction: `sum` or `mean` over the heads.
-        points: the maximum number of real tokens of a sample, or of a batch if `by_sample` is false, drawn anew at
-            every step of training; None = all.
+        points: the maximum number of real tokens used of a sample, or of a batch if `by_sample` is false; they are
+            drawn anew at every training step. None = all.
 
     Attributes:
         step: an int64 scalar that determines the draws; it is saved, so that a resumed run draws the same tokens. It
             exists only with `points`.
         by_sample: whether the loss of a batch is the mean of the losses of its samples.
-        diagnostic: name of the scalar that tells whether the loss works.
+        diagnostic: name of the scalar that shows whether the loss works.
 
     Raises:
-        AlignAttnError: if `head_reduction` is neither, or `points` below `min_points`.
+        AlignAttnError: if `head_reduction` is neither, or `points` is below `min_points`.
     """
 
     step: Tensor
@@ -132,7 +132,7 @@ class Alignment(nn.Module, ABC):
             query: `[B, H, n, d]`.
             key: `[B, H, n, d]`, or `[B, H, m, d]` of other tokens.
             mask: `[B, n]` bool, True = a real token; None = all are real.
-            key_mask: `[B, m]` bool, where the keys are of other tokens; None = `mask`, or all real if m is not n.
+            key_mask: `[B, m]` bool, if the keys belong to other tokens; None = `mask`, or all real if m is not n.
             layer: the index of the layer that called.
 
         Returns:
@@ -156,7 +156,7 @@ class Alignment(nn.Module, ABC):
         if key_mask is None and query.shape == key.shape:
             key_mask = mask
         self._check_shapes(query, key, mask, key_mask)
-        # The memory order of projections is [B, n, H, d]: this is no copy of their heads.
+        # Projections are stored as [B, n, H, d], so this does not copy their heads.
         rows_of_query, rows_of_key = (features.transpose(1, 2).flatten(2) for features in (query, key))
         return self.of_calls([Call(rows_of_query, rows_of_key, query.shape[1], mask, key_mask, layer)])
 
@@ -164,11 +164,11 @@ class Alignment(nn.Module, ABC):
         """Return the mean loss and diagnostics of attention calls, each weighted by its number of samples.
 
         Calls of one shape are computed together, as many as `GROUP_ELEMENTS` allows. On a CPU the backend `cpu`
-        computes the same.
+        computes the same result.
 
         Args:
             calls: at least one.
-            samples: the number of samples in the mean; that of `calls` if None.
+            samples: the number of samples in the mean; None = the number of samples in `calls`.
         """
         samples = samples or sum(len(call.query) for call in calls)
         if self.by_sample and self.points is not None:
@@ -207,8 +207,8 @@ class Alignment(nn.Module, ABC):
         """Return the losses and diagnostics `[C]` of C calls.
 
         Args:
-            features: queries and keys, `[C, 2, B, n, H, d]`, in the type that the loss is computed in; the calls are
-                ordered by layer, equally many of each.
+            features: queries and keys, `[C, 2, B, n, H, d]`, in the type in which the loss is computed; the calls are
+                ordered by layer, equally many per layer.
             mask: `[1 or C, 1 or 2, B, n]` bool, True = a real token (`TokenMeasure`); None = all are real.
             layers: the layers of the calls, whose networks are used.
         """

@@ -22,7 +22,7 @@ class Call:
         key: `[B, m, H * d]`.
         heads: H.
         query_mask: `[B, n]` bool, True = a real token; None = all are real.
-        key_mask: `[B, m]` bool; the same tensor if queries and keys are of the same tokens.
+        key_mask: `[B, m]` bool; the same tensor if queries and keys belong to the same tokens.
         layer: the index of the layer that called.
     """
 
@@ -40,7 +40,7 @@ class Call:
 
     @property
     def is_of_same_tokens(self) -> bool:
-        """Whether queries and keys are of the same tokens."""
+        """Whether queries and keys belong to the same tokens."""
         return self.query.shape == self.key.shape and self.query_mask is self.key_mask
 
     @property
@@ -56,11 +56,11 @@ class Call:
 
 
 def drawn(call: Call, points: int, step: Tensor) -> Call:
-    """Return a call with a limited number of real tokens of each sample, drawn anew at every step.
+    """Return a call with a limited number of real tokens per sample, drawn anew at every step.
 
     Args:
         call: the call to draw from.
-        points: the maximum number of tokens of a sample.
+        points: the maximum number of tokens per sample.
         step: an int64 scalar that determines the draw.
     """
     if call.length <= points:
@@ -90,7 +90,7 @@ def groups_of(
     """Yield groups of calls of one kind: consecutive layers with equally many calls each, within a budget.
 
     Args:
-        calls: in any order.
+        calls: the calls, in any order.
         elements_of: returns the size of the largest tensor that a call needs.
         budget: maximum number of elements of a group; a single call may exceed it.
     """

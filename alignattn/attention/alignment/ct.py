@@ -15,12 +15,12 @@ class CTAlignment(Alignment):
     """The cost of moving queries to keys and keys to queries along learned conditional plans.
 
     Each query q_i moves to key k_j with probability P_ij = softmax_j(τ_φ(q_i)·τ_φ(k_j)), and each key to a query with
-    R_ij = softmax_i(τ_φ(q_i)·τ_φ(k_j)). With the cost c = 1 - u(q)·u(k), u the critic's vector of length 1,
+    R_ij = softmax_i(τ_φ(q_i)·τ_φ(k_j)). With the cost c = 1 - u(q)·u(k), where u is the critic's unit vector,
 
         L = ½ [ mean_i Σ_j P_ij c_ij + mean_j Σ_i R_ij c_ij ].
 
-    Queries, keys and the navigator τ_φ descend L, the critic ascends it: the gradient is reversed at the critic's input
-    and at its output.
+    Queries, keys and the navigator τ_φ descend L, and the critic ascends it: the gradient is reversed at the critic's
+    input and at its output.
 
     Diagnostic: `critic_gap`, the Euclidean distance between the critic's mean vectors of queries and of keys, mean over
     samples and heads: 0 if the critic sees no difference, 2 if it separates them.
@@ -71,13 +71,13 @@ def expected_cosine(navigated: Tensor, unit: Tensor, mask: Tensor | None) -> Ten
     Args:
         navigated: s and t, `[C, 2, B, H, n, f]`, C the number of attention calls.
         unit: u and v, likewise.
-        mask: `[1 or C, 1 or 2, B, n]` bool, of both or of each, True = a real token; None = all are.
+        mask: `[1 or C, 1 or 2, B, n]` bool, for both sides or for each, True = a real token; None = all are real.
 
     Returns:
         `[C, 2, B, H, n]`.
     """
     if mask is not None:
-        # A wholly padded sample attends to its padding and weighs nothing: attention over nothing may be NaN.
+        # A fully padded sample, which has weight 0, attends to its padding: attention to nothing may be NaN.
         mask = mask | ~mask.any(dim=-1, keepdim=True)
         mask = mask.flip(1).expand(len(unit), 2, -1, -1).flatten(0, 2)[:, None, None]
     query, key, value = (tensor.flatten(0, 2) for tensor in (navigated, navigated.flip(1), unit.flip(1)))

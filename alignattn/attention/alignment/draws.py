@@ -15,7 +15,7 @@ STRIDES = (0x9E3779B1, 0x85EBCA77)
 """Odd multipliers for places and steps."""
 
 ROUNDS = ((16, 0x21F0AAAD), (15, 0x735A2D97))
-"""Shift and multiplier of each round of the hash, from Ettinger 2022, "hash-prospector"; both factors fit int64."""
+"""Shift and multiplier of each round of the hash, from Ettinger 2022, "hash-prospector"; products fit int64."""
 
 
 def hashed(step: Tensor, places: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def hashed(step: Tensor, places: Tensor) -> Tensor:
 
 
 def token_ranks(step: Tensor, size: int, real: Tensor | None) -> Tensor:
-    """Return random ranks of tokens, of which the largest are drawn, `[size]` or the mask's shape; -1 at padding.
+    """Return random ranks of tokens, `[size]` or in the mask's shape; the largest are drawn, and padding has -1.
 
     The rank of a real token depends on its place among the real tokens, so padding does not change a draw.
 

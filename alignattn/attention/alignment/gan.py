@@ -43,7 +43,7 @@ class GANAlignment(Alignment):
         """Return the means of -log D(q) - log(1 - D(k)) and of the discriminator's accuracy."""
         logits = self.discriminator(reverse_gradient(by_layer(features, layers)), layers)
         of_query, of_key = logits.view(features.shape[:-1]).unbind(1)
-        # With D = sigmoid(logit), -log D(q) = softplus(-logit) and -log(1 - D(k)) = softplus(logit), finite for any.
+        # With D = sigmoid(logit), -log D(q) = softplus(-logit) and -log(1 - D(k)) = softplus(logit), always finite.
         losses = torch.stack((F.softplus(-of_query), F.softplus(of_key)), dim=1)
         is_right = torch.stack((of_query > 0, of_key < 0), dim=1)
         return tokens.mean(losses), tokens.mean(is_right) / (2 * features.shape[4])

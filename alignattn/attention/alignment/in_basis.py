@@ -1,4 +1,4 @@
-"""An alignment that moves only a basis of each head, to which attention is invariant."""
+"""An alignment that trains only a basis of each head, to which attention is invariant."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from alignattn.attention.alignment.calls import Call, Side
 from alignattn.attention.basis import Basis
 
 MAX_CONDITION = 10.0
-"""Bound of the condition number of A: without one a loss of angles would stretch the clouds indefinitely."""
+"""Bound of the condition number of A: without it, a loss of angles would stretch the clouds indefinitely."""
 REACH = math.log(MAX_CONDITION) / 2
 """Bound of the absolute eigenvalues of B."""
 MEAN_RATE = 1 / 32
@@ -24,15 +24,15 @@ class AlignmentInBasis(nn.Module):
 
     A = exp(B) is symmetric, and B = (I + P² / 4r²)⁻¹ P, so that the condition number of A is at most e^(2r) =
     `MAX_CONDITION`, reached where P has eigenvalues of ±2r.
-    c = A μ_q - A⁻¹ μ_k is not free: the alignment receives A (q - μ_q) and A⁻¹ (k - μ_k), each cloud centred by its own
-    mean over the real tokens of all calls of a layer in a step. With a free c, stretching A along the means would bring
-    a cosine cost to 0 without moving the clouds together. Attention reads the raw queries and keys; `basis` returns the
-    change that can be folded into their projections.
+    c = A μ_q - A⁻¹ μ_k is not learned: the alignment receives A (q - μ_q) and A⁻¹ (k - μ_k), each cloud centred by its
+    own mean over the real tokens of all calls of a layer in a step. With a learned c, stretching A along the means
+    would bring a cosine cost to 0 without moving the clouds together. Attention uses the raw queries and keys; `basis`
+    returns the change that can be folded into their projections.
 
     Queries and keys get no gradient. P starts at 0, A at the identity.
 
     Args:
-        alignment: A(·, ·), with the same layers.
+        alignment: A(·, ·), for the same layers.
         num_heads: heads H of each layer.
 
     Attributes:
@@ -79,10 +79,10 @@ class AlignmentInBasis(nn.Module):
 
     @torch.no_grad()
     def basis(self, layer: int) -> Basis:
-        """Return the basis of a layer's heads, with c of the running means.
+        """Return the basis of a layer's heads, with c computed from the running means.
 
         Args:
-            layer: its index.
+            layer: index of the layer.
         """
         log_matrix = bounded(self.generator[layer].detach().to("cpu", torch.float64))
         query, key = self.means[:, layer].to("cpu", torch.float64)
@@ -96,7 +96,7 @@ class AlignmentInBasis(nn.Module):
 
 
 def bounded(generator: Tensor) -> Tensor:
-    """Return B of the symmetric part of matrices P `[..., d, d]`: about P if that is small, eigenvalues in [-r, r].
+    """Return B for the symmetric part of matrices P `[..., d, d]`: close to P if P is small, eigenvalues in [-r, r].
 
     Computed without eigenvectors, which have no gradient at equal eigenvalues, as at the start.
     """

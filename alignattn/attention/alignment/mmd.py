@@ -68,6 +68,6 @@ class SmoothEnergy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient in the points."""
+        """Return the gradient with respect to the points."""
         (slope,) = ctx.saved_tensors
         return slope * upstream[..., None, None], None

@@ -37,7 +37,7 @@ class Linear(nn.Module):
     def parameters_for(self, rows: Tensor, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the weights `[l, out, in]` and biases `[l, out]` of some layers, in the type of their rows."""
         weight, bias = self.weight.to(rows), self.bias.to(rows)
-        # A slice of all layers would cost a backward.
+        # Slicing all layers would only add a step to the backward pass.
         return (weight, bias) if layers.stop - layers.start == len(weight) else (weight[layers], bias[layers])
 
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
@@ -63,7 +63,7 @@ class Highway(nn.Module):
 
 class _Network(nn.Sequential):
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
-        """Map features `[l, rows, head_dim]` to `[l, rows, output_dim]` by the networks of `layers`."""
+        """Map features `[l, rows, head_dim]` to `[l, rows, output_dim]` with the networks of `layers`."""
         for layer in self:
             # The leaky ReLU may overwrite the result of a linear layer, which is neither a view nor saved.
             rows = layer(rows) if isinstance(layer, nn.LeakyReLU) else layer(rows, layers)
@@ -113,7 +113,7 @@ class _GradientReversal(torch.autograd.Function):
 
 
 def reverse_gradient(features: Tensor) -> Tensor:
-    """Return `features` unchanged; the gradient that flows back changes its sign (Ganin & Lempitsky 2015, eq. 8).
+    """Return `features` unchanged; the sign of their gradient is reversed (Ganin & Lempitsky 2015, eq. 8).
 
     With a reversal between two players a single backward pass is a step of a minimax game: the player before it ascends
     the loss that the player after it descends.

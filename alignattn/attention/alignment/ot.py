@@ -22,7 +22,7 @@ class OTAlignment(Alignment):
 
     Eq. 3 with the plan of section 2.3.2, with the sign of the entropy corrected. Both marginals are uniform over the
     real tokens. The gradient goes through C with the plan fixed; by the envelope theorem it is the gradient of
-    <C, π> + ε Σ π log π at its minimum. Both costs are a dot product up to terms of one token, so forward needs only
+    <C, π> + ε Σ π log π at its minimum. Each cost is a dot product up to terms of one token, so forward needs only
     π k and πᵀ q of the plan, and no n × n tensor is kept for backward.
 
     Diagnostic: `marginal_error`, the L1 distance of the plan's row sums from the uniform distribution plus that of its
@@ -34,7 +34,7 @@ class OTAlignment(Alignment):
         cost: `cosine`, C = 1 - cos(q, k), or `squared_euclidean`, C = |q - k|².
         epsilon: strength ε of the entropy, in units of the cost. 0.01 suits the cosine; the squared distance
             grows with the features, and an ε far below it needs more iterations.
-        iterations: Sinkhorn iterations, at least 1; `marginal_error` tells whether they suffice.
+        iterations: Sinkhorn iterations, at least 1; `marginal_error` shows whether they suffice.
         anneal_from: ε starts at this share of the largest cost of a head and falls to `epsilon`.
 
     Raises:
@@ -101,7 +101,7 @@ class OTAlignment(Alignment):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return Σ_ij π_ij q_i · k_j `[B, H]`, with the gradients π k and πᵀ q, and the row and column sums of π.
 
-        π is the plan of the cost -left_i · k_j, from which C differs by terms of one token.
+        π is the plan of the cost -left_i · k_j, which differs from C by terms of one token.
         """
         plan = sinkhorn(
             left, key, *marginals, epsilon=self.epsilon, anneal_from=self.anneal_from, iterations=self.iterations
@@ -124,7 +124,7 @@ class OTAlignment(Alignment):
 
 
 def _centred(both: Tensor, probability: tuple[Tensor, Tensor]) -> Tensor:
-    """Move the origin to the mean of both, which changes no distance and keeps the precision of products."""
+    """Move the origin to the mean of both, which changes no distance and preserves the precision of products."""
     with torch.no_grad():
         of_query, of_key = (share[:, None, :, None] for share in probability)
         centre = (both[0] * of_query + both[1] * of_key).sum(dim=2, keepdim=True) / 2

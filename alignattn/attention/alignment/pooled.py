@@ -1,4 +1,4 @@
-"""Alignments of the clouds of all tokens of a batch, without an adversary."""
+"""Alignments of the clouds of all tokens in a batch, without an adversary."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class StandardizedClouds:
 
     Attributes:
         points: `[C, 2, H, P, d]`; 0 at padding.
-        weight: `[1 or C, 1 or 2, P]`, 1 over the number of real points, 0 at padding; one for both clouds, or two.
+        weight: `[1 or C, 1 or 2, P]`, 1 over the number of real points, 0 at padding; for both clouds, or for each.
         gap: `[C, H]`, the distance of the clouds' means, from 0 to 2; without gradient.
     """
 
@@ -43,15 +43,15 @@ class StandardizedClouds:
 
 
 def rounding(means: Tensor) -> Tensor:
-    """Return the squared spread that rounding may leave of equal points, `[C, H]`, for means `[C, 2, H, d]`."""
+    """Return the squared spread that rounding may leave between equal points, `[C, H]`, for means `[C, 2, H, d]`."""
     return (means.detach().square().sum(dim=-1).mean(dim=1) + 1) * NORM_EPSILON**2
 
 
 class PooledAlignment(Alignment):
-    """A distance of the clouds of the queries and of the keys of all real tokens of a batch, for each head.
+    """A distance between the clouds of queries and keys of all real tokens in a batch, for each head.
 
-    It has no networks. A cloud is that of a whole batch, so the mean of the distances of two half batches is not the
-    distance of the whole: under accumulation and with several processes, gradients depend on the split. All heads and
+    It has no networks. A cloud covers a whole batch, so the mean of the distances of two half batches is not the
+    distance of the whole: with gradient accumulation or several processes, gradients depend on the split. All heads and
     layers of a step use the same tokens if `points` limits them.
 
     Diagnostic: `mean_gap`, the distance of the clouds' means in units of their spread (`StandardizedClouds`), mean over
@@ -78,7 +78,7 @@ class PooledAlignment(Alignment):
         """Return the points to use, `[C, 2, P, H, d]`, and their weights.
 
         Args:
-            points: those of all tokens, `[C, 2, N, H, d]`.
+            points: the points of all tokens, `[C, 2, N, H, d]`.
             real: `[1 or C, 1 or 2, N]` bool; None = all are real.
         """
         size = points.shape[2]
@@ -96,7 +96,7 @@ class PooledAlignment(Alignment):
 
     @abstractmethod
     def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distance and the gap of the means of each head, `[C, H]` both.
+        """Return the distance and the gap of the means of each head, both `[C, H]`.
 
         Args:
             points: `[C, 2, P, H, d]`.

@@ -13,12 +13,12 @@ from torch import Tensor
 ANNEAL_FROM = 0.16
 """First ε as a share of the largest cost: each of the three default steps then divides ε by 2.5."""
 ITERATIONS = 14
-"""With an L1 marginal error of 0.014 (0.019 in the worst layer) on MiniLM's queries and keys at ε = 0.01."""
+"""They give an L1 marginal error of 0.014 (0.019 in the worst layer) on MiniLM's queries and keys at ε = 0.01."""
 
 _ITERATIONS_A_STEP = 2
 """Iterations at each ε but the last, where further iterations gain more."""
 _MAX_STEPS = 10
-"""A step costs a new kernel, as much as three iterations; more than ten do not pay."""
+"""A step costs a new kernel, as much as three iterations; more than ten steps do not pay off."""
 _ITERATIONS_A_KERNEL = 25
 """Iterations with each kernel at the last ε: a new kernel around the new potential restores underflowed entries."""
 RELAXATION = 1.6
@@ -66,16 +66,16 @@ def sinkhorn(
     """Approximate argmin <C, π> + ε Σ π log π for C_ij = -left_i · right_j with uniform marginals.
 
     Terms of C that depend on i or j alone do not change the plan, so any cost that is a dot product up to such terms is
-    possible. Cuturi 2013 (the iteration), Schmitzer 2019 (annealing ε, absorbing the potential into the kernel),
+    supported. Cuturi 2013 (the iteration), Schmitzer 2019 (annealing ε, absorbing the potential into the kernel),
     Thibault et al. 2021 (over-relaxation). The plan's column marginal is exact unless the kernel underflows. No step
     depends on a value of the data: it compiles and needs no synchronisation.
 
     Args:
         left: `[B, H, n, d]`, finite at padding too.
         right: `[B, H, n, d]`, finite at padding too.
-        row_share: `[B, n]`, the rows' marginal, uniform over the real tokens of a sample and 0 at padding. A wholly
+        row_share: `[B, n]`, the rows' marginal, uniform over the real tokens of a sample and 0 at padding. A fully
             padded sample gets a plan over its padding.
-        column_share: the columns' marginal, likewise; the same tensor if both are of the same tokens.
+        column_share: the columns' marginal, likewise; the same tensor if both belong to the same tokens.
         epsilon: strength ε of the entropy, in units of the cost.
         anneal_from: ε starts at this share of the largest |left_i| · |right_j| of a head and falls
             geometrically to `epsilon`.
@@ -100,7 +100,7 @@ def sinkhorn(
     for step, (progress, rounds) in enumerate(steps, start=1):
         current = first ** (1 - progress) * epsilon**progress
         torch.baddbmm(potential / current, flat_left / current, flat_right.mT, out=kernel)
-        kernel.sub_(kernel.amax(dim=-1, keepdim=True)).exp_()  # what is subtracted is absorbed by the row's scaling
+        kernel.sub_(kernel.amax(dim=-1, keepdim=True)).exp_()  # the row's scaling absorbs the maximum
         row, column = _scale(kernel, real_rows, rows_a_column, rounds)
         if step < len(steps):
             potential = potential + current * column.log()
@@ -121,7 +121,7 @@ def schedule(iterations: int) -> list[tuple[float, int]]:
 
 
 def is_real(probability: Tensor) -> Tensor:
-    """Return the columns of a plan with a share, bool `[B, n]`; all in a wholly padded sample."""
+    """Return which columns of a plan have a share, `[B, n]` bool; all of them in a fully padded sample."""
     has_tokens = probability.sum(dim=1, keepdim=True) > 0
     return torch.where(has_tokens, probability, 1.0) > 0
 
@@ -134,8 +134,8 @@ def first_epsilon(largest_cost: Tensor, epsilon: float, anneal_from: float) -> T
 def _scale(kernel: Tensor, real: Tensor, rows_a_column: Tensor | None, rounds: int) -> tuple[Tensor, Tensor]:
     """Return scalings `[B * H, 1, n]` for which row · kernel · column has row sums of about 1 and exact column sums.
 
-    They are those of the plan times the number of real rows; rows of padding, where `real` is 0, are scaled to 0. The
-    column sums are the number of real rows over that of real columns, or 1 if `rows_a_column` is None. The first and
+    They are the plan's scalings times the number of real rows; rows of padding, where `real` is 0, are scaled to 0. The
+    column sums are the number of real rows per real column, or 1 if `rows_a_column` is None. The first and
     the last update are plain: the first has nothing to relax, and the last makes the column sums exact. The vectors are
     rows, for which the product is twice as fast as for columns.
     """

@@ -21,7 +21,7 @@ class SlicedAlignment(PooledAlignment):
 
     Units are those of `StandardizedClouds`. Bonneel et al. 2015, "Sliced and Radon Wasserstein Barycenters of
     Measures", eq. 8: the mean over directions of the squared distance of the sorted projections. The directions are
-    drawn anew at every step of training. The factor d, the size of a head, makes it |μ_q - μ_k|² for clouds that differ
+    drawn anew at every training step. The factor d, the size of a head, makes it |μ_q - μ_k|² for clouds that differ
     by a shift.
 
     The other arguments are those of `Alignment`.
@@ -60,7 +60,7 @@ class SlicedAlignment(PooledAlignment):
         beyond = torch.finfo(projected.dtype).max
         ordered = projected.masked_fill((weight == 0)[:, :, None, None], beyond).sort(dim=-1).values
         counts = (weight > 0).sum(dim=-1).clamp(min=1)
-        if weight.shape[1] == 1:  # as many points, and at padding they agree
+        if weight.shape[1] == 1:  # equally many points, and equal values at padding
             squares = (ordered[:, 0] - ordered[:, 1]).square().sum(dim=-1) / counts[..., None]
         else:
             squares = _between_quantiles(ordered, counts)

@@ -30,9 +30,9 @@ def normalize(rule: Rule, scores: Tensor, mask: Tensor | None) -> Tensor:
     The largest attendable score of a row is subtracted first, as a constant.
 
     Args:
-        rule: the rule; its result at masked positions and in wholly masked rows is ignored.
-        scores: `[..., m]`, finite where they may be attended.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+        rule: the rule; its result at masked positions and in fully masked rows is ignored.
+        scores: `[..., m]`, finite where they may be attended to.
+        mask: bool, broadcastable to the scores, True = may be attended to; None = every position may.
 
     Returns:
         Weights `[..., m]`, float64 for float64 scores and else float32, exactly zero where the mask is False.
@@ -60,15 +60,15 @@ def _check_mask(scores: Tensor, mask: Tensor | None) -> None:
     if mask.dtype != torch.bool or not fits:
         raise AlignAttnError(
             f"normalizer: the mask is {mask.dtype} {list(mask.shape)}: it must be bool, broadcastable to the scores "
-            f"{list(scores.shape)}, True = may be attended"
+            f"{list(scores.shape)}, True = may be attended to"
         )
 
 
 class Normalizer(Slot, ABC):
     """The map N from the scores of one attention layer to its weights; arguments as for `Slot`.
 
-    Masked positions weigh exactly zero, rows sum to 1, and wholly masked rows are zero. The weights are computed
-    in float32 (float64 for float64 scores) whatever the autocast type.
+    Masked positions have weight 0 exactly, rows sum to 1 (less in `Local`), and fully masked rows are zero. The weights
+    are computed in float32 (float64 for float64 scores) whatever the autocast type.
     """
 
     def forward(
@@ -81,10 +81,10 @@ class Normalizer(Slot, ABC):
         """Return the weights.
 
         Args:
-            scores: `[B, H, n, m]`, finite where they may be attended.
-            mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+            scores: `[B, H, n, m]`, finite where they may be attended to.
+            mask: bool, broadcastable to the scores, True = may be attended to; None = every position may.
             query: `[B, H, n, d]`, needed only by local-p, whose weights also depend on it.
-            earlier: the queries before these, if they are of other tokens than the keys; None for the same tokens.
+            earlier: the queries before these, if queries and keys belong to different tokens; None for the same tokens.
 
         Returns:
             `[B, H, n, m]`, float64 for float64 scores and else float32.
@@ -113,7 +113,7 @@ class Normalizer(Slot, ABC):
             return self._weights_of_edges(scores - segments.spread(segments.amax(scores)), segments)
 
     def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
-        """Return the weights of scores `[E, H]`, the largest of each segment 0."""
+        """Return the weights of scores `[E, H]` with a maximum of 0 in each segment."""
         raise AlignAttnError(
             f"normalizer {type(self).__name__} does not support the edges of a graph: choose one of "
             f"{', '.join(choices_with('normalizer', 'has_edge_form'))}"

@@ -26,7 +26,7 @@ def csoftmax(scores: Tensor, bound: float | Tensor, mask: Tensor | None = None) 
     Args:
         scores: `[..., m]`.
         bound: u, a number in (0, 1], or a tensor broadcastable to the scores whose rows sum to 1 or more.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+        mask: bool, broadcastable to the scores, True = may be attended to; None = every position may.
 
     Returns:
         `[..., m]`, see `normalize`.
@@ -62,7 +62,7 @@ def _check_bounds(bound: Tensor, scores: Tensor) -> None:
     if total < 1 - BOUNDS_TOLERANCE:
         raise AlignAttnError(
             f"normalizer 'csoftmax': the bounds of a row sum to {total:.6g}: they must sum to 1 or more, "
-            "or its weights cannot"
+            "because its weights sum to 1"
         )
 
 
@@ -92,7 +92,7 @@ def _at_limit(scores: Tensor, limit: Tensor, mask: Tensor | None) -> Tensor:
 
     In descending order of exp(s_i) / u_i, a position is clipped if its softmax over the remaining positions, times the
     remaining mass, exceeds its bound; after the first that is not clipped, none is. Computed in logarithms, because a
-    position that gets mass only since all above it are clipped may lie far below them.
+    position that gets mass only because all above it are clipped may be far below them.
     """
     key = scores - limit.log()
     if mask is not None:
@@ -106,9 +106,9 @@ def _at_limit(scores: Tensor, limit: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class CSoftmax(Normalizer):
-    """`csoftmax` as a module, with one bound for all weights, or with a budget of each key for all queries.
+    """`csoftmax` as a module, with one bound for all weights, or with a budget of each key over all queries.
 
-    With a fertility f, a decoder that attends by one query at a time bounds each key by the rest of its budget,
+    With a fertility f, a decoder that attends with one query at a time bounds each key by the rest of its budget,
     u_t = f - β_t, where β_t is the sum of its earlier weights (Malaviya et al. 2018). If the keys have less than 1 left
     in total, `csoftmax` raises the bounds.
 

@@ -14,8 +14,8 @@ DEFAULT_WEIGHT = 0.1
 SPARSEMAX_REACH = 1.0
 """Sparsemax gives weight 0 to values this far or farther below the largest of their row."""
 BLOCK_COLUMNS = 8192
-"""Chains of 128 positions that are solved together on a CPU: the data of one position then fits a cache. On a GPU all
-are solved together, because launches cost more than arithmetic."""
+"""Number of chains that are solved together on a CPU, so that the data of one position fits a cache. On a GPU all are
+solved together, because launches cost more than arithmetic."""
 
 
 def fusedmax(scores: Tensor, weight: float = DEFAULT_WEIGHT, mask: Tensor | None = None) -> Tensor:
@@ -28,7 +28,7 @@ def fusedmax(scores: Tensor, weight: float = DEFAULT_WEIGHT, mask: Tensor | None
     Args:
         scores: `[..., m]`.
         weight: λ, above 0.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+        mask: bool, broadcastable to the scores, True = may be attended to; None = every position may.
 
     Returns:
         `[..., m]`, see `normalize`.
@@ -55,7 +55,7 @@ def _check_weight(weight: object) -> None:
 def _fused(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
     """Return fusedmax of scores `[..., m]`, and for each position the first position of its fused group, int32.
 
-    The operations depend on the data; a compiler sees a single one.
+    The operations depend on the data, so a compiler sees them as one operation.
     """
     if mask is None:
         return _of_first(scores, None, weight)
@@ -74,8 +74,8 @@ def _of_first(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Ten
     if counts is not None:
         counts, order = counts.flatten().sort()
         rows = rows[order]
-    # Total variation moves a score by 2λ at most, so a score 1 + 2λ below the largest gets no weight. Of a score 2λ
-    # further below its neighbours see only that it is low: raising it changes no weight.
+    # Total variation moves a score by 2λ at most, so a score 1 + 2λ below the largest gets no weight. A score 2λ
+    # further below can be raised to the floor: its neighbours depend only on its being low, so no weight changes.
     floor = -(SPARSEMAX_REACH + 4 * weight)
     denoised, is_fused = denoise(rows.T.clamp(min=floor), counts, weight)
     weights = sparsemax_rule(denoised.T.contiguous(), None)
@@ -187,12 +187,12 @@ class _Chains:
 
     Kolmogorov, Pock & Rolinek 2016, "Total Variation on a Tree". A group is a run of positions whose neighbours are
     known to lie above or below all of it. The mean of its solution is θ. The positions with x_i ≥ θ solve a binary
-    problem on the chain, by the Viterbi algorithm: they split the group, or the group is done. All groups of all chains
-    are split at once.
+    problem on the chain, which the Viterbi algorithm solves: they split the group, or the group is finished. All groups
+    of all chains are split at once.
 
     Edge i, from 0 to m, joins the positions i - 1 and i. The left one pulls the right one up by at least `least[i]` and
-    at most `most[i]`, and is pulled by the opposite amount: the bounds are -λ and λ in a group, both λ between groups
-    of which the left one is higher, both -λ if it is lower, and both 0 at the ends.
+    at most `most[i]`, and is pulled by the opposite amount: the bounds are -λ and λ within a group, both λ between
+    groups if the left one is higher, both -λ if it is lower, and both 0 at the ends.
 
     Args:
         scores: `[m, R]`.

@@ -26,7 +26,7 @@ def local_monotonic(scores: Tensor, window: int = DEFAULT_WINDOW, mask: Tensor |
     Args:
         scores: `[..., n, m]`.
         window: D, 1 or more.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+        mask: bool, broadcastable to the scores, True = may be attended to; None = every position may.
 
     Returns:
         `[..., n, m]`, see `normalize`; a row with no attendable key in its window is zero.
@@ -44,13 +44,13 @@ def local_predictive(
     """Return the softmax over the keys at most D from a centre, times exp(-(s - p)² / (2σ²)) with σ = D / 2.
 
     Luong, Pham & Manning 2015, local-p, eq. 10. The Gaussian is not renormalised: rows sum to less than 1. The gradient
-    in the centre is that of the Gaussian; the set of keys in the window is constant almost everywhere.
+    with respect to the centre is that of the Gaussian; the set of keys in the window is constant almost everywhere.
 
     Args:
         scores: `[..., m]`.
         centre: p, broadcastable to `[...]`, in positions of attendable keys, counted from 0.
         window: D, 1 or more.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+        mask: bool, broadcastable to the scores, True = may be attended to; None = every position may.
 
     Returns:
         `[..., m]`, see `normalize`; a row with no attendable key in its window is zero.
@@ -123,7 +123,7 @@ class Local(Normalizer):
         self.kind = kind
         self.window = window
         if kind == "predictive":
-            bound = head_dim**-0.5  # that of nn.Linear
+            bound = head_dim**-0.5  # as in nn.Linear
             self.position_projection = nn.Parameter(torch.empty(num_heads, head_dim, head_dim).uniform_(-bound, bound))
             self.position_vector = nn.Parameter(torch.empty(num_heads, head_dim).uniform_(-bound, bound))
 

@@ -16,7 +16,7 @@ def softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Args:
         scores: `[..., m]`.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+        mask: bool, broadcastable to the scores, True = may be attended to; None = every position may.
 
     Returns:
         `[..., m]`, see `normalize`, whose errors it raises.
@@ -30,7 +30,7 @@ def hard(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     A deterministic version of the hard attention of Xu et al. 2015, "Show, Attend and Tell", section 4.1, with the
     straight-through estimator of Bengio, Léonard and Courville 2013.
 
-    Arguments, shape of the result and errors as of `softmax`.
+    Arguments, shape of the result and errors as for `softmax`.
     """
     return normalize(_hard, scores, mask)
 
@@ -41,7 +41,7 @@ def _hard(scores: Tensor, _mask: Tensor | None) -> Tensor:
 
 
 class _StraightThrough(torch.autograd.Function):
-    # `hard + soft - soft.detach()` would leave weights that rounding keeps from being exactly 0 and 1.
+    # Because of rounding, the weights of `hard + soft - soft.detach()` would not be exactly 0 and 1.
     @staticmethod
     def forward(ctx: Any, soft: Tensor, chosen: Tensor) -> Tensor:
         return torch.zeros_like(soft).scatter_(-1, chosen, 1)

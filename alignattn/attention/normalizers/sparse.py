@@ -1,4 +1,4 @@
-"""The sparse normalizers of the entmax family, with the package `entmax`."""
+"""The sparse normalizers of the entmax family, based on the package `entmax`."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from alignattn.attention.normalizers.base import Normalizer, invalid, is_number,
 SPARSEMAX_ALPHA = 2.0
 ENTMAX15_ALPHA = 1.5
 MIN_SCALED = -2.0
-"""Lower bound of scores times α - 1, the largest 0: below -1 a score has weight 0, with a margin for rounding."""
+"""Lower bound of scores times α - 1, with a maximum of 0: below -1 the weight is 0; the rest is for rounding."""
 MIN_ALPHA = 1.01
 """Nearer to 1 the weights, powers of 1 / (α - 1), lose precision in float32; the limit at 1 is the softmax."""
 PARTIAL_SORT = 16
@@ -26,7 +26,7 @@ BISECTIONS = {torch.float32: 30, torch.float64: 55}
 
 @torch.library.custom_op("alignattn::entmax_by_sorting", mutates_args=())
 def _by_sorting(scores: Tensor, alpha: float) -> Tensor:
-    """Return the package's sparsemax (α = 2) or entmax15, as one operation: a compiler cannot trace it."""
+    """Return the package's sparsemax (α = 2) or entmax15 as one operation, because a compiler cannot trace it."""
     function = entmax_package.sparsemax if alpha == SPARSEMAX_ALPHA else entmax_package.entmax15
     return function(scores.contiguous(), dim=-1, k=PARTIAL_SORT)
 
@@ -45,13 +45,15 @@ def _keep_for_gradient(ctx: Any, inputs: tuple[Tensor, float | Tensor], output: 
 def _to_scores(
     weights: Tensor, alpha: float | Tensor, gradient: Tensor, total: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient in the scores, and 1 / g'' at the weights (Peters, Niculae & Martins 2019, eq. 14).
+    """Return the gradient with respect to the scores, and 1 / g'' at the weights.
+
+    Peters, Niculae & Martins 2019, eq. 14.
 
     Args:
         weights: the entmax of each row.
         alpha: α.
-        gradient: the gradient in the weights.
-        total: returns the sum of each row, broadcastable to the weights; None = of the last dimension.
+        gradient: the gradient with respect to the weights.
+        total: returns the sum of each row, broadcastable to the weights; None = the sum over the last dimension.
     """
     slope = torch.where(weights > 0, weights ** (2 - alpha), 0)
     passed = gradient * slope
@@ -66,8 +68,8 @@ def _weights_of_segments(scores: Tensor, segments: Segments, alpha: float) -> Te
     Sparsemax: Martins & Astudillo 2016, algorithm 1. Entmax15: Peters, Niculae & Martins 2019, algorithm 2.
 
     Args:
-        scores: `[E, H]`, the largest of each segment 0.
-        segments: the segments of its rows.
+        scores: `[E, H]`, with a maximum of 0 in each segment.
+        segments: the segments of the rows.
         alpha: `SPARSEMAX_ALPHA` or `ENTMAX15_ALPHA`.
 
     Returns:
@@ -77,7 +79,7 @@ def _weights_of_segments(scores: Tensor, segments: Segments, alpha: float) -> Te
     # Two stable sorts: by score, then by segment.
     falling = scaled.argsort(dim=0, descending=True, stable=True)
     order = falling.gather(0, segments.index[falling].argsort(dim=0, stable=True))
-    # The cumulative sums run over all segments: in float64 the earlier segments can be subtracted exactly enough.
+    # The cumulative sums run over all segments: in float64 the earlier segments can be subtracted precisely enough.
     ordered = scaled.gather(0, order).double()
     owner = segments.index[order]
     sizes = torch.bincount(segments.index, minlength=segments.count)
@@ -95,12 +97,12 @@ def _weights_of_segments(scores: Tensor, segments: Segments, alpha: float) -> Te
 
 
 def _thresholds(ordered: Tensor, rank: Tensor, first: Tensor, alpha: float) -> Tensor:
-    """Return for each place the τ of a support that ends there, `[E, H]`.
+    """Return for each position the τ of a support that ends there, `[E, H]`.
 
     Args:
-        ordered: scores times α - 1, segment after segment, falling in each.
-        rank: the rank of each place in its segment, from 1.
-        first: the first place of its segment.
+        ordered: scores times α - 1, segment after segment, in descending order within each.
+        rank: the rank of each position in its segment, from 1.
+        first: the first position of its segment.
         alpha: as for `_weights_of_segments`.
     """
 
@@ -136,7 +138,7 @@ def _of_segments(scores: Tensor, segments: Segments, alpha: float) -> Tensor:
 
 
 def _gradient_of_sorting(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-    # Sparsemax is piecewise linear: autograd's second derivative of this is right, and takes no power of 0.
+    # Sparsemax is piecewise linear: autograd's second derivative of this is correct, and involves no power of 0.
     to_scores = _linear_to_scores if ctx.alpha == SPARSEMAX_ALPHA else _curved_to_scores
     return to_scores(ctx, gradient), None
 
@@ -151,7 +153,7 @@ _curved_to_scores = once_differentiable(_linear_to_scores)
 
 @once_differentiable
 def _gradient_of_bisection(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients in the scores and in α (Correia, Niculae & Martins 2019, proposition 1)."""
+    """Return the gradients with respect to the scores and α (Correia, Niculae & Martins 2019, proposition 1)."""
     (weights,) = ctx.saved_tensors
     alpha: Tensor = ctx.alpha
     to_scores, slope = _to_scores(weights, alpha, gradient)
@@ -174,7 +176,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Martins & Astudillo 2016, "From Softmax to Sparsemax", eq. 2.
 
-    Arguments, shape of the result and errors as of `softmax`.
+    Arguments, shape of the result and errors as for `softmax`.
     """
     return normalize(sparsemax_rule, scores, mask)
 
@@ -182,7 +184,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the entmax of each row with α = 1.5, by sorting (Peters, Niculae & Martins 2019).
 
-    Arguments, shape of the result and errors as of `softmax`.
+    Arguments, shape of the result and errors as for `softmax`.
     """
     return normalize(_entmax15, scores, mask)
 
@@ -190,13 +192,13 @@ def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 def entmax(scores: Tensor, alpha: float | Tensor = ENTMAX15_ALPHA, mask: Tensor | None = None) -> Tensor:
     """Return argmax over the simplex of p·s + Σ (p_j - p_j^α) / (α (α - 1)), by bisection unless α is 1.5 or 2.
 
-    Peters, Niculae & Martins 2019, "Sparse Sequence-to-Sequence Models"; with the gradient in α of Correia,
-    Niculae & Martins 2019, "Adaptively Sparse Transformers", proposition 1.
+    Peters, Niculae & Martins 2019, "Sparse Sequence-to-Sequence Models"; with the gradient for α from
+    Correia, Niculae & Martins 2019, "Adaptively Sparse Transformers", proposition 1.
 
     Args:
         scores: `[..., m]`.
         alpha: α, at least `MIN_ALPHA`: a number, or a tensor broadcastable to the scores but of size 1 along m.
-        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+        mask: bool, broadcastable to the scores, True = may be attended to; None = every position may.
 
     Returns:
         `[..., m]`, see `normalize`.
@@ -213,7 +215,7 @@ def entmax(scores: Tensor, alpha: float | Tensor = ENTMAX15_ALPHA, mask: Tensor 
 
 def _check_alpha(alpha: object) -> None:
     if not is_number(alpha) or alpha < MIN_ALPHA:
-        raise invalid("entmax", "alpha", alpha, f"a number above 1, of at least {MIN_ALPHA} (for 1, choose softmax)")
+        raise invalid("entmax", "alpha", alpha, f"a number of at least {MIN_ALPHA} (for 1, choose softmax)")
 
 
 def _check_alphas(alpha: Tensor, scores: Tensor) -> None:
@@ -282,7 +284,7 @@ class Entmax(Normalizer):
         if not isinstance(learned, bool):
             raise invalid("entmax", "learned", learned, "one of True, False")
         if learned and alpha >= SPARSEMAX_ALPHA:
-            raise invalid("entmax", "alpha", alpha, "between 1 and 2 where it is learned")
+            raise invalid("entmax", "alpha", alpha, "between 1 and 2 if it is learned")
         self._fixed_alpha = alpha
         self.alpha_logit: nn.Parameter | None = None
         if learned:

@@ -1,7 +1,7 @@
 """The training methods: each is one file, and one line in `METHODS`.
 
 A file declares the options, conflicts and texts of its method, from which the command line, the trainer's arguments,
-the model card and the tables are made. Nothing here imports torch.
+the model card and the tables are generated. Nothing here imports torch.
 """
 
 import dataclasses
@@ -57,16 +57,16 @@ else:
 
 
 def chosen_methods(values: Any) -> list[type[TrainingMethod]]:
-    """Return the methods that values of options switch on.
+    """Return the methods that the values of options enable.
 
     Args:
-        values: an object with the options as attributes; one that it lacks is off.
+        values: an object with the options as attributes; a missing option is off.
     """
     return [method for method in METHODS if getattr(values, method.switch, None)]
 
 
 def prediction_method(values: Any) -> type[TrainingMethod] | None:
-    """Return the method by which a run predicts otherwise than its saved model does by itself; None without one."""
+    """Return the method that makes a run predict differently from its saved model alone; None without one."""
     return next((method for method in chosen_methods(values) if method.predicts), None)
 
 

@@ -1,4 +1,4 @@
-"""A training method: what it declares, and the hooks around a training step that it may fill."""
+"""A training method: what it declares, and the hooks around a training step that it may override."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Inputs = Mapping[str, Any]
-"""A batch, as a model takes it by name."""
+"""A batch, the keyword arguments of a model."""
 
 EVALUATION_ROWS = ("task", "validation_file", "validation_share")
 """Options that give a run evaluation rows, which a method that changes predictions needs."""
@@ -33,19 +33,19 @@ class TrainingMethod:
     """A method that changes how a model is trained, or how a trained model predicts.
 
     A subclass is one file: its class attributes declare the method to the command line, the model card and the tables,
-    and it overrides the hooks that it needs. The options are read without torch, so the file imports torch where it
-    computes. An object of it serves one training.
+    and it overrides the hooks that it needs. The options are read without torch, so the file imports torch only where
+    it computes. An instance belongs to one Trainer.
 
     Attributes:
         label: its name, in tables and model cards.
         summary: what it does, in a few words, for the model card.
-        switch: name of the option that switches it on, by a value other than its default, 0 or None.
-        options: a dataclass of its options, which say what they require and exclude.
+        switch: name of the option that enables it, with a value other than its default (0, False or None).
+        options: a dataclass of its options, which declare what they require and exclude.
         predicts: whether it changes how a trained model predicts, and not the training.
         runs_in_data_parallel: whether it works with several GPUs in one process.
-        needs_whole_weights: whether it cannot work with weights that are kept in parts, as of DeepSpeed and FSDP.
-        forwards: how many forwards a step makes of each batch.
-        reads_outputs: whether `extra_loss` reads what the model returns beside the loss.
+        needs_whole_weights: whether it cannot work with sharded weights, as with DeepSpeed and FSDP.
+        forwards: number of forward passes of each batch in a step.
+        reads_outputs: whether `extra_loss` uses the model's outputs in addition to the loss.
         extra_name: the name under which `extra_loss` is logged.
         extra_weight: the factor of `extra_loss`.
     """
@@ -66,8 +66,8 @@ class TrainingMethod:
         """Prepare a training.
 
         Args:
-            args: of a Trainer, which have the method's options.
-            model: to be trained.
+            args: the arguments of a Trainer, with the method's options.
+            model: the model to train.
 
         Raises:
             AlignAttnError: if the method cannot be used with them.
@@ -78,43 +78,43 @@ class TrainingMethod:
         """Return why a task cannot be trained with the method, in words that follow the option; empty if it can.
 
         Args:
-            task: None where it is not known yet.
+            task: the task; None if it is not known yet.
             has_crf: whether a CRF scores whole sequences of tags.
         """
         return ""
 
     def before_training(self) -> None:
-        """Forget an earlier training of the same Trainer."""
+        """Forget an earlier training with the same Trainer."""
 
     def before_forwards(self, model: nn.Module, inputs: Inputs) -> None:
-        """Prepare the forwards of a batch."""
+        """Prepare the forward passes of a batch."""
 
     def around_forward(self) -> AbstractContextManager[None]:
-        """Return the context of one forward."""
+        """Return the context of one forward pass."""
         return nullcontext()
 
     def after_forward(self, loss: Tensor) -> None:
-        """Use the task's loss of a forward for the next one; it is not called after the last forward."""
+        """Use the task's loss of a forward pass for the next one; not called after the last forward pass."""
 
     def extra_loss(self, model: nn.Module, inputs: Inputs, outputs: Sequence[Any]) -> Tensor | None:
-        """Return the extra loss, which is added times `extra_weight`; or None.
+        """Return the extra loss, which is multiplied by `extra_weight` and added; or None.
 
-        It is a scalar, the mean over what the task's loss is a mean of: rows, or labelled tokens.
+        It is a scalar, averaged as the task's loss is: over rows or labelled tokens.
 
         Args:
-            model: that made the forwards.
+            model: the model.
             inputs: the batch.
-            outputs: the model's, one a forward.
+            outputs: the model's outputs, one for each forward pass.
         """
         return None
 
     def after_step(self, model: nn.Module, step: int, max_steps: int) -> None:
-        """Look at the model after an optimizer step.
+        """Use the model after an optimizer step.
 
         Args:
-            model: with the weights of the step.
-            step: its number, from 1.
-            max_steps: of the training.
+            model: the model, with the weights after the step.
+            step: number of the step, from 1.
+            max_steps: number of steps of the training.
         """
 
     def after_training(self, model: nn.Module) -> None:
@@ -127,22 +127,22 @@ class TrainingMethod:
         """Read what `save` wrote."""
 
     def before_prediction(self, trainer: Any, rows: Any) -> str:
-        """Check before the training that its model can predict so; return a remark for the user, or nothing.
+        """Check before training that `predict` supports the model; return a remark for the user, or an empty string.
 
         Args:
             trainer: as for `predict`.
-            rows: encoded.
+            rows: encoded rows.
 
         Raises:
-            AlignAttnError: if it cannot.
+            AlignAttnError: if it does not.
         """
         return ""
 
     def predict(self, trainer: Any, rows: Any) -> Any:
-        """Return the `PredictionOutput` of rows, of a method that `predicts`.
+        """Return the `PredictionOutput` of rows; only for a method that `predicts`.
 
         Args:
             trainer: a `TaskTrainer`.
-            rows: encoded.
+            rows: encoded rows.
         """
         raise NotImplementedError

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MIN_NORM = 1e-20
-"""Minimum norm of a gradient that is divided by."""
+"""Minimum norm by which a gradient is divided."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreeLBOptions(OptionsOfMethod):
     """The options of `FreeLB`."""
 
-    freelb_steps: Count | None = option(None, "FreeLB: forwards with adversarial embeddings per step.")
+    freelb_steps: Count | None = option(None, "FreeLB: forward passes with adversarial embeddings per step.")
     freelb_step_size: float = option(0.1, "Step size of FreeLB's gradient ascent.", above=0, requires=("freelb_steps",))
     freelb_max_norm: float = option(
         0.3, "Maximum norm of FreeLB's perturbation of a sequence.", above=0, requires=("freelb_steps",)
@@ -35,12 +35,12 @@ class FreeLB(TrainingMethod):
 
     Its algorithm 1, for a batch with word embeddings X and K steps:
 
-        δ_0 ~ U(-ε, ε) / √N                                     N = numbers of a sequence's embeddings
+        δ_0 ~ U(-ε, ε) / √N                                     N = size of a sequence's embeddings
         δ_t = Π_{‖δ‖ ≤ ε} (δ_{t-1} + α g_t / ‖g_t‖)            g_t = ∇_δ of the task's loss at X + δ_{t-1}
 
-    The loss is the mean of the task's losses at X + δ_0, …, X + δ_{K-1}. A norm is that of one sequence, over its real
-    tokens. All K forwards share one dropout mask (section 3.4). The perturbation ascends the task's loss alone; the
-    alignment is the mean over the K forwards. A step holds the graphs of all K forwards.
+    The loss is the mean of the task's losses at X + δ_0, …, X + δ_{K-1}. A norm is taken over the real tokens of one
+    sequence. All K forward passes share one dropout mask (section 3.4). The perturbation ascends the task's loss alone;
+    the alignment is the mean over the K forward passes. A step keeps the graphs of all K forward passes in memory.
     """
 
     label = "FreeLB"
@@ -61,7 +61,7 @@ class FreeLB(TrainingMethod):
         self._calls = 0
 
     def before_forwards(self, model: nn.Module, inputs: Inputs) -> None:
-        """Begin a batch without a perturbation.
+        """Start a batch without a perturbation.
 
         Raises:
             AlignAttnError: for a packed batch.
@@ -70,16 +70,17 @@ class FreeLB(TrainingMethod):
 
         if inputs.get(PACKED_BOUNDS) is not None:
             raise AlignAttnError(
-                "freelb_steps bounds the perturbation of each row, and a packed batch is one row: pad it"
+                "freelb_steps bounds the perturbation of each row, but a packed batch is one row: pad it instead"
             )
         self._embeddings = embeddings_of(model, self.switch)
+        self._mask = inputs.get("attention_mask")
         self._deltas, self._states = [], [_random_state(self._embeddings.weight.device)]
 
     @contextmanager
     def around_forward(self) -> Iterator[None]:
-        """Add δ to the embeddings, one for each of their calls in a forward, which are drawn in the first forward.
+        """Add a δ to the output of each call of the embeddings; the first forward pass draws them.
 
-        From each call on, a forward uses the random numbers that the first forward had there: one dropout mask.
+        From each call on, a forward pass uses the random numbers of the first one, so that all share one dropout mask.
         """
         self._calls = 0
         _set_random_state(self._states[0])
@@ -90,7 +91,7 @@ class FreeLB(TrainingMethod):
             hook.remove()
 
     def after_forward(self, loss: Tensor) -> None:
-        """Ascend the loss by one step, and project onto the ball."""
+        """Take one step of gradient ascent, and project onto the ball."""
         import torch
 
         slopes = torch.autograd.grad(loss, self._deltas, retain_graph=True)
@@ -110,8 +111,11 @@ class FreeLB(TrainingMethod):
         """Return δ_0 in float32, `[B, n, d]`; 0 at padding."""
         import torch
 
-        padding = self._embeddings.padding_idx
-        is_real = torch.ones_like(tokens) if padding is None else tokens.ne(padding)
+        padding, mask = self._embeddings.padding_idx, self._mask
+        if mask is not None and not self._deltas and mask.numel() == tokens.numel():
+            is_real = mask.reshape(tokens.shape)  # of the first call; a decoder's tokens are the second
+        else:
+            is_real = torch.ones_like(tokens) if padding is None else tokens.ne(padding)
         numbers = is_real.sum(dim=-1).clamp(min=1) * embedded.shape[-1]
         size = (self.max_norm / numbers.sqrt())[:, None, None] * is_real[..., None]
         return (torch.empty(embedded.shape, device=embedded.device).uniform_(-1, 1) * size).requires_grad_()
@@ -123,7 +127,11 @@ def _norms(perturbations: Tensor) -> Tensor:
 
 
 def embeddings_of(model: nn.Module, option: str) -> nn.Embedding:
-    """Return the word embeddings of a model, which an option perturbs; raises `AlignAttnError` if they are not one."""
+    """Return the word embeddings of a model, which an option perturbs.
+
+    Raises:
+        AlignAttnError: if they are not a single `nn.Embedding`.
+    """
     from torch import nn
 
     try:

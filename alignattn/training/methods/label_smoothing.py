@@ -1,4 +1,4 @@
-"""Label smoothing (Szegedy et al. 2016, section 7), which transformers' Trainer does by itself."""
+"""Label smoothing (Szegedy et al. 2016, section 7), which transformers' Trainer implements."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,16 @@ from alignattn.utils.option import option
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSmoothingOptions(OptionsOfMethod):
-    """The option of `LabelSmoothing`, which is one of transformers."""
+    """The option of `LabelSmoothing`, which transformers defines."""
 
-    label_smoothing_factor: float = option(0.0, "Label smoothing: share of the target for all classes.", low=0, high=1)
+    label_smoothing_factor: float = option(0.0, "Label smoothing: target share spread over all classes.", low=0, high=1)
 
 
 class LabelSmoothing(TrainingMethod):
-    """Cross-entropy against labels that share a part of their weight among all classes.
+    """Cross-entropy against labels that spread a part of their weight over all classes.
 
-    Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision". The option is that of
-    transformers, whose Trainer computes the loss.
+    Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision". transformers' Trainer computes the
+    loss.
     """
 
     label = "label smoothing"
@@ -29,9 +29,9 @@ class LabelSmoothing(TrainingMethod):
 
     @classmethod
     def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
-        """Return why a task's labels are not smoothed, as of `TrainingMethod`."""
+        """Return why a task's labels cannot be smoothed, as in `TrainingMethod`."""
         if has_crf:
-            return " needs probabilities per word, and a CRF has those of whole sequences"
+            return " needs probabilities per word, but a CRF has those of whole sequences"
         if task is not None and not processor_for(task).can_smooth_labels:
             return f": task {task.name!r} has no classes to smooth"
         return ""

@@ -1,8 +1,8 @@
-"""Last-layer Laplace: the posterior of a classifier's linear head, from which its confidence in new rows follows.
+"""Last-layer Laplace: the posterior of a classifier's linear head determines its confidence in new rows.
 
 Daxberger et al. 2021, "Laplace Redux – Effortless Bayesian Deep Learning", sections 2 and 3, with their defaults: the
-Gauss-Newton matrix of the head in Kronecker factors (Ritter et al. 2018), a prior precision by the marginal likelihood,
-and the probit approximation of the predictive distribution (MacKay 1992).
+Gauss-Newton matrix of the head in Kronecker factors (Ritter et al. 2018), a prior precision from the marginal
+likelihood, and the probit approximation of the predictive distribution (MacKay 1992).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class LaplaceOptions(OptionsOfMethod):
 
     laplace: bool = option(
         False,
-        "Last-layer Laplace: predict by the head's posterior.",
+        "Last-layer Laplace: predict with the head's posterior.",
         requires=EVALUATION_ROWS,
         excludes={"mc_dropout_passes": "each defines how confident predictions are"},
     )
 
 
 class Laplace(TrainingMethod):
-    """Predicts by `LastLayerLaplace`, the posterior of the training rows; the saved model does not hold it."""
+    """Predicts with `LastLayerLaplace`, the posterior given the training rows; the saved model does not contain it."""
 
     label = "Laplace"
     summary = (
-        "predictions by the posterior of the last layer, which the saved model does not hold (Daxberger et al. 2021)"
+        "predictions with the last layer's posterior, which the saved model does not contain (Daxberger et al. 2021)"
     )
     switch = "laplace"
     options = LaplaceOptions
@@ -52,13 +52,13 @@ class Laplace(TrainingMethod):
     def __init__(self, args: Any, model: nn.Module) -> None:
         if args.world_size > 1:
             raise AlignAttnError(
-                "--laplace: the posterior needs all rows, and each process has a part: start one process"
+                "--laplace: the posterior needs all rows, but each process has only a part: start one process"
             )
         self.posterior: LastLayerLaplace | None = None
 
     @classmethod
     def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
-        """Return why a task has no classes, as of `TrainingMethod`."""
+        """Return why a task does not have one class per row, as in `TrainingMethod`."""
         if task is None or (processor_for(task).can_average and processor_for(task).can_smooth_labels):
             return ""
         return f": task {task.name!r} does not have one class per row"
@@ -107,17 +107,17 @@ def _with_features(trainer: Any, head: nn.Linear, rows: Any) -> tuple[Any, Tenso
 
 @dataclass(frozen=True)
 class LastLayerLaplace:
-    """The Gaussian posterior of a head's weights and bias, about what training found; in float64, on the CPU.
+    """The Gaussian posterior of a head's weights and bias around their trained values; in float64, on the CPU.
 
-    The Gauss-Newton matrix of N rows is (Σ φ φᵀ) ⊗ (Σ Λ) / N, of inputs φ with a 1 for the bias, and of
-    Λ = diag(p) - p pᵀ of the predicted probabilities p. laplace-torch has Kronecker factors of weights and bias apart,
-    without what both share: its figures of a head with a bias are others.
+    The Gauss-Newton matrix of N rows is (Σ φ φᵀ) ⊗ (Σ Λ) / N, with inputs φ, extended by a 1 for the bias, and
+    Λ = diag(p) - p pᵀ for predicted probabilities p. laplace-torch uses separate Kronecker factors for weights and
+    bias, without their common block, so its numbers for a head with a bias differ.
 
     Attributes:
         inputs: eigenvalues `[D]` and eigenvectors `[D, D]` of Σ φ φᵀ.
         outputs: eigenvalues `[C]` and eigenvectors `[C, C]` of Σ Λ / N.
         prior_precision: δ of the prior, a Gaussian of covariance I / δ.
-        has_bias: whether φ has a 1 for it.
+        has_bias: whether φ has a 1 for the bias.
     """
 
     inputs: tuple[Tensor, Tensor]
@@ -130,8 +130,8 @@ class LastLayerLaplace:
         """Return the posterior of a trained head.
 
         Args:
-            head: D features to C logits.
-            features: `[N, D]`, what it was given of the training rows.
+            head: maps D features to C logits.
+            features: `[N, D]`, the inputs of the head for the training rows.
         """
         import torch
 
@@ -167,11 +167,11 @@ class LastLayerLaplace:
 
 
 def linear_head(model: nn.Module, batch: Mapping[str, Any]) -> nn.Linear | None:
-    """Return the linear layer whose output is a model's logits `[B, C]`; None where there is none.
+    """Return the linear layer whose output is a model's logits `[B, C]`; None if there is none.
 
     Args:
-        model: that gives `logits`.
-        batch: what it takes by name.
+        model: a model that returns `logits`.
+        batch: its keyword arguments.
     """
     import torch
     from torch import nn
@@ -186,7 +186,7 @@ def linear_head(model: nn.Module, batch: Mapping[str, Any]) -> nn.Linear | None:
     was_training = model.training
     try:
         with torch.no_grad():
-            # The instance's `forward` may be accelerate's, which gives a copy in another precision.
+            # The instance's `forward` may be accelerate's, which returns a copy in another precision.
             logits = type(model).forward(model.eval(), **batch)["logits"]
         return next((module for output, module in given if output is logits), None) if logits.dim() == 2 else None
     finally:
@@ -204,7 +204,7 @@ def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _best_precision(curvatures: Tensor, square: float) -> float:
-    """Return the prior precision of the largest marginal likelihood (Daxberger et al. 2021, eq. 6).
+    """Return the prior precision with the largest marginal likelihood (Daxberger et al. 2021, eq. 6).
 
     Args:
         curvatures: eigenvalues of the Gauss-Newton matrix.

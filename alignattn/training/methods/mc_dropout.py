@@ -1,4 +1,4 @@
-"""Monte Carlo dropout (Gal & Ghahramani 2016): predictions with dropout on, and their mean."""
+"""Monte Carlo dropout (Gal & Ghahramani 2016): the mean of predictions with dropout."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class MCDropoutOptions(OptionsOfMethod):
 class MCDropout(TrainingMethod):
     """Predicts the mean of several passes with dropout.
 
-    Gal & Ghahramani 2016, "Dropout as a Bayesian Approximation", eq. 6. The masks are drawn by the seed of the run, and
-    leave the random numbers of others as they are.
+    Gal & Ghahramani 2016, "Dropout as a Bayesian Approximation", eq. 6. The run's seed determines the masks; other
+    random numbers are unaffected.
     """
 
     label = "MC dropout"
@@ -44,13 +44,13 @@ class MCDropout(TrainingMethod):
 
     @classmethod
     def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
-        """Return why predictions of a task have no mean, as of `TrainingMethod`."""
+        """Return why predictions of a task have no mean, as in `TrainingMethod`."""
         if task is None or processor_for(task).can_average:
             return ""
         return f": predictions of task {task.name!r} are neither classes nor scores of a row and cannot be averaged"
 
     def before_prediction(self, trainer: Any, rows: Any) -> str:
-        """Return a remark if two passes over a batch of rows are the same."""
+        """Return a remark if two passes over a batch of rows are equal."""
         import torch
 
         batch = trainer.first_batch(rows)
@@ -69,26 +69,28 @@ class MCDropout(TrainingMethod):
 
 
 def can_drop(model: Any) -> bool:
-    """Return whether a dropout rate in a model's config is above 0; a model without a transformers config may drop."""
+    """Return whether a dropout rate in a model's config is above 0; True for a model without a transformers config."""
     from transformers import PreTrainedConfig
 
     config = getattr(model, "config", None)
     if not isinstance(config, PreTrainedConfig):
         return True
     parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
-    return any("drop" in name and value for part in parts if part is not None for name, value in vars(part).items())
+    settings = [setting for part in parts if part is not None for setting in vars(part).items()]
+    # A flag, such as ESM's `token_dropout`, is no rate.
+    return any("drop" in name and value and not isinstance(value, bool) for name, value in settings)
 
 
 @contextmanager
 def mc_dropout(model: nn.Module, seed: int, device: torch.device) -> Iterator[None]:
-    """Let a model drop in each forward as in training, whatever mode a loop puts it into before, and by a seed.
+    """Apply dropout in each forward pass, from a seed, even if a loop puts the model into evaluation mode.
 
-    The random numbers of others stay as they are; the model is in evaluation mode afterwards.
+    Other random numbers are unaffected; the model is in evaluation mode afterwards.
 
     Args:
-        model: that is called.
-        seed: of the masks of all forwards in the context.
-        device: where it computes.
+        model: the model.
+        seed: seed of the masks of all forward passes in the context.
+        device: the model's device.
     """
     import torch
 

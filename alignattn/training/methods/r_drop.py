@@ -28,28 +28,28 @@ class RDropOptions(OptionsOfMethod):
 
     r_drop_weight: float = option(
         0.0,
-        "α of R-Drop: two forwards, and their divergence.",
+        "α of R-Drop: two forward passes and their divergence.",
         low=0,
-        excludes={"freelb_steps": "each defines which forwards a step makes"},
+        excludes={"freelb_steps": "each defines the forward passes of a step"},
     )
 
 
 class RDrop(TrainingMethod):
-    """R-Drop (Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks"): two forwards of each batch.
+    """R-Drop (Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks"): two forward passes.
 
     Two dropout masks give two predictions P1 and P2 of each row. Half of the paper's eq. 4 is minimised,
 
         1/2 [ -log P1(y|x) - log P2(y|x) + α · 1/2 (KL(P1 || P2) + KL(P2 || P1)) ],
 
-    so that the task's loss stays a mean, and α is the paper's. Where a row is not one class, the symmetric divergence
-    is, for tags, its mean over labelled tokens; for generated sequences, its sum over the words; for several labels,
-    the mean over the labels; for a span, the mean of those of its start and its end; for a score, the squared
+    so that the task's loss stays a mean, and α is the paper's. If a row is not one class, the symmetric divergence is,
+    for tags, its mean over labelled tokens; for generated sequences, its sum over the words; for several labels, the
+    mean over the labels; for a span, the mean of the divergences of its start and its end; for a score, the squared
     difference of both predictions (the divergence of two Gaussians of variance 1/2, whose negative log-likelihood is
     the squared error).
     """
 
     label = "R-Drop"
-    summary = "two forwards of each batch, and their divergence (Liang et al. 2021)"
+    summary = "two forward passes of each batch, and their divergence (Liang et al. 2021)"
     switch = "r_drop_weight"
     options = RDropOptions
     runs_in_data_parallel = False
@@ -63,29 +63,29 @@ class RDrop(TrainingMethod):
 
     @classmethod
     def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
-        """Return why predictions of a task have no divergence, as of `TrainingMethod`."""
+        """Return why predictions of a task have no divergence, as in `TrainingMethod`."""
         if has_crf:
-            return " needs probabilities per word, and a CRF has those of whole sequences"
+            return " needs probabilities per word, but a CRF has those of whole sequences"
         if task is not None and not processor_for(task).supports_r_drop:
-            return f": task {task.name!r} does not have one class per row: its loss treats each answer alone"
+            return f": task {task.name!r} does not have one class per row: its loss scores each answer separately"
         return ""
 
     def extra_loss(self, model: nn.Module, inputs: Inputs, outputs: Sequence[Any]) -> Tensor:
         """Return half the symmetric divergence of both predictions.
 
         Raises:
-            AlignAttnError: if the model returns no logits, or drops nothing: both forwards are then the same.
+            AlignAttnError: if the model returns no logits, or has no dropout, so that both forward passes are equal.
         """
         import torch
 
         from alignattn.training.weights import loss_is_of_rows
 
         first, second = map(_logits, outputs)
-        # The divergence of a batch without a label is 0, too.
+        # The divergence of a batch without a label is 0 as well, so the logits are compared.
         self._has_differed = self._has_differed or not all(map(torch.equal, first, second))
         if not self._has_differed:
             raise AlignAttnError(
-                "r_drop_weight compares two dropout masks, and this model has no dropout, or only rates of 0: "
+                "r_drop_weight compares two dropout masks, but this model has no dropout, or only rates of 0: "
                 "leave it out"
             )
         problem_type = getattr(getattr(model, "config", None), "problem_type", None)
@@ -97,26 +97,26 @@ class RDrop(TrainingMethod):
 
 
 def _logits(outputs: Any) -> list[Tensor]:
-    """Return the logits of a model's outputs, in float32: those of a class, or of a start and an end."""
+    """Return the logits of a model's outputs, in float32: those of the classes, or of the start and the end."""
     from torch import Tensor
 
     found = outputs if isinstance(outputs, Mapping) else {}
     names = [name for name in SPAN_LOGITS if isinstance(found.get(name), Tensor)] or ["logits"]
     if not all(isinstance(found.get(name), Tensor) for name in names):
-        raise AlignAttnError("r_drop_weight compares logits, and this model returns none: leave it out")
+        raise AlignAttnError("r_drop_weight compares logits, but this model returns none: leave it out")
     return [found[name].float() for name in names]
 
 
 def symmetric_divergence(
     first: Tensor, second: Tensor, labels: Tensor | None, problem_type: str | None = None, *, is_of_rows: bool = False
 ) -> Tensor:
-    """Return the mean of both divergences of two predictions, a scalar, as `RDrop` says for each kind of labels.
+    """Return the mean of both divergences of two predictions, a scalar; `RDrop` defines it for each kind of labels.
 
     Args:
         first: logits, `[..., C]`.
-        second: likewise, of the same rows.
-        labels: as the model takes them; None where the logits are those of spans.
-        problem_type: of the model's config, which tells several scores from several labels; None if it says nothing.
+        second: likewise, for the same rows.
+        labels: as the model accepts them; None for the logits of spans.
+        problem_type: `problem_type` of the model's config, which distinguishes several scores from several labels.
         is_of_rows: whether the task's loss is a mean over rows that have a label per word.
     """
     from alignattn.training.weights import IGNORED_LABEL

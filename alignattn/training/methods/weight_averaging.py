@@ -1,4 +1,4 @@
-"""Weight averaging, EMA and SWA: the trained model has a mean over the steps in place of its last weights."""
+"""Weight averaging, EMA and SWA: the trained model has the mean of its weights over the steps, not the last ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 EMA, SWA = "ema", "swa"
 
 AVERAGE_FILE = "weight_average.safetensors"
-"""File of a checkpoint with the average so far."""
+"""File in a checkpoint with the average so far."""
 
 NAME_PREFIX = "average/"
-"""Prefix of its tensors, by which nothing takes them for a model's weights."""
+"""Prefix of its tensors, so that they are not mistaken for a model's weights."""
 
 COUNT = "steps"
 """Key of its metadata for the number of averaged steps."""
@@ -51,15 +51,16 @@ class WeightAveragingOptions(OptionsOfMethod):
 
 
 class WeightAveraging(TrainingMethod):
-    """Averages the trained weights after every step, by `torch.optim.swa_utils`; the model ends with the average.
+    """Averages the trained weights after every step, with `torch.optim.swa_utils`; the model ends with the average.
 
     `ema` is the exponential moving average (Polyak & Juditsky 1992; Tarvainen & Valpola 2017, eq. 2),
-    θ' ← d θ' + (1 - d) θ with d = min(decay, (1 + n) / (10 + n)) after n steps, so that a short training is not an
-    average with its start. `swa` is the plain mean (Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima and
-    Better Generalization", algorithm 1, with a cycle of one step) over the steps after a share of all.
+    θ' ← d θ' + (1 - d) θ with d = min(decay, (1 + n) / (10 + n)) after n steps, so that the start does not
+    dominate the average of a short training. `swa` is the plain mean (Izmailov et al. 2018, "Averaging Weights Leads to
+    Wider Optima and Better Generalization", algorithm 1, with a cycle of one step) over the steps after a given share
+    of all steps.
 
-    Evaluations during the training, and checkpoints, have the weights of their step; a checkpoint also holds the
-    average so far.
+    Evaluations during training and checkpoints use the weights of their step; a checkpoint also contains the average so
+    far.
     """
 
     label = "average"
@@ -76,11 +77,11 @@ class WeightAveraging(TrainingMethod):
         self.count = 0
 
     def before_training(self) -> None:
-        """Start anew; a training that goes on from a checkpoint loads its average afterwards."""
+        """Discard the average; a run that resumes from a checkpoint loads its average afterwards."""
         self.averages, self.count = {}, 0
 
     def after_step(self, model: nn.Module, step: int, max_steps: int) -> None:
-        """Average in the weights after a step."""
+        """Add the weights after a step to the average."""
         import torch
         from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
@@ -97,10 +98,10 @@ class WeightAveraging(TrainingMethod):
         self.count += 1
 
     def after_training(self, model: nn.Module) -> None:
-        """Give the model the average in place of its weights; without a step it warns, and leaves them as they are."""
+        """Replace the model's weights by the average; if no step was averaged, warn and keep the weights."""
         if not self.count:
             unmet = f"weight_averaging {self.kind}: training ended before the first averaged step"
-            warnings.warn(f"{unmet}, and the weights are those of its last one", stacklevel=2)
+            warnings.warn(f"{unmet}, so the model has the weights of the last step", stacklevel=2)
             return
         for name, weight in _trained(model).items():
             weight.detach().copy_(self.averages[name])

@@ -26,7 +26,7 @@ class Block:
     """The R real tokens of b samples of a batch, sample after sample.
 
     Attributes:
-        rows: their places among all `B * N` tokens of the batch; a tensor `[R]`, or a slice.
+        rows: their indices among all `B * N` tokens of the batch; a tensor `[R]`, or a slice.
         counts: the number of real tokens of each sample, descending.
         sample_weight: the weight of a sample in the mean over samples with a real token, times that of its call.
     """
@@ -69,8 +69,8 @@ class BlockLoss:
     Attributes:
         loss: a scalar.
         diagnostic: a scalar.
-        to_features: the gradient in the features; None if it is not needed.
-        to_parameters: the gradient in each of the loss's parameters of the layer, `[1, …]`.
+        to_features: the gradient of the features; None if it is not needed.
+        to_parameters: the gradient of each of the loss's parameters of the layer, `[1, …]`.
     """
 
     loss: Tensor
@@ -183,7 +183,7 @@ def loss_in_blocks(
         loss_of: the loss of a block; its features are float32, or float64 for float64 input.
         calls: on the CPU, with queries and keys of the same tokens.
         samples: the number of samples in the mean.
-        parameters: those of the loss, `[L, …]`.
+        parameters: the parameters of the loss, `[L, …]`.
     """
     # The gradient is stored before it is scaled, and would underflow in float16.
     calls = [

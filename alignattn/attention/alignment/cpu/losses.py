@@ -25,7 +25,7 @@ def loss_on_cpu(alignment: Alignment, calls: Sequence[Call], samples: int) -> tu
     """Return the mean loss and the mean diagnostic of calls, with gradients equal to those of `alignment.losses`.
 
     Args:
-        alignment: one with `by_sample`.
+        alignment: an alignment with `by_sample`.
         calls: on the CPU, with queries and keys of the same tokens.
         samples: the number of samples in the mean.
     """
@@ -38,7 +38,7 @@ def loss_on_cpu(alignment: Alignment, calls: Sequence[Call], samples: int) -> tu
 def loss_by_autograd(
     alignment: Alignment, features: Tensor, block: Block, layer: int, keeps_gradient: bool
 ) -> BlockLoss:
-    """Return a block's loss with the gradients of autograd; arguments as for `LossOfBlock`."""
+    """Return a block's loss with gradients from autograd; arguments as for `LossOfBlock`."""
     share = len(block.counts) * block.sample_weight
     layers = slice(layer, layer + 1)
     parameters = list(alignment.parameters())
@@ -134,8 +134,8 @@ def differentiate(navigated: Tensor, unit: Tensor, scale: float, to_navigated: T
         navigated: s and t, `[2, B, H, n, f]`, without padding.
         unit: u and v, `[2, B, H, n, f]`.
         scale: factor of the gradient.
-        to_navigated: receives the gradient in s and t.
-        to_unit: receives the gradient in u and v.
+        to_navigated: receives the gradient of s and t.
+        to_unit: receives the gradient of u and v.
     """
     features = [tensor.flatten(1, 2) for tensor in (navigated, unit)]
     count, length = features[0].shape[1:3]
@@ -164,13 +164,13 @@ class _Heads(NamedTuple):
 
 
 def _by_plans(heads: _Heads) -> Tensor:
-    """Do what `differentiate` does, unscaled, with the plans P and R and the products C = u vᵀ as matrices.
+    """Compute `differentiate`, unscaled, with the plans P and R and the products C = u vᵀ as matrices.
 
-    The gradient of Σ a + Σ b in s tᵀ is
+    The gradient of Σ a + Σ b with respect to s tᵀ is
 
         D_ij = P_ij (C_ij - a_i) + R_ij (C_ij - b_j);
 
-    in s it is D t, in t Dᵀ s, in u (P + R) v, and in v (P + R)ᵀ u.
+    with respect to s it is D t, to t Dᵀ s, to u (P + R) v, and to v (P + R)ᵀ u.
     """
     (query, key), (unit_query, unit_key) = heads.navigated, heads.unit
     count, length, _ = query.shape
@@ -200,7 +200,7 @@ def _write_plans(scores: Tensor, plan: Tensor, reverse: Tensor) -> None:
     joint = torch.softmax(scores.flatten(1), dim=1, out=reverse.flatten(1)).view_as(scores)
     row, column = joint.sum(dim=2, keepdim=True), joint.sum(dim=1, keepdim=True)
     kind = torch.finfo(scores.dtype)
-    smallest_exact = scores.shape[-1] * kind.tiny / kind.eps  # below it, underflow could matter in a sum
+    smallest_exact = scores.shape[-1] * kind.tiny / kind.eps  # below it, underflow could affect a sum
     if min(row.min().item(), column.min().item()) >= smallest_exact:
         torch.mul(joint, row.reciprocal_(), out=plan)
         reverse *= column.reciprocal_()
@@ -210,7 +210,7 @@ def _write_plans(scores: Tensor, plan: Tensor, reverse: Tensor) -> None:
 
 
 def _by_attention(heads: _Heads) -> Tensor:
-    """Do what `differentiate` does, unscaled, without an n × n tensor."""
+    """Compute `differentiate`, unscaled, without an n × n tensor."""
     with grad_of_its_own(True):
         navigated, unit = (tensor.detach().requires_grad_() for tensor in (heads.navigated, heads.unit))
         total = expected_cosine(navigated[None, :, None], unit[None, :, None], None).sum()

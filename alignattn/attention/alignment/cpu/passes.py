@@ -17,7 +17,7 @@ from alignattn.attention.alignment.base import NORM_EPSILON
 from alignattn.attention.alignment.networks import Highway, Linear
 
 KEPT_BYTES = 2**25
-"""Maximum memory that is kept; a call that needs more allocates the rest for itself."""
+"""Maximum memory that is kept; a call that needs more allocates the rest itself."""
 CACHE_LINE = 64
 """Bytes of a cache line, the alignment of every tensor."""
 
@@ -91,7 +91,7 @@ class NetworkPass:
         return rows
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """Return the gradient in the features, given that in the result, which is overwritten."""
+        """Return the gradient with respect to the features, given that of the result, which is overwritten."""
         for each in reversed(self._passes):
             gradient = each.backward(gradient)
         return gradient
@@ -152,7 +152,7 @@ class _HighwayPass:
 
             dL/dh = g * t,    dL/dx directly = g * (1 - t),    dL/d(x W' + b') = g * (1 - t) * (y - x),
 
-        the last because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
+        The last holds because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
         """
         rows = self.rows
         to_transform = torch.mul(gradient, self.gate, out=self.gate)
@@ -183,6 +183,6 @@ def normalize_(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalize_gradient_(gradient: Tensor, unit: Tensor, reciprocal: Tensor) -> Tensor:
-    """Turn the gradient g in unit vectors u = x / |x| into that in x, (g - (g · u) u) / |x|, in place."""
+    """Turn the gradient g with respect to u = x / |x| into that of x, (g - (g · u) u) / |x|, in place."""
     along = torch.mul(gradient, unit, out=SCRATCH.take(*unit.shape, dtype=unit.dtype)).sum(dim=-1, keepdim=True)
     return gradient.addcmul_(unit, along, value=-1).mul_(reciprocal)
