@@ -1,34 +1,34 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Each sets up its own virtual environment in .venv.
+# Two commands work on a fresh machine: `make demo` and `make test`. Both set up the virtual environment in .venv.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := attack,demo,docs,lint,peft,ray,test,trl
-# An oracle of the tests, and what it imports.
+# A reference implementation for the tests, and its imports.
 LAPLACE := laplace-torch asdfghjkl backpack-for-pytorch curvlinops-for-pytorch einconv einops linear-operator opt-einsum unfoldnd
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# A test that takes an hour hangs and has failed, with what each thread was at; the others go on in a new process.
+# A test that takes an hour hangs: it fails with the stack of each thread, and the others continue in a new process.
 AT_ONCE := --numprocesses 2 --dist worksteal -o faulthandler_timeout=3600 -o faulthandler_exit_on_timeout=true
 
 .PHONY: browser clean demo docs faults gpu lint matrix models newest notebook oldest quantised slow test use versions
 
-# On real questions and tweets where this machine has them, else on sentences of installed packages' documentation.
+# On real questions and tweets if this machine has them, else on sentences from installed packages' documentation.
 demo: $(VENV)/installed
 	$(BIN)/alignattn demo --output_dir demo $(addprefix --data_dir ,$(wildcard ../shared/data))
 
-# Those that take minutes are run by the targets below.
+# Tests that take minutes run in the targets below.
 test: $(VENV)/installed
 	$(PYTEST) $(AT_ONCE)
 
-# `make test` runs them, too, where there is a browser: chromium with its chromedriver.
+# `make test` also runs them if there is a browser: chromium with its chromedriver.
 browser: $(VENV)/installed
 	$(PYTEST) tests/reports/test_results_page.py tests/reports/test_report_page.py
 
-# Whole commands on damaged files, full disks and kills; `make test` runs the shorter ones among them.
+# Whole commands with damaged files, full disks and kills; `make test` runs the shorter tests.
 faults: $(VENV)/installed
 	$(PYTEST) $(AT_ONCE) -m "faults or not faults" tests/faults
 
-# Every family with every choice; `make test` tries each with a third of the others.
+# Every model family with every choice; `make test` tries each with a third of the others.
 matrix: $(VENV)/installed
 	$(PYTEST) $(AT_ONCE) -m matrix
 
@@ -37,7 +37,7 @@ use: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[use]"
 	$(PYTEST) -m use tests/robustness
 
-# bitsandbytes and torchao; where they are installed, every import of peft loads them.
+# Apart, because every import of peft loads bitsandbytes and torchao if they are installed.
 quantised: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[quantised]"
 	$(PYTEST) -m quantised tests/patching/test_quantised.py
@@ -46,21 +46,21 @@ quantised: $(VENV)/installed
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The tutorial is docs/tutorial.py; what GitHub and the site show is what it gave when it was last run.
+# Runs docs/tutorial.py; GitHub and the site show the outputs of the last run.
 notebook: $(VENV)/installed
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/run_tutorial.py
 
-# What all of it costs on a GPU, stage after stage; ended, it goes on where it was. Without a GPU it says so. Its options:
-# make gpu GPU_ARGS="--minutes 9".
+# Measures the package on a GPU, stage by stage; a stopped run resumes. Without a GPU it prints this and ends. Its
+# options: make gpu GPU_ARGS="--minutes 9".
 gpu: $(VENV)/installed
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gpu.py $(GPU_ARGS)
 
-# What a patch does to small models of every type that transformers knows, in about an hour; ended, it goes on where it
-# was. Its options: make models MODELS_ARGS="--types bert clip --jobs 2".
+# Patches small models of every model type of transformers, in about an hour; a stopped run resumes. Its options:
+# make models MODELS_ARGS="--types bert clip --jobs 2".
 models: $(VENV)/installed
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python benchmarks/model_types.py $(MODELS_ARGS)
 
-# What takes too long for CI: the commands of the documentation, one after the other, and the notebook.
+# Too long for CI: the commands of the documentation, one after the other, and the notebook.
 slow: $(VENV)/installed notebook docs
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow -s tests/journeys
 
@@ -70,8 +70,8 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Fresh environments with the oldest and the newest versions that pyproject.toml admits, and the resolver beside other
-# packages; docs/versions.md holds what was found.
+# Fresh environments with the oldest and the newest versions that pyproject.toml allows, and the resolver with other
+# packages; the results are in docs/versions.md.
 oldest newest: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[versions]"
 	$(BIN)/python scripts/versions.py $@
@@ -83,9 +83,9 @@ versions: $(VENV)/installed
 clean:
 	rm -rf $(VENV) demo site
 
-# torch first: with it in place, no other package pulls in another build of it. The last line installs packages without
-# what they ask for: TextAttack's flair cannot be installed beside transformers 5, and is not needed (alignattn/robustness/
-# library.py says why), nor is the torchvision of laplace-torch.
+# torch first, so that no other package installs another build of it. The last line installs packages without their
+# dependencies: TextAttack's flair cannot be installed with transformers 5 and is not needed (see alignattn/robustness/
+# library.py), nor is the torchvision of laplace-torch.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'alignattn needs Python 3.11 or newer: make PYTHON=python3.11')"
 	$(PYTHON) -m venv $(VENV)

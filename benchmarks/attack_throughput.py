@@ -1,20 +1,20 @@
-"""How fast attacks are with this package's model wrapper, beside TextAttack's own wrapper, in the same run.
+"""Speed of attacks with this package's model wrapper, compared with TextAttack's wrapper in the same run.
 
-Each example is attacked by both, one right after the other, in turns the one and the other first. The model, its
-weights and device, the recipe and its resources, the seed and the number of tokens at which a text is cut are the same,
-and so are all other parts, this package's sentence encoder and masked-language model among them. What differs is the
-wrapper. `textattack.models.wrappers.HuggingFaceModelWrapper` pads every text to the limit, and TextAttack's goal hands
-it 32 texts at a time, its default. `TaskModelWrapper` is handed all texts of a step, sorts them by length, pads a batch
-to its longest text, and computes a text once.
+Each example is attacked with both wrappers, one right after the other, in alternating order. The model, its weights and
+device, the recipe and its resources, the seed and the maximum number of tokens are the same, and so are all other
+parts, including this package's sentence encoder and masked-language model. Only the wrapper differs.
+`textattack.models.wrappers.HuggingFaceModelWrapper` pads every text to the limit, and TextAttack's goal passes it 32
+texts at a time, the default. `TaskModelWrapper` receives all texts of a step, sorts them by length, pads a batch to its
+longest text, and computes each text once.
 
-What was computed for one attack (scores, sentence vectors, tags) is forgotten before the next, on both sides. Within an
-attack TextAttack's goal has a cache of its own, on both sides, too. What still comes twice is answered from this
-package's cache: it counts as scored, and the share of distinct inputs is reported, so that what the cache does can be
-told from what the padding does.
+The results of one attack (scores, sentence vectors, tags) are cleared before the next, on both sides. Within an attack,
+TextAttack's goal has its own cache, also on both sides. Remaining repetitions are answered from this package's cache:
+they count as scored, and the share of distinct inputs is reported, to separate the effect of the cache from that of the
+padding.
 
     python benchmarks/attack_throughput.py --run FOLDER --recipes textbugger
 
-takes the options of `alignattn robustness`; `--help` lists them.
+accepts the options of `alignattn robustness`; `--help` lists them.
 """
 
 import copy
@@ -60,21 +60,21 @@ class ThroughputOptions(AttackOptions):
     """The options of the comparison."""
 
     num_examples: Count = option(
-        20, "Examples that each recipe attacks twice; rows the model gets wrong are passed by."
+        20, "Examples that each recipe attacks twice; rows that the model gets wrong are skipped."
     )
-    min_words: int = option(0, "Attack rows of at least so many words alone.", low=0)
+    min_words: int = option(0, "Minimum number of words of an attacked row.", low=0)
     output_dir: OutputDir = option("throughput", f"Folder for {THROUGHPUT_FILE}.")
 
 
 class MeteredWrapper:
-    """A model wrapper of TextAttack that says what it was asked and how long it took.
+    """A model wrapper of TextAttack that records its texts and its time.
 
     Args:
-        wrapper: what is measured.
+        wrapper: the measured wrapper.
 
     Attributes:
-        seconds: that it took since `reset`, the transfer of scores to the CPU included.
-        texts: that it was asked to score since then, in order.
+        seconds: time in the wrapper since `reset`, including the transfer of scores to the CPU.
+        texts: texts to score since `reset`, in order.
     """
 
     def __init__(self, wrapper: Any) -> None:
@@ -91,12 +91,12 @@ class MeteredWrapper:
         return scores
 
     def reset(self) -> None:
-        """Start to measure anew."""
+        """Restart the measurement."""
         self.seconds = 0.0
         self.texts: list[Any] = []
 
     def clear_cache(self) -> None:
-        """Have the wrapper forget its scores, if it keeps any."""
+        """Clear the wrapper's cache of scores, if it has one."""
         if isinstance(self._wrapper, TaskModelWrapper):
             self._wrapper.clear_cache()
 
@@ -108,8 +108,8 @@ class MeteredAttack:
     Attributes:
         attack: a `textattack.Attack`.
         meter: its model wrapper.
-        tokenizer: the model's.
-        max_length: the most tokens that the model reads of a row.
+        tokenizer: tokenizer of the model.
+        max_length: maximum number of tokens of a row.
     """
 
     attack: Any
@@ -118,10 +118,10 @@ class MeteredAttack:
     max_length: int
 
     def run(self, row: AttackRow, settings: AttackSettings) -> TimedAttack:
-        """Attack a row, and return how long it took.
+        """Attack a row, and return the timed attack.
 
         Raises:
-            AlignAttnError: as `attack_row`; if the attack broke off.
+            AlignAttnError: as `attack_row` does, and if the attack fails with an error.
         """
         self.meter.reset()
         start = time.perf_counter()
@@ -139,7 +139,7 @@ class MeteredAttack:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the comparison and return its exit code: 0, or 2 with one line for a mistake a user can mend."""
+    """Run the comparison and return its exit code: 0, or 2 and one line for an error of the user."""
     try:
         throughput(read_options(argv))
     except AlignAttnError as error:
@@ -149,22 +149,22 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_options(argv: Sequence[str]) -> ThroughputOptions:
-    """Return the options that a command line gives."""
+    """Return the options of a command line."""
     return resolve(ThroughputOptions, read_words(ThroughputOptions, argv, build_parser(ThroughputOptions, PROG)))
 
 
 def throughput(arguments: ThroughputOptions) -> list[PairedAttack]:
-    """Attack the same examples with both wrappers; write a line for each pair as it comes, and print what was found.
+    """Attack the same examples with both wrappers; write a line after each pair, and print a table.
 
     Raises:
-        AlignAttnError: for every mistake a user can mend.
+        AlignAttnError: for every error of the user.
     """
     check_textattack()
     folder, resources = Path(arguments.output_dir), arguments.resources()
     check_free(folder, [THROUGHPUT_FILE])
     loaders = target_loaders(arguments)
     if len(loaders) > 1:
-        raise AlignAttnError(f"--run names {len(loaders)} folders: give one, the wrappers are what is compared")
+        raise AlignAttnError(f"--run names {len(loaders)} folders: give one, because only wrappers are compared")
     target = loaders[0]()
     ours = target.wrapper(arguments)
     rows = rows_to_attack(ours, target, arguments)
@@ -187,7 +187,7 @@ def throughput(arguments: ThroughputOptions) -> list[PairedAttack]:
 
 
 def rows_to_attack(wrapper: TaskModelWrapper, target: Target, arguments: ThroughputOptions) -> list[AttackRow]:
-    """Return the first rows that are long enough and that the model gets right, `num_examples` of them at most.
+    """Return the first `num_examples` rows that are long enough and that the model gets right.
 
     Raises:
         AlignAttnError: if there is none.
@@ -211,7 +211,7 @@ def rows_to_attack(wrapper: TaskModelWrapper, target: Target, arguments: Through
 def attack_twice(
     ours: MeteredAttack, textattack: MeteredAttack, row: AttackRow, settings: AttackSettings, *, textattack_first: bool
 ) -> PairedAttack:
-    """Attack a row by both, and return what each took."""
+    """Attack a row with both wrappers, and return both timed attacks."""
     if textattack_first:
         second = textattack.run(row, settings)
         return PairedAttack(row.index, settings.recipe, textattack_first, ours.run(row, settings), second)
@@ -229,7 +229,7 @@ def _metered(
 
 
 def _textattack_wrapper(target: Target, resources: Resources, arguments: ThroughputOptions) -> Any:
-    """TextAttack's own wrapper of the same model; it cuts and pads texts to the length that the tokenizer names."""
+    """TextAttack's wrapper of the same model; it truncates and pads texts to the tokenizer's `model_max_length`."""
     library = load_textattack(resources.nltk_data)
     tokenizer = copy.deepcopy(target.tokenizer)
     tokenizer.model_max_length = target.max_length(arguments)

@@ -1,9 +1,12 @@
-"""What class weights do to a linear head on MiniLM embeddings of uneven AG News: `docs/measurements/decisions.md`.
+"""Effect of class weights on a linear head over MiniLM embeddings of imbalanced AG News.
+
+The figures are in `docs/measurements/decisions.md`.
 
     python benchmarks/class_weights.py --data_dir ../shared/data
 
-Three classes with 600, 150 and 6 training rows, 150 test rows of each. `weights` is the loss of `--class_weights
-balanced`, the weighted sum over the number of rows; `batch mean` is PyTorch's, over the weights of each batch.
+Three classes with 600, 150 and 6 training rows, and 150 test rows each. `weights` is the loss of `--class_weights
+balanced`, the weighted sum divided by the number of rows; `batch mean` is PyTorch's loss, divided by the sum of the
+weights of each batch.
 """
 
 import argparse
@@ -30,7 +33,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def embeddings(texts: list[str]) -> Tensor:
-    """The mean of each text's last hidden states, `[N, D]`."""
+    """Return the mean of each text's last hidden states, `[N, D]`."""
     folder = model_source("minilm")
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     rows = []
@@ -45,7 +48,7 @@ def embeddings(texts: list[str]) -> Tensor:
 
 
 def trained(features: Tensor, labels: Tensor, loss: Loss, batch_size: int, seed: int) -> nn.Linear:
-    """A linear head after some epochs of Adam."""
+    """Return a linear head after some epochs of Adam."""
     torch.manual_seed(seed)
     head = nn.Linear(features.shape[1], len(TRAIN_ROWS))
     optimizer = torch.optim.Adam(head.parameters(), LEARNING_RATE)
@@ -71,7 +74,7 @@ def main() -> None:
         pools["test"][pools["test"].label == number].sample(TEST_ROWS, random_state=0)
         for number in range(len(TRAIN_ROWS))
     ]
-    # The frequent classes have one draw, the rare one twenty: few rows decide what is found.
+    # The frequent classes have one draw, the rare class has twenty, because its few rows decide the result.
     texts = [frame.text.tolist() for frame in (draws[0][0], draws[1][0], *draws[2], *test)]
     features = iter(embeddings([text for part in texts for text in part]).split(list(map(len, texts))))
     frequent = [next(features) for _ in range(len(TRAIN_ROWS) - 1)]

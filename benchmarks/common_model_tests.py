@@ -2,8 +2,8 @@
 
     PYTHONPATH=benchmarks:TRANSFORMERS pytest -p patch_every_model benchmarks/common_model_tests.py
 
-`TRANSFORMERS` is a folder with the `tests` of the installed version; those of its source distribution on PyPI are
-enough. What that lacks, the tests of export and generation, is left out here.
+`TRANSFORMERS` is a folder with the `tests` of the installed version, for example from its source distribution on PyPI.
+That distribution lacks the tests of export and generation, which are left out here.
 """
 
 import sys
@@ -42,7 +42,7 @@ HEADS = ("SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING"
 
 
 def _stand_in(name: str, **content: Any) -> None:
-    """Stand in for a module of the tests that is not there."""
+    """Replace a module of the tests that is missing."""
     try:
         __import__(name)
     except ImportError:
@@ -60,10 +60,10 @@ from tests.test_modeling_common import ModelTesterMixin  # noqa: E402
 
 
 class SmallModels:
-    """What the common tests ask of a type: a config and inputs.
+    """The config and inputs that the common tests need for a type.
 
     Args:
-        model_type: of transformers.
+        model_type: a model type of transformers.
     """
 
     batch_size, seq_length, is_training = BATCH, LENGTH, True

@@ -1,10 +1,10 @@
-"""What the CPU passes of the alignment losses buy over the generic path, the one that a GPU runs.
+"""What the CPU passes of the alignment losses save compared with the generic path, which a GPU runs.
 
     python benchmarks/cpu_passes.py --shape 16x128 --repeats 15
 
 MiniLM, float32, one thread. In every repeat plain attention and each path of each alignment take one training step in
-rotating order; a step's processor time is divided by that repeat's plain step, so that what else runs on the machine
-weighs little. Prints medians and quartiles.
+rotating order. The processor time of a step is divided by that of the plain step of the same repeat, so that other
+processes on the machine have little effect. Prints medians and quartiles.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PATHS = {
     "generic": {"uses_cpu_backend": lambda _: False},
     "generic, a layer at a time": {"uses_cpu_backend": lambda _: False, "GROUP_ELEMENTS": 1},
 }
-"""What stands otherwise in the module that chooses."""
+"""The attributes replaced in the module that chooses the path."""
 
 
 def main() -> None:

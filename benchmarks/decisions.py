@@ -1,11 +1,11 @@
-"""Sets, abstention and the warning of a shift on real predictions, over random splits.
+"""Prediction sets, abstention and shift warnings on real predictions, over random splits.
 
 The figures are in `docs/measurements/decisions.md`.
 
     python benchmarks/decisions.py --run runs/qqp --task qqp --other twitterppdb --data_dir ../shared/data
 
 Each split halves the in-domain rows: one half calibrates as `alignattn calibrate --run` does, the other is new. All
-rows of the other domain are new to it.
+rows of the other domain are also new.
 """
 
 import argparse
@@ -31,15 +31,15 @@ from alignattn.tasks.rows import load_rows, max_samples
 
 COVERAGES, ERROR_RATES = (0.8, 0.9, 0.95), (0.05, 0.1, 0.2)
 SAMPLES = (10, 20, 50, 100, 500)
-"""Rows of a file of which the shift test is tried."""
+"""Numbers of rows of the files on which the shift test is tried."""
 TRIES = 20
-"""Files of each size per split."""
+"""Number of files of each size per split."""
 
 
 def predicted(
     predictor: Predictor, task_name: str, data_dir: str, count: int, splits: Sequence[str] = ()
 ) -> tuple[NDArray, NDArray]:
-    """The probabilities and the labels of rows of a task's first evaluation split, or of the named splits together."""
+    """Return probabilities and labels of rows of a task's first evaluation split, or of the named splits together."""
     task = TASKS[task_name]
     task = replace(task, evaluation_splits=tuple(splits) or task.evaluation_splits[:1])
     loaded = load_rows(task, need_train=False, data_dir=data_dir)
@@ -50,7 +50,7 @@ def predicted(
 
 
 def calibrated(probabilities: NDArray, labels: NDArray, uniform: NDArray) -> Calibration:
-    """A calibration of rows in random order: the first half fits the temperature."""
+    """Return a calibration from rows in random order; the first half fits the temperature."""
     half = len(labels) // 2
     temperature = fit_temperature(log_probabilities(probabilities[:half]), labels[:half])
     scaled = apply_temperature(probabilities, temperature)
@@ -59,7 +59,7 @@ def calibrated(probabilities: NDArray, labels: NDArray, uniform: NDArray) -> Cal
 
 
 def measure(found: dict, calibration: Calibration, side: str, new: LabelledRows, rng: np.random.Generator) -> None:
-    """Add what a calibration decides of new rows to the lists of each measure."""
+    """Append the measures of a calibration's decisions on new rows to their lists."""
     index = np.arange(len(new.labels))
     for method, scores in SET_SCORES.items():
         members = scores(new.probabilities, new.uniform)
@@ -82,7 +82,7 @@ def measure(found: dict, calibration: Calibration, side: str, new: LabelledRows,
 
 
 def main() -> None:
-    """Print the means over splits as a table of Markdown."""
+    """Print the means over splits as a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--run", required=True)
     parser.add_argument("--task", required=True)

@@ -1,12 +1,13 @@
-"""What an alignment costs a decoder: training steps and greedy decoding of a small Llama, beside a plain twin.
+"""What an alignment costs a decoder: training steps and greedy decoding of a small Llama, compared with a plain copy.
 
     python benchmarks/decoder_steps.py --repeats 13
 
-In every repeat each model takes a turn, in rotating order, from the same weights; processor time is compared, so that
-what else runs on the machine weighs little. A training step is forward, loss and backward, without the optimizer;
-a decoding step is a forward of one token a row with a cache of keys.
+In every repeat each model takes a turn, in rotating order, from the same weights. Processor time is compared, so that
+other processes on the machine have little effect. A training step is forward, loss and backward, without the optimizer;
+a decoding step is a forward of one token per row with a cache of keys.
+
 Prints medians and quartiles of the ratios to the plain model of the same repeat, and whether the generated tokens are
-equal. The ratio of a second plain model, `plain again`, tells how far noise alone goes.
+equal. The ratio of a second plain model, `plain again`, shows the size of the noise.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=13, help="repeats of the training step")
     parser.add_argument("--decodings", type=int, default=400, help="repeats of the decoding step")
-    parser.add_argument("--vocabulary", type=int, default=32_000, help="tokens; Llama 2's 32,000 by default")
+    parser.add_argument("--vocabulary", type=int, default=32_000, help="vocabulary size (default: Llama 2's 32,000)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The GPU section of docs/performance.md, of what `gpu.py` wrote down."""
+"""The GPU section of docs/performance.md, from the results of `gpu.py`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,12 +30,12 @@ make gpu GPU_ARGS="--again"        # repeats what failed, was left out or is of 
 
 WANTED: Mapping[str, float] = {"aa-gan": 1.05, "aa-ct": 1.10, "aa-ot": 1.25, "qvi": 1.15, "entmax15": 1.3}
 WANTED_IN = ("bfloat16", "compile", ("32x128", "8x512"))
-"""Type, mode and shapes of the steps that `WANTED` is of."""
+"""Type, mode and shapes of the steps to which `WANTED` applies."""
 WITHOUT_MEMORY = "CUDA graphs"
-"""Their memory is taken when they are made, so a step's peak says nothing."""
+"""The mode without memory figures: CUDA graphs allocate when they are made, so a step's peak says nothing."""
 
 HOURS_OF = ("bfloat16", "eager", "32x128")
-"""Of which steps the hours of a table are taken: what `alignattn finetune --bf16` does."""
+"""The steps from which the hours of a table are computed: those of `alignattn finetune --bf16`."""
 TRAINING_ROWS: Mapping[str, int] = {
     "cola": 8_551,
     "mnli": 392_702,
@@ -50,7 +50,7 @@ TRAINING_ROWS: Mapping[str, int] = {
     "squad_v2": 130_319,
     "squadv2": 130_319,
 }
-"""Of the published data sets."""
+"""Training rows of the published data sets."""
 SEEDS = range(1, 6)
 SECONDS_AN_HOUR = 3600
 SEVERAL = 2
@@ -59,20 +59,20 @@ Found = Mapping[str, Any]
 
 
 def write_section(document: Path, text: str) -> None:
-    """Put the section between its two marks.
+    """Write the section between its two marks.
 
     Raises:
         AlignAttnError: if the document lacks them.
     """
     whole = document.read_text(encoding="utf-8")
     if BEGIN not in whole or END not in whole:
-        raise AlignAttnError(f"{document} lacks the marks between which the GPU section stands")
+        raise AlignAttnError(f"{document} lacks the marks around the GPU section")
     before, _, rest = whole.partition(BEGIN)
     write_text(document, f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
 
 
 def section(record: Mapping[str, Any]) -> str:
-    """Return the section in Markdown: of the stages that have a result, and what the others lack."""
+    """Return the section in Markdown: the stages with a result, and why the others have none."""
     conditions, stages = record["conditions"], record["stages"].values()
     parts = [
         "## On a GPU",
@@ -148,19 +148,19 @@ def _hours(stages: Iterable[Found]) -> Iterable[str]:
         hours, known, runs = hours_of(name, measured)
         rows.append((name, f"{hours:.1f}" if known else "–", f"{known or 'none'} of {runs}"))
     yield (
-        "Hours of the tables' trainings, without evaluation and attacks: models of BERT-base's size by the steps "
-        "above, of 128 tokens a row, without the optimizer, on the published training rows; others by what `finetune` "
-        "trained a second, on the rows that lay here."
+        "Hours of training for the tables, without evaluation and attacks. Models of BERT-base's size: from the steps "
+        "above, with 128 tokens per row, without the optimizer, on the published training rows. Others: from the rows "
+        "per second of `finetune`, on the rows of this machine."
     )
     yield _table(("table", "GPU hours", "of its runs"), rows)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the hours of a table are reckoned from.
+    """The measurements from which the hours of a table are computed.
 
     Attributes:
-        step_seconds: of a training step of `HOURS_OF`'s shape, by attention.
+        step_seconds: duration of a training step of `HOURS_OF`'s shape, by attention.
         trainings: `rows_a_second` and `rows` of other models, by model and task.
     """
 
@@ -169,7 +169,7 @@ class Measured:
 
     @classmethod
     def of(cls, stages: Iterable[Found]) -> "Measured":
-        """Gather it from the stages that have a result."""
+        """Collect the measurements of the stages with a result."""
         step_seconds: dict[str, float] = {}
         for stage in _done(stages, "steps"):
             if (stage["dtype"], stage["mode"], stage["shape"]) == HOURS_OF:
@@ -179,7 +179,7 @@ class Measured:
         return cls(step_seconds, trained)
 
     def seconds(self, options: RunOptions) -> float | None:
-        """Return how long a training takes; None where nothing like it was measured."""
+        """Return the seconds of a training run; None if nothing comparable was measured."""
         model, attention = options.model.model, options.model.attention or PLAIN_ATTENTION
         if model in BASE_SIZE:
             rows, a_second = TRAINING_ROWS.get(options.task.name), self.step_seconds.get(attention)
@@ -192,7 +192,7 @@ class Measured:
 
 
 def hours_of(table: str, measured: Measured) -> tuple[float, int, int]:
-    """Return how long the trainings of a table take, how many of its runs that is of, and how many it has."""
+    """Return the hours of a table's known training runs, the number of these, and the number of all runs."""
     folders = folders_of(Path(table), list(load_table(table).cells(SEEDS))).values()
     trainings = [folder.options for folder in folders if isinstance(folder.options, RunOptions)]
     seconds = [one for one in map(measured.seconds, trainings) if one is not None]
@@ -200,7 +200,7 @@ def hours_of(table: str, measured: Measured) -> tuple[float, int, int]:
 
 
 def _seen_rows(options: RunOptions, rows: int | None) -> float | None:
-    """Return how many of so many rows a training sees, each time counted; None where that is not known."""
+    """Return how many rows a training run processes, repetitions included; None if unknown."""
     training = options.training
     if training.max_steps > 0:
         return training.max_steps * training.per_device_train_batch_size * training.gradient_accumulation_steps
@@ -213,9 +213,9 @@ def _done(stages: Iterable[Found], kind: str) -> list[Found]:
 
 
 def _of_earlier_code(stages: Iterable[Found]) -> str:
-    """What tells a reader that not all figures are of one state of the code; empty where they are."""
+    """Return a sentence if the figures are of several versions of the code, otherwise an empty string."""
     counts = Counter(stage["code"] for stage in stages if "result" in stage)
-    return f"Measured over {len(counts)} states of the code: `--again` measures what is not of this one." * (
+    return f"Measured over {len(counts)} versions of the code: `--again` repeats what is not of the current one." * (
         len(counts) > 1
     )
 

@@ -1,4 +1,4 @@
-"""What `gpu.py` measures: stages that stand each for itself, as they are run and as they are written down."""
+"""The independent stages that `gpu.py` measures, and the content of their results."""
 
 import functools
 import json
@@ -33,15 +33,15 @@ from alignattn.utils.errors import AlignAttnError
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 BASE_SIZE = ("albert-base-v2", "bert-base-uncased", "mpnet", "roberta-base")
-"""Models of the tables that are of BERT-base's size: their trainings are reckoned from its steps."""
+"""Models of the tables with BERT-base's size; their training time is computed from its steps."""
 SEED = 42
 NUM_LABELS = 2
 PROFILED_STEPS = 5
 NO_KERNELS = ("Memcpy", "Memset")
-"""How what moves memory alone is named by the profiler."""
+"""Prefixes of the profiler's names of memory operations."""
 COUNTS_OF_TESTS = re.compile(r"^\d+ (?:passed|failed|skipped|errors?).*", re.MULTILINE)
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch")
-"""How the calls that set a device to work are named: of a CUDA graph one for all that is in it."""
+"""Prefixes of the names of calls that launch work on a device; a CUDA graph is one call."""
 
 EVALUATED_ROWS = 500
 ATTACKED_TRAINING = "--learning_rate 1e-4 --per_device_train_batch_size 32 --evaluation_splits validation"
@@ -51,7 +51,7 @@ Result = dict[str, Any]
 
 
 class LeftOutError(AlignAttnError):
-    """A stage lacks what it needs, and says what."""
+    """Raised if a stage lacks something it needs; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Mode:
     """How a step runs.
 
     Attributes:
-        name: in the tables.
-        compile_options: what `torch.compile` is given; None = nothing is compiled.
+        name: name in the tables.
+        compile_options: arguments of `torch.compile`; None = nothing is compiled.
     """
 
     name: str
@@ -72,9 +72,9 @@ class Attacks:
     """What is attacked, and how.
 
     Attributes:
-        steps: of the training before.
-        examples: attacked texts a recipe.
-        recipes: BAE is none of them: its masked-language model would have to be trained first.
+        steps: training steps before the attacks.
+        examples: attacked texts per recipe.
+        recipes: the recipes; BAE is missing because its masked-language model would have to be trained first.
     """
 
     steps: int = 300
@@ -87,18 +87,18 @@ class Plan:
     """What is measured.
 
     Attributes:
-        device: where.
-        model: a name of `alignattn benchmark --model`.
-        attentions: besides `soft`.
-        shapes: of batches.
+        device: `cuda` or `cpu`.
+        model: a value of `alignattn benchmark --model`.
+        attentions: attentions in addition to `soft`.
+        shapes: shapes of batches.
         dtypes: `bfloat16` (autocast), `float32`.
         modes: how a step runs.
-        profiled: of `shapes`, whose steps are profiled, in the first of `dtypes`.
-        repeats: timed steps.
-        warmup: steps before them.
-        tests: where those that are marked `cuda` lie.
-        trained: models and tasks of the tables whose training is measured as `finetune` does it.
-        trained_steps: of each.
+        profiled: the `shapes` whose steps are profiled, in the first of `dtypes`.
+        repeats: number of timed steps.
+        warmup: number of steps before them.
+        tests: folders or files with the tests marked `cuda`.
+        trained: models and tasks of the tables whose training by `finetune` is measured.
+        trained_steps: training steps of each.
         attacks: what is attacked.
     """
 
@@ -122,10 +122,9 @@ class Plan:
 
     @classmethod
     def tiny(cls, device: str) -> "Plan":
-        """Return a plan that goes through everything with one small cell each; nothing of it is worth a look.
+        """Return a plan that runs every kind of stage with one small cell; its figures mean nothing.
 
-        Graphs are made and run as they are: neither code nor a CUDA graph is made of them. Without a GPU the tests are
-        skipped one by one.
+        Graphs are traced and run eagerly, without generated code or CUDA graphs. Without a GPU each test is skipped.
         """
         as_it_is = {"backend": "eager"}
         modes = (
@@ -152,11 +151,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Stage:
-    """One that ends within minutes and is measured once.
+    """A stage; it ends within minutes and is measured once.
 
     Attributes:
         kind: `tests`, `steps`, `profile`, `attacks` or `training`.
-        cell: which of its kind, by name.
+        cell: the arguments that identify it among its kind, by name.
     """
 
     kind: str
@@ -168,12 +167,12 @@ class Stage:
         return " ".join([self.kind, *self.cell.values()])
 
     def measure(self, plan: Plan) -> Result:
-        """Measure, and return what the JSON says of it."""
+        """Measure, and return the content of the JSON file."""
         return _MEASURES[self.kind](plan, **self.cell)
 
 
 def stages_of(plan: Plan) -> Iterator[Stage]:
-    """Yield the stages of a plan: what the goals are of first."""
+    """Yield the stages of a plan, those with goals first."""
     yield Stage("tests", {})
     for dtype in plan.dtypes:
         for shape in plan.shapes:
@@ -192,7 +191,7 @@ def stages_of(plan: Plan) -> Iterator[Stage]:
 
 
 def small_models_of_tables() -> Iterator[tuple[str, str]]:
-    """Yield each model and task of the tables' trainings whose model is not of BERT-base's size, once."""
+    """Yield each pair of model and task in the tables once, if the model does not have BERT-base's size."""
     seen = set()
     for name in TABLES:
         for folder in folders_of(Path(name), list(load_table(name).cells(TABLES_SEEDS))).values():
@@ -217,7 +216,7 @@ def measure_tests(plan: Plan) -> Result:
 
 
 def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str) -> Result:
-    """Time an attention's steps beside those of `soft`, in turns: seconds, ratio with its quartiles, peak memory."""
+    """Time an attention's steps and those of `soft` in turns: seconds, ratio with quartiles, peak memory."""
     subjects = [_subject(plan, name, dtype, shape, mode) for name in (PLAIN_ATTENTION, attention)]
     batch = _batch(plan, subjects[0], shape)
     found: Result = {}
@@ -245,7 +244,7 @@ def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str)
 
 
 def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result:
-    """Count what a training step launches and runs, and the share of its time in which the device does nothing."""
+    """Count the launches and kernels of a training step, and the share of its time in which the device is idle."""
     subject = _subject(plan, attention, plan.dtypes[0], shape, mode)
     batch = _batch(plan, subject, shape)
     step = functools.partial(subject.step, "training", batch)
@@ -277,7 +276,7 @@ def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result
 
 
 def idle_share(spans: Sequence[tuple[int, int]]) -> float:
-    """Return the share of the time from the first start to the last end that lies in no span."""
+    """Return the share of the time from the first start to the last end that is outside all spans."""
     if not spans:
         return 0.0
     ordered = sorted(spans)
@@ -320,7 +319,7 @@ def measure_attacks(plan: Plan) -> Result:
 
 
 def measure_training(plan: Plan, model: str, task: str) -> Result:
-    """Train as a table does, for some steps, and return the rows a second, and how many rows there are to train on."""
+    """Train as a table does, for some steps, and return the rows per second and the number of training rows."""
     with tempfile.TemporaryDirectory() as folder:
         words = f"--model {model} --task {task} --max_steps {plan.trained_steps} --save_strategy no"
         run = _finetuned(plan, f"{words} --max_eval_samples {EVALUATED_ROWS}", Path(folder) / "run")
@@ -329,13 +328,13 @@ def measure_training(plan: Plan, model: str, task: str) -> Result:
 
 
 def _finetuned(plan: Plan, words: str, folder: Path) -> Path:
-    """The folder of a run of plain attention that `finetune` has made there."""
+    """Fine-tune with plain attention, and return the folder of the run."""
     if not (SHARED / "data").exists():
         raise LeftOutError(f"there is no {SHARED / 'data'}")
     where = ["--data_dir", str(SHARED / "data"), "--output_dir", str(folder)]
     device = [] if plan.device == "cuda" else ["--use_cpu", "true"]
     if run_command(["finetune", *words.split(), "--attention", PLAIN_ATTENTION, *where, *device]) != 0:
-        raise LeftOutError("nothing was trained: what was said above tells why")
+        raise LeftOutError("nothing was trained: see the message above")
     return folder
 
 
@@ -358,9 +357,9 @@ def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode_name: str)
 
 
 def _check_what_ran() -> None:
-    """Leave out what CUDA graphs were asked for and something else computed: it would stand as theirs."""
+    """Leave the stage out if CUDA graphs were requested but not used: its figures would pass as theirs."""
     if skipped := counters["inductor"]["cudagraph_skips"]:
-        raise LeftOutError(f"{skipped} graphs were left without a CUDA graph")
+        raise LeftOutError(f"{skipped} graphs have no CUDA graph")
 
 
 def _batch(plan: Plan, subject: Subject, shape: str) -> dict[str, torch.Tensor]:

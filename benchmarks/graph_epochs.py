@@ -1,12 +1,12 @@
-"""What an epoch of GAT on Cora costs beside torch-geometric's GATConv example, and what an alignment adds.
+"""Time of an epoch of GAT on Cora, compared with torch-geometric's GATConv example, and the cost of an alignment.
 
     OMP_NUM_THREADS=1 python benchmarks/graph_epochs.py --graph ../shared/data/planetoid/cora.npz --repeats 40
 
-An epoch is what `examples/gat.py` of torch-geometric makes of one: a training step on the whole graph, Adam included,
-and an evaluation of all nodes. The example has two `GATConv` on dense features; ours reads those that are not 0, and
-matches as many drawn nodes as `alignattn finetune` does. In every repeat each subject makes one epoch, in rotating
-order, and its processor time is divided by that repeat's of plain attention and of the example, so that what else runs
-on the machine weighs little. One thread. Prints medians and quartiles.
+An epoch is that of `examples/gat.py` of torch-geometric: a training step on the whole graph, Adam included, and an
+evaluation of all nodes. The example has two `GATConv` on dense features; ours reads only the nonzero features, and
+aligns as many sampled nodes as `alignattn finetune` does. In every repeat each subject runs one epoch, in rotating
+order, and its processor time is divided by that of plain attention and of the example in the same repeat, so that other
+processes on the machine have little effect. One thread. Prints medians and quartiles.
 """
 
 import argparse
@@ -51,9 +51,9 @@ class Example(nn.Module):
 
 
 def example_epoch(graph: Graph) -> Epoch:
-    """Return the epoch of the example: a step on the training nodes, and an evaluation of all."""
+    """Return the epoch of the example: a step on the training nodes, and an evaluation of all nodes."""
     features = graph.features.to_dense()
-    # The layer adds edges of nodes to themselves, and reads the node that attends from the second row.
+    # The layer adds self-loops, and expects the attending node in the second row.
     edges = graph.edges.flip(0)[:, graph.edges[0] != graph.edges[1]]
     nodes, labels = (torch.from_numpy(part) for part in (graph.splits["train"], graph.labels))
     model = Example(graph.num_features, len(graph.class_names))
@@ -72,7 +72,7 @@ def example_epoch(graph: Graph) -> Epoch:
 
 
 def own_epoch(graph: Graph, attention: str) -> Epoch:
-    """Return the same of this package's model by a loop of its own."""
+    """Return the same epoch for this package's model, with a plain training loop."""
     config = GatConfig(num_features=graph.num_features, num_labels=len(graph.class_names))
     model = GatForNodeClassification(config)
     if attention != PLAIN_ATTENTION:

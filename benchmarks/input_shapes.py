@@ -1,4 +1,4 @@
-"""The shapes that models of transformers have for an argument of a name: ids, pixels, audio, series, states."""
+"""Candidate inputs for models of transformers, by the name of an argument: ids, pixels, audio, series, states."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,16 +13,16 @@ Inputs = dict[str, Any]
 BATCH = 2
 TOKENS = 8
 REAL_TOKENS = 5
-"""Of the second sequence, where it is padded."""
+"""Real tokens of the second sequence, if it is padded."""
 SHORTER = 48
-"""Steps of features, of a model that has few positions."""
+"""Steps of features for a model with few positions."""
 
 LONGER = 64
-"""Of vectors that are steps of audio."""
+"""Number of vectors that are steps of audio."""
 GRID = 4
-"""Patches on a side, of a model that takes them flattened."""
+"""Patches on a side for a model whose input is flattened patches."""
 MAX_STEPS = 256
-"""Of features of audio: what three subsamplings leave some steps of."""
+"""Maximum steps of audio features, enough for three subsamplings."""
 
 
 def length_of(name: str, given: Tensor, config: PreTrainedConfig) -> int:
@@ -35,7 +35,7 @@ def length_of(name: str, given: Tensor, config: PreTrainedConfig) -> int:
 
 
 def first_of(config: Any, names: tuple[str, ...], default: Any = None) -> Any:
-    """Return the first field of these names that a config has, or one of its nested configs."""
+    """Return the value of the first of these fields that a config or one of its nested configs has."""
     for name in names:
         value = getattr(config, name, None)
         if value is not None:
@@ -81,11 +81,11 @@ SIDES = (
 
 
 USUAL_BINS = (80, 128)
-"""Of spectrograms, where a config does not say."""
+"""Mel bins of spectrograms to try if a config does not give them."""
 
 
 class Makers:
-    """Makes the inputs of one model, in each of the shapes that models have for one of that name."""
+    """Makes the inputs of one model, in each shape that is usual for an argument of that name."""
 
     def __init__(self, config: PreTrainedConfig, taken: Any) -> None:
         self.config = config
@@ -93,7 +93,7 @@ class Makers:
         self.generator = torch.Generator().manual_seed(0)
 
     def all_of(self, names: list[str]) -> Iterator[Inputs]:
-        """Give the inputs of these names, once in each shape of the first that has several."""
+        """Yield the inputs with these names, in the combinations of their shapes."""
         made: list[Inputs] = [{}]
         for name in names:
             choices = self.shapes_of(name)
@@ -141,7 +141,7 @@ class Makers:
         return torch.randn(*shape, generator=self.generator)
 
     def ids(self) -> list[Tensor]:
-        """Return tokens that are no special ones."""
+        """Return token ids without special tokens."""
         sizes = [
             size for size in _all(self.config, ("vocab_size", "text_vocab_size")) if isinstance(size, int) and size > 0
         ]
@@ -158,7 +158,7 @@ class Makers:
         return [ids] if books == 1 else [ids, ids[..., None].expand(-1, -1, books), ids.repeat_interleave(books, dim=0)]
 
     def images(self) -> list[Tensor]:
-        """Return pixels, of a video too where the model has frames."""
+        """Return pixels of images and videos; videos come first if the model has frames."""
         channels = first_of(self.config, CHANNELS, 3)
         channels = channels if isinstance(channels, int) else 3
         side = first_of(self.config, SIDES, 64)
@@ -193,7 +193,7 @@ class Makers:
         )
 
     def flat_patches(self, images: Tensor) -> Tensor:
-        """Return the patches of two images in a row, as `grid_thw` counts them: vectors, or images of their own."""
+        """Return the patches of two images in one sequence, as `grid_thw` counts them: as vectors or small images."""
         patch = first_of(self.config, ("patch_size", "spatial_patch_size"), 16)
         count = BATCH * GRID * GRID
         if not isinstance(patch, int) or (images.ndim == 4 and "hidden_states" not in self.taken):
@@ -207,11 +207,11 @@ class Makers:
         )
 
     def grids(self) -> list[Tensor]:
-        """Return the grids of those patches."""
+        """Return the grids of the patches from `flat_patches`."""
         return [torch.tensor([[1, GRID, GRID]] * BATCH)]
 
     def states(self) -> list[Tensor]:
-        """Return vectors, one a token; of images too."""
+        """Return one vector per token, and images."""
         width = first_of(self.config, WIDTHS, 32)
         width = width if isinstance(width, int) else width[0]
         bins = [bins for bins in _all(self.config, FEATURES) if isinstance(bins, int)][:1]
@@ -246,7 +246,7 @@ class Makers:
         return made
 
     def waveforms(self) -> list[Tensor]:
-        """Return waveforms, with and without a channel, and spectrograms under their name."""
+        """Return waveforms, with and without a channel, and spectrograms, which some models expect instead."""
         strides = first_of(
             self.config, ("conv_stride", "upsampling_ratios", "downsampling_ratios", "encoder_rates"), (320,)
         )
@@ -260,23 +260,23 @@ class Makers:
         ]
 
     def series(self) -> list[Tensor]:
-        """Return series of numbers: one each, and several."""
+        """Return time series, with and without a channel dimension."""
         length = first_of(self.config, ("context_length", "prompt_length"), 32)
         lags = max(getattr(self.config, "lags_sequence", None) or [0])
         channels = first_of(self.config, ("num_input_channels", "input_size"), 1)
         return [self.normal(BATCH, length + lags, channels), self.normal(BATCH, length + lags)]
 
     def observed(self) -> list[Tensor]:
-        """Return the mask of those."""
+        """Return the masks of observed values of `series`."""
         return [torch.ones_like(series) for series in self.series()]
 
     def times(self) -> list[Tensor]:
-        """Return features of their times."""
+        """Return time features of `series`."""
         length = self.series()[0].shape[1]
         return [self.normal(BATCH, length, count) for count in (getattr(self.config, "num_time_features", 0) or 0, 1)]
 
     def futures(self) -> list[Tensor]:
-        """Return what comes after."""
+        """Return future values of `series`."""
         return [self.normal(BATCH, getattr(self.config, "prediction_length", None) or 8)]
 
     def boxes(self) -> list[Tensor]:
@@ -323,7 +323,7 @@ MAKERS: dict[str, Callable[[Makers], list[Any]]] = {
     "past_values_padding": lambda makers: [torch.zeros(BATCH, makers.series()[0].shape[1], dtype=torch.long)],
     "freq": lambda makers: [torch.zeros(BATCH, 1, dtype=torch.long)],
     "bbox": Makers.boxes,
-    # Of another length than the encoder's: attention across the two is then known by its shape.
+    # Not as long as the encoder's input, so that cross-attention is recognised by its shape.
     "decoder_input_ids": lambda makers: [ids[:, :-2] for ids in makers.ids()],
     "flattened_patches": lambda makers: [
         torch.cat(
@@ -355,4 +355,4 @@ SUFFIXES: dict[str, Callable[[Makers], list[Any]]] = {
     "latents": Makers.states,
     "mask": Makers.ones,
 }
-"""By the end of a name, for those that `MAKERS` does not hold."""
+"""By suffix, for names that are not in `MAKERS`."""

@@ -1,10 +1,10 @@
-"""What `alignattn finetune` makes of small files whose labels, words or weights are easily read wrong.
+"""How `alignattn finetune` reads small files whose labels, words or weights are easily misread.
 
     python benchmarks/label_files.py [--cases zero gap] [--output_dir label_files]
 
-Each case writes a training and a validation file and trains MiniLM on them for a few steps. A line of the table that is
-printed has the options of the command, and its outcome: the classes and scores of `results.json`, the lines that the
-command said of the files, or the error. The table of docs/measurements/labels.md is made of two such runs.
+Each case writes a training and a validation file and trains MiniLM on them for a few steps. A line of the printed table
+has the options of the command and its outcome: the classes and scores of `results.json` and the command's messages
+about the files, or the error. The table of docs/measurements/labels.md combines two such runs.
 """
 
 import argparse
@@ -28,21 +28,21 @@ SIDES = {"train": 3, "validation": 1}
 TEXTS = ["--text_columns", "text"]
 TRAINING = ["--learning_rate", "3e-4", "--num_train_epochs", "3", "--save_strategy", "no", "--use_cpu", "true"]
 SAID = re.compile(r"step \d|\d%\||batches of|attention |rows have|new weights|Warning|runs/|Loading|Writing|^\s*$")
-"""Lines that say nothing of the files."""
+"""Lines that are not about the files."""
 QUESTION = {"id": "1", "question": "who?", "answers": [{"text": "Ann", "answer_start": 0}]}
 SQUAD = {"version": "1.1", "data": [{"title": "a", "paragraphs": [{"context": "Ann sings.", "qas": [QUESTION]}]}]}
 SENTENCE = (("Ann", "B-PER"), ("sings", "O"), ("well", "O"))
 
 
 def rows(side: str, positive: Any = "pos", negative: Any = "neg") -> list[tuple[str, Any]]:
-    """Return texts and labels of a side."""
+    """Return the texts and labels of a side."""
     return [(text, positive) for text in POSITIVE * SIDES[side]] + [(text, negative) for text in NEGATIVE * SIDES[side]]
 
 
 def csv(
     *labels: Any, extra: dict[str, str] | None = None, header: str = "label,text", tail: str = ""
 ) -> dict[str, str]:
-    """Return CSV files with these two labels, and further lines for a side."""
+    """Return CSV files with these two labels, and with further lines for some sides."""
     return {
         f"{side}.csv": "\n".join(
             [header, *(f'"{label}",{text}{tail}' for text, label in rows(side, *labels)), (extra or {}).get(side, "")]
@@ -52,7 +52,7 @@ def csv(
 
 
 def jsonl(*labels: Any, extra: str = "") -> dict[str, str]:
-    """Return JSON files with these two labels, and another line for the training file."""
+    """Return JSON Lines files with these two labels, and another line for the training file."""
     lines = {
         side: "\n".join(json.dumps({"text": text, "label": label}) for text, label in rows(side, *labels))
         for side in SIDES
@@ -61,13 +61,13 @@ def jsonl(*labels: Any, extra: str = "") -> dict[str, str]:
 
 
 def conll(line: str) -> dict[str, str]:
-    """Return CoNLL files whose lines have this form."""
+    """Return CoNLL files whose lines have this format."""
     sentence = "\n".join(line.format(n=number, w=word, t=tag) for number, (word, tag) in enumerate(SENTENCE, start=1))
     return {f"{side}.conll": "\n\n".join([sentence] * 8) + "\n" for side in SIDES}
 
 
 def class_labels(train: list[str], validation: list[str]) -> Callable[[Path], None]:
-    """Return what writes Parquet files whose class names stand in these orders."""
+    """Return a function that writes Parquet files whose class names have these orders."""
 
     def write(folder: Path) -> None:
         for side, names in (("train", train), ("validation", validation)):
@@ -80,7 +80,7 @@ def class_labels(train: list[str], validation: list[str]) -> Callable[[Path], No
 
 
 def folders(folder: Path) -> None:
-    """Write class folders in which some texts have another ending."""
+    """Write class folders in which some texts have another suffix."""
     for side in SIDES:
         for number, (text, label) in enumerate(rows(side)):
             path = folder / side / label / f"{number}.{'md' if number % 8 == 0 else 'txt'}"
@@ -89,7 +89,7 @@ def folders(folder: Path) -> None:
 
 
 def half(folder: Path) -> None:
-    """Write MiniLM with weights stored in half precision, and files."""
+    """Write files, and MiniLM with weights stored in half precision."""
     write(folder, csv("pos", "neg"))
     run(folder, ["--model", "minilm", "--attention", "soft", "--max_steps", "1", *TEXTS], "stored")
     path = folder / "runs" / "stored" / "model.safetensors"
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[Files, list[str]]] = {
         TEXTS,
     ),
 }
-"""The files of each case, and the options of the command beside theirs."""
+"""The files of each case, and further options of the command."""
 
 
 def write(folder: Path, files: Files) -> None:
@@ -174,8 +174,8 @@ def run(folder: Path, options: list[str], name: str) -> str:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=[""], help="parts of their names")
-    parser.add_argument("--output_dir", type=Path, default=Path("label_files"), help="folder of files and runs")
+    parser.add_argument("--cases", nargs="+", default=[""], help="parts of the names of cases (default: all)")
+    parser.add_argument("--output_dir", type=Path, default=Path("label_files"), help="folder for files and runs")
     options = parser.parse_args()
     started = datetime.datetime.now().strftime("%H-%M-%S")
     for number, (name, (files, given)) in enumerate(CASES.items()):

@@ -1,4 +1,4 @@
-"""What windows find in long texts, and by which pooling: generated rows, small convolutional models, minutes on a CPU.
+"""Accuracy of windows on long texts, by pooling: generated rows, small convolutional models, minutes on a CPU.
 
 python benchmarks/long_texts.py FOLDER [--rows N] [--seeds N ...]
 """
@@ -31,14 +31,14 @@ OPTIONS = (
 
 
 def one_word(drawn: random.Random, words: list[str]) -> str:
-    """One word of three stands somewhere."""
+    """Put one of three words at a random place; the word is the label."""
     label = drawn.choice(["red", "green", "blue"])
     words[drawn.randrange(len(words))] = label
     return label
 
 
 def word_or_none(drawn: random.Random, words: list[str]) -> str:
-    """A word stands somewhere, or does not."""
+    """Put a word at a random place, or not; the label says whether it occurs."""
     label = drawn.choice(["yes", "no"])
     if label == "yes":
         words[drawn.randrange(len(words))] = "red"
@@ -46,7 +46,7 @@ def word_or_none(drawn: random.Random, words: list[str]) -> str:
 
 
 def majority(drawn: random.Random, words: list[str]) -> str:
-    """A third of the words are good or bad, and three fifths of these tell the label."""
+    """Replace a third of the words by good or bad; three fifths of these are the label."""
     label = drawn.choice(["good", "bad"])
     other = {"good": "bad", "bad": "good"}[label]
     for place in range(len(words)):
@@ -76,7 +76,7 @@ def write(path: Path, kind: str, lengths: str, count: int, seed: int) -> Path:
 
 
 def mean_windows(logits: Tensor, counts: Tensor) -> Tensor:
-    """`pool_windows` by the mean."""
+    """Replace `pool_windows` by the mean over windows."""
     return torch.stack([part.mean(dim=0) for part in logits.split(counts.tolist())])
 
 
@@ -99,7 +99,7 @@ def accuracies(folder: Path, kind: str, way: str, rows: int, seed: int) -> Itera
 
 
 def run() -> None:
-    """Measure all, and print a table."""
+    """Measure all combinations, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=600)

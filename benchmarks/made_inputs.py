@@ -1,7 +1,7 @@
 """Small random inputs for any model of transformers, from the names of its forward's arguments and its config's sizes.
 
-Nothing here asks alignattn: this is the judge's own way to an input. A model may take its main input in one of several
-shapes (features before time, or after), so each function gives candidates, and the first that the model takes is used.
+Nothing here uses alignattn, so that the check is independent. A model may accept its main input in one of several
+shapes (features before or after time), so each function returns candidates; the first that the model accepts is used.
 """
 
 import inspect
@@ -16,13 +16,13 @@ from transformers import PreTrainedModel
 
 
 def arguments_of(model: PreTrainedModel) -> dict[str, inspect.Parameter]:
-    """Return the arguments that a model's forward names."""
+    """Return the named arguments of a model's forward."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {name: own for name, own in inspect.signature(model.forward).parameters.items() if own.kind in kinds}
 
 
 def candidates(model: PreTrainedModel) -> Iterator[Inputs]:
-    """Give inputs that a model may take, without padding, the most likely first."""
+    """Yield inputs that a model may accept, without padding, the most likely first."""
     taken = arguments_of(model)
     required = [name for name, own in taken.items() if own.default is own.empty]
     main = model.main_input_name
@@ -32,13 +32,13 @@ def candidates(model: PreTrainedModel) -> Iterator[Inputs]:
     for extra in _extras(taken, wanted):
         yield from makers.all_of([*wanted, *extra])
     if set(wanted) != set(required):
-        # The main input is pixels, and a text alone will do.
+        # The main input is pixels, but text alone is enough.
         for extra in _extras(taken, required):
             yield from makers.all_of([*required, *extra])
 
 
 def _extras(taken: Any, wanted: list[str]) -> list[list[str]]:
-    """Return what may be given beside the arguments that a model must have, which it may ask for all the same."""
+    """Return groups of optional arguments to try with the required ones: some models need them anyway."""
     decoder = [name for name in ("decoder_input_ids",) if name in taken and name not in wanted]
     others = [
         [name for name in group if name in taken and name not in wanted]
@@ -77,7 +77,7 @@ def _extras(taken: Any, wanted: list[str]) -> list[list[str]]:
 
 
 def padded(model: PreTrainedModel, inputs: Inputs) -> Inputs | None:
-    """Return inputs whose second sequence ends in padding, or None if the model has no mask for these."""
+    """Return inputs whose second sequence ends in padding, or None if the model has no mask for them."""
     taken = arguments_of(model)
     for name, mask_name in MASK_OF.items():
         given = inputs.get(name)

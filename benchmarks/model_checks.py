@@ -1,4 +1,4 @@
-"""What a patch does to a small model: the checks behind `model_types.py`, each against the model before the patch."""
+"""The checks of `model_types.py`: each compares a small patched model with the model before the patch."""
 
 import copy
 import traceback
@@ -24,13 +24,13 @@ ATTENTIONS = ("aa-ct", "qvi", "entmax15")
 IMPLEMENTATIONS = ("sdpa", "eager")
 EQUAL, RUNS, REFUSED, LATE, DIFFERS, TRACEBACK = "equal", "runs", "refused", "refused late", "differs", "traceback"
 CONTRADICTED = "contradicted"
-"""Refused for a reason that is not so."""
+"""Refused for a false reason."""
 BUILT, NO_MODEL, NOT_BUILDABLE = "built", "no model", "not buildable"
 
 
 @dataclass
 class Finding:
-    """What one attention does to one model: its outcome, and why."""
+    """The outcome of one attention for one model, and the reason."""
 
     target: str
     implementation: str
@@ -41,13 +41,13 @@ class Finding:
 
 @dataclass
 class TypeReport:
-    """What was found of one model type.
+    """The results of one model type.
 
     Attributes:
-        status: whether a small model of it could be built and run.
+        status: whether a small model of the type could be built and run.
         reason: why not.
         level: how much its config was shrunk.
-        findings: of each model, implementation and attention.
+        findings: the findings for each model, implementation and attention.
         unbuilt: further models of the type that could not be built or run, and why.
     """
 
@@ -59,7 +59,7 @@ class TypeReport:
     unbuilt: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a line of the results holds it."""
+        """Return it as the content of a line of the results."""
         return asdict(self)
 
 
@@ -90,7 +90,7 @@ def check_type(model_type: str, overrides: Mapping[str, Any], attentions: tuple[
 
 
 class Plain:
-    """A model before any patch, and what it gives; each is worked out when it is first asked for."""
+    """A model before any patch, and its outputs, computed on first use."""
 
     def __init__(self, model: PreTrainedModel, inputs: list[Inputs]) -> None:
         self.model = model
@@ -98,19 +98,19 @@ class Plain:
 
     @cached_property
     def outputs(self) -> list[dict[str, Tensor]]:
-        """Its outputs for each of the inputs; none if they are not the same twice."""
+        """Its outputs for each of the inputs; empty if a second run differs."""
         before = [run(self.model, inputs) for inputs in self.inputs]
         again = [run(self.model, inputs) for inputs in self.inputs]
         return [] if any(_difference(*pair) for pair in zip(before, again, strict=True)) else before
 
     @cached_property
     def trained_inputs(self) -> list[Inputs]:
-        """Those of the inputs on which it can take a step of training."""
+        """The inputs with which a training step succeeds."""
         return [inputs for inputs in self.inputs if self._can_train(inputs)]
 
     @cached_property
     def calls(self) -> Counter[str]:
-        """Its calls of attention, by what they are."""
+        """Its calls of attention, counted by kind."""
         with observing() as counts:
             for inputs in self.inputs:
                 run(self.model, inputs)
@@ -124,7 +124,7 @@ class Plain:
 
 
 def check_target(target: Target, attentions: tuple[str, ...]) -> list[Finding]:
-    """Patch a model with each attention, on each implementation that it has."""
+    """Patch a model with each attention, for each implementation that it supports."""
     findings: list[Finding] = []
     for implementation in IMPLEMENTATIONS:
         model = copy.deepcopy(target.model)
@@ -144,7 +144,7 @@ def check_target(target: Target, attentions: tuple[str, ...]) -> list[Finding]:
 
 
 def _takes(model: PreTrainedModel, implementation: str, inputs: Inputs) -> bool:
-    """Set a model's attention implementation, and tell whether it runs with it."""
+    """Set a model's attention implementation, and return whether the model runs with it."""
     try:
         model.set_attn_implementation(implementation)
         run(model, inputs)
@@ -170,7 +170,7 @@ def check_attention(plain: Plain, attention: str) -> tuple[str, str]:
         wrong = _first_wrong(_difference if is_alignment else _not_finite, pairs)
         stage = "unpatch"
         if not wrong and is_alignment:
-            # Before the training, in which norms of batches note what they see.
+            # Before training, which changes the running statistics of batch norms.
             alignattn.unpatch(model)
             again = [run(model, inputs) for inputs in plain.inputs]
             wrong = _first_wrong(_difference, list(zip(plain.outputs, again, strict=False)), "after unpatch: ")
@@ -185,7 +185,7 @@ def check_attention(plain: Plain, attention: str) -> tuple[str, str]:
     if wrong:
         return DIFFERS, wrong
     told = ["not compared: its outputs are random"] if not plain.outputs else []
-    told += ["not trained: it cannot be without the patch"] if not plain.trained_inputs else []
+    told += ["not trained: training also fails without the patch"] if not plain.trained_inputs else []
     return (EQUAL if is_alignment else RUNS), "; ".join(told)
 
 
@@ -194,13 +194,13 @@ def _first_wrong(compare: Callable[..., str], pairs: list[tuple[Any, Any]], pref
 
 
 def _refusal(plain: Plain, reason: str) -> tuple[str, str]:
-    """Return the outcome of a refusal, judged by what attention the model has."""
+    """Return the outcome of a refusal, checked against the model's measured attention."""
     measured = contradiction(reason, plain.calls)
     return (CONTRADICTED, f"{reason} [measured: {measured}]") if measured else (REFUSED, reason)
 
 
 def wrong_step(model: PreTrainedModel, inputs: Inputs, *, is_aligned: bool) -> str:
-    """Take a step of training; return what is wrong with it."""
+    """Take a training step; return what is wrong with it."""
     model.train()
     model.zero_grad()
     torch.manual_seed(0)
@@ -220,7 +220,7 @@ def wrong_step(model: PreTrainedModel, inputs: Inputs, *, is_aligned: bool) -> s
 
 
 def _difference(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
-    """Return what differs between two outputs, to the bit."""
+    """Return what differs between two outputs, compared bit by bit."""
     if list(before) != list(after):
         return f"outputs {sorted(set(before) ^ set(after))} are on one side only"
     for path, own in before.items():
@@ -237,7 +237,7 @@ def _difference(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
 
 
 def _not_finite(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
-    """Return an output that was finite and is not."""
+    """Return an output that was finite and no longer is."""
     for path, tensor in after.items():
         if (
             tensor.is_floating_point()
@@ -250,7 +250,7 @@ def _not_finite(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return where an error rose, and where in alignattn."""
+    """Return where an error was raised, and the last place in alignattn."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "/alignattn/" in frame.filename]
     places = [frames[-1], *([own[-1]] if own and own[-1] is not frames[-1] else [])]

@@ -3,7 +3,7 @@
 from typing import Any
 
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
-"""Rotations of heads of 8 features by time, height and width."""
+"""Rotary embeddings of heads of 8 features by time, height and width."""
 MOE = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 48}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ RESNET: dict[str, Any] = {
     "model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 32, 32], "depths": [1, 1, 1, 1],
     "layer_type": "basic",
 }  # fmt: skip
-"""A backbone for those whose own is one of timm."""
+"""A backbone for models whose default backbone comes from timm."""
 for _name in ("detr", "conditional_detr", "dab-detr", "table-transformer"):
     OVERRIDES[_name] = {"backbone_config": {**RESNET, "out_features": ["stage4"]}, "use_timm_backbone": False}
 OVERRIDES["deformable_detr"] = {

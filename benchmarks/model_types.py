@@ -1,21 +1,21 @@
-"""What a patch does to every model type that transformers knows: small random models, patched and compared.
+"""Patch small random models of every model type of transformers, and compare them before and after the patch.
 
     python benchmarks/model_types.py [--types bert clip ...] [--jobs 2] [--attentions aa-ct qvi entmax15]
 
-For each type it builds a small model with random weights, and for each attention it tells one of:
+For each type it builds a small model with random weights, and reports one outcome for each attention:
 
-    equal           aa-ct: in evaluation the outputs equal those before the patch, to the bit, and after `unpatch`, too;
+    equal           aa-ct: in evaluation the outputs equal those before the patch, bit by bit, also after `unpatch`;
                     the alignment loss and all gradients of a training step are finite
     runs            qvi, entmax15: the patched model runs, its outputs and all gradients are finite
     refused         `patch` refuses the model
-    contradicted    `patch` refuses the model for a reason that the judge's own measurement contradicts
-    refused late    `patch` takes the model, and a forward or a step of training is refused
+    contradicted    `patch` refuses the model for a reason that an independent measurement contradicts
+    refused late    `patch` accepts the model, but a forward or a training step is refused
     differs         an output differs, or something is not finite
-    traceback       anything else is raised
+    traceback       any other exception is raised
 
-Each type runs in a process of its own with limits of memory and time. A line of `model_types.jsonl` in the output
-folder holds what was found of a type; a run that was ended goes on where it was. `model_types.md` there is the table,
-with the reasons, and with the types of which no small model can be built. Nothing is loaded but the installed packages.
+Each type runs in a separate process with limits of memory and time. The output folder has a line per type in
+`model_types.jsonl`; a killed run resumes from it. `model_types.md` there is the table, with the reasons, and with the
+types of which no small model can be built. Only installed packages are used.
 """
 
 import argparse
@@ -47,13 +47,13 @@ ATTENTIONS = ("aa-ct", "qvi", "entmax15")
 RESULTS, TABLE = "model_types.jsonl", "model_types.md"
 GIB = 2**30
 PATIENCE = 10
-"""Seconds waited for a second of processor time: a busy machine is no finding."""
+"""Seconds to wait per second of processor time, so that a busy machine does not fail a type."""
 LEAST_SECONDS = 6
-"""That are waited for, however low the limit is."""
+"""Minimum limit that `PATIENCE` multiplies."""
 WRONG = ("traceback", "differs", "refused late", "contradicted")
-"""What must not be, worst first."""
+"""Outcomes that are defects, worst first."""
 OUTCOMES = (*WRONG, "refused", "runs", "equal")
-"""Worst first: a type's entry in the table is the worst of a class's implementations."""
+"""Worst first: the entry of a model in the table is the worst of its implementations."""
 STATUSES = ("built", "not buildable", "no model")
 
 
@@ -80,19 +80,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", nargs="+", help="model types (default: all)")
-    parser.add_argument("--attentions", nargs="+", default=list(ATTENTIONS), help="names that alignattn.patch takes")
-    parser.add_argument("--jobs", type=int, default=1, help="types at a time")
-    parser.add_argument("--seconds", type=int, default=120, help="limit of processor time of a type")
-    parser.add_argument("--memory_gib", type=int, default=8, help="limit of memory of a type")
+    parser.add_argument("--attentions", nargs="+", default=list(ATTENTIONS), help="attentions of alignattn.patch")
+    parser.add_argument("--jobs", type=int, default=1, help="types to check in parallel")
+    parser.add_argument("--seconds", type=int, default=120, help="limit of processor time per type")
+    parser.add_argument("--memory_gib", type=int, default=8, help="limit of memory per type")
     parser.add_argument("--output_dir", type=Path, default=Path("model_types"), help="folder of results")
     parser.add_argument("--page", type=Path, help="file of the table (default: in the folder of results)")
-    parser.add_argument("--again", action="store_true", help="run types that the results hold, too")
+    parser.add_argument("--again", action="store_true", help="also run types that already have results")
     return parser.parse_args(argv)
 
 
 @dataclass
 class Job:
-    """A type that is checked in a process of its own."""
+    """A type that is checked in a separate process."""
 
     model_type: str
     process: BaseProcess
@@ -100,7 +100,7 @@ class Job:
     started: float = field(default_factory=time.monotonic)
 
     def report(self) -> dict[str, Any] | None:
-        """Return what the process sent, None if it died without."""
+        """Return the report that the process sent; None if it died before."""
         try:
             return self.receiver.recv() if self.receiver.poll() else None
         except EOFError:
@@ -108,7 +108,7 @@ class Job:
 
 
 def run_types(types: Sequence[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Check types, some at a time; give the report of each, also of one whose process died."""
+    """Check types, some in parallel; yield the report of each, even if its process died."""
     waiting, running = list(reversed(types)), []
     while waiting or running:
         while waiting and len(running) < options.jobs:
@@ -129,13 +129,13 @@ def run_types(types: Sequence[str], options: argparse.Namespace) -> Iterator[dic
 
 
 def end_of_process(code: int | None) -> str:
-    """Return why a process ended that sent no report."""
+    """Return why a process ended without a report."""
     reasons = {-signal.SIGXCPU: "the limit of processor time is reached", -signal.SIGKILL: "its process was killed"}
-    return reasons.get(code, f"its process ended with code {code}") if code is not None else "its process runs on"
+    return reasons.get(code, f"its process ended with code {code}") if code is not None else "its process still runs"
 
 
 def _started(model_type: str, options: argparse.Namespace) -> Job:
-    # By fork: what this process has loaded need not be loaded by each type; no model is.
+    # By fork, so that each process need not import the libraries again; this process has loaded no model.
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     arguments = (sender, model_type, tuple(options.attentions), options.memory_gib * GIB, options.seconds)
@@ -160,7 +160,7 @@ def _check(sender: Connection, model_type: str, attentions: tuple[str, ...], mem
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     resource.setrlimit(resource.RLIMIT_CPU, (int(used) + seconds, resource.RLIM_INFINITY))
-    # What libraries print is no result: warnings of a type that is built by no checkpoint.
+    # The output of libraries, such as warnings about models without a checkpoint, is no result.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.dup2(null, sys.stderr.fileno())
@@ -174,7 +174,7 @@ def _check(sender: Connection, model_type: str, attentions: tuple[str, ...], mem
 
 
 def read_results(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the reports of a results file by type, the last of each; a line that was cut off is passed over."""
+    """Return the last report of each type in a results file; an incomplete line is skipped."""
     reports: dict[str, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -191,7 +191,7 @@ def worst(outcomes: Sequence[str]) -> str:
 
 
 def one_line(report: Mapping[str, Any]) -> str:
-    """Return what was found of a type in a line."""
+    """Return the results of a type in one line."""
     if report["status"] != "built":
         return f"{report['model_type']}: {report['status']}: {report['reason']}"
     counts = Counter(finding["outcome"] for finding in report["findings"])
@@ -200,7 +200,7 @@ def one_line(report: Mapping[str, Any]) -> str:
 
 
 def by_target(report: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return the findings of a type by model and attention: the worst of the implementations."""
+    """Return the findings of a type by model and attention, the worst of the implementations."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for finding in report["findings"]:
         row = found.setdefault(finding["target"], {})
@@ -211,7 +211,7 @@ def by_target(report: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any
 
 
 def summary(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str:
-    """Return the counts: of types by status, and of models by attention and outcome."""
+    """Return the numbers of types by status, and of models by attention and outcome."""
     statuses = Counter(report["status"] for report in reports)
     lines = [", ".join(f"{statuses[status]} types {status}" for status in STATUSES if statuses[status])]
     rows = [row for report in reports for row in by_target(report).values()]
@@ -222,7 +222,7 @@ def summary(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> 
 
 
 def page(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str:
-    """Return the page of what is served and what is refused, for people who look for their model."""
+    """Return the page of supported and refused models, for users who look for their model."""
     served: dict[tuple[str, ...], list[str]] = {}
     refused: dict[str, list[str]] = {}
     wrong = []
@@ -240,11 +240,11 @@ def page(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str
         "# Models",
         "",
         f"What `alignattn.patch` does to every model type of transformers {transformers.__version__}, on small models "
-        f"with random weights (`make models`, {datetime.date.today()}). A part of a model stands behind a point. "
+        f"with random weights (`make models`, {datetime.date.today()}). A part of a model follows a dot. "
         "`aa-ct` stands for all alignments, `entmax15` for scores and normalizers, `qvi` for values.",
         "",
-        "An alignment counts as served if evaluation stays as it was, to the bit, and a training step has finite "
-        "gradients. Other slots count as served if a training step has.",
+        "An alignment counts as supported if the outputs in evaluation are unchanged, bit by bit, and a training step "
+        "has finite gradients. Other slots count as supported if a training step has finite gradients.",
         "",
         f"Checked: {len(reports)} of {len(CONFIG_MAPPING_NAMES)} types.",
         "",
@@ -274,7 +274,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _reason(text: str) -> str:
-    """Return a reason without names of classes, paths and numbers, so that models of one reason stand together."""
+    """Return a reason without names of classes, paths and numbers, so that models with the same reason are grouped."""
     text = re.sub(r"\b[A-Z]\w*(Model|Attention|Attn|Decoder|Encoder|Stack|Layer|For[A-Z]\w+|Model\w+)\b", "it", text)
     text = re.sub(r"(score|normalizer|value)=?\s?'\w+'", "the slot", text.replace("|", "/"))
     return re.sub(r"\b(\w+\.)+\w+\b", "…", re.sub(r"\b\d+(\.\d+)?(e-?\d+)?\b", "n", text))

@@ -1,4 +1,4 @@
-"""What attention a model really has, measured at transformers' attention interface, and reasons that say otherwise."""
+"""Measure a model's attention at transformers' attention interface, and check the reasons of refusals against it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,12 +11,12 @@ from transformers import AttentionInterface
 
 BIDIRECTIONAL, CAUSAL, CROSS, UNKNOWN = "bidirectional", "causal", "cross", "unknown"
 GROUPED = "grouped"
-"""Beside one of the others: fewer heads of keys than of queries."""
+"""Counted in addition to one of the others: fewer heads of keys than of queries."""
 
 
 @contextmanager
 def observing() -> Iterator[Counter[str]]:
-    """Count the calls of attention functions by what they are; each is called once more to find out."""
+    """Count the calls of attention functions by kind; each is called once more to find its kind."""
     counts: Counter[str] = Counter()
     original = AttentionInterface.get_interface
 
@@ -41,7 +41,7 @@ def observing() -> Iterator[Counter[str]]:
 
 
 def _kind(attended: Tensor, query: Tensor, value: Tensor, attend: Callable[[Tensor], Tensor]) -> str:
-    """Tell whether a first token reaches a second one, by what it attends to when the second one's value is another."""
+    """Return the kind of attention: whether the first token's output changes when the second token's value does."""
     tokens = query.shape[-2]
     if tokens != value.shape[-2]:
         return CROSS
@@ -57,7 +57,7 @@ def _kind(attended: Tensor, query: Tensor, value: Tensor, attend: Callable[[Tens
 
 
 def contradiction(reason: str, counts: Counter[str]) -> str:
-    """Return what was measured where it contradicts the reason of a refusal, else nothing."""
+    """Return the measurement if it contradicts the reason of a refusal, otherwise an empty string."""
     calls = sum(counts.values()) - counts[GROUPED]
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()) if count)
     says_causal = ("attends causally" in reason or "causal mask" in reason) and "cross" not in reason

@@ -1,10 +1,10 @@
-"""What padding costs a training step, and what is left of it by batches of like length and by packed batches.
+"""What padding costs a training step, and how much batches of similar lengths and packed batches save.
 
     python benchmarks/padding.py --file ../shared/data/glue/mrpc/train.parquet --text_columns sentence1 sentence2
 
-MiniLM with an alignment, forwards and backwards on one thread, in processor time. Batches are drawn as by the Trainer:
-at random, or by length within 50 batches (`group_by_length`). Of each order batches at even distances are timed, in
-turns; packed are those drawn at random. Prints the tokens of all batches, and of those that are timed, and their time.
+MiniLM with an alignment, forward and backward on one thread, in processor time. Batches are drawn as by the Trainer: at
+random, or by length within 50 batches (`group_by_length`). Evenly spaced batches of each order are timed in turns;
+packed batches are drawn at random. Prints the tokens of all batches, the tokens of the timed ones, and their time.
 """
 
 import argparse
@@ -25,7 +25,7 @@ SEED = 42
 MAX_LENGTH = 128
 BATCH_SIZE = 16
 SORTED_BATCHES = 50
-"""Within so many transformers' `LengthGroupedSampler` sorts."""
+"""Number of batches within which transformers' `LengthGroupedSampler` sorts."""
 
 Tokens = Sequence[int]
 
@@ -71,12 +71,12 @@ def main() -> None:
 
 
 def batches_of(samples: Sequence[Tokens]) -> list[Sequence[Tokens]]:
-    """Return batches of samples as they come."""
+    """Return batches of samples in their order."""
     return [samples[start : start + BATCH_SIZE] for start in range(0, len(samples), BATCH_SIZE)]
 
 
 def size(batches: Sequence[Sequence[Tokens]]) -> int:
-    """Return the tokens of padded batches, padding included."""
+    """Return the number of tokens of padded batches, padding included."""
     return sum(len(batch) * max(map(len, batch)) for batch in batches)
 
 
@@ -86,7 +86,7 @@ def pad(tokenizer: Any, batch: Sequence[Tokens]) -> dict[str, Any]:
 
 
 def step(model: Any, batch: dict[str, Any]) -> None:
-    """Take the gradients of a loss of each sample's first token, and of the alignment."""
+    """Compute the gradients of a loss on each sample's first token and of the alignment."""
     inputs = {name: values for name, values in batch.items() if name != "labels"}
     states = model(**inputs).last_hidden_state
     bounds = inputs.get("cu_seq_lens_q")

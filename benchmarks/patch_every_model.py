@@ -2,12 +2,12 @@
 
     PYTHONPATH=benchmarks ALIGNATTN_PATCH=aa-ct pytest -p patch_every_model --outcomes patched.txt TESTS
 
-It runs the test suites of the libraries that alignattn stands on: transformers, peft and sentence-transformers. What a
-test does with a plain model must go on with a patched one. `ALIGNATTN_PATCH` names the attention, as for
-`alignattn.patch`; with `none` nothing is patched, which is the run to compare with. Models that alignattn refuses stay
-plain. The end of the report counts both.
+It is for the test suites of the libraries that alignattn depends on: transformers, peft and sentence-transformers. A
+test that passes with a plain model must pass with a patched one. `ALIGNATTN_PATCH` is the attention, as for
+`alignattn.patch`; with `none` nothing is patched, for the reference run. Models that alignattn refuses stay plain. The
+end of the report counts both.
 
-`--outcomes` names a file that receives a line a test, in order of their names: two runs are compared by `diff`.
+`--outcomes` is a file that receives a line per test, sorted by name, so that `diff` compares two runs.
 """
 
 import os
@@ -25,7 +25,7 @@ import alignattn
 
 VARIABLE, DEFAULT, NOTHING = "ALIGNATTN_PATCH", "aa-ct", "none"
 MAX_REASONS = 20
-"""Of refusals that are printed, the most frequent first."""
+"""Maximum number of printed refusals, the most frequent first."""
 
 ATTENTION = os.environ.get(VARIABLE, DEFAULT)
 
@@ -34,9 +34,9 @@ class EveryModel:
     """Patches a model when the outermost constructor or `from_pretrained` of its class returns.
 
     Attributes:
-        patched: how many models of each class.
-        refused: how many for each class and reason.
-        outcomes: of the tests that ran, by name.
+        patched: number of patched models of each class.
+        refused: number of refused models for each class and reason.
+        outcomes: outcomes of the tests that ran, by name.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class EveryModel:
         self._num_loading = 0
 
     def wrap(self) -> None:
-        """Wrap what builds and loads models."""
+        """Wrap the functions that build and load models."""
         PreTrainedModel.__init__ = self._beginning(PreTrainedModel.__init__)  # type: ignore[method-assign]
         PreTrainedModel.post_init = self._ending(PreTrainedModel.post_init)  # type: ignore[method-assign]
         load = PreTrainedModel.from_pretrained.__func__  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ class EveryModel:
         return from_pretrained
 
     def _patch(self, model: PreTrainedModel) -> None:
-        """Patch a model, and leave the random numbers as they are."""
+        """Patch a model without changing the random state."""
         if any(alignattn.is_patched(module) for module in model.modules()):
             return
         name = type(model).__name__
@@ -102,18 +102,18 @@ class EveryModel:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
-        """Forget constructors that failed in the test before."""
+        """Forget constructors that failed in the previous test."""
         self._under_way.clear()
         self._num_loading = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note how a test ended: the worst of its setup, call and teardown."""
+        """Record the outcome of a test: the worst of its setup, call and teardown."""
         # Subtests report under the name of their test.
         if self.outcomes.get(report.nodeid) != "failed" and (report.when == "call" or not report.passed):
             self.outcomes[report.nodeid] = report.outcome
 
     def lines(self) -> Iterator[str]:
-        """Yield what was patched and what was refused."""
+        """Yield lines on patched and refused models."""
         yield f"{self.patched.total()} models patched with {ATTENTION!r}: {_counts(self.patched)}"
         yield f"{self.refused.total()} refused"
         for (name, reason), number in self.refused.most_common(MAX_REASONS):
@@ -126,11 +126,11 @@ def _counts(numbers: Counter[str]) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that names the file of outcomes."""
-    parser.addoption("--outcomes", metavar="FILE", help="write the outcome of each test to FILE, a line a test")
+    parser.addoption("--outcomes", metavar="FILE", help="write the outcome of each test to FILE, one line per test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin to patch."""
+    """Start patching models."""
     every_model = EveryModel()
     config.pluginmanager.register(every_model, "every_model")
     if ATTENTION != NOTHING:

@@ -1,11 +1,11 @@
-"""Rows a second of a run's predictor, beside those of `transformers.pipeline` with the same model and batch size.
+"""Rows per second of a run's predictor, compared with `transformers.pipeline` with the same model and batch size.
 
     python benchmarks/predict_throughput.py --run FOLDER --file rows.jsonl --batch_size 32 --repeats 15
 
-The run is of one text or pairs in classes. In every repeat both predict all rows, in turns the one and the other first,
-on one thread; processor time is compared, so that what else runs on the machine weighs little. Both cut texts at the
-run's length. The rows are predicted as they come, and once more cut to the shortest row's words, so that nothing is
-padded: what is left then is not the sorting by length. Prints medians and quartiles, and the largest difference of two
+The run classifies single texts or pairs. In every repeat both predict all rows, in alternating order, on one thread.
+Processor time is compared, so that other processes on the machine have little effect. Both truncate texts to the run's
+maximum length. The rows are predicted as they come, and again cut to as many words as the shortest row has, so that
+nothing is padded and sorting by length has no effect. Prints medians and quartiles, and the largest difference of two
 probabilities.
 """
 
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def compare(predictor: Predictor, texts: Texts, batch_size: int, repeats: int) -> None:
-    """Print how long both take for the same rows."""
+    """Print how fast both predict the same rows."""
     pipe = transformers.pipeline(
         "text-classification", model=predictor.model, tokenizer=predictor.tokenizer, top_k=None, device="cpu"
     )

@@ -1,4 +1,4 @@
-"""Small models of every class that takes a type's config, and inputs that they take."""
+"""Small models of every class that accepts a type's config, and inputs for them."""
 
 import copy
 import importlib
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from transformers import MODEL_MAPPING, PreTrainedConfig, PreTrainedModel
 
 MAX_PARAMETERS = 100_000_000
-"""Of a model that is built: one that is no smaller by any rule is not."""
+"""Maximum size of a model that is built; larger models are reported as not buildable."""
 
 MAX_REASONS = 3
-"""Of those why a model takes none of the inputs."""
+"""Maximum number of printed reasons why a model accepts none of the inputs."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Target:
 
 
 class UnbuildableError(Exception):
-    """No small model of a class takes any of the inputs."""
+    """No small model of a class accepts any of the inputs."""
 
 
 class TooLargeError(Exception):
@@ -40,10 +40,10 @@ class TooLargeError(Exception):
 
 
 def model_classes(config_class: type[PreTrainedConfig]) -> tuple[list[tuple[bool, type[PreTrainedModel]]], str]:
-    """Return the classes to be tried, and why a class cannot be imported.
+    """Return the classes to try, and why a class cannot be imported.
 
-    Of those that come with True, the first that can be built stands for the type. The others are tried beside it:
-    encoders and classifiers of an encoder-decoder.
+    Among the classes marked True, the first that can be built represents the type. The others, encoders and classifiers
+    of an encoder-decoder, are tried in addition.
     """
     try:
         mapped = MODEL_MAPPING[config_class]
@@ -113,7 +113,7 @@ def built(
     """Return a small model that runs, and the level at which its config was shrunk.
 
     Raises:
-        UnbuildableError: with what the first level failed of.
+        UnbuildableError: with the errors of the first and the last level.
     """
     errors: list[str] = []
     for level in Level:
@@ -143,7 +143,7 @@ def _model_of(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> P
 
 
 def vary(model: nn.Module) -> None:
-    """Give each weight a size at which attention is far from uniform, and no bias is zero: a difference then shows."""
+    """Draw weights with which attention is far from uniform, and no bias is zero, so that differences are visible."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for own in model.parameters():
@@ -157,7 +157,7 @@ def vary(model: nn.Module) -> None:
 
 
 def working_inputs(model: PreTrainedModel) -> tuple[list[Inputs], str]:
-    """Return inputs that a model takes, without and with padding, or why it takes none."""
+    """Return inputs that a model accepts, without and with padding, or why it accepts none."""
     state = {name: own.clone() for name, own in model.state_dict().items()}
     whys: list[str] = []
     vary(model)
@@ -171,7 +171,7 @@ def working_inputs(model: PreTrainedModel) -> tuple[list[Inputs], str]:
             whys.append(line(error))
             continue
         if not outputs:
-            whys.append("its outputs hold no tensors")
+            whys.append("its outputs contain no tensors")
             continue
         padding = made_inputs.padded(model, inputs)
         return [inputs, *([padding] if padding is not None and _runs(model, padding) else [])], ""
@@ -188,14 +188,14 @@ def _runs(model: PreTrainedModel, inputs: Inputs) -> bool:
 
 
 def run(model: PreTrainedModel, inputs: Inputs) -> dict[str, Tensor]:
-    """Return the tensors that a model puts out, by their place, from one random state."""
+    """Return the output tensors of a model by path, from a fixed random state."""
     torch.manual_seed(0)
     with torch.no_grad():
         return dict(tensors_of(model(**copy.deepcopy(inputs))))
 
 
 def tensors_of(outputs: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Give each tensor in nested outputs, and its path."""
+    """Yield each tensor in nested outputs, with its path."""
     if isinstance(outputs, Tensor):
         yield path, outputs
     elif isinstance(outputs, Mapping):
@@ -207,7 +207,7 @@ def tensors_of(outputs: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def parts(target: Target, errors: dict[str, str]) -> Iterator[Target]:
-    """Give the models that are parts of one, one of each class, with what they get in its forward or take alone."""
+    """Yield the models inside a model, one per class, with their inputs in its forward, or with standalone inputs."""
     seen = {type(target.model)}
     for path, module in target.model.named_modules():
         if not isinstance(module, PreTrainedModel) or type(module) in seen:
@@ -225,7 +225,7 @@ def parts(target: Target, errors: dict[str, str]) -> Iterator[Target]:
 
 
 def _captured(model: PreTrainedModel, path: str, inputs: Inputs) -> Inputs | None:
-    """Return what a part gets when the whole runs: by name, if it gets tensors at all."""
+    """Return the inputs of a part when the whole runs, by name; None if there are no tensors."""
     caught: list[Inputs] = []
 
     def catch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -241,7 +241,7 @@ def _captured(model: PreTrainedModel, path: str, inputs: Inputs) -> Inputs | Non
     finally:
         hook.remove()
     if not caught or any(isinstance(value, dict) for value in caught[0].values()):
-        return None  # Masks by kind of layer, which are made for one attention implementation.
+        return None  # Masks by kind of layer, which fit only one attention implementation.
     named = {name: value for name, value in caught[0].items() if _is_plain(value)}
     return named if any(isinstance(value, Tensor) for value in named.values()) else None
 
@@ -251,6 +251,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def line(error: BaseException) -> str:
-    """Return an error in a line."""
+    """Return an error on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:300]

@@ -1,4 +1,4 @@
-"""What the throughput comparison writes: a line for each pair of attacks, and a table by recipe."""
+"""The output of the throughput comparison: a line for each pair of attacks, and a table by recipe."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -36,10 +36,10 @@ class TimedAttack:
     """An attack on one row with one wrapper.
 
     Attributes:
-        seconds: of the whole attack.
-        scoring_seconds: of them, those in the wrapper.
+        seconds: duration of the whole attack.
+        scoring_seconds: part of the duration spent in the wrapper.
         inputs: token ids of the texts that the wrapper was asked to score, in order.
-        record: what came of the attack.
+        record: result of the attack.
         last_input: token ids of the attack's last text.
     """
 
@@ -57,9 +57,9 @@ class PairedAttack:
     Attributes:
         index: the row in the split.
         recipe: the attack's name.
-        textattack_first: which was first.
+        textattack_first: whether TextAttack's wrapper was first.
         ours: the attack with this package's wrapper.
-        textattack: the one with TextAttack's.
+        textattack: the attack with TextAttack's wrapper.
     """
 
     index: int
@@ -72,7 +72,8 @@ class PairedAttack:
     def is_same_outcome(self) -> bool:
         """Whether both attacks failed, or both succeeded, with the same last input.
 
-        Of two texts that are one input it hangs on rounding which TextAttack's wrapper finds better.
+        Only the inputs are compared: if two texts have the same input, rounding decides which one TextAttack's wrapper
+        prefers.
         """
         ours, textattack = self.ours, self.textattack
         return (ours.record.outcome, ours.last_input) == (textattack.record.outcome, textattack.last_input)
@@ -84,12 +85,12 @@ class PairedAttack:
 
     @property
     def attack_ratio(self) -> float:
-        """How many times as long the attack with TextAttack's wrapper took."""
+        """Duration with TextAttack's wrapper divided by that with this package's."""
         return self.textattack.seconds / self.ours.seconds
 
     @property
     def scoring_ratio(self) -> float:
-        """How many times as many texts a second this package's wrapper scored."""
+        """Texts per second of this package's wrapper divided by those of TextAttack's."""
         return _rate([self.ours]) / _rate([self.textattack])
 
     def line(self) -> dict[str, Any]:
@@ -120,18 +121,18 @@ class ThroughputSummary:
 
     Attributes:
         recipe: the attack's name.
-        attacks: pairs of attacks.
-        seconds: of an attack with this package's wrapper, mean.
-        textattack_seconds: with TextAttack's.
-        attack_ratio: time of an attack with TextAttack's to that with this package's, over the pairs.
-        total_attack_ratio: the same of the time of all attacks.
-        texts_per_second: scored by this package's wrapper, over all attacks.
-        textattack_texts_per_second: scored by TextAttack's.
-        scoring_ratio: texts a second of this package's to those of TextAttack's, over the pairs.
-        total_scoring_ratio: the same over all attacks.
-        distinct_share: of the texts that this package's wrapper scored, those that were computed: the others it knew.
-        same_inputs: pairs in which both scored the same inputs.
-        same_outcome: pairs that ended with the same outcome and input.
+        attacks: number of pairs of attacks.
+        seconds: mean duration of an attack with this package's wrapper.
+        textattack_seconds: mean duration of an attack with TextAttack's.
+        attack_ratio: duration with TextAttack's divided by that with this package's, over the pairs.
+        total_attack_ratio: ratio of the total durations of all attacks.
+        texts_per_second: texts that this package's wrapper scored per second, over all attacks.
+        textattack_texts_per_second: texts that TextAttack's scored per second.
+        scoring_ratio: texts per second of this package's divided by those of TextAttack's, over the pairs.
+        total_scoring_ratio: ratio of the texts per second over all attacks.
+        distinct_share: share of distinct inputs among those that this package's wrapper scored; others were cached.
+        same_inputs: number of pairs in which both scored the same inputs.
+        same_outcome: number of pairs that ended with the same outcome and input.
     """
 
     recipe: str
@@ -150,7 +151,7 @@ class ThroughputSummary:
 
 
 def summarise_throughput(pairs: Sequence[PairedAttack]) -> list[ThroughputSummary]:
-    """Return a summary of each recipe, and where there are several, one of all."""
+    """Return a summary of each recipe, and of all recipes if there are several."""
     by_recipe: dict[str, list[PairedAttack]] = {}
     for pair in pairs:
         by_recipe.setdefault(pair.recipe, []).append(pair)
@@ -159,12 +160,12 @@ def summarise_throughput(pairs: Sequence[PairedAttack]) -> list[ThroughputSummar
 
 
 def throughput_table(summaries: Sequence[ThroughputSummary], device: str, max_length: int) -> str:
-    """Return a table in lines.
+    """Return the table as text.
 
     Args:
-        summaries: its rows.
-        device: where the model computed.
-        max_length: most tokens of a text.
+        summaries: the rows.
+        device: the device of the model.
+        max_length: maximum number of tokens of a text.
     """
     rows = [
         [
@@ -214,7 +215,7 @@ def _seconds(attacks: Sequence[TimedAttack]) -> float:
 
 
 def _rate(attacks: Sequence[TimedAttack]) -> float:
-    """Texts scored a second of the time in the wrapper."""
+    """Return the texts scored per second of the time in the wrapper."""
     return sum(len(attack.inputs) for attack in attacks) / sum(attack.scoring_seconds for attack in attacks)
 
 

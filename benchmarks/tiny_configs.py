@@ -1,8 +1,8 @@
 """Small configs of any model type of transformers, made from its default config by rules about the names of fields.
 
-There are several levels. The first makes everything small; the later ones keep widths, images, and in the end all of
-the default, for types whose sizes depend on one another in ways that no name tells. Nested configs are shrunk by the
-same rules, and as all widths become one number, the parts of a model fit together again.
+There are several levels. The first makes everything small. Later levels keep the widths, the images, and finally the
+whole default, for types whose sizes depend on each other in ways that the names of fields do not show. Nested configs
+are shrunk by the same rules; all widths become one number, so the parts of a model still fit together.
 """
 
 import re
@@ -16,14 +16,14 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 HEADS = 4
 LAYERS = 2
 WINDOW, MIN_WINDOWS = 2, 16
-"""Patches on the side of a window, and of an image of stages that halve it three times."""
+"""Patches on a side of a window, and of an image that stages halve three times."""
 VOCABULARY = 128
 POSITIONS = 64
 EXPERTS = 4
 
 
 class Level(IntEnum):
-    """How much of a default config is shrunk; each level shrinks what the next one does, and more."""
+    """How much of a default config is shrunk; each level shrinks more than the next."""
 
     TINY = 0
     NARROW = 1
@@ -34,7 +34,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class Widths:
-    """Numbers of features of a level: of tokens, in their feed-forward layers, of heads, and of a narrowest stage."""
+    """Widths of a level: of tokens, feed-forward layers, heads, and the narrowest stage."""
 
     hidden: int
     feed_forward: int
@@ -43,7 +43,7 @@ class Widths:
 
 
 WIDTHS = {Level.TINY: Widths(32, 48, 8, 16), Level.NARROW: Widths(512, 768, 128, 64)}
-"""Of the levels that shrink widths; in the other, heads are as wide as those that share their features among axes."""
+"""Widths of the levels that shrink them; NARROW has heads wide enough to share their features among axes."""
 
 Limit = Callable[[int, Widths], int]
 Rule = tuple[str, Limit]
@@ -132,14 +132,14 @@ ABSENT: dict[str, int] = {
     "pad_token_id": 0,
     "mask_token_id": 4,
 }
-"""Of fields that are None by default, where a model cannot be made of that."""
+"""Values of fields that are None by default, for models that cannot be built with None."""
 
 ID = re.compile(r"(token_id|token_index|_index|_ids?|_idx|_id_\w+)$")
 LAYER_INDICES = re.compile(r"(index|indices|indexes|idx|idxs|_layers|_ids|return_idx|blocks|layer_id)$")
 NO_CHANCE = re.compile(
     r"layerdrop|layer_drop|mask_time_prob|mask_feature_prob|drop_path_rate|^jitter|apply_spec_augment"
 )
-"""Of training, by which a layer is skipped or a mask is drawn that is longer than a short sequence."""
+"""Fields of training that skip layers at random, or draw masks longer than a short sequence."""
 DERIVED = frozenset(
     {"per_layer_config", "stage_names", "out_features", "transformers_version", "architectures", "id2label", "label2id"}
 )
@@ -151,9 +151,9 @@ def shrunk(
     """Return a small config of a class.
 
     Args:
-        config_class: a config that can be made without arguments.
-        level: what is shrunk.
-        overrides: values of fields by their path ("text_config.hidden_size") that the rules get wrong.
+        config_class: a config class that can be called without arguments.
+        level: how much is shrunk.
+        overrides: values of fields that the rules get wrong, by path ("text_config.hidden_size").
     """
     fields = shrunk_fields(config_class().to_dict(), level) if level < Level.DEFAULT else {}
     for path, value in (overrides or {}).items():
@@ -166,7 +166,7 @@ def shrunk(
 
 
 def shrunk_fields(default: Mapping[str, Any], level: Level) -> dict[str, Any]:
-    """Return the fields of a config, as a dict, that are other than by default; nested configs whole."""
+    """Return the fields of a config, as a dict, that differ from the default; nested configs are complete."""
     ids: dict[int, int] = {}
     vocabulary = _smallest_vocabulary(default)
     return _shrunk_dict(default, level, ids, vocabulary, is_nested=False)
@@ -239,12 +239,12 @@ def _shrunk_int(key: str, value: int, default: Mapping[str, Any], level: Level) 
 
 
 def _is_windowed(default: Mapping[str, Any]) -> bool:
-    """Tell whether stages attend in windows, which get larger than an image of few patches."""
+    """Return whether stages attend in windows, which would be larger than an image of few patches."""
     return "window_size" in default and "depths" in default
 
 
 def image_size(size: int, patch: Any, least: int = 0) -> int:
-    """Return the side of a small image: some patches of `patch` pixels, `least` or more, and no more than `size`."""
+    """Return the side of a small image: at least `least` patches of `patch` pixels, and at most `size` pixels."""
     side = patch if isinstance(patch, int) else patch[0] if isinstance(patch, list | tuple) and patch else 4
     return min(size, max(32, side * max(least, 4 if side <= 16 else 2)))
 
@@ -277,7 +277,7 @@ def _shrunk_list(
 
 
 def _shrunk_id(value: int, ids: dict[int, int], vocabulary: int | None) -> int:
-    """Return an id that the small vocabulary has; equal ids stay equal."""
+    """Return an id within the small vocabulary; equal ids stay equal."""
     limit = VOCABULARY if vocabulary is None else min(vocabulary, VOCABULARY)
     if value < limit:
         return value
@@ -309,7 +309,7 @@ def _depth(default: Mapping[str, Any]) -> int | None:
 
 
 def _new_depth(default: Mapping[str, Any], kept: list[int] | None) -> int | None:
-    """Return how many layers are kept: as many as the model puts out the states of, at least."""
+    """Return how many layers are kept: at least the number of layers whose states the model outputs."""
     if kept is not None:
         return len(kept)
     depth, out = _depth(default), default.get("out_indices")
@@ -317,7 +317,7 @@ def _new_depth(default: Mapping[str, Any], kept: list[int] | None) -> int | None
 
 
 def _kept_layers(default: Mapping[str, Any]) -> list[int] | None:
-    """Return the indices of layers to keep, so that each kind of layer is there; None if all layers are of one kind."""
+    """Return the indices of layers to keep, with each kind of layer; None if the config has no kinds of layers."""
     depth = _depth(default)
     kinds = [
         value
@@ -345,5 +345,5 @@ def _smallest_vocabulary(default: Mapping[str, Any]) -> int | None:
 
 
 def config_class_of(model_type: str) -> type[PreTrainedConfig]:
-    """Return the class of the configs of a type."""
+    """Return the config class of a type."""
     return CONFIG_MAPPING[model_type]

@@ -1,11 +1,11 @@
-"""Rows a second that the classifiers of texts are trained with, beside a plain PyTorch loop of the same model.
+"""Training throughput of the text classifiers in rows per second, compared with a plain PyTorch loop.
 
     python benchmarks/train_throughput.py --file ../shared/data/ag_news/train.parquet --models lstm cnn --repeats 7
 
-In every repeat both train an epoch of the same rows from the same weights, in turns the one and the other first, on one
-thread; processor time is compared, so that what else runs on the machine weighs little. The loop has the same tokens,
-batch size, Adam and clipping, and nothing else. Prints medians and quartiles, and how the peak of memory grew from the
-first epoch to the last.
+In every repeat both train an epoch on the same rows from the same weights, in alternating order, on one thread.
+Processor time is compared, so that other processes on the machine have little effect. The loop has the same tokens,
+batch size, Adam and clipping, and nothing else. Prints medians and quartiles, and the peak of memory after the first
+and the last epoch.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def compare(name: str, rows: Any, repeats: int) -> None:
-    """Print how long an epoch takes by the Trainer and by the loop."""
+    """Print how fast the Trainer and the loop train an epoch."""
     built = MODELS.load(name).build(BuildContext(get_task("agnews"), rows, seed=0))
     encoded = rows.map(
         lambda row: built.tokenizer(row["text"], truncation=True, max_length=MAX_LENGTH), remove_columns=["text"]
@@ -77,7 +77,7 @@ def compare(name: str, rows: Any, repeats: int) -> None:
 
 
 def batch_size_of(name: str) -> int:
-    """Return the batch size that a model is trained with."""
+    """Return the default training batch size of a model."""
     size: int = capabilities_of(name).training_defaults["per_device_train_batch_size"]
     return size
 
@@ -94,7 +94,7 @@ def train_by_trainer(model: Any, encoded: Any, collator: Any, name: str) -> None
 
 
 def train_by_loop(model: Any, encoded: Any, collator: Any, name: str) -> None:
-    """Train an epoch by what a loop needs and nothing else."""
+    """Train an epoch with a minimal loop."""
     training = capabilities_of(name).training_defaults
     optimizer = torch.optim.Adam(model.parameters(), lr=training["learning_rate"])
     model.train()

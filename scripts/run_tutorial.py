@@ -1,4 +1,4 @@
-"""Run the tutorial, docs/tutorial.py, and write it with what it gave as docs/tutorial.ipynb."""
+"""Run the tutorial, docs/tutorial.py, and write it with its outputs to docs/tutorial.ipynb."""
 
 import tempfile
 from pathlib import Path
@@ -17,7 +17,7 @@ def main() -> None:
         (Path(folder) / "examples").symlink_to(DOCS / "examples")
         NotebookClient(notebook, resources={"metadata": {"path": folder}}).execute()
     for number, cell in enumerate(notebook.cells):
-        # What is published has no paths, times or progress bars of this machine.
+        # The published notebook has no paths, times or progress bars of this machine.
         cell.update(id=f"cell-{number}", metadata={})
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]

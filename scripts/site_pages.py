@@ -1,6 +1,6 @@
-"""What mkdocs adds to the pages of `docs/`: those made of the code and of the files beside it, links and equations.
+"""mkdocs hooks that add generated pages, links and equations to the pages of `docs/`.
 
-A command's page comes from the declarations of its options, so building the site imports neither torch nor
+The page of a command comes from the declarations of its options, so building the site imports neither torch nor
 transformers. All functions named `on_…` are hooks of mkdocs.
 """
 
@@ -32,17 +32,17 @@ BESIDE = {
     "CHANGELOG.md": "changelog.md",
     "RELEASING.md": "releasing.md",
 }
-"""Files of the repository's root that are pages of the site."""
+"""Files in the repository's root that are pages of the site."""
 TUTORIAL = ROOT / "docs" / "tutorial.ipynb"
 COMMAND_PAGES = "commands"
-"""Folder of the pages, and, in small letters, the name of their section."""
+"""Folder of the commands' pages, and the name of their section in lower case."""
 
 SHOWN = "image/png"
 WORD_OF_COMMAND = re.compile(r"(?<!\[)`alignattn ([a-z-]+)`(?!\])")
 PUBLIC_NAME = re.compile(r"(?<!\[)`alignattn\.(\w+)`(?!\])")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
-TRANSFORMERS_OPTIONS = ", and the other fields of `transformers.TrainingArguments`, which are options, too"
+TRANSFORMERS_OPTIONS = " and the other fields of `transformers.TrainingArguments`, which are also options"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -56,7 +56,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are in no file of `docs/`."""
+    """Add the pages that are not files in `docs/`."""
     made = {f"{COMMAND_PAGES}/{name}.md": command_page(get_command(name)) for name in COMMANDS}
     made |= {page: page_of((ROOT / name).read_text(encoding="utf-8")) for name, page in BESIDE.items()}
     made["tutorial.md"] = notebook_page(json.loads(TUTORIAL.read_text(encoding="utf-8")))
@@ -66,7 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Link commands and public names, wherever the text names them, to what is said of them."""
+    """Link commands and public names in the text to their documentation."""
     here = posixpath.dirname(page.file.src_uri)
 
     def command(match: re.Match[str]) -> str:
@@ -77,7 +77,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     def name(match: re.Match[str]) -> str:
         return f"[{match[0]}][{documented_as(match[1])}]" if match[1] in alignattn.__all__ else match[0]
 
-    # Files that GitHub shows where they lie are pages of the site.
+    # Links that work on GitHub, to files, become links to pages of the site.
     markdown = re.sub(r"\]\((?:\.\./)*tutorial\.ipynb", "](tutorial.md", markdown)
     for path, made in BESIDE.items():
         markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./{re.escape(path)}", rf"](\1{made}", markdown)
@@ -85,7 +85,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Write equations as MathML, which browsers know by themselves."""
+    """Write equations as MathML, which browsers render without a script."""
 
     def equation(match: re.Match[str]) -> str:
         return convert(unescape(match[2]).strip(), display="block" if match[1] == "div" else "inline")
@@ -94,14 +94,14 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def documented_as(name: str) -> str:
-    """Return the path by which mkdocstrings finds a public name: a module of the same name hides it elsewhere."""
+    """Return the path by which mkdocstrings finds a public name: the long one if a module has the same name."""
     home = f"alignattn.{alignattn._HOMES[name]}"
     is_hidden = (ROOT / home.replace(".", "/") / f"{name}.py").is_file()
     return f"{home}.{name}.{name}" if is_hidden else f"alignattn.{name}"
 
 
 def page_of(text: str) -> str:
-    """Return a file of the repository's root as a page: links as seen from `docs/`."""
+    """Return the text of a file in the repository's root as a page, with links relative to `docs/`."""
     text = text.replace("](docs/", "](").replace('src="docs/', 'src="')
     for name, page in BESIDE.items():
         text = text.replace(f"]({name}", f"]({page}")
@@ -109,7 +109,7 @@ def page_of(text: str) -> str:
 
 
 def command_page(command: Command) -> str:
-    """Return the page of a command and of those that go with it, made of the declarations of their options."""
+    """Return the page of a command and its subcommands, generated from the declarations of their options."""
     return "\n".join(_lines_of_command(command, "#")) + "\n"
 
 
@@ -124,7 +124,7 @@ def _lines_of_command(command: Command, heading: str) -> Iterator[str]:
     yield from _tables(daily, f"{heading}#")
     if rare:
         others = TRANSFORMERS_OPTIONS if takes_other_options(command.options) else ""
-        yield from (f"{heading}# In rare use", "", f"`{command.prog} --help-all` lists these as well{others}.", "")
+        yield from (f"{heading}# Rare options", "", f"`{command.prog} --help-all` also lists these{others}.", "")
         yield from _tables(rare, f"{heading}##")
     for other in command.subcommands.values():
         yield from _lines_of_command(other, f"{heading}#")
@@ -162,7 +162,7 @@ def _limits(option: Option) -> Iterator[str]:
 
 def _default(option: Option) -> str:
     if option.default is REQUIRED:
-        return "must be given"
+        return "required"
     if option.default is None or option.default == () or "(default" in option.help:
         return ""
     values = option.default if isinstance(option.default, tuple) else (option.default,)
@@ -170,12 +170,12 @@ def _default(option: Option) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text for a cell, where Markdown would see more than text."""
+    """Escape a text for a cell of a Markdown table."""
     return re.sub(r"([|*_<>\[\]`])", r"\\\1", text)
 
 
 def notebook_page(notebook: dict[str, Any]) -> str:
-    """Return an executed notebook as a page: its texts, its code, and what the code gave."""
+    """Return an executed notebook as a page: texts, code and outputs."""
     parts = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -187,6 +187,6 @@ def notebook_page(notebook: dict[str, Any]) -> str:
 def _shown(output: dict[str, Any]) -> str:
     data = output.get("data", {})
     if SHOWN in data:
-        return f"![What the cell above draws](data:{SHOWN};base64,{''.join(data[SHOWN]).strip()})"
+        return f"![Output of the cell above](data:{SHOWN};base64,{''.join(data[SHOWN]).strip()})"
     text = "".join(output.get("text", data.get("text/plain", ()))).rstrip()
     return f"```text\n{text}\n```" if text else ""

@@ -1,11 +1,12 @@
-"""Install alignattn beside other versions of its libraries, run a core of its tests there, and write docs/versions.md.
+"""Install alignattn with other versions of its libraries, run its core tests there, and write docs/versions.md.
 
-    make versions                                    # every environment, the resolver beside other packages
-    python scripts/versions.py oldest newest         # some of them
-    python scripts/versions.py --resolve_only        # none; the resolver, and the page
+    make versions                                    # every environment, and the resolver with other packages
+    python scripts/versions.py oldest newest         # some environments
+    python scripts/versions.py --resolve_only        # no environment; only the resolver and the page
 
-Each environment is fresh. uv makes it, which takes seconds where its cache holds the packages; the tests take some ten
-minutes each. An environment's result replaces its line in docs/versions.csv, from which the page is written.
+Each environment is fresh. uv creates it, in seconds if its cache contains the packages; the tests take about ten
+minutes per environment. The result of an environment replaces its line in docs/versions.csv; the page is written from
+this file.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, TABLE, TEMPLATE = ROOT / "docs" / "versions.md", ROOT / "docs" / "versions.csv", ROOT / "scripts" / "versions.md"
 TORCH = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
-"""In each environment: a build for CPUs of another version may not be at hand, and the newest for GPUs is gigabytes."""
+"""Used in each environment: other versions may lack a CPU build, and the newest GPU build has gigabytes."""
 OWN = f"{ROOT}[demo,peft,test]"
 CORE_TESTS = (
     "tests/patching/families",
@@ -52,20 +53,20 @@ CORE_TESTS = (
     "tests/commands/finetune/test_finetune.py",
     "tests/commands/predict/test_predict.py",
 )
-"""What stands closest to transformers, peft, sentence-transformers and datasets."""
+"""The tests that depend most on transformers, peft, sentence-transformers and datasets."""
 SHOWN = ("torch", "transformers", "datasets", "accelerate", "numpy", "pandas", "peft", "sentence-transformers")
 COLUMNS = ("environment", "date", "python", *SHOWN, "passed", "failed", "minutes", "failures")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What is installed.
+    """An environment to install.
 
     Attributes:
-        packages: what is asked for beside alignattn and what its tests need.
-        resolution: uv's: `highest`, or `lowest-direct` for the lowest versions that pyproject.toml admits.
-        deprecations: whether deprecations that alignattn's own code causes are errors (`tests/deprecations.py`).
-        python: its version.
+        packages: requirements in addition to alignattn and the packages of its tests.
+        resolution: resolution of uv: `highest`, or `lowest-direct` for the lowest versions that pyproject.toml allows.
+        deprecations: whether deprecations caused by alignattn's code are errors (`tests/deprecations.py`).
+        python: version of Python.
     """
 
     packages: tuple[str, ...] = ()
@@ -99,12 +100,12 @@ NEIGHBOURS = (
     "spacy-transformers>=1.3",
     "span-marker>=1.7",
 )
-"""Packages that share an environment with alignattn, or cannot."""
+"""Packages that users may want in one environment with alignattn."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def uv(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run uv, which reads pip's folder of wheels and finds the Pythons of pyenv, too."""
+    """Run uv with pip's folder of wheels and the Pythons of pyenv."""
     pythons = sorted(map(str, Path.home().glob(".pyenv/versions/*/bin")))
     environment = os.environ | {
         "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""),
@@ -115,7 +116,7 @@ def uv(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def measure(name: str) -> dict[str, str]:
-    """Return the line of an environment: what was installed, and how the tests ended."""
+    """Return the line of an environment: installed versions and results of the tests."""
     chosen = ENVIRONMENTS[name]
     line = {"environment": name, "date": str(date.today()), "python": chosen.python}
     with tempfile.TemporaryDirectory(prefix=f"alignattn-{name}-") as folder:
@@ -136,7 +137,7 @@ def measure(name: str) -> dict[str, str]:
 
 
 def run_tests(python: Path, chosen: Environment, report: Path) -> dict[str, str]:
-    """Run the core of the tests, and return how many passed and which failed."""
+    """Run the core tests, and return how many passed and which failed."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     words = ["--tb=short", "-p", "no:cacheprovider", "--junit-xml", str(report)]
     words += ["-p", "deprecations"] if chosen.deprecations else ["-W", "ignore"]
@@ -155,7 +156,7 @@ def run_tests(python: Path, chosen: Environment, report: Path) -> dict[str, str]
 
 
 def resolve(package: str, python: str = "3.11") -> str:
-    """Return the versions with which a package and alignattn share an environment, or why they cannot."""
+    """Return the versions of an environment with a package and alignattn, or why there is none."""
     with tempfile.NamedTemporaryFile("w", suffix=".in") as file:
         file.write("\n".join([str(ROOT), package]))
         file.flush()
@@ -175,7 +176,7 @@ def table_of(headings: tuple[str, ...], rows: list[list[str]]) -> str:
 
 
 def write_page(lines: dict[str, dict[str, str]], neighbours: dict[str, str], pythons: dict[str, str]) -> None:
-    """Write the page: what scripts/versions.md says, with the tables of what was measured."""
+    """Write the page: the text of scripts/versions.md with the measured tables."""
     shown = ("environment", "date", "python", *SHOWN, "passed", "failed", "minutes")
     measured = [[line.get(column, "") for column in shown] for line in lines.values()]
     failures = "".join(f"\n- `{name}`: {line['failures']}" for name, line in lines.items() if line.get("failures"))
@@ -191,7 +192,7 @@ def write_page(lines: dict[str, dict[str, str]], neighbours: dict[str, str], pyt
 
 
 def main() -> None:
-    """Measure what is asked for, all by default, and write the page."""
+    """Measure the environments on the command line, by default all, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("environments", nargs="*", metavar="ENVIRONMENT", help=", ".join(ENVIRONMENTS))
     parser.add_argument("--resolve_only", action="store_true", help="run no tests")

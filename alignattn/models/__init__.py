@@ -3,11 +3,11 @@
 To add a model, add its file, its entry here and its line in `training_defaults.yaml`. Capabilities are read before
 torch is imported. The class is a `PreTrainedModel` of transformers with
 
-* `config_class`, whose `model_type` is `MODEL_TYPE_PREFIX` and the name, so that a saved folder tells its model;
+* `config_class`, whose `model_type` is `MODEL_TYPE_PREFIX` and the name, so that a saved folder identifies its model;
 * `auto_class`, the class of transformers that loads such a folder;
-* `build`, a class method that makes an untrained `BuiltModel` of a `alignattn.models.build.BuildContext`.
+* `build`, a class method that builds an untrained `BuiltModel` from an `alignattn.models.build.BuildContext`.
 
-`tests/toy_model.py` is such a file. All other models are pretrained encoders of Hugging Face.
+`tests/toy_model.py` is an example. All other models are pretrained encoders of Hugging Face.
 """
 
 from collections.abc import Mapping
@@ -44,19 +44,19 @@ class ModelCapabilities:
     Attributes:
         tasks: the task types that it can be trained on.
         is_pretrained: whether it starts from a checkpoint; otherwise it is built for the words of a run's rows.
-        slots: the slots of its attention that can be filled; without any, only plain attention may be asked of it.
-        reasons_unsupported: why each other slot cannot be filled, in words that follow the model's name; empty where
+        slots: the slots of its attention that can be filled; if empty, the model supports only plain attention.
+        reasons_unsupported: why each other slot cannot be filled, in words that follow the model's name; empty if
             `slots` is.
         texts_per_row: how many texts a row with one class may have.
-        own_score: the score that it attends by, one of `SCORES`, where the attention names no other.
-        default_slot_options: options of choices where the user does not say, by slot and choice.
+        own_score: its default score, one of `SCORES`.
+        default_slot_options: default options of choices, by slot and choice.
         attends_edges: whether it attends along the edges of a graph.
-        has_positions: whether its queries have positions among what they attend to, from which a window is counted.
-        attends_step_by_step: whether it attends by one query at a time, and sums the weights of earlier steps.
-        reads_texts_alone: whether all that it attends to are tokens of texts.
-        reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
-        has_crf: whether it tags words by a CRF of its own.
-        training_defaults: fields of `TrainingArguments` that it is trained with where the user does not say.
+        has_positions: whether its queries have positions among the keys, as a window needs.
+        attends_step_by_step: whether it attends with one query at a time, and sums the weights of earlier steps.
+        reads_texts_alone: whether it attends only to tokens of texts.
+        reads_embeddings: whether it accepts a file of word vectors (`--embeddings`).
+        has_crf: whether it always tags words by a CRF.
+        training_defaults: its default fields of `TrainingArguments`.
     """
 
     tasks: tuple[type[Task], ...] = (Task,)
@@ -85,7 +85,7 @@ class ModelCapabilities:
 
     @property
     def has_heads(self) -> bool:
-        """Whether its words attend to words: where a learned query alone does, there are no queries to study."""
+        """Whether its words attend to words; with only a learned query there are no queries to study."""
         return "alignment" in self.slots
 
 
@@ -271,7 +271,7 @@ _ENTRIES = {
     ),
     "cnn-transformer-crf": ModelEntry(
         ".taggers.transformer_crf:CnnTransformerCrfForTokenClassification",
-        "the same over convolutions of words (CNN-Transformer-CRF of Wu et al. 2020)",
+        "convolutions over words and a Transformer encoder with a CRF (CNN-Transformer-CRF of Wu et al. 2020)",
         "lafferty2001conditional",
         **OF_TAGS,
     ),
@@ -280,7 +280,7 @@ _ENTRIES = {
         "an LSTM decoder that attends to the cells of a picture (Xu et al. 2015)",
         "xu2015show",
         tasks=(ImageToText,),
-        # A word's position in a caption is none among the cells of a picture.
+        # A word's position in a caption is no position among the cells of a picture.
         has_positions=False,
         **OF_LSTM_GENERATORS,
     ),
@@ -306,7 +306,7 @@ TEXT_TASKS = (
 
 SAMPLING_OPTION = "train_sampling_strategy"
 AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED = "random", "sequential", "group_by_length", "batch_rebalance"
-"""Sampling strategy of `Trainer`; batches of similar lengths need little padding."""
+"""Sampling strategies of `Trainer`; batches of similar lengths need little padding."""
 
 ENCODER = ModelCapabilities(
     tasks=(*TEXT_TASKS, ImageClassification),
@@ -318,12 +318,12 @@ ENCODER = ModelCapabilities(
 
 
 def capabilities_of_config(config: Any) -> ModelCapabilities:
-    """Return `capabilities_of` the model of a config of transformers."""
+    """Return the capabilities of the model that a transformers config belongs to."""
     model_type = str(getattr(config, "model_type", ""))
     is_own = model_type.startswith(MODEL_TYPE_PREFIX)
     return capabilities_of(model_type.removeprefix(MODEL_TYPE_PREFIX)) if is_own else ENCODER
 
 
 def capabilities_of(model: str) -> ModelCapabilities:
-    """Return the capabilities of the model that `--model` names: one of `MODELS`, or else a pretrained encoder."""
+    """Return the capabilities of a value of `--model`: one of `MODELS`, otherwise a pretrained encoder."""
     return MODELS.get(model, ENCODER)

@@ -1,4 +1,4 @@
-"""Building models from scratch for the words of a run's rows, and registering them with transformers."""
+"""Build models from scratch for the words of a run's rows, and register them with transformers."""
 
 import dataclasses
 import sys
@@ -35,7 +35,7 @@ FIELDS_OF_THE_DATA = (
 )
 
 ODD_FIELDS = ("filter_width",)
-"""Widths of windows in words, which are odd."""
+"""Widths in words that must be odd."""
 
 FRACTIONS = ("dropout",)
 """Probabilities, 0 included, 1 excluded."""
@@ -49,11 +49,11 @@ class BuildContext:
     """The inputs for building a model from scratch.
 
     Attributes:
-        task: to train on.
-        rows: to train on; they define the vocabulary.
-        seed: of the weights.
+        task: the task to train on.
+        rows: the training rows; they define the vocabulary.
+        seed: seed of the weights.
         embeddings: a file of word vectors, or None.
-        skip_bad_rows: leave out bad lines of that file.
+        skip_bad_rows: skip bad lines of that file.
         config_fields: fields of the model's config that differ from its defaults, such as `hidden_dim`.
     """
 
@@ -88,9 +88,9 @@ class BuiltModel:
 
     Attributes:
         model: in evaluation mode.
-        tokenizer: saved beside the model, or its image processor; None if its rows need none.
+        tokenizer: the tokenizer or image processor saved with the model; None if its rows need none.
         embeddings: the origin of the word vectors, if the model has any.
-        remark: one line on its rows to print before training, or None.
+        remark: one line on the rows, printed before training, or None.
     """
 
     model: PreTrainedModel
@@ -115,14 +115,14 @@ def build_word_model(
     Args:
         model_class: its config has `vocab_size`, `pad_token_id` and `embedding_dim`, and `train_embeddings` if word
             vectors can be frozen; `reads_pairs` and `whole_words` are those of `build_tokenizer`.
-        texts: the source of the vocabulary; words of other texts are unknown.
+        texts: the source of the vocabulary; all other words are unknown.
         num_labels: number of classes; 1 for a regression.
-        embeddings: a file for `read_embeddings`. Without one all word vectors are random and trained, even those of
-            `da`, which are frozen otherwise.
-        seed: of the weights; the global generator does not change.
+        embeddings: a file for `read_embeddings`. Without it all word vectors are random and trained, even those of
+            `da`, which are otherwise frozen.
+        seed: seed of the weights; the global generator does not change.
         skip_bad_rows: as for `read_embeddings`.
         config_fields: as in `BuildContext`.
-        of_data: returns further config fields that follow from the rows, given the tokenizer.
+        of_data: returns further config fields that depend on the rows, given the tokenizer.
     """
     fields = checked_fields(config_fields or {}, model_class.config_class)
     tokenizer = build_tokenizer(texts, reads_pairs=model_class.reads_pairs, whole_words=model_class.whole_words)
@@ -147,7 +147,7 @@ def build_word_model(
 def saved_class(config_fields: Mapping[str, Any]) -> type[Any] | None:
     """Return the class of `MODELS` of a saved config, and register it with transformers; None for other models.
 
-    From then on the `Auto…` classes of transformers load the folder.
+    Afterwards the `Auto…` classes of transformers can load the folder.
 
     Args:
         config_fields: the content of a saved `config.json`.
@@ -168,12 +168,12 @@ def _register(model_class: type[Any]) -> None:
 
 
 def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """Return a user's fields of a model's config, with integers as floats where the config has a float.
+    """Return a user's fields of a model's config; integers become floats where the config has a float.
 
-    All integer fields count something that there is at least one of: units, filters, words, heads, layers, hops.
+    All integer fields are counts of at least 1: units, filters, words, heads, layers, hops.
 
     Raises:
-        AlignAttnError: if a field follows from the data, is unknown, has an invalid value, or would do nothing.
+        AlignAttnError: if a field is determined by the data, is unknown, has an invalid value, or has no effect.
     """
     inherited = {one.name for one in dataclasses.fields(PreTrainedConfig)}
     known = [one.name for one in dataclasses.fields(config_class) if one.name not in inherited | {*FIELDS_OF_THE_DATA}]
@@ -231,9 +231,9 @@ def build_model(model_class: type[Any], fields: Mapping[str, Any], seed: int) ->
     """Return an untrained model in evaluation mode, and register its class with transformers.
 
     Args:
-        model_class: of it.
-        fields: of its config.
-        seed: of its weights; the global generator is left as it was.
+        model_class: the class of the model.
+        fields: fields of its config.
+        seed: seed of its weights; the global generator does not change.
     """
     _register(model_class)
     with torch.random.fork_rng(devices=[]):

@@ -27,11 +27,11 @@ class GraphLayer(nn.Module, ABC):
     """A layer of graph attention: O_i = Σ_j softmax_j(S(q_i, k_j)) v_j over the neighbours j of each node i.
 
     Args:
-        in_features: of a node.
+        in_features: number of features of a node.
         head_dim: size d of a head's query, key and value.
-        num_heads: heads H.
+        num_heads: number of heads H.
         joins_heads: whether to concatenate the heads, `[n, H · d]`, instead of averaging them, `[n, d]`.
-        dropout: of the weights.
+        dropout: dropout of the attention weights.
     """
 
     def __init__(self, in_features: int, head_dim: int, num_heads: int, *, joins_heads: bool, dropout: float) -> None:
@@ -63,12 +63,12 @@ class GATLayer(GraphLayer):
     """A layer of GAT, whose score is LeakyReLU(a · [W h_i ‖ W h_j]) (Veličković et al. 2018, eqs. 1 to 6).
 
     With a_l and a_r for the halves of a, queries are a_l ⊙ W h and keys a_r ⊙ W h: their features sum to the two terms
-    of the score, and an alignment matches their distributions. (W h for both would be one distribution.)
+    of the score, and an alignment matches their distributions. (With W h for both, there would be one distribution.)
 
     Args:
-        *sizes: as of `GraphLayer`.
-        negative_slope: of the LeakyReLU.
-        **options: as of `GraphLayer`.
+        *sizes: as for `GraphLayer`.
+        negative_slope: slope of the LeakyReLU below 0.
+        **options: as for `GraphLayer`.
     """
 
     def __init__(self, *sizes: int, negative_slope: float = NEGATIVE_SLOPE, **options: Any) -> None:
@@ -80,7 +80,7 @@ class GATLayer(GraphLayer):
         self.own_score = GAT(head_dim, num_heads, negative_slope=negative_slope)
 
     def queries_and_keys(self, projected: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a_l ⊙ W h and a_r ⊙ W h of W h, all `[n, H · d]`."""
+        """Return a_l ⊙ W h and a_r ⊙ W h for W h, all `[n, H · d]`."""
         return projected * self.query_vector.flatten(), projected * self.key_vector.flatten()
 
     def projected(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,7 +110,7 @@ class GatConfig(PreTrainedConfig):
 
 
 class GatForNodeClassification(PreTrainedModel):
-    """Layers of graph attention with dropout before and an ELU between them (Veličković et al. 2018, §3.3)."""
+    """Layers of graph attention, with dropout before each and an ELU between them (Veličković et al. 2018, §3.3)."""
 
     config_class = GatConfig
     auto_class = AutoModel
@@ -139,7 +139,7 @@ class GatForNodeClassification(PreTrainedModel):
         of_data = {"num_features": graph_of(context.rows).num_features, "num_labels": task.num_labels}
         return BuiltModel(build_model(cls, fields | of_data, context.seed), None)
 
-    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: otherwise the Trainer would not divide the loss by the accumulation steps.
     def forward(
         self, node: Tensor, features: Tensor, edges: Tensor, labels: Tensor | None = None
     ) -> SequenceClassifierOutput:
@@ -148,14 +148,14 @@ class GatForNodeClassification(PreTrainedModel):
         Args:
             node: `[B]`, numbers of nodes.
             features: `[n, num_features]`, dense or CSR.
-            edges: `[2, E]`: an attending node and an attended one.
+            edges: `[2, E]`: the attending nodes and the attended nodes.
             labels: `[B]`, integers.
 
         Returns:
-            `logits` `[B, num_labels]`, and `loss`, the cross entropy, where there are labels.
+            `logits` `[B, num_labels]`, and `loss`, the cross entropy, if there are labels.
 
         Raises:
-            AlignAttnError: if the graph has another number of features than the model.
+            AlignAttnError: if the number of features differs from the model's.
         """
         if features.shape[1] != self.config.num_features:
             raise AlignAttnError(
@@ -166,7 +166,7 @@ class GatForNodeClassification(PreTrainedModel):
         for layer in self.layers:
             states = F.elu(states) if layer is not self.layers[0] else states
             states = self._dropped(states)
-            # On a CPU there is no sparse product in half precision.
+            # CPUs have no sparse product in half precision.
             with torch.autocast(states.device.type, enabled=False) if _is_sparse(states) else nullcontext():
                 states = layer(states, neighbours)
         logits = states.index_select(0, node)
@@ -174,7 +174,7 @@ class GatForNodeClassification(PreTrainedModel):
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def _dropped(self, states: Tensor) -> Tensor:
-        """Apply dropout; of sparse features only to the nonzero ones."""
+        """Apply dropout; for sparse features, only to the nonzero ones."""
         rate = self.config.dropout
         if not (_is_sparse(states) and self.training):
             return F.dropout(states, rate, self.training)
@@ -202,7 +202,7 @@ def _is_sparse(states: Tensor) -> bool:
 class GATv2Layer(GraphLayer):
     """A layer of GATv2, whose score is a · LeakyReLU(W_q h_i + W_k h_j) and whose values are its keys.
 
-    Eq. 7; arguments as of `GATLayer`.
+    Eq. 7; arguments as for `GATLayer`.
     """
 
     def __init__(self, *sizes: int, negative_slope: float = NEGATIVE_SLOPE, **options: Any) -> None:
@@ -225,13 +225,13 @@ class GATv2Layer(GraphLayer):
 
 @strict
 class Gatv2Config(GatConfig):
-    """The same sizes."""
+    """The sizes of `GatConfig`."""
 
     model_type = MODEL_TYPE_PREFIX + "gatv2"
 
 
 class Gatv2ForNodeClassification(GatForNodeClassification):
-    """The same with layers of GATv2."""
+    """`GatForNodeClassification` with layers of GATv2."""
 
     config_class = Gatv2Config
     layer_class = GATv2Layer

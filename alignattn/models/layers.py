@@ -19,7 +19,7 @@ FEED_FORWARD = 4
 
 
 def run_recurrent(network: nn.RNNBase, sentences: Sentences) -> Sentences:
-    """Return the hidden states of both directions, `[B, n, 2 · hidden_size]`, of right-padded `[B, n, d]`."""
+    """Return the hidden states of both directions, `[B, n, 2 · hidden_size]`, for right-padded `[B, n, d]`."""
     vectors, mask = sentences
     # Packing refuses an empty sentence, so it gets one word of padding, which the mask still hides.
     lengths = mask.sum(dim=1).clamp(min=1).cpu()
@@ -32,9 +32,9 @@ class Convolution(nn.Module):
     """ReLU of filters over each word and its neighbours (Kim 2014, §2).
 
     Args:
-        in_features: of a word.
-        filters: number of them.
-        width: words that a filter sees, an odd number.
+        in_features: size of a word's vector.
+        filters: number of filters.
+        width: number of words that a filter covers, odd.
     """
 
     def __init__(self, in_features: int, filters: int, width: int) -> None:
@@ -44,17 +44,17 @@ class Convolution(nn.Module):
     def forward(self, sentences: Sentences) -> Sentences:
         """Return `[B, n, filters]` of `[B, n, in_features]`."""
         vectors, mask = sentences
-        # The filters of neighbouring words would see padding.
+        # Zero the padding: filters at neighbouring words see it.
         states = self.filters((vectors * mask[..., None]).mT).mT
         return Sentences(F.relu(states), mask)
 
 
 class Recurrent(nn.Module):
-    """Both directions of a recurrent network.
+    """A bidirectional recurrent network.
 
     Args:
-        in_features: of a word.
-        hidden: units of a direction.
+        in_features: size of a word's vector.
+        hidden: units per direction.
         network_class: LSTM or GRU.
     """
 
@@ -71,9 +71,9 @@ class MultiHeadAttention(nn.Module):
     """Self-attention or cross-attention with slots (Vaswani et al. 2017, §3.2.2).
 
     Args:
-        size: of the states.
-        num_heads: heads H.
-        dropout: probability with which a weight is dropped.
+        size: size of the states.
+        num_heads: number of heads H.
+        dropout: probability of dropping a weight.
 
     Raises:
         ValueError: if the size is not divisible by the number of heads.
@@ -91,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         self.output_projection = nn.Linear(size, size)
 
     def forward(self, states: Tensor, attended: Tensor, mask: Tensor | CrossMask | None) -> Tensor:
-        """Return `[B, n, size]` of states `[B, n, size]` that attend to `[B, m, size]`; `mask` as of `attend`."""
+        """Return `[B, n, size]` of states `[B, n, size]` that attend to `[B, m, size]`; `mask` as in `attend`."""
         projected = (self.query_projection(states), self.key_projection(attended), self.value_projection(attended))
         heads = [part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in projected]
         gathered = attend(self, heads[0], heads[1], heads[2], mask, dropout=self.dropout)
@@ -99,7 +99,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class AddAndNorm(nn.Module):
-    """The residual connection around each part of a unit: LayerNorm(x + dropout(part of x))."""
+    """The residual connection around each part of a unit: LayerNorm(x + dropout(part(x)))."""
 
     def __init__(self, size: int, dropout: float) -> None:
         super().__init__()
@@ -107,12 +107,12 @@ class AddAndNorm(nn.Module):
         self.norm = nn.LayerNorm(size)
 
     def forward(self, states: Tensor, change: Tensor) -> Tensor:
-        """Return `[B, n, size]` of states and a part's output for them."""
+        """Return `[B, n, size]` for states and a part's output, both `[B, n, size]`."""
         return self.norm(states + self.dropout(change))
 
 
 class FeedForward(nn.Module):
-    """Two linear layers at each token, with a ReLU and dropout between."""
+    """Two linear layers at each token, with a ReLU and dropout between them."""
 
     def __init__(self, size: int, dropout: float) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class SelfAttentionUnit(nn.Module):
         self.after_feed_forward = AddAndNorm(size, dropout)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """Return `[B, n, size]`; `mask` is as of `attend`."""
+        """Return `[B, n, size]`; `mask` as in `attend`."""
         states = self.after_attention(states, self.attention(states, states, mask))
         return self.after_feed_forward(states, self.feed_forward(states))
 
@@ -158,9 +158,9 @@ class GuidedAttentionUnit(nn.Module):
 
         Args:
             states: the attending tokens.
-            pairs: the mask of self-attention, as of `attend`.
+            pairs: the mask of self-attention, as in `attend`.
             guide: the tokens of the other modality.
-            across: which of the tokens and of the guide's are real.
+            across: the real tokens of both sides.
         """
         states = self.after_attention(states, self.attention(states, states, pairs))
         states = self.after_guided_attention(states, self.guided_attention(states, guide, across))
@@ -171,13 +171,13 @@ class WordProjection(nn.Linear):
     """Words and their sinusoidal positions as a Transformer's first states (Vaswani et al. 2017, §3.4 and §3.5).
 
     Args:
-        in_features: d of a word.
+        in_features: size d of a word's vector.
         out_features: size of a state.
     """
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return `[B, n, out_features]` of vectors `[B, n, in_features]`, which are scaled by √d."""
-        # Vectors of length 1 would be small beside positions, whose entries are up to 1.
+        # Vectors of length 1 would be small compared with positions, whose entries are up to 1.
         states = super().forward(vectors * self.in_features**0.5)
         return states + sinusoids(states.shape[1], states.shape[2]).to(states)
 
@@ -186,11 +186,11 @@ class TransformerEncoder(nn.Module):
     """Layers of a Transformer over words and their sinusoidal positions (Vaswani et al. 2017, §3).
 
     Args:
-        in_features: of a word.
-        size: of a word's vector in the layers.
-        num_heads: heads H of each.
-        num_layers: how many.
-        dropout: of the layers and of their input.
+        in_features: size of a word's vector.
+        size: size of a word's state in the layers.
+        num_heads: heads H of each layer.
+        num_layers: number of layers.
+        dropout: dropout of the layers and of their input.
     """
 
     def __init__(self, in_features: int, size: int, num_heads: int, num_layers: int, dropout: float) -> None:
@@ -217,7 +217,7 @@ def sinusoids(length: int, size: int) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the last dimension where `mask` is True.
+    """Return the softmax over the last dimension where `mask` is True.
 
     Args:
         scores: `[..., n]`.

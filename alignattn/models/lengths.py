@@ -1,4 +1,4 @@
-"""How many tokens a model takes; imports nothing heavy."""
+"""How many tokens a model accepts; imports nothing heavy."""
 
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,9 @@ MPNET_FIRST_POSITION = 2
 
 
 def most_positions(config: "PreTrainedConfig") -> int | None:
-    """Return the maximum of tokens of a model with this config; None if it has no absolute positions."""
+    """Return the maximum number of tokens of a model with this config; None if it has no absolute positions."""
     positions: int = getattr(config, "max_position_embeddings", None) or NO_LIMIT
-    # DeBERTa-v2 and v3 have that field, but no absolute positions.
+    # DeBERTa-v2 and v3 have the field, but no absolute positions.
     if positions == NO_LIMIT or not getattr(config, "position_biased_input", True):
         return None
     if "roberta" in config.model_type:
@@ -28,17 +28,17 @@ def most_positions(config: "PreTrainedConfig") -> int | None:
 
 
 def most_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> int:
-    """Return the maximum of tokens of a model; transformers' very large number if there is none."""
+    """Return the maximum number of tokens of a model; transformers' very large number if there is no maximum."""
     positions, most = most_positions(model.config), int(tokenizer.model_max_length)
     return most if positions is None else min(positions, most)
 
 
 def row_length(asked: int | None, usual: int, most: int) -> int:
-    """Return the maximum of tokens per row.
+    """Return the maximum number of tokens per row.
 
     Args:
-        asked: by the user; it is refused later if the model does not take it.
+        asked: the user's maximum; a later check refuses it if the model does not support it.
         usual: the default.
-        most: of the model, which limits the default.
+        most: the model's maximum, which limits the default.
     """
     return min(usual, most) if asked is None else asked

@@ -28,21 +28,21 @@ MAX_HOPS = 3
 
 @strict
 class MemN2NConfig(PreTrainedConfig):
-    """The sizes of a memory network, from §4.2 where it gives any.
+    """The sizes of a memory network, those of §4.2 where given.
 
     Args:
         vocab_size: number of words, padding and unknown included.
         embedding_dim: size d of a memory and of the state.
         hops: how often the memories are read, 1 to 3.
-        tying: how embeddings are tied (§2.2): `adjacent`, a hop's values are the next hop's keys, the question has the
-            first keys and the answers the last values; or `layer-wise`, all hops share theirs.
-        position_encoding: whether words are weighed by their place in the sentence (§4.1).
+        tying: how embeddings are tied (§2.2). `adjacent`: a hop's values are the next hop's keys, the question uses the
+            first keys, and the answers use the last values. `layer-wise`: all hops share keys and values.
+        position_encoding: whether words are weighted by their place in the sentence (§4.1).
         temporal_encoding: whether a memory has an embedding of its age in sentences (§4.1).
         memory_size: number of latest sentences to keep.
-        longest_sentence: a sentence ends after so many words.
+        longest_sentence: maximum number of words of a sentence.
         sentence_ends: ids of the words that end a sentence.
         ties_answers: whether the answers are words with the embeddings of the last values.
-        answer_words: their ids, in the order of the labels.
+        answer_words: ids of the answers, in the order of the labels.
         pad_token_id: the padding word.
     """
 
@@ -88,7 +88,7 @@ class SentenceTable(nn.Module):
 
 
 def position_weights(is_word: Tensor, dim: int) -> Tensor:
-    """Return l_kj = (1 - j/J) - (k/d) (1 - 2 j/J) of word j of J and feature k of d, from 1 (§4.1).
+    """Return l_kj = (1 - j/J) - (k/d) (1 - 2 j/J) for word j of J and feature k of d, both from 1 (§4.1).
 
     Args:
         is_word: `[…, n]` bool, right-padded.
@@ -104,7 +104,7 @@ def position_weights(is_word: Tensor, dim: int) -> Tensor:
 
 
 def words_of_labels(tokenizer: PreTrainedTokenizerFast, labels: Sequence[str]) -> list[int]:
-    """Return the ids of labels if each of them is one word of its own; otherwise nothing."""
+    """Return the ids of the labels if they are distinct single words of letters; otherwise an empty list."""
     ids = [tokenizer.encode(label) for label in labels]
     words = [of_label[0] for of_label in ids if len(of_label) == 1 and of_label[0] != tokenizer.unk_token_id]
     are_words = len(set(words)) == len(labels) and all(map(str.isalpha, tokenizer.convert_ids_to_tokens(words)))
@@ -112,7 +112,7 @@ def words_of_labels(tokenizer: PreTrainedTokenizerFast, labels: Sequence[str]) -
 
 
 class MemoryHop(nn.Module):
-    """Attention of the state to memories, o = Σ_i softmax_i(u · m_i) c_i (eqs. 1 and 2), with the slots of pooling."""
+    """Attention of the state to memories, o = Σ_i softmax_i(u · m_i) c_i (eqs. 1 and 2); has the slots of pooling."""
 
     num_heads = 1
     pooling_query = None
@@ -123,7 +123,7 @@ class MemoryHop(nn.Module):
         self.key_projection = table
 
     def forward(self, state: Tensor, ids: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Return `[B, d]` of a state `[B, d]`, words `[B, m, n]`, values `[B, m, d]` and which are real, `[B, m]`."""
+        """Return `[B, d]` for a state `[B, d]`, words `[B, m, n]`, values `[B, m, d]` and their mask `[B, m]`."""
         key = self.key_projection(ids)
         return attend(self, state[:, None, None], key[:, None], values[:, None], CrossMask(None, mask), scale=1.0)[
             :, 0, 0
@@ -179,7 +179,7 @@ class MemN2NForSequenceClassification(PreTrainedModel):
             of_data=of_data,
         )
 
-    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: otherwise the Trainer would not divide the loss by the accumulation steps.
     def forward(
         self,
         input_ids: Tensor,
@@ -192,11 +192,11 @@ class MemN2NForSequenceClassification(PreTrainedModel):
         Args:
             input_ids: `[B, n]`, the story and then the question.
             attention_mask: `[B, n]`, not 0 = a real word; None = all but `pad_token_id` are.
-            token_type_ids: `[B, n]`, 0 = of the story, 1 = of the question; None = all is the question.
-            labels: as of transformers' classifiers.
+            token_type_ids: `[B, n]`, 0 = story, 1 = question; None = all words are the question.
+            labels: as for transformers' classifiers.
 
         Returns:
-            `logits` `[B, num_labels]`, and `loss` where there are labels.
+            `logits` `[B, num_labels]`, and `loss` if there are labels.
         """
         pad = self.config.pad_token_id
         mask = input_ids != pad if attention_mask is None else attention_mask
@@ -209,9 +209,9 @@ class MemN2NForSequenceClassification(PreTrainedModel):
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def memories(self, story: Sentences) -> Sentences:
-        """Return the latest sentences of stories `[B, n]`, the last one first: words `[B, m, n']`, and which are real.
+        """Return the latest sentences of stories `[B, n]`, the last one first: words `[B, m, n']`, and their mask.
 
-        An empty story has one empty sentence, because attention needs something.
+        An empty story has one empty sentence, because attention needs a key.
         """
         ids, is_word = story
         ends = torch.tensor(self.config.sentence_ends, device=ids.device, dtype=ids.dtype)
@@ -226,7 +226,7 @@ class MemN2NForSequenceClassification(PreTrainedModel):
         return Sentences(table, torch.arange(most, device=ids.device) < counts.clamp(min=1)[:, None])
 
     def answered(self, memories: Sentences, question: Tensor) -> Tensor:
-        """Return logits `[B, num_labels]` of memories, as `memories` gives them, and questions' words `[B, n]`."""
+        """Return logits `[B, num_labels]` of memories, as from `memories`, and questions' words `[B, n]`."""
         ids, is_real = memories
         hops: list[Any] = list(self.hops)
         state = (hops[0].key_projection if self.question is None else self.question).encoded(question)

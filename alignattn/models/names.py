@@ -9,17 +9,17 @@ from alignattn.utils.errors import AlignAttnError, did_you_mean
 from alignattn.utils.places import input_folder
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-"""A model's id on the Hub; longer paths, and those from `.`, `~` or the root, are folders."""
+"""A model's id on the Hub; longer paths, and paths from `.`, `~` or the root, are folders."""
 
 CHOICES = "a folder, or a Hub id that is cached or reachable"
 """The values of a --model option."""
 
 LEAST_ALIKE = 0.75
-"""Similarity to a name of ours from which a name counts as a misspelling."""
+"""Minimum similarity to one of our names for a name to count as a misspelling."""
 
 
 def model_folder(label: str, value: str) -> None:
-    """Refuse anything but the folder of a model or the name of a packaged one; arguments as of `model_name`."""
+    """Refuse anything but a model's folder or the name of a packaged model; arguments as for `model_name`."""
     if value not in PACKAGED:
         input_folder(label, value)
 
@@ -29,7 +29,7 @@ def model_name(label: str, value: str, *others: str) -> None:
 
     Args:
         label: the option, for the message.
-        value: its value.
+        value: the option's value.
         *others: further valid names.
     """
     known = (*PACKAGED, *others)
@@ -38,7 +38,7 @@ def model_name(label: str, value: str, *others: str) -> None:
         return
     if value in MODELS:
         raise AlignAttnError(
-            f"{label} {value} is trained from scratch by `alignattn finetune`: give the folder of a run of it"
+            f"{label} {value} is trained from scratch by `alignattn finetune`: give the folder of such a run"
         )
     if path.is_file():
         raise AlignAttnError(f"{label} {value} is a file: give the folder of the model")
@@ -50,5 +50,5 @@ def model_name(label: str, value: str, *others: str) -> None:
 
 
 def model_to_train(label: str, value: str) -> None:
-    """Refuse what cannot be trained, as `model_name` does; `MODELS` can be."""
+    """Refuse a name that cannot be trained, as `model_name` does; `MODELS` are allowed."""
     model_name(label, value, *MODELS)

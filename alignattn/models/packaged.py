@@ -1,4 +1,4 @@
-"""Pretrained encoders in PyPI packages, by the name that `--model` takes."""
+"""Pretrained encoders in PyPI packages, by their `--model` name."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ SENTENCE_PAIRS: Mapping[str, str] = {
     "qqp": "QQP",
     "squad": "SQuAD",
     "squadv2": "SQuAD",
-    "qnli": "SQuAD, whose questions and paragraphs QNLI's rows are",
+    "qnli": "SQuAD, the source of QNLI's questions and paragraphs",
 }
 """Tasks whose data the model cards of all-MiniLM-L6-v2 and all-mpnet-base-v2 list as training data."""
 
@@ -34,9 +34,9 @@ class Piece:
     """The part of a model in one package.
 
     Attributes:
-        package: on PyPI.
-        module: of the package.
-        path: of the model's folder, or of a part of its zip file, in the module's folder.
+        package: name on PyPI.
+        module: the package's module.
+        path: path within the module's folder of the model's folder, or of a part of its zip file.
     """
 
     package: str
@@ -51,15 +51,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model in packages.
+    """A model in one or several packages.
 
     Attributes:
-        pieces: in one or several packages.
+        pieces: the parts of the model, one per package.
         folder: the last two parts of the path of the model's folder.
-        extra: of this package, which installs it.
-        hub_id: of the same model on the Hub.
-        seen: data that it was pretrained on according to its card, by task.
-        sha256: of the zip file whose parts the pieces are; None if the only piece is the model's folder.
+        extra: the extra of alignattn that installs it.
+        hub_id: id of the same model on the Hub.
+        seen: its training data according to its card, by task.
+        sha256: digest of the zip file that the pieces form; None if the only piece is the model's folder.
     """
 
     pieces: tuple[Piece, ...]
@@ -106,7 +106,7 @@ NAMES: Mapping[str, str] = {packaged.folder: name for name, packaged in PACKAGED
 
 
 def installed_source(hub_id: str) -> str:
-    """Return the folder of an installed package that has a model of the Hub, or else its id."""
+    """Return the folder of a Hub model in an installed package; otherwise its id."""
     for name, packaged in PACKAGED.items():
         if packaged.hub_id == hub_id and all(piece.find() is not None for piece in packaged.pieces):
             return model_source(name)
@@ -114,9 +114,10 @@ def installed_source(hub_id: str) -> str:
 
 
 def model_source(model: str) -> str:
-    """Return the folder of a packaged model, or else the given folder or Hub id, for transformers to load.
+    """Return what transformers loads: the folder of a packaged model, or the given folder or Hub id.
 
-    The folder is a path of this machine, so files name the model as the user did. A model in parts is joined once.
+    The folder is a path on this machine, so files refer to the model by the name that the user gave. A model in parts
+    is joined once.
     """
     if model not in PACKAGED:
         return model
@@ -125,19 +126,19 @@ def model_source(model: str) -> str:
     paths = [path for path in found.values() if path is not None]
     if len(paths) < len(found):
         missing = next(package for package, path in found.items() if path is None)
-        which = f"package {missing}, which" if len(found) == 1 else f"packages {packaged.package}, of which {missing}"
-        raise AlignAttnError(f"the model {model!r} is of the {which} is not installed: {install_extra(packaged.extra)}")
+        which = f"package {missing}, which" if len(found) == 1 else f"packages {packaged.package}; {missing}"
+        raise AlignAttnError(f"the model {model!r} needs the {which} is not installed: {install_extra(packaged.extra)}")
     if packaged.sha256 is None:
         return str(paths[0])
     return str(unpacked(paths, packaged.sha256, cache_folder() / Path(packaged.folder).name))
 
 
 def seen_before(models: Iterable[str], tasks: Iterable[str]) -> list[str]:
-    """Return one sentence per model that was pretrained on data of some tasks, according to its card.
+    """Return one sentence per model that was trained on data of these tasks, according to its card.
 
     Args:
-        models: as `--model` takes them: names, ids of the Hub or folders.
-        tasks: by name.
+        models: values of `--model`: names, Hub ids or folders.
+        tasks: names of tasks.
     """
     plain = {plain_name(task) for task in tasks}
     seen = {
@@ -158,17 +159,18 @@ def _listed(model: str) -> Mapping[str, str]:
 
 
 def unpacked(parts: Sequence[Path], sha256: str, folder: Path) -> Path:
-    """Return a folder from the parts of a zip file, unpacked if it is not there yet.
+    """Return a folder from the parts of a zip file; unpack it if it does not exist.
 
-    It is complete or absent: other processes wait for the one that unpacks, and the rest of a killed one is removed.
+    The folder is complete or absent: other processes wait for the one that unpacks, and leftovers of a killed process
+    are removed.
 
     Args:
-        parts: of the zip file, in order.
-        sha256: of the whole file.
-        folder: to unpack to; the zip file has a folder of its name.
+        parts: the parts of the zip file, in order.
+        sha256: digest of the whole file.
+        folder: the target; the zip file contains a folder of the same name.
 
     Raises:
-        AlignAttnError: if the joined parts are not the file.
+        AlignAttnError: if the joined parts do not have the digest.
     """
     if folder.is_dir():
         return folder

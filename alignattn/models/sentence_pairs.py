@@ -23,7 +23,7 @@ def split_pair(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
         pad: the padding id.
 
     Returns:
-        The first and the second sentences, as of `take_words`, `[B, n_a]` and `[B, n_b]`.
+        The first and the second sentences, as from `take_words`, `[B, n_a]` and `[B, n_b]`.
     """
     return [
         take_words(input_ids, attention_mask.bool() & (token_type_ids == sentence), pad)
@@ -32,7 +32,7 @@ def split_pair(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
 
 
 def attend_both_ways(scores: Tensor, a: Sentences, b: Sentences) -> tuple[Tensor, Tensor]:
-    """Soft alignment: each token's weighted mean of the other sentence (Parikh et al. 2016, eq. 2).
+    """Return each token's weighted mean of the other sentence, the soft alignment (Parikh et al. 2016, eq. 2).
 
     Args:
         scores: e, `[B, n_a, n_b]`.
@@ -59,10 +59,10 @@ class SentencePairClassifier(WordModel):
     reads_pairs = True
 
     def classify(self, a: Sentences, b: Sentences) -> Tensor:
-        """Logits `[B, num_labels]` of embedded sentences `[B, n_a, embedding_dim]` and `[B, n_b, embedding_dim]`."""
+        """Return logits `[B, num_labels]` of embedded sentences, `[B, n_a, embedding_dim]` and `[B, n_b, …]`."""
         raise NotImplementedError
 
-    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: otherwise the Trainer would not divide the loss by the accumulation steps.
     def forward(
         self,
         input_ids: Tensor,
@@ -76,7 +76,7 @@ class SentencePairClassifier(WordModel):
             input_ids: `[B, n]`.
             attention_mask: `[B, n]`, not 0 = a real token; None = all but `pad_token_id` are.
             token_type_ids: `[B, n]`, 0 = premise, 1 = hypothesis.
-            labels: `[B]`, integers for cross entropy; floats for the squared error where `num_labels` is 1.
+            labels: `[B]`, integers for cross entropy; floats for the squared error if `num_labels` is 1.
 
         Returns:
             `logits` `[B, num_labels]`, and `loss` if there are labels.
@@ -128,7 +128,7 @@ class DecomposableAttentionForSequenceClassification(SentencePairClassifier):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def classify(self, a: Sentences, b: Sentences) -> Tensor:
-        """Logits `[B, num_labels]`, eqs. 1 to 5."""
+        """Return logits `[B, num_labels]`, eqs. 1 to 5."""
         a, b = (Sentences(self.projection(vectors), mask) for vectors, mask in (a, b))
         scores = self.attend(a.tokens) @ self.attend(b.tokens).mT  # eq. 1
         beta, alpha = attend_both_ways(scores, a, b)  # eq. 2
@@ -154,7 +154,7 @@ def _feed_forward(size: int, hidden: int, dropout: float) -> nn.Sequential:
 
 @strict
 class EsimConfig(WordModelConfig):
-    """Sizes of AllenNLP's `esim.jsonnet`, which are the paper's: trained 300-d GloVe vectors, 300 hidden units."""
+    """Sizes of AllenNLP's `esim.jsonnet` and of the paper: trained 300-d GloVe vectors, 300 hidden units."""
 
     model_type = "alignattn-esim"
 
@@ -186,7 +186,7 @@ class EsimForSequenceClassification(SentencePairClassifier):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def classify(self, a: Sentences, b: Sentences) -> Tensor:
-        """Logits `[B, num_labels]`, eqs. 1, 2 and 11 to 20."""
+        """Return logits `[B, num_labels]`, eqs. 1, 2 and 11 to 20."""
         a, b = self._run(self.encoder, a), self._run(self.encoder, b)  # eqs. 1, 2
         scores = a.tokens @ b.tokens.mT  # eq. 11
         aligned_a, aligned_b = attend_both_ways(scores, a, b)  # eqs. 12, 13
@@ -219,9 +219,9 @@ class ParallelCoAttention(nn.Module):
 
         C = tanh(A W_c Bᵀ)
         H_a = tanh(W_a A + C (W_b B)),    a = softmax(w_a · H_a)
-        â = Σ a_i A_i, and the same of b with Cᵀ.
+        â = Σ a_i A_i, and the same for b with Cᵀ.
 
-    Each side is a pooling with keys H and with slots. W_a and W_b have biases, as all keys of `AttentionPooling`.
+    Each side is a pooling with keys H, and has slots. W_a and W_b have biases, as all keys of `AttentionPooling`.
     """
 
     def __init__(self, dim: int) -> None:
@@ -239,10 +239,10 @@ class ParallelCoAttention(nn.Module):
 
 
 class CoAttentionForSequenceClassification(SentencePairClassifier):
-    """Both directions of an LSTM over each text, co-attention, and the classes of the two vectors side by side.
+    """A bidirectional LSTM over each text, co-attention, and a classifier of the two vectors side by side.
 
-    Only the paper's LSTM level, without its levels of words and phrases. `side_by_side` replaces its sum of both
-    vectors, which does not distinguish the texts.
+    It has only the paper's LSTM level, not its levels of words and phrases. `side_by_side` replaces the paper's sum of
+    both vectors, which does not distinguish the texts.
     """
 
     config_class = CoAttentionConfig
@@ -261,7 +261,7 @@ class CoAttentionForSequenceClassification(SentencePairClassifier):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def classify(self, a: Sentences, b: Sentences) -> Tensor:
-        """Logits `[B, num_labels]`; an empty text is one word of padding, whose vector is 0."""
+        """Return logits `[B, num_labels]`; an empty text counts as one word of padding, whose vector is 0."""
         for side in (a, b):
             side.mask[:, 0] = True
         read = [self.encoder(Sentences(self.dropout(vectors), mask)) for vectors, mask in (a, b)]

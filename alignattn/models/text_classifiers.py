@@ -24,14 +24,14 @@ NO_BYTE = 0
 
 @strict
 class TextClassifierConfig(WordModelConfig):
-    """Sizes of Wu et al. 2020, §4.1: vectors of 300, 256 filters, or units a direction; the dropout is ours."""
+    """Sizes of Wu et al. 2020, §4.1: 300-d vectors, 256 filters or 256 units per direction; the dropout is ours."""
 
     hidden_dim: int = 256
     dropout: float = 0.2
 
 
 class TextClassifier(WordModel):
-    """Classifies the vector `[B, pooled_dim]` that `pooled`, of a subclass, makes of a text's words."""
+    """Classifies the vector `[B, pooled_dim]` that a subclass returns from `pooled`."""
 
     config_class = TextClassifierConfig
     config: TextClassifierConfig
@@ -44,19 +44,19 @@ class TextClassifier(WordModel):
 
     @abstractmethod
     def pooled(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Return a vector a text, `[B, pooled_dim]`.
+        """Return one vector per text, `[B, pooled_dim]`.
 
         Args:
             input_ids: `[B, n]`, padded on the right.
-            mask: `[B, n]` bool, True = a real word, of which each row has one.
+            mask: `[B, n]` bool, True = a real word; each row has one.
         """
 
     def embedded(self, input_ids: Tensor) -> Tensor:
-        """Return word vectors `[…, n, embedding_dim]` of ids `[…, n]`, some numbers dropped in training."""
+        """Return word vectors `[…, n, embedding_dim]` of ids `[…, n]`, with dropout in training."""
         vectors: Tensor = self.dropout(self.embedding(input_ids))
         return vectors
 
-    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: otherwise the Trainer would not divide the loss by the accumulation steps.
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> SequenceClassifierOutput:
@@ -65,14 +65,14 @@ class TextClassifier(WordModel):
         Args:
             input_ids: `[B, n]`.
             attention_mask: `[B, n]`, not 0 = a real word; None = all but `pad_token_id` are.
-            labels: as of transformers' classifiers: `[B]` integers for classes, floats for a regression; `[B,
+            labels: as for transformers' classifiers: `[B]` integers for classes, floats for a regression; `[B,
                 num_labels]` floats for several labels at once.
 
         Returns:
             `logits` `[B, num_labels]`, and `loss` if there are labels.
         """
         words = take_words(input_ids, self.real_words(input_ids, attention_mask), self.config.pad_token_id)
-        # An empty text is one word of padding, whose vector is 0: no pooling is finite over nothing.
+        # An empty text becomes one word of padding, whose vector is 0: no pooling over nothing is finite.
         words.mask[:, 0] = True
         return self.output(self.classifier(self.dropout(self.pooled(*words))), labels)
 
@@ -109,11 +109,11 @@ TRANSFORMER = Encoder(
 )
 
 Pooling = Callable[[Tensor, Tensor], Tensor] | type[AttentionPooling] | type[FeaturePooling]
-"""A function of states `[B, n, d]` and their mask `[B, n]`, or the class of such a module, constructed with d."""
+"""A function of states `[B, n, d]` and their mask `[B, n]`, or the class of such a module, called with d."""
 
 
 class EncoderAndPooling(TextClassifier):
-    """An encoder and a pooling, which a subclass names."""
+    """An encoder and a pooling, both set by a subclass."""
 
     encoder_spec: ClassVar[Encoder]
     pooling_spec: ClassVar[Pooling]
@@ -158,11 +158,11 @@ TransformerConfig, TransformerForSequenceClassification = _classifier(
 
 @strict
 class HanConfig(TextClassifierConfig):
-    """`hidden_dim` units a direction of both GRUs.
+    """`hidden_dim` units per direction of both GRUs.
 
     Args:
         sentence_ends: ids of the words that end a sentence.
-        longest_sentence: a sentence ends after so many words.
+        longest_sentence: maximum number of words of a sentence.
     """
 
     model_type = MODEL_TYPE_PREFIX + "han"
@@ -200,7 +200,7 @@ class HanForSequenceClassification(TextClassifier):
         number, place = sentence_of_words(torch.isin(input_ids, ends), self.config.longest_sentence)
         rows = torch.arange(len(input_ids), device=input_ids.device)[:, None].expand_as(input_ids)
         counts = number.masked_fill(~mask, -1).amax(dim=1) + 1
-        # Sentences of all texts, one after another, without padding for texts with few.
+        # All texts' sentences, one after another: texts with few sentences need no padding.
         sentence = (counts.cumsum(0) - counts)[rows] + number
         words = _scattered(input_ids[mask], sentence[mask], place[mask], self.config.pad_token_id)
         sentences = self.word_pooling(*self.word_encoder(Sentences(self.embedded(words.tokens), words.mask)))
@@ -214,8 +214,8 @@ def sentence_of_words(ends: Tensor, longest: int) -> tuple[Tensor, Tensor]:
     """Return the sentence of each word and its place in the sentence, both `[B, n]` from 0.
 
     Args:
-        ends: `[B, n]` bool, whether a word ends a sentence; in a sequence such as `?!` the last one does.
-        longest: a sentence ends after so many words.
+        ends: `[B, n]` bool, whether a word can end a sentence; in a sequence such as `?!` only the last does.
+        longest: maximum number of words of a sentence.
     """
     index = torch.arange(ends.shape[1], device=ends.device).expand_as(ends)
     begins = torch.ones_like(ends)
@@ -226,7 +226,7 @@ def sentence_of_words(ends: Tensor, longest: int) -> tuple[Tensor, Tensor]:
 
 
 def _scattered(items: Tensor, row: Tensor, column: Tensor, filling: int) -> Sentences:
-    """Put items `[N, …]` at their rows and columns of a table, and fill the rest."""
+    """Put items `[N, …]` at their rows and columns of a table, and fill its other cells."""
     shape = int(row.max()) + 1, int(column.max()) + 1
     table = items.new_full((*shape, *items.shape[1:]), filling)
     mask = torch.zeros(shape, dtype=torch.bool, device=items.device)
@@ -236,13 +236,13 @@ def _scattered(items: Tensor, row: Tensor, column: Tensor, filling: int) -> Sent
 
 @strict
 class LstmDmeConfig(TextClassifierConfig):
-    """The sizes of texts, and our sizes of spellings; both vectors are projected to `embedding_dim`.
+    """The sizes of the text classifier, and our sizes of spellings; both vectors are projected to `embedding_dim`.
 
     Args:
         byte_dim: size of a byte's vector.
-        spelling_filters: filters over a word's bytes.
-        filter_width: bytes that a filter sees, an odd number.
-        longest_spelling: the maximum of bytes per word.
+        spelling_filters: number of filters over a word's bytes.
+        filter_width: number of bytes that a filter covers, odd.
+        longest_spelling: maximum number of bytes per word.
     """
 
     model_type = MODEL_TYPE_PREFIX + "lstm-dme"
@@ -266,14 +266,14 @@ class Spelling(nn.Module):
         self.filters = Convolution(config.byte_dim, config.spelling_filters, config.filter_width)
 
     def learn(self, words: Mapping[str, int]) -> None:
-        """Store the spelling of words, given their ids; other words have none."""
+        """Store the spellings of words, given with their ids; other words have none."""
         longest = self.spellings.shape[1]
         spelled = bytearray().join(word.encode()[:longest].ljust(longest, bytes([NO_BYTE])) for word in words)
         self.spellings[list(words.values())] = torch.frombuffer(spelled, dtype=torch.uint8).view(-1, longest)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return `[N, spelling_filters]` of the ids of words, `[N]`; 0 for a word without a spelling."""
-        # Each word is read once, however often the batch has it.
+        # Each word is encoded once, however often it occurs in the batch.
         words, place = ids.unique(return_inverse=True)
         spelled = self.spellings[words].long()
         vectors: Tensor = maximum(*self.filters(Sentences(self.bytes(spelled), spelled != NO_BYTE)))[place]
@@ -289,22 +289,22 @@ class Projections(nn.Module):
         self.projections = nn.ModuleList(nn.Linear(each, size) for each in sizes)
 
     def forward(self, *embeddings: Tensor) -> Tensor:
-        """Return `[N, embeddings, size]` of an embedding `[N, d_i]` each."""
+        """Return `[N, number of embeddings, size]` of embeddings `[N, d_i]`."""
         pairs = zip(self.projections, embeddings, strict=True)
         return torch.stack([project(embedding) for project, embedding in pairs], dim=1)
 
 
 class MetaEmbedding(QueryPooling):
-    """One vector of several for a word: w = Σ_i α_i w'_i, α = softmax_i(a · w'_i) (Kiela et al. 2018, without context).
+    """Combines a word's vectors: w = Σ_i α_i w'_i, α = softmax_i(a · w'_i) (Kiela et al. 2018, without context).
 
-    The bias of the scores is left out, because it shifts all scores of a word alike.
+    The bias of the scores is left out, because it shifts all scores of a word by the same amount.
     """
 
     def __init__(self, *sizes: int, size: int) -> None:
         super().__init__(size**-0.5 * torch.randn(size), Projections(*sizes, size=size))
 
     def forward(self, *embeddings: Tensor) -> Tensor:
-        """Return `[N, size]` of an embedding `[N, d_i]` each."""
+        """Return `[N, size]` of embeddings `[N, d_i]`."""
         projected = self.key_projection(*embeddings)
         return self.pool(projected, projected)
 

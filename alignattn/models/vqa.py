@@ -30,7 +30,7 @@ WORDS, REGIONS = "words", "regions"
 
 @dataclass(frozen=True)
 class Tokens:
-    """Words or regions, and which of them are real.
+    """Words or regions, and their mask.
 
     Attributes:
         states: `[B, n, size]`.
@@ -42,15 +42,15 @@ class Tokens:
 
     @property
     def pairs(self) -> Tensor | None:
-        """`[B, 1, n, n]` bool, which may attend which among themselves; None = all."""
+        """The self-attention mask `[B, 1, n, n]`, bool, True = may attend; None = all may."""
         if self.mask is None:
             return None
-        # Expanded, because its diagonal tells which are real.
+        # Expanded, because its diagonal marks the real tokens.
         return self.mask[:, None, None, :].expand(-1, 1, self.mask.shape[1], -1)
 
 
 class CoAttention(nn.Module):
-    """The encoder-decoder of co-attention: L units of SA on words, then L of SA and GA on regions (§3.2, figure 5b)."""
+    """The co-attention encoder-decoder: L SA units on words, then L SGA units on regions (§3.2, figure 5b)."""
 
     def __init__(self, size: int, num_heads: int, num_layers: int, dropout: float) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class CoAttention(nn.Module):
     def forward(self, words: Tokens, regions: Tokens) -> tuple[Tensor, Tensor]:
         """Return the states of words and of regions, shaped like the inputs."""
         question, image = words.states, regions.states
-        # Made once: by their identity the alignment knows that all layers share them.
+        # Made once: the alignment recognises by identity that all layers share these masks.
         of_words, of_regions, across = words.pairs, regions.pairs, CrossMask(regions.mask, words.mask)
         for unit in self.encoder:
             question = unit(question, of_words)
@@ -77,15 +77,15 @@ class CoAttention(nn.Module):
 
 
 class AttentionReduction(nn.Module):
-    """The mean of the tokens by weights softmax(MLP(x)) as one vector (§3.3, eqs. 9 and 10).
+    """The mean of the tokens with weights softmax(MLP(x)), projected to one vector (§3.3, eqs. 9 and 10).
 
     A pooling without slots, because it has neither queries nor keys.
 
     Args:
-        size: of the states.
+        size: size of the states.
         inner: size of the MLP's hidden layer.
         out: size of the vector.
-        dropout: in the hidden layer.
+        dropout: dropout in the hidden layer.
     """
 
     def __init__(self, size: int, inner: int, out: int, dropout: float) -> None:
@@ -112,7 +112,7 @@ KERNEL, STRIDE = 3, 2
 
 @strict
 class McanConfig(WordModelConfig):
-    """The sizes of Yu et al. 2019, §4.2, their MCAN of 6 layers.
+    """The sizes of Yu et al. 2019, §4.2: MCAN with 6 layers.
 
     Args:
         hidden_dim: size of the states of words and regions.
@@ -121,9 +121,10 @@ class McanConfig(WordModelConfig):
         reduction_dim: size of the hidden layer of the attention reduction.
         joint_dim: size of the vector that is classified.
         feature_width: number of features of a region; 0 for pictures.
-        conv_channels: of the convolutions, each of which halves a picture's sides; the rest are the regions.
-        pixel_mean: of each colour of the training pictures.
-        pixel_deviation: standard deviation, likewise.
+        conv_channels: channels of each convolution; each halves the sides of a picture, and the last returns the
+            regions.
+        pixel_mean: mean of each colour of the training pictures.
+        pixel_deviation: standard deviation of each colour.
     """
 
     model_type = MODEL_TYPE_PREFIX + "mcan"
@@ -141,13 +142,13 @@ class McanConfig(WordModelConfig):
 
 
 class PictureGrid(nn.Module):
-    """Convolutions of a picture, standardised by colour, to a grid of cells; trained with the rest.
+    """Convolutions that turn a picture, standardised by colour, into a grid of cells; trained with the model.
 
     Args:
-        channels: of each convolution.
+        channels: channels of each convolution.
         out: size of a cell's state.
-        mean: of each colour.
-        deviation: standard deviation of each.
+        mean: mean of each colour.
+        deviation: standard deviation of each colour.
     """
 
     def __init__(self, channels: Sequence[int], out: int, mean: Sequence[float], deviation: Sequence[float]) -> None:
@@ -162,14 +163,14 @@ class PictureGrid(nn.Module):
         self.project = nn.Linear(sizes[-1], out)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Return the cells, `[B, rows · columns, out]`, of pictures `[B, 3, height, width]` of 0 to 1."""
+        """Return the cells, `[B, rows · columns, out]`, of pictures `[B, 3, height, width]` with values from 0 to 1."""
         mean, deviation = (pictures.new_tensor(moment)[:, None, None] for moment in self.moments)
         cells = self.layers((pictures - mean) / deviation)
         return self.project(cells.flatten(2).transpose(1, 2))
 
 
 class McanForVisualQuestionAnswering(WordModel):
-    """Words and regions in co-attention, each reduced to a vector, and the classes of their sum (figure 4)."""
+    """Co-attention of words and regions; each side is reduced to a vector, and their sum is classified (figure 4)."""
 
     config_class = McanConfig
     auto_class = AutoModelForVisualQuestionAnswering
@@ -222,7 +223,7 @@ class McanForVisualQuestionAnswering(WordModel):
         """The modalities of each attention call, in the order of `layers` of an `AttentionConfig`."""
         return self.co_attention.attention_sides
 
-    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: otherwise the Trainer would not divide the loss by the accumulation steps.
     def forward(
         self,
         input_ids: Tensor,
@@ -237,11 +238,11 @@ class McanForVisualQuestionAnswering(WordModel):
 
         Args:
             input_ids: `[B, n]`, the words of the questions.
-            image: `[B, 3, height, width]` of 0 to 1, or the features of regions `[B, boxes, feature_width]`.
+            image: `[B, 3, height, width]` from 0 to 1, or the features of regions `[B, boxes, feature_width]`.
             attention_mask: `[B, n]`, not 0 = a real word; None = all but `pad_token_id` are.
             image_mask: `[B, boxes]`, not 0 = a real region; None = all are.
-            answer_ids: `[B, a]`, the classes of people's answers.
-            answer_scores: `[B, a]`, the accuracy of each, of 0 to 1; 0 for padding.
+            answer_ids: `[B, a]`, the classes of the human answers.
+            answer_scores: `[B, a]`, the accuracy of each answer, from 0 to 1; 0 for padding.
             labels: `[B]`, integers; ignored if there are answer scores.
 
         Returns:
@@ -260,7 +261,7 @@ class McanForVisualQuestionAnswering(WordModel):
         return SequenceClassifierOutput(loss=_loss(logits, labels, answer_ids, answer_scores), logits=logits)
 
     def _read(self, input_ids: Tensor) -> Tensor:
-        # On a CPU not every dtype has a kernel of an LSTM.
+        # On a CPU, LSTMs have no kernel for some dtypes.
         with torch.autocast(input_ids.device.type, enabled=False):
             states: Tensor = self.lstm(self.embedding(input_ids))[0]
         return states

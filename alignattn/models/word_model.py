@@ -1,4 +1,4 @@
-"""The base of the models for the words of a run's rows: word vectors, initialisation, loss."""
+"""The base class of models with word vectors: embedding, initialisation, loss."""
 
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
@@ -17,13 +17,13 @@ from alignattn.tasks import MultiLabelClassification, TextClassification
 
 @strict
 class WordModelConfig(PreTrainedConfig):
-    """The sizes of a model of words.
+    """The sizes of a model with word vectors.
 
     Args:
         vocab_size: number of words, padding and unknown included.
         embedding_dim: size of a word's vector.
         hidden_dim: size of the hidden layers.
-        dropout: probability with which a hidden unit is dropped in training.
+        dropout: probability of dropping a hidden unit in training.
         train_embeddings: whether the word vectors are trained.
         pad_token_id: the padding word, whose vector is always zero.
     """
@@ -44,13 +44,13 @@ class Sentences(NamedTuple):
 
 
 def take_words(input_ids: Tensor, belongs: Tensor, pad: int) -> Sentences:
-    """Return some of the words of each row, in their order, right-padded to the longest, `[B, n']`.
+    """Return the selected words of each row, in their order, right-padded to the longest, `[B, n']`.
 
-    A batch of only empty rows has the length 1, so that later layers have something to mask.
+    A batch of only empty rows has length 1, so that later layers have something to mask.
 
     Args:
         input_ids: `[B, n]`.
-        belongs: `[B, n]` bool, which to take.
+        belongs: `[B, n]` bool, True = selected.
         pad: the padding id.
     """
     # An extra column, in case there is no word at all.
@@ -60,13 +60,13 @@ def take_words(input_ids: Tensor, belongs: Tensor, pad: int) -> Sentences:
 
 
 def to_the_front(belongs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the places of some tokens of each row, in their order, and behind them of others as padding.
+    """Return the places of the selected tokens of each row, in their order, padded with places of other tokens.
 
     Args:
-        belongs: `[B, n]` bool, which tokens.
+        belongs: `[B, n]` bool, True = selected.
 
     Returns:
-        The places, `[B, n']` with n' the maximum per row and at least 1, and which of them belong, bool.
+        The places, `[B, n']` with n' the maximum per row and at least 1, and which of them are selected, bool.
     """
     longest = max(int(belongs.sum(dim=1).max()), 1)
     order = belongs.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
@@ -76,7 +76,7 @@ def to_the_front(belongs: Tensor) -> tuple[Tensor, Tensor]:
 class WordModel(PreTrainedModel):
     """A classifier with word vectors, `embedding`.
 
-    Its inputs are BERT's without special tokens, so transformers' Trainer and collators work with it.
+    Its inputs are those of BERT without special tokens, so transformers' Trainer and collators work with it.
     """
 
     auto_class: ClassVar[type[Any]] = AutoModelForSequenceClassification
@@ -108,7 +108,7 @@ class WordModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model; transformers' own function would leave frozen word vectors trainable."""
+        """Load a model; the method of transformers would leave frozen word vectors trainable."""
         loaded = super().from_pretrained(*args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded  # a tuple with output_loading_info=True
         model._fix_embeddings()
@@ -118,7 +118,7 @@ class WordModel(PreTrainedModel):
         self.embedding.weight.requires_grad_(self.config.train_embeddings)
 
     def real_words(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Return which words are real, `[B, n]` bool: without a mask all but padding."""
+        """Return which words are real, `[B, n]` bool; without a mask, all but padding."""
         return input_ids != self.config.pad_token_id if attention_mask is None else attention_mask.bool()
 
     def output(self, logits: Tensor, labels: Tensor | None) -> SequenceClassifierOutput:
@@ -130,7 +130,7 @@ class WordModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Glorot-uniform layers; word vectors of length 1 on average, as Parikh et al. 2016 scale theirs (§5.2)."""
+        """Use Glorot-uniform layers, and word vectors of mean length 1, as scaled by Parikh et al. 2016 (§5.2)."""
         if isinstance(module, (nn.Linear, nn.Conv1d)):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
@@ -147,7 +147,7 @@ class WordModel(PreTrainedModel):
 
 
 def init_recurrent(module: nn.RNNBase | nn.RNNCellBase) -> None:
-    """Initialise as AllenNLP: Glorot-uniform input, orthogonal recurrent weights, an LSTM's forget gate open."""
+    """Initialise as AllenNLP does: Glorot-uniform input weights, orthogonal recurrent weights, an open forget gate."""
     for name, parameter in module.named_parameters():
         if name.startswith("weight_ih"):
             init.xavier_uniform_(parameter)

@@ -22,10 +22,10 @@ Vector = NDArray[np.float32]
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 MAX_WORDS = 100_000
-# These models take any length; code that reads `model_max_length` wants a number.
+# These models accept any length; code that reads `model_max_length` needs a number.
 MAX_LENGTH = 100_000
 WITHOUT_BLANKS = r"[\p{Han}\p{Hiragana}\p{Katakana}ー]"
-"""Characters of Chinese and Japanese, each of which counts as a word, because there are no blanks between words."""
+"""Chinese and Japanese characters; each counts as a word, because there are no blanks between words."""
 LINES_TO_VOTE = 100
 """Number of first lines whose majority determines the dimension, so that a broken line has no effect."""
 
@@ -37,7 +37,7 @@ class Embeddings:
     Args:
         vectors: each word with its vector `[dim]`, float32.
         dim: size of a vector.
-        bad_lines: number, from 1, and problem of each line (row, of an npz file) that was skipped.
+        bad_lines: number, from 1, and problem of each skipped line (row of an npz file).
     """
 
     vectors: Mapping[str, Vector]
@@ -55,15 +55,15 @@ def build_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Return a tokenizer whose tokens are the lower-cased words and punctuation marks of texts.
 
-    Each character of `WITHOUT_BLANKS` is a word. A pair is joined without special tokens; `token_type_ids` tell its
-    sentences apart.
+    Each character of `WITHOUT_BLANKS` is a word. A pair is joined without special tokens; `token_type_ids` distinguish
+    its sentences.
 
     Args:
         texts: the source of the words.
-        max_words: the maximum of words, the most frequent first.
+        max_words: the maximum number of words; the most frequent are kept.
         min_count: a word that occurs less often is unknown.
-        reads_pairs: whether it returns `token_type_ids`.
-        whole_words: whether words are split only at blanks and keep their case, which may tell the tag of a word.
+        reads_pairs: whether the tokenizer returns `token_type_ids`.
+        whole_words: whether words are split only at blanks and keep their case, which may indicate a word's tag.
     """
     if min(max_words, min_count) < 1:
         raise AlignAttnError(f"max_words is {max_words}, min_count {min_count}: give at least 1")
@@ -98,7 +98,7 @@ def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows:
     Args:
         path: a text file like GloVe's, `word v1 … vd` per line, UTF-8, with or without word2vec's first line `N d`; or
             an `.npz` file with the arrays `words` `[N]` of strings and `vectors` `[N, d]`.
-        words: the wanted words. The numbers of other words are not checked.
+        words: the words to read. The numbers of other words are not checked.
         skip_bad_rows: skip and list broken lines instead of raising at the first; None if the command has no such
             option.
     """
@@ -126,7 +126,7 @@ Lines = Iterator[tuple[int, str, Vector | str | None]]
 
 
 def _text_lines(path: Path, words: Collection[str] | None) -> tuple[int, Lines]:
-    # As bytes: GloVe's 840B file holds words with characters that text mode would take for line ends.
+    # As bytes: some words of GloVe's 840B file contain characters that text mode would take for line ends.
     with path.open("rb") as file:
         first_lines = list(islice(file, LINES_TO_VOTE))
     header = first_lines[0].split() if first_lines else []
@@ -147,7 +147,7 @@ def _text_lines(path: Path, words: Collection[str] | None) -> tuple[int, Lines]:
 
 
 def _parse_line(line: bytes, dim: int, words: Collection[str] | None) -> tuple[str, Vector | str | None]:
-    # From the right, because a word of GloVe's 840B file may hold blanks.
+    # From the right, because a word of GloVe's 840B file may contain blanks.
     start, *numbers = line.rstrip(b"\r\n ").rsplit(b" ", dim)
     if len(numbers) < dim or not start:
         return "", f"expected a word and {dim} numbers, found {len(line.split())} fields"
@@ -191,9 +191,9 @@ def embedding_matrix(tokenizer: PreTrainedTokenizerBase, vectors: Mapping[str, V
     AllenNLP's `Embedding`.
 
     Args:
-        tokenizer: with a vocabulary of V words.
-        vectors: of `Embeddings`, each `[d]`.
-        seed: of the random vectors.
+        tokenizer: a tokenizer with a vocabulary of V words.
+        vectors: the vectors of `Embeddings`, each `[d]`.
+        seed: seed of the random vectors.
 
     Returns:
         `[V, d]` float32; the row of the padding token is 0.

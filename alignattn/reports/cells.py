@@ -22,7 +22,7 @@ WORSE_MARK = "†"
 CONSTANT_MARK = "°"
 NO_REASON = "no reason is recorded"
 MIN_P = 0.001
-"""Smaller p-values are printed as below this."""
+"""Smaller p-values are printed as `< 0.001`."""
 
 DIFFERENCE_HEADINGS = (
     "row",
@@ -40,7 +40,7 @@ DIFFERENCE_WORDS = ("row", "column", "test")
 """Headings of left-aligned columns."""
 
 WORST_FIRST: Sequence[State] = ("failed", "missing", "unfit")
-"""A cell has the first of these states that one of its runs has, else `done`."""
+"""A cell has the first of these states that any of its runs has, else `done`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +49,14 @@ class Run:
 
     Attributes:
         digest: its name within the table, such as the hash of its options.
-        title: such as "mrpc, aa-ct, seed 1".
-        reader: reads what it wrote.
-        output: what its command wrote.
-        report: what it measured; empty unless it is done.
+        title: a title such as "mrpc, aa-ct, seed 1".
+        reader: the reader of its output.
+        output: the file or folder that its command wrote.
+        report: its results; empty unless it is done.
         state: whether it is finished.
         reason: why it failed, one line.
-        folder: where it is, for readers of the table.
-        command: the command line that makes it again; empty if unknown.
+        folder: its location, for readers of the table.
+        command: the command line that repeats it; empty if unknown.
         charts: `<svg>` elements by caption.
     """
 
@@ -72,7 +72,7 @@ class Run:
     charts: Mapping[str, Markup] = field(default_factory=dict)
 
     def number(self, path: Sequence[str]) -> float:
-        """Return the number that the keys of a path lead to; raises `AlignAttnError` if there is none."""
+        """Return the number at a path of keys; raises `AlignAttnError` if there is none."""
         found: Any = self.report.numbers
         for key in path:
             if not isinstance(found, Mapping) or key not in found:
@@ -83,12 +83,12 @@ class Run:
         return float(found)
 
     def is_constant(self, path: Sequence[str]) -> bool:
-        """Whether the model predicts the same for every row behind the number of a path."""
+        """Whether the prediction is constant over the rows behind the number at a path."""
         predicted = self.report.numbers.get("constant_prediction")
         return any(key in predicted for key in path) if isinstance(predicted, Mapping) else predicted is not None
 
     def examples(self, path: Sequence[str]) -> ExampleScores | None:
-        """Return the row scores behind the number of a path; None if they are not kept."""
+        """Return the row scores behind the number at a path; None if they are not kept."""
         try:
             return self.reader.examples(self.output, path)
         except NotKeptError:
@@ -104,22 +104,23 @@ class Cell:
     Attributes:
         row: label of the row.
         column: label of the column.
-        measure: the number.
-        runs: the runs that measure it, by seed; a single one where the command has no seeds.
-        path: the keys that lead to the number in what a run measured.
-        planned: how many runs the study plans, at least as many as there are.
-        published: as the paper prints it, in the unit of the measure; None where it is not published.
+        measure: the measure of its number.
+        runs: its runs, by seed; a single run if the command has no seeds.
+        path: the keys that lead to the number in the results of a run.
+        planned: number of runs that the study plans, at least the number of `runs`.
+        published: the published number as the paper prints it, in the unit of the measure; None without one.
         baseline: label of the row that it is compared with, or None.
-        names_baseline: whether the table's file names that row, which its label then says.
+        names_baseline: whether the table's file sets this baseline; labels of the comparison then include it.
         is_primary: whether its comparison was named before the runs were made.
-        is_ensemble: whether its number is of the mean of what its runs predicted.
-        samples_by_seed: whether each seed draws its training rows, so that examples say nothing of other draws.
-        digests: the runs that a reader may want to see: its own, and those on whose results they work.
+        is_ensemble: whether its number is that of an ensemble, the mean of its runs' predictions.
+        samples_by_seed: whether each seed draws its training rows; a test over examples then says nothing about other
+            draws.
+        digests: the runs that the page shows for it: its own, and those whose results they need.
         state: `done` if all its runs are.
         reason: why it failed or is unfit, one line.
-        values: what each finished run measured, by seed: fractions for percentages, counts for millions.
+        values: the number of each finished run, by seed: fractions for percentages, counts for millions.
         is_constant: whether the model of a run predicts the same for every row.
-        comparison: with the baseline; None where either has no value.
+        comparison: the comparison with the baseline; None if either has no value.
     """
 
     row: str
@@ -158,13 +159,13 @@ class Cell:
 
     @property
     def repeats_one_run(self) -> bool:
-        """Whether all its seeds are known to predict the same, so that they are one run."""
+        """Whether all its seeds are known to predict the same, so that they count as one run."""
         digests = {run.report.predictions_digest for run in self.finished}
         return len(self.values) > 1 and digests != {""} and len(digests) == 1 == len(set(self.numbers))
 
     @property
     def spread(self) -> SeedSpread | None:
-        """Mean, standard deviation and number of the values; None where there are none."""
+        """Mean, standard deviation and number of the values; None without values."""
         return over_seeds(self.numbers) if self.values else None
 
     @property
@@ -179,32 +180,32 @@ class Cell:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether it is better or worse than the baseline; None unless the difference survives correction."""
+        """Whether it is better or worse than the baseline; None if the difference does not survive correction."""
         if self.comparison is None or self.measure.is_better is None or not self.comparison.survives:
             return None
         return "better" if (self.comparison.difference > 0) == (self.measure.is_better == "higher") else "worse"
 
     @property
     def failure(self) -> str | None:
-        """Why it failed, in one line; None where it did not."""
+        """Why it failed, in one line; None if it did not."""
         return (self.reason or NO_REASON) if self.state == "failed" else None
 
     @property
     def number(self) -> str | None:
-        """Mean ± standard deviation without the unit; None where there are no values."""
+        """Mean ± standard deviation without the unit; None without values."""
         return None if self.spread is None else with_deviation(self.spread, self.unit.form, self.unit.factor)
 
     @property
     def compared_label(self) -> str:
-        """Its row, and the baseline where the table names that."""
+        """The label of its row, with the baseline if the table's file sets one."""
         return f"{self.row}, to {self.baseline}" if self.names_baseline else self.row
 
     def text(self, failures: Mapping[str, int], *, counts: bool = False) -> str:
-        """Return its text: its number, `failed [1]` or `–`, and how many runs have finished if not all.
+        """Return its text: its number, `failed [1]` or `–`, and how many runs have finished if not all have.
 
         Args:
             failures: the number of each reason.
-            counts: whether to add the number of seeds in any case.
+            counts: whether to always add the number of seeds.
         """
         reference = "" if self.failure is None else f" [{failures[self.failure]}]"
         if self.number is None:
@@ -216,7 +217,7 @@ class Cell:
         return f"{self.number}{mark}{seeds if self.state == 'done' else f', {done} of {len(self.runs)}'}{reference}"
 
     def difference_texts(self) -> list[str]:
-        """Return the comparison in words, one for each of `DIFFERENCE_HEADINGS`."""
+        """Return the comparison as texts, one for each of `DIFFERENCE_HEADINGS`."""
         assert self.comparison is not None
         unit, interval, detectable = self.unit, self.comparison.interval, self.comparison.detectable
         return [
@@ -232,7 +233,7 @@ class Cell:
         ]
 
     def summary(self) -> str:
-        """Return a description of it in lines."""
+        """Return a description in several lines."""
         lines = [f"{self.row}, {self.heading}"]
         if self.number is not None:
             lines.append(f"{self.number} {self.unit.symbol}".strip() + f", {plural(len(self.values), 'seed')}")
@@ -253,7 +254,7 @@ class Cell:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return how many of something, the noun in its plural unless there is one."""
+    """Return a number and a noun, which is plural unless the number is 1."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -1,4 +1,4 @@
-"""Charts of lines as `<svg>` elements of a page, drawn without matplotlib, which is an extra."""
+"""Line charts as `<svg>` elements of a page, drawn without matplotlib, which is an extra."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 44
 """Margins around the axes."""
 LEGEND_HEIGHT = 18
 TICKS = 5
-"""Intervals of an axis, about."""
+"""Approximate number of intervals of an axis."""
 MAX_POINTS = 400
-"""Of a longer line so many points are drawn, evenly spaced."""
+"""Maximum number of points drawn of a line, evenly spaced."""
 MAX_DOTS = 40
-"""A line of at most so many points has a dot at each, which says its numbers."""
+"""Maximum number of points of a line with a dot at each point, whose tooltip shows the numbers."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 
 Line = Sequence[tuple[float, float]]
@@ -37,10 +37,10 @@ def line_chart(
     """Return a chart of lines on common axes.
 
     Args:
-        lines: of finite points, by the name in the legend; a single one needs none.
-        title: what is shown.
+        lines: lines of finite points, by the name in the legend; a single line has no legend.
+        title: the title.
         x_label: quantity and unit.
-        y_label: likewise.
+        y_label: quantity and unit.
         is_of_shares: whether both axes go from 0 to 1.
         stairs: whether a value holds until the next point.
     """
@@ -109,7 +109,7 @@ def _thinned(line: Line) -> Line:
 
 
 def reliability_chart(panel: ReliabilityPanel) -> Markup:
-    """Return the reliability diagram of bins: a dot is a bin's mean confidence and accuracy."""
+    """Return the reliability diagram of bins; a dot shows the mean confidence and the accuracy of a bin."""
     bins = zip(panel.confidence, panel.accuracy, panel.counts, strict=True)
     found = [(confidence, accuracy) for confidence, accuracy, count in bins if count]
     lines: dict[str, Line] = {"rows by confidence": found, "perfect calibration": [(0, 0), (1, 1)]}

@@ -19,12 +19,12 @@ ONE_OF_ALL_SEEDS = "an ensemble is one model of all seeds"
 def compare_cells(cells: Sequence[Cell], named: int = 0) -> tuple[list[Cell], list[str]]:
     """Return the cells with comparisons, corrected for their number, and the reasons for missing ones.
 
-    What was named before the runs were made is a family of its own, as is all else. Where something was named,
-    unfinished comparisons are not tested, and the correction is for all that were planned.
+    The comparisons that were named before the runs were made form one family, all others another. If any were named,
+    unfinished comparisons are not tested, and the correction is for all planned comparisons.
 
     Args:
-        cells: row by row; the cells of a baseline are those at the same places of its row.
-        named: how many comparisons were named before the runs were made.
+        cells: the cells, row by row; a cell's baseline is the cell at the same place of the baseline's row.
+        named: number of comparisons that were named before the runs were made.
     """
     rows = {label: list(row) for label, row in groupby(cells, lambda cell: cell.row)}
     width = len(next(iter(rows.values())))
@@ -58,9 +58,9 @@ def compare_cells(cells: Sequence[Cell], named: int = 0) -> tuple[list[Cell], li
 
 
 def _compare(cell: Cell, baseline: Cell, family_size: int, *, is_early: bool) -> Comparison | None:
-    """The comparison by the seeds that both have finished, or by examples where they plan no common seed.
+    """Compare over the seeds that both have finished, or over examples if they plan no common seed.
 
-    None where there is nothing to compare, or the same runs fill both.
+    Returns None if there is nothing to compare, or if the same runs fill both.
     """
     if cell.is_ensemble:
         return None if is_early else _compare_ensemble(cell, baseline)
@@ -95,7 +95,7 @@ def _is_complete(cell: Cell, baseline: Cell) -> bool:
 
 
 def _compare_ensemble(cell: Cell, baseline: Cell) -> Comparison | None:
-    """Compare one ensemble of all seeds with the runs of the baseline over their common examples."""
+    """Compare one ensemble of all seeds with the baseline's runs of these seeds over their common examples."""
     values = {seed: value for seed, value in baseline.values.items() if seed in cell.runs}
     if not cell.values or not values:
         return None

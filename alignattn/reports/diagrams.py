@@ -16,17 +16,17 @@ from alignattn.reports.charts import line_chart, reliability_chart
 from alignattn.reports.plots.comparisons import ReliabilityPanel
 
 AREA = "area_under_risk_coverage"
-"""In `alignattn.evaluation.calibration.FIGURES`."""
+"""A key of `alignattn.evaluation.calibration.FIGURES`."""
 
 
 @dataclass(frozen=True)
 class ScaledPredictions:
-    """Predictions of rows, as saved and with their probabilities scaled.
+    """Predictions of rows, as saved and after scaling.
 
     Attributes:
         probabilities: `[N, C]` by state: `before`, `after` temperature scaling, or the name of another scaling.
         labels: `[N]`.
-        temperature: that of `after`; None where there is none.
+        temperature: the temperature of `after`; None without this state.
     """
 
     probabilities: Mapping[str, NDArray[np.float64]]
@@ -42,14 +42,14 @@ class ScaledPredictions:
         return cls({"before": probabilities, "after": after}, labels, temperature)
 
     def estimates(self, **drawn: Any) -> EstimatesByState:
-        """Return the figures of each state; arguments as of `summarise`."""
+        """Return the figures of each state; arguments as for `summarise`."""
         return {state: summarise(rows, self.labels, **drawn) for state, rows in self.probabilities.items()}
 
     def shifts_to(self, other: "ScaledPredictions", **drawn: Any) -> dict[str, Estimate]:
         """Return how well confidence separates these rows from others (AUROC), for each state that both have.
 
         Args:
-            other: rows out of the domain.
+            other: predictions of rows outside the domain.
             **drawn: as for `shift_auroc_interval`.
         """
         return {
@@ -62,11 +62,11 @@ class ScaledPredictions:
         }
 
     def charts(self, estimates: EstimatesByState, num_bins: int = ECE_BINS) -> dict[str, Markup]:
-        """Return reliability diagrams, one per state, and risk over coverage, by captions with their figures.
+        """Return a reliability diagram per state and a chart of risk over coverage, by captions with the figures.
 
         Args:
-            estimates: of `estimates`.
-            num_bins: of the diagrams and their errors.
+            estimates: the result of `estimates`.
+            num_bins: number of bins of the diagrams and their errors.
         """
         names = {state: self._state_name(state) for state in self.probabilities}
         panels = [
@@ -94,13 +94,13 @@ class ScaledPredictions:
 def reliability_panel(
     probabilities: NDArray[np.float64], labels: NDArray[np.int64], num_bins: int = ECE_BINS, how: str = "as saved"
 ) -> ReliabilityPanel:
-    """Return the reliability diagram of probabilities `[N, C]` and labels `[N]`, its error in the title.
+    """Return the reliability diagram of probabilities, with its error in the title.
 
     Args:
         probabilities: `[N, C]`.
         labels: `[N]`.
-        num_bins: of the diagram and its error.
-        how: the probabilities came about, for the title.
+        num_bins: number of bins of the diagram and its error.
+        how: how the probabilities were obtained, for the title.
     """
     bins = reliability(probabilities, labels, num_bins)
     error = expected_calibration_error(probabilities, labels, num_bins)
@@ -110,7 +110,7 @@ def reliability_panel(
 
 
 def interval_text(estimate: Estimate, digits: int = 1, factor: float = 100) -> str:
-    """Return the ends of an estimate's interval; empty where it has none."""
+    """Return the ends of an estimate's interval; empty without an interval."""
     ends = estimate.interval
     return "" if ends is None else f"{factor * ends.low:.{digits}f}–{factor * ends.high:.{digits}f}"
 

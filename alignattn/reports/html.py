@@ -13,7 +13,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-"""Templates, by their paths within the package, such as `reports/page.html`."""
+"""Templates by path within the package, such as `reports/page.html`."""
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -21,6 +21,6 @@ def render_page(template: str, **values: Any) -> str:
 
     Args:
         template: path of a template that extends `reports/page.html` and fills its block `body`.
-        **values: what the template names, `title` among it.
+        **values: the variables of the template, including `title`.
     """
     return TEMPLATES.get_template(template).render(**values)

@@ -11,7 +11,7 @@ UnitName = Literal["percent", "seconds", "mebibytes", "millions", "ratio", "erro
 Better = Literal["higher", "lower"]
 Verdict = Literal["better", "worse"]
 State = Literal["done", "missing", "failed", "unfit"]
-"""State of a run or cell; unfit: the command does not support the run, as where the model does not support the task."""
+"""State of a run or cell; unfit: the command does not support the run, for example because of the model and task."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Unit:
     """How numbers of a unit are printed.
 
     Attributes:
-        form: their number format.
-        symbol: behind a number; empty where there is none.
-        difference_symbol: behind a difference.
-        factor: what a number is multiplied by.
+        form: number format.
+        symbol: symbol after a number; empty if there is none.
+        difference_symbol: symbol after a difference.
+        factor: factor by which a number is multiplied.
     """
 
     form: str
@@ -55,11 +55,11 @@ class Measure(Definition):
     """One of the numbers below a column.
 
     Attributes:
-        label: as printed.
-        path: keys joined by dots, to the number in what a run measured; `{attention}` stands for the row's.
-        unit: what it is printed in.
-        is_better: which values are better; None where neither is.
-        primary: whether it is what the primary rows were named for.
+        label: the label as printed.
+        path: keys joined by dots that lead to the number in a run's results; `{attention}` is the row's attention.
+        unit: the unit in which the number is printed.
+        is_better: which values are better; None if neither is.
+        primary: whether the primary comparisons of the primary rows are of this measure.
     """
 
     label: str

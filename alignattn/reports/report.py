@@ -17,8 +17,8 @@ class Shaded:
     """A cell with a shade.
 
     Attributes:
-        text: of the cell.
-        share: from 0, no shade, to 1.
+        text: text of the cell.
+        share: strength of the shade, from 0 (none) to 1.
     """
 
     text: str
@@ -27,15 +27,15 @@ class Shaded:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of the page; what is empty is not shown.
+    """A part of the page; empty parts are not shown.
 
     Attributes:
-        title: of the part.
+        title: title of the part.
         notes: lines below the title.
-        header: of a table.
-        rows: of the table, a cell per column: text, which is escaped, or markup.
-        words: the number of first columns of the table that hold words.
-        charts: by their captions.
+        header: header of a table.
+        rows: rows of the table, a cell per column: text, which is escaped, or markup.
+        words: number of leading columns of the table that contain words.
+        charts: charts by caption.
     """
 
     title: str
@@ -50,10 +50,10 @@ def write_report(path: Path, title: str, facts: Mapping[str, str], sections: Seq
     """Write a page that needs no other file and no network, atomically.
 
     Args:
-        path: of the page.
-        title: of the page.
-        facts: what was made of what, by name.
-        sections: in their order.
+        path: path of the page.
+        title: title of the page.
+        facts: facts about the result, such as its model and data, by name.
+        sections: sections in their order.
     """
     shown = [section for section in sections if section.rows or section.charts]
     write_text(path, render_page("reports/report.html", title=title, facts=facts, sections=shown))

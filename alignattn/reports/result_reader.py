@@ -1,4 +1,4 @@
-"""How a table reads the results of a command, whose `Command` names the reader."""
+"""How a table reads the results of a command; the `Command` names its reader."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
 
 
 class NotKeptError(AlignAttnError):
-    """The predictions of a finished run are missing, for example because only its small files were kept."""
+    """Raised if the predictions of a finished run are missing, for example because only small files were kept."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class RunReport:
     """The data of a finished run for a table.
 
     Attributes:
-        numbers: what it measured, nested by the keys of a table's paths.
-        facts: name and value: seed, versions, hardware, runtime.
-        scores: what it measured, name and value, in words.
-        config: its options, YAML; empty where the command writes none.
-        log_history: of its training; empty where it did not train.
-        probabilities: of its predictions, `[N, C]`, with their labels; None where it made none.
-        predictions_digest: of all that it predicted, equal for equal predictions; empty where it is not known.
+        numbers: its results, nested by the keys of a table's paths.
+        facts: seed, versions, hardware and runtime, by name.
+        scores: its results as texts, by name.
+        config: its options as YAML; empty if the command writes none.
+        log_history: log history of its training; empty if it did not train.
+        probabilities: predicted probabilities, `[N, C]`, and labels; None without probabilities.
+        predictions_digest: digest of all its predictions; empty if unknown.
     """
 
     numbers: Mapping[str, Any] = field(default_factory=dict)
@@ -53,18 +53,18 @@ class ResultReader(ABC):
     def report(self, folder: Path) -> RunReport:
         """Return the results of a finished run; raises one of `UNREADABLE` if its files are damaged."""
 
-    def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
+    def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands resume
         """Remove the files of an unfinished run, if the command cannot resume from them."""
 
-    def check_same(self, options: Any) -> None:  # noqa: B027  # most commands see to it by themselves
+    def check_same(self, options: Any) -> None:  # noqa: B027  # most commands check it themselves
         """Check that the output folder of resolved options contains their run, or none."""
 
     def reason_unsupported(self, options: Any, needed: Any | None = None) -> str:
         """Return why the command's resolved options are not supported, in one line; empty if they are.
 
         Args:
-            options: of the run.
-            needed: those of the run on whose result it works; None where it works on none.
+            options: the options of the run.
+            needed: the options of the run whose result it needs; None if it needs none.
         """
         return ""
 
@@ -73,7 +73,7 @@ class ResultReader(ABC):
         return None
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
-        """Return why there is no ensemble of this number, in one line; empty if there is."""
+        """Return why there is no ensemble of this number, in one line; empty if there is one."""
         return "no predictions are kept that an ensemble could average"
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> "ExampleScores | None":

@@ -17,15 +17,15 @@ class ResultTable:
     """A table of runs.
 
     Attributes:
-        name: such as `table1`; its files are named by it.
-        title: above the table.
-        cells: row by row.
-        runs: by digest.
+        name: its name and that of its files, such as `table1`.
+        title: the title above the table.
+        cells: the cells, row by row.
+        runs: the runs, by digest.
         notes: sentences below the table.
-        baseline: what the rows are compared with, unless they name another row.
-        measured_source: models, seeds and options of what was measured; empty where the notes say.
-        published_source: of what the published numbers are; None where nothing is published.
-        named: how many comparisons were named before the runs were made; a narrowed table shows some of them.
+        baseline: label of the row that the others are compared with, unless they name another.
+        measured_source: models, seeds and options of the measured numbers; empty if the notes give them.
+        published_source: paper, model and data of the published numbers; None without published numbers.
+        named: number of comparisons that were named before the runs were made; a narrowed table shows some of them.
     """
 
     name: str
@@ -72,7 +72,7 @@ class ResultTable:
         """Return sentences that explain the marks in the table.
 
         Args:
-            better: how a difference for the better is marked, such as "Bold".
+            better: how a better number is marked, such as "Bold".
             published: how a published number is marked, such as "In brackets".
         """
         cells, compared = self.cells, [cell.comparison for cell in self.cells if cell.comparison is not None]
@@ -116,7 +116,7 @@ class ResultTable:
         return lines
 
     def _families(self) -> list[str]:
-        """Sentences on primary, exploratory and unfinished comparisons."""
+        """Return sentences on primary, exploratory and unfinished comparisons."""
         named = dict.fromkeys(f"{cell.row} on {cell.heading}" for cell in self.primary)
         others = len(self.compared) - len(self.primary)
         lines = [

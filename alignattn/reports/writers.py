@@ -26,7 +26,7 @@ LATEX_ESCAPES = str.maketrans(
         "^": r"\textasciicircum{}",
         "<": r"\textless{}",
         ">": r"\textgreater{}",
-        # Brackets at the start of a cell would be read as an option of the line break before it.
+        # LaTeX would read brackets at the start of a cell as an option of the preceding line break.
         "[": "{[}",
         "]": "{]}",
         "±": r"$\pm$",
@@ -54,12 +54,12 @@ LATEX_ESCAPES = str.maketrans(
 
 @dataclass(frozen=True)
 class Notation:
-    """How a form of the table writes text.
+    """How a format of the table writes text.
 
     Attributes:
-        escape: makes plain text harmless.
+        escape: escapes plain text.
         mark_better: marks an escaped number that is better than the baseline's.
-        better: what that mark is called below the table.
+        better: name of that mark in the legend.
     """
 
     escape: Callable[[str], str]
@@ -67,11 +67,11 @@ class Notation:
     better: str
 
     def rows(self, table: ResultTable) -> list[list[str]]:
-        """Return the rows of a table, each with its label first."""
+        """Return the rows of a table; the first cell of each is its label."""
         return [[self.escape(row[0].row), *(self._cell(cell, table) for cell in row)] for row in table.rows]
 
     def differences(self, table: ResultTable) -> list[list[str]]:
-        """Return the lines of the table of differences; none where nothing was compared."""
+        """Return the rows of the table of differences; none if nothing was compared."""
         return [[self.escape(text) for text in cell.difference_texts()] for cell in table.compared]
 
     def lines_below(self, table: ResultTable) -> list[str]:
@@ -86,7 +86,7 @@ class Notation:
 
 
 def _latex_escaped(text: str) -> str:
-    # Two hyphens, as of a command's option, would be printed as a dash.
+    # Two hyphens, such as those of an option, would be printed as a dash.
     return text.translate(LATEX_ESCAPES).replace("--", "-{}-")
 
 
@@ -119,22 +119,22 @@ def to_text(table: ResultTable) -> str:
 
 
 def to_frame(table: ResultTable) -> pd.DataFrame:
-    """Return a line per cell.
+    """Return one row per cell.
 
-    Numbers are in the printed unit, which the column `unit` names, and not rounded; `values` are those of the seeds,
-    blanks between them; `published` is text, as the paper prints it.
+    Numbers are not rounded, in the printed unit, which is in the column `unit`. `values` contains the values of the
+    seeds, separated by blanks; `published` is text, as the paper prints it.
     """
     return pd.DataFrame([_frame_line(cell, table.named) for cell in table.cells]).astype({"seeds": "Int64"})
 
 
 def to_csv(table: ResultTable) -> str:
-    """Return the lines of `to_frame` as CSV."""
+    """Return the rows of `to_frame` as CSV."""
     text: str = to_frame(table).to_csv(index=False, lineterminator="\n")
     return text
 
 
 def to_latex(table: ResultTable) -> str:
-    """Return the table and that of the differences, a `table` environment each; they need the package booktabs."""
+    """Return the table and the table of differences, each a `table` environment that needs the package booktabs."""
     headings = [("", ""), *((cell.column, cell.measure.heading) for cell in table.rows[0])]
     columns = pd.MultiIndex.from_tuples([tuple(map(LATEX.escape, heading)) for heading in headings])
     frame = pd.DataFrame(LATEX.rows(table), columns=columns)
@@ -151,7 +151,7 @@ def to_latex(table: ResultTable) -> str:
 
 def to_html(table: ResultTable) -> str:
     """Return one page that needs no network: the table, its differences, and a section for each run."""
-    # Below each measure stands what was measured and, where a row has it, what was published.
+    # Below each measure are the measured numbers and, if any row has them, the published ones.
     widths = [1 + any(cell.published is not None for cell in cells) for cells in zip(*table.rows, strict=True)]
     heads = zip(table.rows[0], widths, strict=True)
     return render_page(
@@ -176,7 +176,7 @@ def to_html(table: ResultTable) -> str:
 def write_table(folder: Path, table: ResultTable) -> list[Path]:
     """Write the table in all formats to `folder`, atomically, and return the paths.
 
-    With a picture of the differences, where there are any and matplotlib is installed.
+    This includes a picture of the differences, if there are any and matplotlib is installed.
     """
     paths = [folder / f"{table.name}{suffix}" for suffix in FORMS]
     for path, form in zip(paths, FORMS.values(), strict=True):
@@ -193,7 +193,7 @@ FORMS: Mapping[str, Callable[[ResultTable], str]] = {
     ".tex": to_latex,
     ".html": to_html,
 }
-"""By the endings of their files."""
+"""The functions that render each format, by suffix."""
 
 
 def differences_figure(table: ResultTable) -> Any:
@@ -233,7 +233,7 @@ def _sources(table: ResultTable) -> list[str]:
 
 
 def _latex_float(frame: pd.DataFrame, alignment: str, name: str, caption: str, notes: Sequence[str] = ()) -> str:
-    """All texts are escaped already."""
+    """Return a `table` environment; all texts are already escaped."""
     tabular = frame.to_latex(index=False, escape=False, column_format=alignment, multicolumn_format="c").rstrip()
     return "\n".join(
         [
@@ -249,7 +249,7 @@ def _latex_float(frame: pd.DataFrame, alignment: str, name: str, caption: str, n
 
 
 def _differing(table: ResultTable) -> list[tuple[list[str], Comparison, float]]:
-    """The texts of each comparison, the comparison, and the largest difference in its unit."""
+    """Return each comparison's texts, the comparison, and the largest extent of a comparison in its unit."""
     compared = [(cell, cell.comparison) for cell in table.compared if cell.comparison is not None]
     extents: dict[str, float] = {}
     for cell, comparison in compared:
@@ -258,7 +258,7 @@ def _differing(table: ResultTable) -> list[tuple[list[str], Comparison, float]]:
 
 
 def _grouped_runs(table: ResultTable) -> dict[str, list[Run]]:
-    """The runs by the first column and row that they fill, without duplicates."""
+    """Return the runs by the first column and row that they fill, without duplicates."""
     groups: dict[str, list[Run]] = {}
     left = dict(table.runs)
     for cell in table.cells:

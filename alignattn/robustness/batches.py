@@ -35,7 +35,7 @@ class ModelInputs:
     """Encoded texts.
 
     Attributes:
-        tensors: of N texts or pairs, `[N, n]` each on the CPU, padded to the longest.
+        tensors: the inputs of N texts or pairs, `[N, n]` each on the CPU, padded to the longest.
         padding_side: "right" or "left".
     """
 
@@ -51,7 +51,7 @@ class ModelInputs:
             columns: N texts, or N first and N second ones; in a long pair the longer text is truncated first.
             max_length: the maximum of tokens per row, special tokens included.
         """
-        # Padded once by the tokenizer and then cut: padding each batch in Python costs more than it saves.
+        # Padded once by the tokenizer and then sliced: padding each batch in Python costs more than it saves.
         encoded: Any = tokenizer(
             *map(list, columns),
             truncation=True,
@@ -74,9 +74,9 @@ class ModelInputs:
         """Yield batches padded to their own longest row, the longest rows first: memory runs out at once or never.
 
         Args:
-            device: of the batches.
-            rows: distinct numbers of rows; all when None.
-            batch_size: `rows_at_once` when None.
+            device: the device of the batches.
+            rows: distinct numbers of rows; all if None.
+            batch_size: `rows_at_once` if None.
 
         Yields:
             The numbers of the rows, `[B]` on the CPU, and their tensors, `[B, n]` each.
@@ -103,7 +103,7 @@ class ModelInputs:
 
         Args:
             forward: maps the tensors of B inputs, `[B, n]` each, to `[B, d]`.
-            device: of the computation.
+            device: the device of the computation.
             rows: M numbers, ascending.
             batch_size: as for `batches`.
         """
@@ -113,7 +113,7 @@ class ModelInputs:
 
 
 class OutputCache:
-    """The outputs of the `size` inputs that were used last."""
+    """The outputs of the `size` inputs used last."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -141,5 +141,5 @@ class OutputCache:
         return torch.stack([found[key] for key in keys])
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all outputs."""
         self._outputs.clear()

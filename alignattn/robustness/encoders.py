@@ -18,7 +18,7 @@ VECTORS_KEPT = 2**14
 """Size of the cache: 24 MiB at 384 numbers per vector."""
 
 CHECKPOINT = "a folder with weights as safetensors, or a Hub id that is cached or reachable"
-"""The values of a model option; other weights would need unpickling."""
+"""Accepted values of a model option; other weights would need unpickling."""
 
 
 class CachedEncoder:
@@ -35,7 +35,7 @@ class CachedEncoder:
         )
 
     def clear_cache(self) -> None:
-        """Forget all vectors."""
+        """Remove all vectors."""
         self._cache.clear()
 
 
@@ -58,7 +58,7 @@ class MeanPooling:
         return self._cache.outputs(inputs.keys(), partial(inputs.outputs, self._pooled, self.model.device))
 
     def clear_cache(self) -> None:
-        """Forget all vectors."""
+        """Remove all vectors."""
         self._cache.clear()
 
     @torch.inference_mode()
@@ -70,7 +70,7 @@ class MeanPooling:
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the maximum of tokens for a model."""
+    """Return the maximum number of tokens for a model."""
     return row_length(None, LONGEST, most_tokens(model, tokenizer))
 
 
@@ -79,9 +79,9 @@ def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> Mean
     """Load the encoder of a folder.
 
     Args:
-        folder: of a Hugging Face model, with safetensors.
-        device: of the computation.
-        dtype: of the computation; the vectors are always float32.
+        folder: the folder of a Hugging Face model, with safetensors.
+        device: the device of the computation.
+        dtype: the dtype of the computation; the vectors are always float32.
     """
     choices = "the folder of an encoder"
     lacking = f"complete encoder: give {choices}"

@@ -1,15 +1,15 @@
-"""The import of TextAttack, without its side effects and with stand-ins for what it lacks.
+"""Import TextAttack without its side effects, and with stand-ins for missing packages.
 
 Importing textattack 0.3.11
 
-* needs flair, which cannot be installed beside transformers 5, and which the three recipes never call. If flair is
+* needs flair, which cannot be installed with transformers 5, and which the three recipes never call. If flair is
   missing, a stand-in has the imported names;
 * needs editdistance, which has no wheel for Python 3.13 and newer. If it is missing, Levenshtein replaces it;
-* downloads NLTK data, at every import without network again, unless a marker file in its cache says that it did. It
-  gets a temporary cache with that marker: in the user's cache the marker would prevent the download for other programs;
+* downloads NLTK data, again at every import without network, unless a marker file is in its cache. It gets a temporary
+  cache with that marker: in the user's cache the marker would prevent the download for other programs;
 * needs NLTK's stop words, for the defaults of an augmenter;
 * with `TA_CACHE_DIR` set, sets `HF_HOME`, `XDG_CACHE_HOME` and two more to it;
-* configures logging anew, which disables every existing logger.
+* reconfigures logging, which disables every existing logger.
 
 Its CSV logger and the coloured texts of its results are never called: they raise for a text in which langdetect finds
 no language, such as `1234 !!`.
@@ -115,7 +115,7 @@ def _import_textattack() -> None:
     logging.getLogger(LOGGER).setLevel(logging.ERROR)
     jieba = import_module("jieba")
     jieba.setLogLevel(logging.ERROR)
-    # By default it reads a file of a fixed name in /tmp, which anyone may put there, with marshal.
+    # By default jieba loads a file of a fixed name in /tmp with marshal, and anyone can put a file there.
     jieba.dt.tmp_dir = str(cache)
 
 
@@ -134,7 +134,7 @@ def _environment_kept() -> Iterator[None]:
 
 @contextmanager
 def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Replace existing attributes of an object or module for a while."""
+    """Replace existing attributes of an object or module temporarily."""
     before = {name: getattr(owner, name) for name in attributes}
     try:
         for name, value in attributes.items():

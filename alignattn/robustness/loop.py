@@ -1,4 +1,4 @@
-"""Attacks on the rows of a split one by one; an interruption changes neither order nor random numbers."""
+"""Attack the rows of a split one by one; an interruption changes neither order nor random numbers."""
 
 import hashlib
 import json
@@ -48,8 +48,8 @@ class AttackRow:
 
     Attributes:
         index: its number in the split, from 0.
-        texts: by column, in the order in which the model reads them.
-        label: the right class.
+        texts: the texts by column, in the order in which the model reads them.
+        label: the correct class.
     """
 
     index: int
@@ -63,11 +63,11 @@ class AttackJob:
 
     Attributes:
         rows: the usable rows of the split in order.
-        records_path: the file to write or continue, ending in `.jsonl`; its header is written beside it.
-        settings: for the header.
+        records_path: the file to write or continue, ending in `.jsonl`; its header is written next to it.
+        settings: the settings, for the header.
         shard: the part of the rows to attack.
         left_out: numbers of the split's unusable rows.
-        versions: of the packages, for the header.
+        versions: the versions of the packages, for the header.
         labels: the names of the classes, in order, for the header.
     """
 
@@ -109,12 +109,12 @@ class AttackJob:
         """Return the run that is already recorded, if any.
 
         Raises:
-            AlignAttnError: if it is another run; one of fewer examples is the beginning of this one.
+            AlignAttnError: if it is another run; a run of fewer examples is the beginning of this one.
         """
         if not self.records_path.exists() and not header_path(self.records_path).exists():
             return None
         run = read_run(self.records_path)
-        # A header alone is only an intention.
+        # With a header alone, no row has been attacked.
         if not run.records:
             return None
         there, wanted = run.header.settings.num_examples, self.settings.num_examples
@@ -137,11 +137,11 @@ class AttackJob:
 def attack_rows(attack: Any, job: AttackJob) -> AttackRun:
     """Attack rows in their order until `num_examples` were attacked, and write each record at once.
 
-    Rows that the model gets wrong are skipped and do not count. They are found first, so that every shard knows where
-    to stop: merged shards equal a whole run byte by byte. Called again after a kill, or with more examples, it
-    continues behind the last whole record.
+    Rows that the model misclassifies are skipped and do not count. They are found first, so that every shard knows
+    where to stop: merged shards equal a whole run byte by byte. Called again after a kill, or with more examples, it
+    continues after the last complete record.
 
-    The seed of each row is the run's plus its index, and no result for one row is kept for another, because the last
+    The seed of each row is the run's plus its index, and no result of one row is cached for another, because the last
     bits of a score may depend on the rest of the batch.
 
     Args:
@@ -219,7 +219,7 @@ def attack_row(attack: Any, row: AttackRow, settings: AttackSettings) -> AttackR
 
 
 def _with_result(record: AttackRecord, result: Any, results: ModuleType) -> AttackRecord:
-    """The record with TextAttack's result, of a class of `results`."""
+    """Return the record with TextAttack's result, of a class of `results`."""
     outcomes: dict[type, Outcome] = {
         results.SuccessfulAttackResult: "succeeded",
         results.FailedAttackResult: "failed",
@@ -240,11 +240,11 @@ def _with_result(record: AttackRecord, result: Any, results: ModuleType) -> Atta
 
 
 def merge(paths: Sequence[Path], out: Path) -> AttackRun:
-    """Write the records of all shards of a run to one file, as if it had been run in one.
+    """Write the records of all shards of a run to one file, as if the run had no shards.
 
     Args:
-        paths: the files of records, in any order, each with its header beside it.
-        out: the file to write, ending in `.jsonl`; if it holds the same already, it is left as it is.
+        paths: the files of records, in any order, each with its header next to it.
+        out: the file to write, ending in `.jsonl`; if it has the same records already, it does not change.
     """
     if not paths:
         raise AlignAttnError("there is nothing to merge: give the files of all shards")
@@ -271,7 +271,7 @@ def merge(paths: Sequence[Path], out: Path) -> AttackRun:
 
 
 def check_finished(run: AttackRun) -> None:
-    """Refuse a run in which rows are missing."""
+    """Refuse a run with missing rows."""
     if not run.is_finished:
         part = "" if run.header.shard == WHOLE else f" of shard {run.header.shard}"
         raise AlignAttnError(
@@ -297,7 +297,7 @@ def _file_lock(records_path: Path) -> Iterator[None]:
 
 
 def _count_rows(attack: Any, rows: Sequence[AttackRow], num_examples: int) -> int:
-    """How many of the first rows include `num_examples` that the model gets right."""
+    """Return how many of the first rows include `num_examples` that the model classifies correctly."""
     attacked = 0
     for start in range(0, len(rows), ROWS_PER_PREDICTION):
         some = rows[start : start + ROWS_PER_PREDICTION]
@@ -310,7 +310,7 @@ def _count_rows(attack: Any, rows: Sequence[AttackRow], num_examples: int) -> in
 
 
 def _predictions(model: Any, rows: Sequence[AttackRow]) -> list[int | None]:
-    """The predicted class of each row; None if the model cannot read it, which its record will explain."""
+    """Return the predicted class of each row; None if the model cannot read it, which its record will explain."""
     try:
         classes: list[int | None] = model([tuple(row.texts.values()) for row in rows]).argmax(dim=-1).tolist()
         return classes
@@ -321,7 +321,7 @@ def _predictions(model: Any, rows: Sequence[AttackRow]) -> list[int | None]:
 
 
 def _difference(header: AttackHeader, other: AttackHeader) -> str:
-    """The first difference of two headers, in words."""
+    """Return the first difference of two headers, in words."""
     one, two = _facts(header), _facts(other)
     for name in one:
         # The same model may have several names.

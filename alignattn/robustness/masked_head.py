@@ -1,4 +1,4 @@
-"""The head of a masked-language model on the masked tokens alone.
+"""Apply the head of a masked-language model to the masked tokens alone.
 
 At 15 % masked tokens and a vocabulary of tens of thousands, a small encoder spends most of a step on logits that the
 loss ignores; BAE needs those of one token per text. The head sees each token by itself, so it can be applied to the

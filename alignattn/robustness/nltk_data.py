@@ -18,7 +18,7 @@ PACKAGES = {
 
 
 def prepare_nltk(folder: Path | None, packages: Iterable[str]) -> None:
-    """Ensure that NLTK finds some of `PACKAGES`.
+    """Ensure that NLTK finds packages of `PACKAGES`.
 
     Args:
         folder: searched first; if it is given, nothing is downloaded.

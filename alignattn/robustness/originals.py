@@ -1,7 +1,7 @@
 """The recipes' original resources, downloaded once after a message with size and destination.
 
-TextAttack's own download of the counter-fitted vectors has pickles, which are never opened here. The same vectors are
-plain text in their authors' repository.
+TextAttack's own download of the counter-fitted vectors contains pickles, which are never opened here. The same vectors
+are plain text in their authors' repository.
 """
 
 import os

@@ -32,7 +32,7 @@ def build_attack(
     *,
     half_precision: bool = False,
 ) -> Any:
-    """Build a recipe of TextAttack in which only the parts with other resources are replaced.
+    """Build a recipe of TextAttack and replace only the parts with other resources.
 
     Thresholds, window sizes, numbers of candidates, the search and the goal are the recipe's own.
 
@@ -67,7 +67,7 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
     Args:
         recipe: one of `RECIPES`.
         columns: the columns of an input.
-        chosen: by `--attack_columns`; None for the recipe's own rule.
+        chosen: the columns of `--attack_columns`; None for the recipe's own rule.
     """
     check_recipe(recipe)
     if chosen is None:
@@ -82,7 +82,7 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
 
 
 def _parts(resources: Resources, half_precision: bool) -> dict[str, RecipePart]:
-    """The replacement of each part of a recipe, by the part's name."""
+    """Return the replacement of each part of a recipe, by the part's name."""
     from textattack.constraints.semantics import WordEmbeddingDistance
     from textattack.transformations import WordSwapEmbedding
 
@@ -124,7 +124,7 @@ def _finished(attack: Any, attack_columns: Sequence[str] | None) -> Any:
 
 @lru_cache(maxsize=1)
 def _load_words(resources: Resources) -> Any:
-    """The embedding of `WordSwapEmbedding`: candidates of each word, with or without vectors."""
+    """Return the embedding of `WordSwapEmbedding`: candidates of each word, with or without vectors."""
     from alignattn.robustness.originals import counter_fitted_vectors
     from alignattn.robustness.substitutes import CandidateLists, wordnet_synonyms
 
@@ -140,7 +140,7 @@ def _with_vectors(path: Path) -> Any:
     from alignattn.models.words import read_embeddings
     from alignattn.robustness.substitutes import VectorEmbedding
 
-    # The reader's own message names --skip_bad_rows, which here is for rows to attack.
+    # The reader's own message suggests --skip_bad_rows, which in attacks is for rows.
     embeddings = read_embeddings(path, None, skip_bad_rows=True)
     if embeddings.bad_lines:
         line, problem = embeddings.bad_lines[0]

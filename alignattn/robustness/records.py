@@ -30,17 +30,17 @@ class AttackSettings:
     """Settings of records; records with different settings are never continued, merged or counted together.
 
     Attributes:
-        run: the attacked model in words; the place of its folder does not count.
+        run: the attacked model in words; the location of its folder does not count.
         model: the model's identity: the start of its SHA-256, or its Hub id.
         task: the task's name.
-        split: of the rows.
-        attention: the preset's name, or the model's if it has no attention; `model` tells what it is.
+        split: the split of the rows.
+        attention: the preset's name, or the model's if it has no attention; `model` identifies it.
         recipe: the attack's name.
         attack_columns: the columns that may change.
         max_length: the maximum of tokens per row.
-        seed: of the attacks.
+        seed: the seed of the attacks.
         num_examples: the number of examples to attack.
-        precision: "float32" or "float16", of the models.
+        precision: "float32" or "float16", the precision of the models.
         resources: the resource of each part of the recipe.
     """
 
@@ -60,16 +60,16 @@ class AttackSettings:
 
 @dataclass(frozen=True)
 class AttackHeader:
-    """The header beside a file of records.
+    """The header of a file of records.
 
     Attributes:
-        settings: of the attacks.
+        settings: the settings of the attacks.
         shard: the part of the rows in this file.
         rows: the number of rows that all shards together attack or skip, the first of those available.
         rows_available: the number of usable rows of the split.
         left_out: the numbers from 0 of the split's unusable rows.
         rows_digest: SHA-256 of the numbers, texts and labels of the usable rows.
-        versions: of the packages, by name; headers with other versions are equal.
+        versions: the versions of the packages, by name; headers with other versions are equal.
         labels: the names of the classes, in order.
     """
 
@@ -94,7 +94,7 @@ class AttackHeader:
 
     @classmethod
     def from_dict(cls, content: Any) -> "AttackHeader":
-        """Return the header of which `dataclasses.asdict` made `content`; raises ValueError."""
+        """Return the header whose `dataclasses.asdict` is `content`; raises ValueError."""
         return _validated(_HEADER, content)
 
 
@@ -106,15 +106,15 @@ class AttackRecord:
         index: the row in the split, from 0.
         recipe: the attack's name.
         outcome: one of `OUTCOMES`.
-        label: the right class.
+        label: the correct class.
         original: the texts by column.
         perturbed: the attack's last texts by column; None if the example was skipped.
         original_scores: `[C]` probabilities of the original; empty if the model could not read it.
         perturbed_scores: `[C]` probabilities of `perturbed`; None if the example was skipped.
         queries: texts that the model scored.
-        words: of the original in all columns, as TextAttack counts them.
+        words: the number of words of the original in all columns, as TextAttack counts them.
         words_changed: the fewest insertions, deletions and replacements of words from `original` to `perturbed`.
-        seed: of this example.
+        seed: the seed of this example.
         error: what aborted the attack, or None.
     """
 
@@ -153,9 +153,9 @@ class AttackRun:
     """A file of records and its header.
 
     Attributes:
-        path: of the file.
-        header: of the file.
-        records: in the order of the rows.
+        path: the path of the file.
+        header: the header of the file.
+        records: the records in the order of the rows.
     """
 
     path: Path
@@ -169,7 +169,7 @@ class AttackRun:
 
 
 def header_path(records_path: Path) -> Path:
-    """Return the path of the header of a file of records: beside it, ending in `.json`."""
+    """Return the path of the header of a file of records: next to it, ending in `.json`."""
     return records_path.with_suffix(".json")
 
 
@@ -233,7 +233,7 @@ def read_examples(path: Path) -> list[AttackRecord]:
 
 
 def _read_records(path: Path, advice: str) -> tuple[list[AttackRecord], int]:
-    """The records of the whole lines of a file, and the number of bytes of a last line without its end."""
+    """Return the records of the whole lines of a file, and the number of bytes of a last line without its end."""
     content = path.read_bytes() if path.is_file() else b""
     length = content.rfind(b"\n") + 1
     records = []
@@ -247,9 +247,9 @@ def _read_records(path: Path, advice: str) -> tuple[list[AttackRecord], int]:
 
 
 def _validated(adapter: TypeAdapter[R], content: Any) -> R:
-    """The record of which `dataclasses.asdict` made `content`; a ValueError names the first wrong value."""
+    """Return the record whose `dataclasses.asdict` is `content`; a ValueError names the first wrong value."""
     try:
-        # Not read as JSON by pydantic, which refuses half a surrogate pair, as a strange text may hold it.
+        # Not parsed as JSON by pydantic, which rejects the lone surrogates that a text may contain.
         return adapter.validate_python(content, extra="forbid")
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

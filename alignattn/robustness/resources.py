@@ -37,12 +37,12 @@ class Resources:
     """The resources of one attack; by default the recipes' originals.
 
     Attributes:
-        word_vectors: word vectors, as text (`word v1 … vd` per line) or npz, in place of the counter-fitted ones.
-        neighbors: a Parquet file of neighbour lists (`word`, `neighbors`, nearest first), in place of word vectors.
+        word_vectors: word vectors, as text (`word v1 … vd` per line) or npz, instead of the counter-fitted ones.
+        neighbors: a Parquet file of neighbour lists (`word`, `neighbors`, nearest first), instead of word vectors.
             Without vectors TextFooler's limit on the distance of two words is left out.
-        synonyms: "wordnet" for WordNet's synonyms in place of word vectors, likewise without that limit.
+        synonyms: "wordnet" for WordNet's synonyms instead of word vectors, likewise without that limit.
         sentence_encoder: "use" for the Universal Sentence Encoder, or the folder of a Hugging Face encoder.
-        mlm: the folder of a masked-language model in place of bert-base-uncased.
+        mlm: the folder of a masked-language model instead of bert-base-uncased.
         nltk_data: a folder of NLTK data; otherwise NLTK's own folders are searched, then NLTK's server.
     """
 
@@ -85,7 +85,7 @@ class Resources:
     def describe(self, recipe: str) -> dict[str, str]:
         """Return the resource of each part of a recipe in words.
 
-        A local resource has its name (of a folder the last two parts of its path) and the start of its SHA-256.
+        A local resource has its name (for a folder, the last two parts of its path) and the start of its SHA-256.
         """
         return {part: resource for part, resource in self._descriptions.items() if recipe in USERS[part]}
 
@@ -147,7 +147,7 @@ def named_model(folder: Path) -> str:
 
 
 def label_model(folder: Path, digest: str) -> str:
-    """Return the same for a known digest; the last part of the path alone is often `model` or `seed-1`."""
+    """Return the identity for a known digest; the last part of the path alone is often `model` or `seed-1`."""
     place = Path(*folder.resolve().parts[-2:]).as_posix()
     return f"{NAMES.get(place, place)} (sha256 {digest[:DIGEST_LENGTH]})"
 

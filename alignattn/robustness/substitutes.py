@@ -68,15 +68,15 @@ class CandidateLists(AbstractWordEmbedding):
         return list(self._candidates(index)[:topn])
 
     def __getitem__(self, index: str) -> None:
-        """There are no vectors."""
+        """Return None: there are no vectors."""
         return
 
     def get_mse_dist(self, a: str, b: str) -> float:
-        """There are no vectors."""
+        """Raise: there are no vectors."""
         raise NotImplementedError("candidate lists hold no distances")
 
     def get_cos_sim(self, a: str, b: str) -> float:
-        """There are no vectors."""
+        """Raise: there are no vectors."""
         raise NotImplementedError("candidate lists hold no distances")
 
 
@@ -134,7 +134,7 @@ class SentenceSimilarity(SentenceEncoder):
         return self.model.encode(sentences)
 
     def clear_cache(self) -> None:
-        """Forget the vectors, which TextAttack asks of each constraint after an attack."""
+        """Remove the vectors; TextAttack calls this on each constraint after an attack."""
         self.model.clear_cache()
 
     def _score_list(self, starting_text: AttackedText, transformed_texts: Sequence[AttackedText]) -> Tensor:
@@ -216,7 +216,7 @@ class PaddedToLongest(WordSwapMaskedLM):
         return words
 
     def _word(self, token: int, is_first: bool) -> str | None:
-        """The word of a token, or None if it is no word."""
+        """Return the word of a token, or None if the token is not a word."""
         key = (token, is_first)
         if key not in self._words:
             word = self._lm_tokenizer.convert_ids_to_tokens(token)
@@ -227,7 +227,7 @@ class PaddedToLongest(WordSwapMaskedLM):
 
 
 def _ranked(values: Tensor) -> Iterator[tuple[float, int]]:
-    """Yield values `[V]` and their places, the largest first, of equals the first one."""
+    """Yield values `[V]` and their indices, the largest value first, and the first index first among equal values."""
     # Few are needed: sorting the whole vocabulary and converting it to Python costs 20 times as much.
     least = values.topk(min(RANKED_FIRST, len(values))).values[-1]
     for is_next in (values >= least, values < least):

@@ -23,13 +23,13 @@ Texts = tuple[str, ...]
 
 
 class TaskModelWrapper:
-    """What TextAttack's classification goals need of a model wrapper: a call that scores texts, and `model`.
+    """The model wrapper of TextAttack's classification goals: a call that scores texts, and `model`.
 
-    It inherits from no class of TextAttack, which is not imported.
+    It does not inherit from TextAttack's class, so that TextAttack need not be imported.
 
     Attributes:
         model: the classifier, in evaluation mode.
-        tokenizer: its own.
+        tokenizer: the model's tokenizer.
         num_classes: number of classes C.
     """
 
@@ -47,7 +47,7 @@ class TaskModelWrapper:
         self.num_classes = int(model.config.num_labels or 0)
         self._max_length = max_length
         self._batch_size = batch_size
-        # A tokenizer may return what its model does not take (token types for DistilBERT); the Trainer drops it, too.
+        # A tokenizer may return what its model does not accept (token types for DistilBERT); the Trainer drops it, too.
         self._inputs = frozenset(inspect.signature(model.forward).parameters)
         self._cache = OutputCache(cache_size)
 
@@ -67,12 +67,12 @@ class TaskModelWrapper:
         return self._cache.outputs(inputs.keys(), partial(self._score, inputs))
 
     def clear_cache(self) -> None:
-        """Forget all scores."""
+        """Remove all scores."""
         self._cache.clear()
 
     @torch.inference_mode()
     def _score(self, inputs: ModelInputs, rows: list[int]) -> Tensor:
-        """The probabilities of inputs, `[M, C]`."""
+        """Return the probabilities of inputs, `[M, C]`."""
         logits = inputs.outputs(self._logits, self.model.device, rows, self._batch_size).double()
         if not logits.isfinite().all():
             raise AlignAttnError("the model's scores are not finite: give another model, or leave half precision out")
@@ -97,11 +97,11 @@ def wrap_model(
 
     Args:
         model: a classifier of transformers, patched or not, or a baseline.
-        tokenizer: its own.
+        tokenizer: the model's tokenizer.
         max_length: the maximum of tokens per row, special tokens included; longer texts are truncated.
-        batch_size: the maximum of rows per forward, at least 1; chosen for the device when None.
+        batch_size: the maximum of rows per forward, at least 1; None = chosen for the device.
         cache_size: number of cached inputs; 0 for none.
-        device: of the computation; a GPU if there is one when None.
+        device: the device of the computation; None = a GPU if there is one, else the CPU.
         half_precision: use float16, on a GPU only: elsewhere float32 is faster. Not bfloat16, whose 8 bits would hide
             the effect of a single word on a score.
     """

@@ -1,4 +1,4 @@
-"""Bad rows: refused by name, or listed and skipped (`--skip_bad_rows`)."""
+"""Bad rows: refused with their number, or listed and skipped (`--skip_bad_rows`)."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ class BadRow:
 
 
 def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, skip: bool | None) -> list[BadRow]:
-    """Return the bad rows in order, to be skipped.
+    """Return the bad rows to skip, in order.
 
     Args:
-        problems: by row index, from 0.
+        problems: the problem of each bad row, by row index from 0.
         origin: the file or split, for the message.
         num_rows: number of rows, good and bad.
         skip: `--skip_bad_rows`; None if the command has no such option.
@@ -48,11 +48,11 @@ def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, sk
 
 
 def as_json(bad_rows: Mapping[str, Sequence[BadRow]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the bad rows of each split as in `results.json`."""
+    """Return the bad rows of each split as `results.json` contains them."""
     return {split: [asdict(bad) for bad in listed] for split, listed in bad_rows.items()}
 
 
 def numbers_without(left_out: Iterable[int]) -> Iterator[int]:
-    """Yield 0, 1, 2, … without the skipped ones: the other rows keep their numbers."""
+    """Yield 0, 1, 2, … without the skipped numbers, so that the other rows keep theirs."""
     missing = frozenset(left_out)
     return (number for number in itertools.count() if number not in missing)

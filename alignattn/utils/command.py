@@ -1,4 +1,4 @@
-"""A command: its name, its options, and the place of its function."""
+"""A command: its name, its options, and the function that runs it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,9 +22,9 @@ class TableResults:
 
     Attributes:
         reader: "module:class" of the `ResultReader` that reads them.
-        needs: the command on whose result it works, or None.
-        withheld: its options that no table gives: those that say what it works on and how it goes on.
-        has_seeds: whether a run has a seed of its own; otherwise one run fills each cell, or one per run that it needs.
+        needs: the command whose result it works on, or None.
+        withheld: options that a table cannot set, such as the input, the seeds and how to resume.
+        has_seeds: whether each run has its own seed; otherwise one run fills each cell, or one per run that it needs.
     """
 
     reader: str
@@ -35,20 +35,21 @@ class TableResults:
 
 @dataclass(frozen=True)
 class Command:
-    """A command, which costs nothing to import: what runs it is imported when it runs.
+    """A command; its function is imported when it runs, so that a declaration imports nothing heavy.
 
-    A command line and a program go the same way: `execute(parse(words))`, `execute(resolve(values))`.
+    A command line and a program run it in the same way: `execute(parse(words))`, `execute(resolve(values))`.
 
     Attributes:
-        name: its word or words after `alignattn`.
+        name: the word or words after `alignattn`.
         help: one line.
-        options: dataclass of its options.
-        run: "module:function" of what takes them.
+        options: the dataclass of its options.
+        run: "module:function" of the function, which is called with the options.
         examples: whole command lines.
-        subcommands: by their own word.
+        subcommands: the subcommands, by name.
         results: how its results fill tables; None if they fill none.
-        shares_folder: whether several calls may write to one `output_dir` at a time, which its function then sees to.
-        draws: whether it draws pictures, for which matplotlib must be installed.
+        shares_folder: whether several calls may write to one `output_dir` at a time; its function then coordinates
+            them.
+        draws: whether it draws pictures, which needs matplotlib.
     """
 
     name: str
@@ -63,11 +64,11 @@ class Command:
 
     @property
     def prog(self) -> str:
-        """Its words on a command line."""
+        """The words that call it on a command line."""
         return f"alignattn {self.name}"
 
     def select(self, words: Sequence[str]) -> "tuple[Command, Sequence[str]]":
-        """Return the command or subcommand that the words after this one's name call, and the words left for it."""
+        """Return the command or subcommand that the words after this command's name call, and its own words."""
         if not self.subcommands or not words or words[0].startswith("-"):
             return self, words
         if words[0] not in self.subcommands:
@@ -76,7 +77,7 @@ class Command:
         return self.subcommands[words[0]].select(words[1:])
 
     def parser(self, *, everything: bool = False) -> OneLineErrorParser:
-        """Return the parser of its options, whose help shows those in daily use, or everything."""
+        """Return the parser of its options; its help shows the common options, or all with `everything`."""
         others = [f"  {other.prog}: {other.help}" for other in self.subcommands.values()]
         examples = [f"  {example}" for example in self.examples]
         epilog = "\n".join([*(["commands:", *others, ""] if others else []), "examples:", *examples])
@@ -84,15 +85,15 @@ class Command:
         return build_parser(self.options, self.prog, description=description, epilog=epilog, everything=everything)
 
     def parse(self, words: Sequence[str]) -> Any:
-        """Return the options that words give."""
+        """Return the options of the command's words."""
         return self.resolve(read_words(self.options, words, self.parser()))
 
     def resolve(self, values: Mapping[str, Any]) -> Any:
-        """Return the options that values by name make: one frozen object, the command's `options`."""
+        """Return the command's `options` object, from values by name."""
         return resolve(self.options, values)
 
     def check_packages(self) -> None:
-        """Check that what it needs is installed; raises `AlignAttnError` if it is not."""
+        """Check that the packages it needs are installed; raises `AlignAttnError` if not."""
         if self.draws:
             check_installed("matplotlib", "plots", f"`{self.prog}`")
 
@@ -100,7 +101,7 @@ class Command:
         """Run the command with its options, and return what it returns."""
         self.check_packages()
         options.check_places()
-        # It takes a tenth of a second, for which no help waits.
+        # Imported here: it takes a tenth of a second, which would slow down --help.
         from alignattn.utils.folder_lock import folder_lock
 
         folder = values_of(options).get(OUTPUT_DIR)

@@ -1,4 +1,4 @@
-"""The words of a command line read as options, and the help: argparse, whose mistakes are one line here."""
+"""Parse a command line into options and print the help: argparse, with one-line errors."""
 
 import argparse
 import shutil
@@ -20,17 +20,17 @@ from alignattn.utils.options import (
 
 HELP_ALL = "--help-all"
 HELP_COLUMN, HELP_WIDTH = 30, 80
-"""Where help texts begin, and the width of a help that no terminal shows."""
+"""The column where help texts begin, and the width of the help outside a terminal."""
 
 CONFIG_HELP = "YAML of options; the command line overrides it."
 CONFIG = Option(name="config", types=(str,), takes_none=True, metavar="FILE", help=CONFIG_HELP)
 
 
 class OneLineErrorParser(argparse.ArgumentParser):
-    """A parser whose mistakes are one line, not a page of usage."""
+    """A parser whose errors are one line, not a page of usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse finds wrong."""
+        """Raise the error that argparse found."""
         raise AlignAttnError(f"{message} (see {self.prog} --help)")
 
 
@@ -40,15 +40,15 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def read_words(options: type[Options], words: Sequence[str], parser: OneLineErrorParser) -> dict[str, Any]:
-    """Return the options that words give, by name, over those of the file of `--config`.
+    """Return the options given by words, by name; they override those of the `--config` file.
 
     Args:
         options: the dataclass of options.
-        words: after the command's name.
-        parser: of these options, as `build_parser` returns.
+        words: the words after the command's name.
+        parser: the parser of these options, from `build_parser`.
 
     Raises:
-        UnknownOptionError: if a word is an option of another name.
+        UnknownOptionError: if a word is an unknown option.
     """
     known = options_of(options)
     given, left = _parsed(parser, known, words)
@@ -75,7 +75,7 @@ def read_words(options: type[Options], words: Sequence[str], parser: OneLineErro
 
 
 def _joined(theirs: Sequence[str], mine: Sequence[str]) -> list[str] | None:
-    """Values by name of a file with those of a command line over them; `NAME=` leaves one of the file's out."""
+    """Merge named values: those of the command line override those of the file, and `NAME=` removes one."""
     entries = {entry.partition("=")[0]: entry for entry in theirs}
     for entry in mine:
         name, equals, value = entry.partition("=")
@@ -94,7 +94,7 @@ def _parsed(
 
 
 def _normalised(known: Mapping[str, Option], words: Sequence[str]) -> Iterator[str]:
-    """Yield the words with underscores in the names of options, and a value for each yes or no that stands alone."""
+    """Yield the words with underscores in option names, and a value for each flag without one."""
     for word, following in zip(words, [*words[1:], ""], strict=False):
         _, equals, value = word.partition("=")
         name = _name(word)
@@ -107,21 +107,21 @@ def _normalised(known: Mapping[str, Option], words: Sequence[str]) -> Iterator[s
 
 
 def _name(word: str) -> str:
-    """The name of the option that a word of a command line gives, as a field has it."""
+    """The field name of the option in a word of a command line."""
     return word.removeprefix("--").partition("=")[0].replace("-", "_")
 
 
 def build_parser(
     options: type[Options], prog: str, *, description: str = "", epilog: str = "", everything: bool = False
 ) -> OneLineErrorParser:
-    """Return the parser of a dataclass of options, which takes values as they stand: `resolve` checks them.
+    """Return the parser of a dataclass of options; it does not check values, `resolve` does.
 
     Args:
         options: the dataclass.
         prog: the command's words.
         description: what the command does.
         epilog: the end of the help.
-        everything: whether it has rare options in its help and takes the options of other libraries.
+        everything: whether to show rare options in the help and to accept the options of other libraries.
     """
     known = list((all_options_of if everything else options_of)(options).values())
     usage = [*(option.usage for option in known if option.is_required), "[options]"]

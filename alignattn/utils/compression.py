@@ -1,4 +1,4 @@
-"""Text files, compressed or not; the suffix tells."""
+"""Text files, compressed or not according to the suffix."""
 
 import bz2
 import codecs
@@ -32,7 +32,7 @@ _NUL_SHARE = 0.25
 
 
 def _open_zstandard(path: Path) -> Any:
-    # pyarrow has the codec. Its import is slow, so only files that need it wait.
+    # pyarrow has the codec. Its import is slow, so it is imported only when needed.
     import pyarrow as pa
 
     return pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
@@ -73,8 +73,8 @@ def check_encoding(encoding: str | None) -> None:
 def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool]:
     """Return the text of a file, and whether all bytes could be decoded.
 
-    Line ends stay. If the encoding extends ASCII, invalid bytes become lone surrogates (`errors="surrogateescape"`), so
-    that the rest of the file can be read.
+    Line ends are kept. If the encoding extends ASCII, invalid bytes become lone surrogates
+    (`errors="surrogateescape"`), so that the rest of the file can be read.
 
     Args:
         path: the file, compressed or not.

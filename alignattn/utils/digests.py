@@ -23,7 +23,7 @@ def model_digest(folder: Path) -> str:
 
 
 def digest_of_files(files: Mapping[str, Path]) -> str:
-    """Return the digest of files' names, the keys, and of their contents."""
+    """Return the digest of the names (the keys) and contents of files."""
     lines = (f"{name} {digest_of(file)}\n" for name, file in sorted(files.items()))
     return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
 

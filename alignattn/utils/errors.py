@@ -34,7 +34,7 @@ class AlignAttnError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        """Make the message one line of printable characters; it may quote user input."""
+        """Convert the message, which may quote user input, to one line of printable characters."""
         super().__init__(_printable_line(message))
 
 
@@ -78,15 +78,15 @@ def install_extra(extra: str) -> str:
 
 
 def check_installed(module: str, extra: str, needed_by: str) -> None:
-    """Check that a package is installed that an extra adds.
+    """Check that the package of an extra is installed.
 
     Args:
-        module: what is imported of it.
-        extra: of alignattn.
+        module: the module of the package.
+        extra: the extra of alignattn that installs it.
         needed_by: what needs it, for the message.
 
     Raises:
-        AlignAttnError: if it is not.
+        AlignAttnError: if it is not installed.
     """
     if find_spec(module) is None:
         raise AlignAttnError(f"{needed_by} needs {module}, which is not installed: {install_extra(extra)}")
@@ -125,8 +125,8 @@ def listing(names: Sequence[str]) -> str:
 
 
 def _printable_line(text: str) -> str:
-    """A text without line breaks and control characters, cut in the middle if long."""
-    # repr escapes what is not printable.
+    """A text without line breaks and control characters, shortened in the middle if long."""
+    # repr escapes unprintable characters.
     line = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     is_long = len(line) > _MESSAGE_START + _MESSAGE_END
     return f"{line[:_MESSAGE_START]} … {line[-_MESSAGE_END:]}" if is_long else line

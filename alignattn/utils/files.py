@@ -1,4 +1,4 @@
-"""Reading text and YAML files, and writing files atomically."""
+"""Read text and YAML files, and write files atomically."""
 
 import csv
 import fcntl
@@ -15,7 +15,7 @@ import yaml
 from alignattn.utils.errors import AlignAttnError, one_line
 
 OWN_PREFIX = ".alignattn"
-"""Prefix of temporary files, locks and marks, which are not counted as a folder's content."""
+"""Prefix of temporary files, locks and marks, which do not count as content of a folder."""
 
 TEMPORARY_PREFIX = f"{OWN_PREFIX}-"
 
@@ -24,9 +24,9 @@ UNFINISHED_FILE = f"{OWN_PREFIX}.unfinished"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, which atomically replaces `path` on success.
+    """Yield a temporary path next to `path`; on success its file atomically replaces `path`.
 
-    On an exception the temporary file is removed and `path` stays as it was. Temporary files of killed processes in the
+    On an exception the temporary file is removed and `path` does not change. Temporary files of killed processes in the
     same folder are removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def entries(folder: Path) -> set[str]:
 
 
 def _new_temporary(path: Path) -> tuple[int, Path]:
-    """Return the locked descriptor and the path of a new file beside `path`; an unlocked file is a leftover."""
+    """Return the locked descriptor and the path of a new file next to `path`; an unlocked file is a leftover."""
     while True:
         # Keep the suffix: picture writers choose the format by it.
         hold, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX, suffix=path.suffix)
@@ -96,7 +96,7 @@ def cache_folder() -> Path:
 
 
 def check_file(path: Path, advice: str = "give another") -> None:
-    """Refuse a path that is not a file; `advice` tells the user what to do."""
+    """Raise an error if a path is not a file; `advice` tells the user what to do."""
     if path.is_dir():
         raise AlignAttnError(f"{path} is a folder, not a file: {advice}")
     if not path.is_file():
@@ -121,8 +121,8 @@ def parse_yaml(text: str, origin: str, *, as_written: bool = False) -> dict[str,
     """Return the mapping in a YAML text.
 
     Args:
-        text: in YAML.
-        origin: where it comes from, for messages.
+        text: YAML.
+        origin: the source of the text, for messages.
         as_written: keep every value as text.
     """
     try:
@@ -158,7 +158,7 @@ def write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:
 
 
 def check_free(folder: Path, names: Iterable[str]) -> None:
-    """Refuse an output folder in which a file of these names exists, unless a killed call left it (`unfinished`)."""
+    """Raise an error if a folder contains a file of these names, unless a killed call left it (`unfinished`)."""
     for name in () if (folder / UNFINISHED_FILE).exists() else names:
         if (folder / name).exists():
             raise AlignAttnError(f"{folder} already holds {name}: give another --output_dir")

@@ -1,4 +1,4 @@
-"""A lock for a folder: one process writes it, others wait."""
+"""A lock for a folder: one process writes to it, others wait."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ from alignattn.utils.places import output_folder
 LOCK_FILE = f"{OWN_PREFIX}.lock"
 
 LOCK_POLL_SECONDS = 0.5
-"""Interval at which a lock held by another process is tried."""
+"""Interval at which a waiting process tries the lock again."""
 
 RANK_VARIABLE = "RANK"
 """Rank of a process in its group, set by torchrun."""
@@ -25,9 +25,9 @@ RANK_VARIABLE = "RANK"
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Lock a folder for writing; if another process holds the lock, say so and wait.
+    """Lock a folder for writing; if another process holds the lock, print this and wait.
 
-    The system releases the lock of a process that ends in any way. In a group of processes, rank 0 holds it.
+    The system releases the lock when its process ends, in any way. In a group of processes, rank 0 holds the lock.
 
     Args:
         folder: created if missing, and removed again if nothing was written.
@@ -68,7 +68,7 @@ def _acquired(folder: Path) -> tuple[FileLock, bool]:
     path, said = folder / LOCK_FILE, False
     lock = FileLock(path)
     while True:
-        # The previous holder may have removed the folder.
+        # In each attempt, because the previous holder may have removed the folder.
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         try:

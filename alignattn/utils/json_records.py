@@ -1,4 +1,4 @@
-"""Reading JSON files that this package wrote; records are validated against their dataclass."""
+"""Read JSON files that this package wrote; records are validated against their dataclass."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ RecordT = TypeVar("RecordT")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON; nesting that is too deep raises a ValueError, too."""
+    """Parse JSON; nesting that is too deep also raises a ValueError."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -30,7 +30,7 @@ def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:
 
     Args:
         path: the file.
-        record: a dataclass; the file must hold its fields with their types, other keys are ignored.
+        record: a dataclass; the file must contain its fields with their types, other keys are ignored.
         verb: what the user does to make the file again, for the message.
     """
     # The import is slow, and most commands read no record.

@@ -14,26 +14,24 @@ LOCAL_REPORTERS = frozenset({"tensorboard", "dvclive"})
 
 
 def log_reports(reporters: str | Collection[str] | None) -> None:
-    """Log which services get the losses and options of a run.
+    """Log which services receive the losses and options of a run.
 
     Args:
-        reporters: as transformers resolves `--report_to`; `LOCAL_REPORTERS` are not named.
+        reporters: as transformers resolves `--report_to`; `LOCAL_REPORTERS` are not logged.
     """
     if services := sorted(set(reporters or ()) - LOCAL_REPORTERS):
         names = " and ".join(services)
-        print(
-            f"sending the losses and options of this run to {names}, as its own package is configured", file=sys.stderr
-        )
+        print(f"sending the losses and options of this run to {names}, as its package is configured", file=sys.stderr)
 
 
 @cache
 def log_download(what: str) -> None:
-    """Log once that the Hub is asked for something, unless `HF_HUB_OFFLINE` is set.
+    """Log once that something is requested from the Hub, unless `HF_HUB_OFFLINE` is set.
 
     If the Hub's host cannot be resolved, offline mode is switched on for this process.
 
     Args:
-        what: for example a model, or a split of a data set.
+        what: what is requested, for example a model or a split of a data set.
     """
     if is_offline_mode():
         return
@@ -47,7 +45,7 @@ def log_download(what: str) -> None:
 
 def _is_known(url: str) -> bool:
     """Whether the host of a URL can be resolved; behind a proxy this is assumed."""
-    if getproxies():
+    if getproxies().keys() - {"no"}:  # with `NO_PROXY` alone there is no proxy
         return True
     try:
         return bool(socket.getaddrinfo(urlsplit(url).hostname, None))

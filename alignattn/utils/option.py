@@ -1,4 +1,4 @@
-"""One option: its type, default, help, group and range, and how a value of it is read and checked."""
+"""One option: its type, default, help, group and range, and how its value is converted and checked."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ MAX_SEED = 2**32 - 1
 """The largest seed of NumPy."""
 
 MAX_PROCESSES = 1024
-"""Processes or threads of one kind: more is a typing error."""
+"""Maximum processes or threads of one kind: a larger number is a typing error."""
 
 BOOLEANS: Mapping[str, bool] = dict.fromkeys(("true", "yes", "t", "y", "1"), True) | dict.fromkeys(
     ("false", "no", "f", "n", "0"), False
@@ -38,7 +38,7 @@ NAMED_VALUE = "NAME=X"
 
 
 def _like(**details: Any) -> tuple[tuple[str, Any], ...]:
-    """Attributes of `Option` for the `Annotated` type of a value; a dict could not be part of a union."""
+    """Attributes of `Option` for an `Annotated` type; a tuple, because a dict is not hashable in a union."""
     return tuple(details.items())
 
 
@@ -50,7 +50,7 @@ InputDir = Annotated[str, _like(metavar="DIR", place=input_folder)]
 OutputFile = Annotated[str, _like(metavar="FILE", place=output_file)]
 OutputDir = Annotated[str, _like(metavar="DIR", place=output_folder)]
 NamedValue = Annotated[str, _like(metavar=NAMED_VALUE)]
-"""Types of values with the range of a number or the meaning of a text; an option can override both."""
+"""Types of values that set the range of a number or the meaning of a text; an option can override both."""
 
 OPTION = "option"
 """Key of an option in the metadata of its field."""
@@ -61,29 +61,29 @@ class Option:
     """One option.
 
     Attributes:
-        name: of the field, and of the option behind two hyphens.
-        types: of its value or its values, in the order in which a text is tried.
-        default: `REQUIRED` if there is none.
-        is_list: whether it takes several values.
+        name: the name of the field, and after two hyphens of the option.
+        types: the types of its value or values, in the order in which a text is converted.
+        default: the default value; `REQUIRED` if there is none.
+        is_list: whether it accepts several values.
         takes_none: whether it may be None.
         help: one sentence.
         group: heading in the help.
-        low: the least value; the default may lie outside.
-        high: the largest.
-        above: a number below all values.
-        below: a number above all values.
-        choices: the values that it takes, if not any.
-        endings: what a file's name must end in, in lower case.
-        distinct: what a value is, if none may be given twice.
-        metavar: stands for the value in the help.
+        low: minimum, inclusive; the default may lie outside the range.
+        high: maximum, inclusive.
+        above: minimum, exclusive.
+        below: maximum, exclusive.
+        choices: the allowed values; empty for any.
+        endings: allowed endings of a file's name, in lower case.
+        distinct: the noun for a value in the error if one is given twice; empty if duplicates are allowed.
+        metavar: placeholder of the value in the help.
         positional: whether it is given without its name.
-        rest: whether it takes the words that belong to no option.
+        rest: whether it collects the words that belong to no option.
         rare: whether only `--help-all` shows it.
-        place: checks a value that names something on this machine.
-        requires: other options, one of which must be given with it: `freelb_steps`, or `weight_averaging=ema` for a
-            value.
-        excludes: other options, written likewise, that cannot be given with it, each with the reason.
-        capability: what the model must be able to do, a field of `ModelCapabilities`.
+        place: checks a value that names a file or folder on this machine.
+        requires: other options, at least one of which must be given with it: `freelb_steps`, or `weight_averaging=ema`
+            for one value.
+        excludes: other options, in the same notation, that cannot be given with it, each with the reason.
+        capability: the field of `ModelCapabilities` that the model must have.
     """
 
     name: str
@@ -141,14 +141,14 @@ class Option:
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is a yes or no that needs no value."""
+        """Whether it is a boolean that needs no value."""
         return self.types[0] is bool and not self.is_list
 
     def checked(self, value: Any) -> Any:
         """Return a value as the option's type, a list as a tuple.
 
         Raises:
-            AlignAttnError: if it is of another type, out of range or no choice.
+            AlignAttnError: if it has another type, is out of range or is not one of the choices.
         """
         if value is self.default or (value is None and self.takes_none):
             return value
@@ -162,7 +162,7 @@ class Option:
         return values
 
     def check_place(self, value: Any) -> None:
-        """Check that the file or folder that a value names can be there; a default is checked where it is read."""
+        """Check the file or folder that a value names; the default of an input is checked where it is read."""
         if self.place is None or value is None or (value == self.default and not self.is_written):
             return
         for one in value if isinstance(value, tuple | list) else (value,):
@@ -210,7 +210,7 @@ class Option:
 
 
 def _converted_to(kind: type[Any], value: Any) -> Any:
-    """A value as another type, where nothing is lost by it: a text, a number as text, a path."""
+    """Convert a text, number or path to another type if this loses nothing."""
     if isinstance(value, bool) and kind is not str:
         raise TypeError
     if not isinstance(value, str | int | float | os.PathLike):
@@ -224,7 +224,7 @@ def _converted_to(kind: type[Any], value: Any) -> Any:
 
 
 def _is_writable(text: str) -> bool:
-    """Whether a text can be written to a file, or name one: UTF-8 has no lone surrogates, and paths no NUL."""
+    """Whether a text can be written to a file or name one: UTF-8 has no lone surrogates, paths have no NUL."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -236,8 +236,8 @@ def option(default: Any, help: str, **details: Any) -> Any:
     """Return the field of an option.
 
     Args:
-        default: `REQUIRED` if there is none.
+        default: the default value; `REQUIRED` if there is none.
         help: one sentence.
-        **details: the other attributes of `Option`, except those that the field's type says.
+        **details: other attributes of `Option`, except those that follow from the field's type.
     """
     return dataclasses.field(default=default, metadata={OPTION: {"help": help, **details}})

@@ -1,4 +1,4 @@
-"""Options: each a field of a dataclass, with its type, default, help, group, range, and what it requires and excludes.
+"""Options: fields of a dataclass, with type, default, help, group, range, required and excluded options.
 
     @dataclass(frozen=True, kw_only=True)
     class ExampleOptions(Options):
@@ -8,9 +8,9 @@
         decay: float = option(0.999, "Decay of ema.", low=0, below=1, requires=("average=ema",))
         fast: bool = option(False, "Fast.", excludes={"average": "averaging takes its time"})
 
-`resolve` makes one frozen object of values by name: words of a command line, lines of a YAML file, a program's values.
-A dataclass may hold others as groups of its options, and `other_options`, which another library declares. Nothing heavy
-is imported here.
+`resolve` makes one frozen object from values by name: words of a command line, lines of a YAML file, a program's
+values. A dataclass may contain others as groups of its options, and `other_options`, which another library declares.
+Nothing heavy is imported here.
 """
 
 import dataclasses
@@ -39,16 +39,16 @@ T = TypeVar("T")
 
 
 def _once(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """`functools.cache` of a function of a class, which mypy takes for unhashable where it is a dataclass."""
+    """`functools.cache` for a function of a class; mypy considers dataclasses unhashable."""
     return cache(function)
 
 
 class UnknownOptionError(AlignAttnError):
-    """Names that are no options here.
+    """Names of unknown options.
 
     Args:
-        message: as of every mistake.
-        names: without hyphens.
+        message: the message, one line.
+        names: the names, without hyphens.
     """
 
     def __init__(self, message: str, names: Sequence[str]) -> None:
@@ -57,17 +57,18 @@ class UnknownOptionError(AlignAttnError):
 
 
 def other_options(source: str) -> Any:
-    """Return the field of the options that another library declares: a mapping of those given with another value.
+    """Return the field for options that another library declares: a mapping of those that differ from their default.
 
     Args:
-        source: `module:function` of what returns them by name; it is imported when one of them is given, or all listed.
+        source: `module:function` of a function that returns the options by name; it is imported when one of them is
+            given, or when all are listed.
     """
     return dataclasses.field(default_factory=dict, metadata={OTHERS: source})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of dataclasses of options: each object's values are of their types and in their ranges."""
+    """Base class of dataclasses of options: the values of each object have their types and are in their ranges."""
 
     heading: ClassVar[str] = "options"
     """Heading in the help of a dataclass's own options."""
@@ -84,14 +85,14 @@ class Options:
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the defaults that depend on what is given, of options that the dataclass declares."""
+        """Return the defaults that depend on the given values, for options that the dataclass declares."""
         return {}
 
     def check_places(self, *, reads: bool = True) -> None:
-        """Check that what the options name on this machine can be there, before the command starts.
+        """Check the files and folders that the options name, before the command starts.
 
         Args:
-            reads: whether the command reads files; otherwise only those that it writes are checked.
+            reads: whether the command reads files; otherwise only outputs are checked.
         """
         values = values_of(self)
         for known in options_of(type(self)).values():
@@ -100,13 +101,13 @@ class Options:
 
 
 def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> None:
-    """Check what each given option requires and excludes; an option at its default counts as not given.
+    """Check the options that each given option requires and excludes; an option at its default counts as not given.
 
-    Names that are not among `known` are passed over.
+    Names that are not in `known` are ignored.
 
     Args:
         known: the options by name.
-        values: of each.
+        values: the value of each option.
 
     Raises:
         AlignAttnError: if an option that another requires is missing, or two options exclude each other.
@@ -138,7 +139,7 @@ def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> No
 
 @_once
 def _own_options(options: Any) -> list[Option]:
-    """The options among a dataclass's own fields."""
+    """The options that a dataclass's own fields declare."""
     hints = get_type_hints(options, include_extras=True)
     homes = {name: base for base in reversed(options.__mro__) for name in vars(base).get("__annotations__", ())}
     return [
@@ -178,7 +179,7 @@ def _groups_of(options: Any) -> Mapping[str, type[Options]]:
 
 @_once
 def options_of(options: Any) -> Mapping[str, Option]:
-    """Return the options that a dataclass and its groups declare, by name; its own come before those of a group."""
+    """Return the options that a dataclass and its groups declare, by name; its own override those of a group."""
     groups = {name: known for group in _groups_of(options).values() for name, known in options_of(group).items()}
     own = {known.name: known for known in _own_options(options)}
     return {name: known for name, known in (groups | own).items() if name not in options.hidden}
@@ -186,7 +187,7 @@ def options_of(options: Any) -> Mapping[str, Option]:
 
 @_once
 def other_options_of(options: Any) -> Mapping[str, Option]:
-    """Return the options that other libraries, which it imports, declare for a dataclass and its groups, by name."""
+    """Import the other libraries, and return the options that they declare for a dataclass and its groups, by name."""
     found = {name: known for group in _groups_of(options).values() for name, known in other_options_of(group).items()}
     for field in dataclasses.fields(options):
         if OTHERS in field.metadata:
@@ -196,23 +197,23 @@ def other_options_of(options: Any) -> Mapping[str, Option]:
 
 
 def takes_other_options(options: Any) -> bool:
-    """Return whether a dataclass or one of its groups takes options that another library declares; imports nothing."""
+    """Return whether a dataclass or one of its groups has options that another library declares; imports nothing."""
     own = any(OTHERS in field.metadata for field in dataclasses.fields(options))
     return own or any(map(takes_other_options, _groups_of(options).values()))
 
 
 def all_options_of(options: type[Options]) -> Mapping[str, Option]:
-    """Return all options of a dataclass by name, those of other libraries included."""
+    """Return all options of a dataclass by name, including those of other libraries."""
     return {**options_of(options), **other_options_of(options)}
 
 
 def find_option(options: type[Options], name: str) -> Option | None:
-    """Return the option of a name, if there is one; other libraries are imported where the name is none of ours."""
+    """Return the option of a name, or None; other libraries are imported only if the name is not one of ours."""
     return options_of(options).get(name) or other_options_of(options).get(name)
 
 
 def values_of(options: Options) -> dict[str, Any]:
-    """Return every option's value by name, and of those of other libraries the values that are given."""
+    """Return the value of each option by name, and the given values of other libraries' options."""
     values: dict[str, Any] = {}
     for group in _groups_of(type(options)):
         values |= values_of(getattr(options, group))
@@ -223,16 +224,16 @@ def values_of(options: Options) -> dict[str, Any]:
 
 
 def resolve(options: type[S], values: Mapping[str, Any]) -> S:
-    """Return the dataclass of options that values by name make.
+    """Return an object of the dataclass of options, from values by name.
 
-    Our own options are checked before another library is imported for its own.
+    Our own options are checked before another library is imported for its options.
 
     Args:
         options: the dataclass.
-        values: typed, or text that says the same; those left out have their defaults.
+        values: the values, typed or as text; missing ones have their defaults.
 
     Raises:
-        AlignAttnError: if a name is unknown, a value is wrong or missing, or values do not fit together.
+        AlignAttnError: if a name is unknown, a value is wrong or missing, or values exclude each other.
     """
     known = options_of(options)
     own = {name: known[name].checked(value) for name, value in values.items() if name in known}
@@ -250,7 +251,7 @@ def resolve(options: type[S], values: Mapping[str, Any]) -> S:
         return resolved
     theirs = other_options_of(options)
     for name, value in _checked_others(options, asked).items():
-        # Its default counts as not given, except where another value is implied.
+        # The default counts as not given, unless another value is implied.
         if name in others or value != theirs[name].default:
             others[name] = value
     return _build(options, given, others)
@@ -265,7 +266,7 @@ def _checked_others(options: type[Options], values: Mapping[str, Any]) -> dict[s
 
 
 def unknown_options(names: Sequence[str], known: Mapping[str, Option]) -> UnknownOptionError:
-    """Return the error for names that are no options, with those that they resemble."""
+    """Return the error for names that are no options, with similar names."""
     named = [name for name, entry in known.items() if not entry.positional]
     hints = {name: did_you_mean(name, named, least_alike=SLIP) for name in names}
     message = "; ".join(f"unknown option --{name}{hint}" for name, hint in hints.items())
@@ -273,7 +274,7 @@ def unknown_options(names: Sequence[str], known: Mapping[str, Option]) -> Unknow
 
 
 def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
-    """Return the values by name that a YAML file of options holds, checked; a mistake is said with the file's name."""
+    """Return the checked values by name of a YAML file of options; error messages start with the file's name."""
     values = read_yaml(path, "give a YAML file to --config")
     known = options_of(options)
     try:

@@ -1,4 +1,4 @@
-"""Parquet files: read and validated, or refused in one line."""
+"""Read and validate Parquet files, with one-line errors."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def read_parquet(path: Path, advice: str = "correct the file", **options: Any) -
 
     Args:
         path: the file.
-        advice: what the user can do if it cannot be read.
+        advice: what the user can do if the file cannot be read.
         **options: as for `pyarrow.parquet.read_table`.
     """
     try:
@@ -65,7 +65,7 @@ def check_parquet(path: Path) -> tuple[int, dict[str, dict[int, str]]]:
 def without_bad_texts(table: pa.Table) -> tuple[pa.Table, dict[str, dict[int, str]]]:
     """Return the table with every text that is not valid UTF-8 set to null, and the problems by column and row index.
 
-    Raises one of `UNREADABLE` if values do not match their types otherwise.
+    Raises one of `UNREADABLE` if values do not match their types in another way.
     """
     problems: dict[str, dict[int, str]] = {}
     for place, name in enumerate(table.column_names):

@@ -1,6 +1,7 @@
-"""Checks of files and folders that options name, made once before the command starts.
+"""Checks of files and folders that options name, run once before the command starts.
 
-Each function takes the option as messages call it and its value, and raises what is wrong with it.
+Each function is called with the option's label, for messages, and its value; it raises an `AlignAttnError` if the value
+is unusable.
 """
 
 from collections.abc import Callable
@@ -14,21 +15,21 @@ Place = Callable[[str, str], None]
 
 
 def input_file(label: str, value: str) -> None:
-    """Refuse a file to read that is not there."""
+    """Refuse an input file that does not exist."""
     check_file(Path(value), f"give another to {label}")
 
 
 def no_folder(label: str, value: str) -> None:
-    """Refuse a folder where a file is wanted."""
+    """Refuse a folder if a file is expected."""
     if Path(value).is_dir():
         input_file(label, value)
 
 
 def input_file_like(pattern: str) -> Place:
-    """Return a check of a file to read, which for a folder suggests a file in it.
+    """Return a check of an input file that suggests a file if the value is a folder.
 
     Args:
-        pattern: of the names of such files.
+        pattern: glob pattern of the names of suggested files.
     """
 
     def place(label: str, value: str) -> None:
@@ -41,13 +42,13 @@ def input_file_like(pattern: str) -> Place:
 
 
 def input_path(label: str, value: str) -> None:
-    """Refuse a file or folder to read that is not there."""
+    """Refuse an input file or folder that does not exist."""
     if not Path(value).is_dir():
         input_file(label, value)
 
 
 def input_folder(label: str, value: str) -> None:
-    """Refuse a folder to read that is not there."""
+    """Refuse an input folder that does not exist."""
     path = Path(value)
     if not path.is_dir():
         problem = f"{value} is a file, not a folder" if path.exists() else f"there is no folder {value}"
@@ -55,7 +56,7 @@ def input_folder(label: str, value: str) -> None:
 
 
 def output_folder(label: str, value: str) -> None:
-    """Refuse a folder to write that cannot be one, for a file has its name or that of a folder above it."""
+    """Refuse an output folder that cannot be made because it, or a folder above it, is a file."""
     path = Path(value)
     file = next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None)
     if file is not None:
@@ -64,7 +65,7 @@ def output_folder(label: str, value: str) -> None:
 
 
 def output_file(label: str, value: str) -> None:
-    """Refuse a file to write that exists, or that cannot be one, for a folder has its name or a file its folder's."""
+    """Refuse an output file that exists, is a folder, or whose folder cannot be made."""
     path = Path(value)
     if path.exists():
         problem = "is a folder" if path.is_dir() else "already exists"

@@ -1,4 +1,4 @@
-"""Ending processes that a process started."""
+"""Kill processes together with those that they started."""
 
 from contextlib import suppress
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def end_children(process: psutil.Process) -> None:
-    """Kill the processes that a process started, and those that these started, as far as they still run."""
+    """Kill all running descendants of a process."""
     started: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         started = process.children(recursive=True)
@@ -16,7 +16,7 @@ def end_children(process: psutil.Process) -> None:
 
 
 def end_process(process: psutil.Process) -> None:
-    """Kill a process and those that it started, as far as they still run."""
+    """Kill a process and all its running descendants."""
     end_children(process)
     with suppress(psutil.NoSuchProcess):
         process.kill()

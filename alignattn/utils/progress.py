@@ -27,10 +27,10 @@ def progress(description: str, total: int, unit: str, *, initial: int = 0, scale
     """Return a progress display on standard error: a bar in a terminal, otherwise lines.
 
     Args:
-        description: of the work, in a word or two.
+        description: one or two words about the work.
         total: number of units.
         unit: name of one unit.
-        initial: units done before.
+        initial: number of units already done.
         scaled: print counts with SI prefixes, as for bytes.
     """
     if in_terminal():
@@ -54,7 +54,7 @@ def terminal_bar(description: str, total: int, unit: str, *, initial: int = 0, s
 
 
 class LogLines:
-    """Prints a line every `LOG_SECONDS` on standard error; the interface is tqdm's."""
+    """Prints a line every `LOG_SECONDS` on standard error; has the interface of tqdm."""
 
     def __init__(self, description: str, total: int, unit: str, *, initial: int = 0, scaled: bool = False) -> None:
         self.description, self.total, self.unit, self.scaled = description, total, unit, scaled
@@ -84,7 +84,7 @@ class LogLines:
         self.description = desc
 
     def set_postfix_str(self, s: str, refresh: bool = True) -> None:
-        """Set a remark beside the count."""
+        """Set a remark after the count."""
         self.beside = s
 
     def write(self, s: str, file: TextIO | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Names without local paths, for what is published: model cards, results, tables."""
+"""Names without local paths, for published files: model cards, results, tables."""
 
 import re
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ def short_path(path: str, parts: int = 2) -> str:
 
 
 def publishable_text(text: str) -> str:
-    """Return a text with absolute paths cut to their last two parts (many end in `model` or `data`)."""
+    """Return a text with absolute paths shortened to their last two parts (many end in `model` or `data`)."""
     return ABSOLUTE_PATH.sub(lambda path: short_path(path[0]), text)
 
 
 def published_names(paths: Sequence[str]) -> list[str]:
-    """Return distinct short names of paths or Hub ids; absolute paths keep enough last parts to differ."""
+    """Return distinct short names of paths or Hub ids; absolute paths keep as many last parts as needed to differ."""
     names = [publishable(path) for path in paths]
     if len(set(names)) == len(names):
         return names
@@ -46,7 +46,7 @@ def published_names(paths: Sequence[str]) -> list[str]:
 
 
 def distinct_ends(paths: Sequence[Path]) -> list[tuple[str, ...]]:
-    """Return the shortest equal number of last parts by which all paths differ; one part if two paths are equal."""
+    """Return the last n parts of each path, n the minimum at which all differ; one part if two paths are equal."""
     whole = [path.resolve().parts for path in paths]
     for count in range(1, max(map(len, whole)) + 1):
         ends = [parts[-count:] for parts in whole]

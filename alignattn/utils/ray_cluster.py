@@ -14,10 +14,10 @@ SECONDS_TO_ANSWER = 20.0
 """Time limit of `ray status`, in seconds, including its start."""
 
 CLIENT_SCHEME, NEWEST = "ray://", "auto"
-"""Addresses that Ray resolves itself, or rejects within half a minute."""
+"""Addresses that Ray resolves by itself, or rejects within half a minute."""
 
 GPU_PARTS = 10_000
-"""Smallest share of a resource in Ray is one in this many."""
+"""Ray counts shares of a resource in units of 1 / GPU_PARTS."""
 
 ROUNDING = 1e-6
 """Tolerance for a product that should be a whole number."""
@@ -36,7 +36,7 @@ def ray_cluster(address: str | None) -> Iterator[Any]:
     """Yield Ray, connected to a cluster until the context ends.
 
     Args:
-        address: as for `ray.init`; None starts a cluster on this machine.
+        address: the address, as for `ray.init`; None starts a cluster on this machine.
     """
     ray = import_ray()
     if address is not None and address != NEWEST and not address.startswith(CLIENT_SCHEME):
@@ -55,11 +55,11 @@ def gpu_or_core(ray: Any, share: float | None = None) -> dict[str, float]:
     """Return the resources of a worker: a GPU or a share of one, or a core if the cluster has no GPU.
 
     Args:
-        ray: connected to the cluster.
-        share: share of a GPU, rounded down to what Ray counts; None means a whole one.
+        ray: Ray, connected to the cluster.
+        share: share of a GPU, rounded down to Ray's precision; None means a whole GPU.
 
     Raises:
-        AlignAttnError: if a share of a GPU is asked for, and there are none.
+        AlignAttnError: if a share is given but the cluster has no GPU.
     """
     if ray.cluster_resources().get("GPU"):
         return {"num_gpus": 1 if share is None else math.floor(share * GPU_PARTS + ROUNDING) / GPU_PARTS}

@@ -17,7 +17,7 @@ class Entry:
     Attributes:
         target: `module:name`; a module that starts with a dot is relative to the registry's package.
         description: a few words.
-        work: the paper, by its key in `references.bib`.
+        work: key of the paper in `references.bib`.
         place: place in the paper, for example `eq. 2`.
         options: keyword arguments of the target.
     """

@@ -1,6 +1,6 @@
-"""The fields by which a saved `config.json` tells that its model was patched with slots that change its function.
+"""The fields of a saved `config.json` that mark a model patched with slots that change its function.
 
-Read before torch is imported: a command asks a folder what it holds.
+Imports nothing heavy: commands read these fields before they import torch.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ TYPE_SUFFIX = f"_{LOADING_HINT}"
 """Suffix of the model type in such a config."""
 
 HIDDEN_FIELD = "alignattn_hides"
-"""Field of such a config: the value that the field with the hint has."""
+"""Field of such a config that stores the original values of hidden fields, by name."""
 
 
 def restored_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a saved config as they were before a patch that changes the function hid some.
+    """Return the fields of a saved config with its hidden fields and its model type restored.
 
     Args:
         fields: the content of a `config.json`, of any model.

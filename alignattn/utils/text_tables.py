@@ -18,8 +18,8 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: 
 
     Args:
         header: one cell per column.
-        rows: likewise.
-        left: number of left-aligned columns; the rest is right-aligned.
+        rows: one cell per column each.
+        left: number of left-aligned columns; the others are right-aligned.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
 
@@ -34,11 +34,11 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: 
 
 
 def split_tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, keys: int = 1) -> list[str]:
-    """Return a table split by columns into tables of at most a width, an empty line after each.
+    """Return a table split by columns into tables of at most `width`, with an empty line after each.
 
     Args:
         header: one cell per column.
-        rows: likewise.
+        rows: one cell per column each.
         width: maximum width of a line.
         keys: number of first columns that every table repeats.
     """
@@ -65,7 +65,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: 
 
     Args:
         header: one escaped cell per column.
-        rows: likewise.
+        rows: one escaped cell per column each.
         words: header cells of the left-aligned columns.
     """
     alignment = ["---" if name in words else "---:" for name in header]

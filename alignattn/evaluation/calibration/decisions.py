@@ -1,6 +1,6 @@
-"""Decisions with guarantees: prediction sets, abstention, and a test whether new rows are like the calibration rows.
+"""Decisions with guarantees: prediction sets, abstention, and a test for a shift from the calibration rows.
 
-The guarantees hold if the rows that are decided are drawn like the calibration rows, and these have trained neither the
+The guarantees hold if new rows have the distribution of the calibration rows, and these were used to fit neither the
 model nor the temperature. Probabilities are `[N, C]`, labels `[N]`, and a row's confidence is its largest probability.
 """
 
@@ -21,13 +21,13 @@ ABSTENTION_DELTA = 0.05
 """Probability, over the draw of the calibration rows, that the error rate of the answers exceeds its bound."""
 
 THRESHOLDS = 100
-"""Thresholds to choose from: this many percentiles of the confidences of the rows that fit the temperature, and 0."""
+"""Number of candidate thresholds: quantiles of the confidences of the rows that fit the temperature; 0 is added."""
 
 SHIFT_LEVEL = 0.01
 """False-alarm rate of `shift_p_value`'s test, per file."""
 
 MIN_SHIFT_ROWS = 20
-"""Rows below which no file is tested: fewer show only the largest shifts."""
+"""Minimum number of rows of a tested file: fewer reveal only the largest shifts."""
 
 Array = NDArray[np.float64]
 
@@ -37,20 +37,20 @@ def lac_scores(probabilities: Array, uniform: Array) -> Array:
 
     Args:
         probabilities: `[N, C]`.
-        uniform: not read: LAC draws nothing.
+        uniform: ignored: LAC is not randomised.
     """
     return 1 - probabilities
 
 
 def aps_scores(probabilities: Array, uniform: Array) -> Array:
-    """Return the scores of APS of every class, `[N, C]` (Romano, Sesia & Candès 2020).
+    """Return the APS scores of every class, `[N, C]` (Romano, Sesia & Candès 2020).
 
-    A class's score is the sum of the probabilities of the likelier classes and of its own, less u times its own. These
-    sets are larger on harder rows, where those of LAC may be empty.
+    A class's score is the sum of the probabilities of the likelier classes and of its own, minus u times its own. APS
+    sets are larger on harder rows, where LAC sets may be empty.
 
     Args:
         probabilities: `[N, C]`.
-        uniform: u of each row, `[N]`.
+        uniform: u of each row, `[N]`, uniform on [0, 1].
     """
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ordered = np.take_along_axis(probabilities, order, axis=1)
@@ -60,23 +60,23 @@ def aps_scores(probabilities: Array, uniform: Array) -> Array:
 
 
 SET_SCORES: Mapping[str, Callable[[Array, Array], Array]] = {LAC: lac_scores, APS: aps_scores}
-"""By name: the nonconformity of every class of a row; a set holds the classes whose score is at most a quantile."""
+"""Nonconformity scores of every class of a row, by method; a set contains the classes with scores up to a quantile."""
 
 
 def rows_needed(coverage: float) -> int:
-    """Return how many calibration rows the coverage 1 - α of a set needs: the least n ≥ 1 / α - 1."""
+    """Return how many calibration rows a set with coverage 1 - α needs: the smallest n ≥ 1 / α - 1."""
     share = Fraction(str(coverage))
     return math.ceil(share / (1 - share))
 
 
 def conformal_quantile(scores: Array, coverage: float) -> float:
-    """Return the score at or below which a new row's label has its own with at least the probability `coverage`.
+    """Return the bound that the score of a new row's label does not exceed with probability at least `coverage`.
 
-    It is the ⌈(n + 1)(1 - α)⌉-th smallest of the scores of n calibration rows. Of exchangeable rows the coverage is at
-    most 1 / (n + 1) above 1 - α where scores do not tie (Vovk, Gammerman & Shafer 2005; Romano et al. 2020).
+    It is the ⌈(n + 1)(1 - α)⌉-th smallest of the scores of n calibration rows. For exchangeable rows without ties of
+    scores, the coverage is at most 1 / (n + 1) above 1 - α (Vovk, Gammerman & Shafer 2005; Romano et al. 2020).
 
     Args:
-        scores: `[n]`, of the labels of calibration rows.
+        scores: `[n]`, scores of the labels of calibration rows.
         coverage: 1 - α, above 0 and below 1.
 
     Raises:
@@ -89,17 +89,17 @@ def conformal_quantile(scores: Array, coverage: float) -> float:
             f"coverage {coverage} needs at least {needed} held-out calibration rows ({2 * needed} in all, half of "
             f"which fit the temperature), and there are {len(scores)}: calibrate on more rows, or ask for less"
         )
-    # As a fraction: 100 times 0.55 is above 55 in floating point.
+    # As a fraction, because 100 times 0.55 is above 55 in floating point.
     rank = math.ceil((len(scores) + 1) * Fraction(str(coverage)))
     return float(np.partition(scores, rank - 1)[rank - 1])
 
 
 def error_bound(errors: ArrayLike, answered: ArrayLike) -> Array:
-    """Return the upper Clopper-Pearson bound of error rates, which each exceeds with probability δ at most.
+    """Return the upper Clopper-Pearson bound of each error rate, which it exceeds with probability at most δ.
 
     Args:
         errors: numbers of wrong answers.
-        answered: numbers of answers; the bound of none is 1.
+        answered: numbers of answers; without answers the bound is 1.
     """
     wrong, rows = np.asarray(errors), np.asarray(answered)
     return np.where(wrong < rows, beta.ppf(1 - ABSTENTION_DELTA, wrong + 1, np.maximum(rows - wrong, 1)), 1.0)
@@ -107,14 +107,14 @@ def error_bound(errors: ArrayLike, answered: ArrayLike) -> Array:
 
 @dataclass(frozen=True)
 class Abstention:
-    """A threshold of confidence at or above which rows are answered, and what the calibration rows say of it.
+    """A confidence threshold at or above which rows are answered, and its results on the calibration rows.
 
     Attributes:
-        threshold: of the confidence.
+        threshold: minimum confidence of an answered row.
         rows: number of calibration rows.
-        answered: those at or above the threshold.
-        errors: those answered wrongly.
-        bound: of the error rate among the answered.
+        answered: number of rows at or above the threshold.
+        errors: number of rows answered wrongly.
+        bound: upper bound of the error rate among the answered rows.
     """
 
     threshold: float
@@ -143,7 +143,7 @@ class LabelledRows:
         return np.asarray(self.probabilities.argmax(axis=1) != self.labels)
 
     def answers_from(self, thresholds: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return how many rows are at or above each threshold of confidence, `[K]`, and how many of them are wrong."""
+        """Return how many rows reach each confidence threshold, `[K]`, and how many of them are wrong, `[K]`."""
         order = np.argsort(self.confidence)
         first = np.searchsorted(self.confidence[order], thresholds)
         wrong_before = np.concatenate([[0], self.is_wrong[order].cumsum()])
@@ -157,12 +157,12 @@ class LabelledRows:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What `alignattn calibrate --run` keeps: any coverage and any error rate can be asked of it.
+    """The calibration that `alignattn calibrate --run` saves; it serves any coverage and any error rate.
 
     Attributes:
-        temperature: that the logits were divided by.
+        temperature: the divisor of the logits.
         fitted: the half of the calibration rows that fitted the temperature.
-        held_out: the other half, on which the guarantees stand.
+        held_out: the other half, on which the guarantees are based.
     """
 
     temperature: float
@@ -170,13 +170,13 @@ class Calibration:
     held_out: LabelledRows
 
     def quantile(self, coverage: float, method: str) -> float:
-        """Return the largest score of a set's classes; arguments and errors as of `conformal_quantile`."""
+        """Return the largest score of a class in a set; arguments and errors as for `conformal_quantile`."""
         return conformal_quantile(self.held_out.label_scores(method), coverage)
 
     def candidates(self) -> list[Abstention]:
-        """Return the thresholds that `abstention` may choose, from strict to loose, on the held-out rows.
+        """Return the thresholds that `abstention` may choose, from strict to loose, with results on the held-out rows.
 
-        They are known without these rows, so the number of errors among the answered is binomial at each.
+        They do not depend on these rows, so the number of errors among the answered rows is binomial at each.
         """
         thresholds, rows = self._thresholds(), len(self.held_out.labels)
         answered, errors = self.held_out.answers_from(thresholds)
@@ -191,21 +191,22 @@ class Calibration:
         ]
 
     def abstention(self, max_error: float) -> Abstention | None:
-        """Return the loosest threshold with an error rate among the answered of at most `max_error`; None for none.
+        """Return the loosest threshold whose error rate among the answered rows is at most `max_error`, or None.
 
-        With probability 1 - δ over the held-out rows, the error rate among the answered is at most `max_error`. This is
-        the fixed-sequence testing of Angelopoulos et al. 2021, "Learn then Test", its sequence chosen on other rows:
-        given how many rows are answered at a fixed threshold, their errors are binomial, so the exact binomial test is
-        valid for the error rate among the *answered*; bounds of a mean over all rows are not, because the denominator
-        of this rate is random. The tests begin at the threshold that is likeliest to pass by the rows that fitted the
-        temperature, go on to looser ones and end at the first that fails. So each has the level δ in full, which the
-        union bound of Geifman & El-Yaniv 2017 divides by the number of thresholds.
+        With probability 1 - δ over the held-out rows, the error rate among the answered rows is at most `max_error`.
+        This is the fixed-sequence testing of Angelopoulos et al. 2021, "Learn then Test", with a sequence chosen on
+        other rows. Given the number of answered rows at a fixed threshold, their errors are binomial, so the exact
+        binomial test is valid for the error rate among the *answered* rows. Bounds of a mean over all rows are not
+        valid, because the denominator of this rate is random. The tests start at the threshold that is most likely to
+        pass, judged by the rows that fitted the temperature; they continue with looser thresholds and end at the first
+        that fails. So each test has the full level δ, which the union bound of Geifman & El-Yaniv 2017 divides by the
+        number of thresholds.
 
         Args:
-            max_error: wanted error rate, above 0 and below 1.
+            max_error: maximum error rate, above 0 and below 1.
         """
         answered, errors = self.fitted.answers_from(self._thresholds())
-        # A test passes with fewer errors than the δ-quantile. The rate is smoothed: no error in a few rows is luck.
+        # A test passes with fewer errors than the δ-quantile. The rate is smoothed: few rows may have no error by luck.
         allowed = binom.ppf(ABSTENTION_DELTA, answered, max_error) - 1
         power = binom.cdf(allowed, answered, (errors + 1) / (answered + 2))
         chosen = None
@@ -216,9 +217,9 @@ class Calibration:
         return chosen
 
     def shift(self, probabilities: Array) -> float:
-        """Return the p-value of new rows `[N, C]`, calibrated, being drawn like the calibration rows (`shift_p_value`).
+        """Return the p-value that calibrated new rows `[N, C]` are drawn like the calibration rows (`shift_p_value`).
 
-        Both halves count: the one number that fits the temperature hardly tells them from new rows.
+        Both halves are used: a single fitted number, the temperature, hardly distinguishes them from new rows.
         """
         return shift_p_value(np.concatenate([self.fitted.probabilities, self.held_out.probabilities]), probabilities)
 
@@ -229,10 +230,10 @@ class Calibration:
 
 
 def shift_p_value(calibration: Array, new: Array) -> float:
-    """Return the p-value of two samples of probabilities `[N, C]` and `[M, C]` having one distribution.
+    """Return the p-value that two samples of probabilities `[N, C]` and `[M, C]` have the same distribution.
 
-    The test is BBSDs of Rabanser, Günnemann & Lipton 2019, "Failing Loudly": a Kolmogorov-Smirnov test for each class,
-    the least p-value times their number (Bonferroni). The two probabilities of two classes are one test.
+    The test is BBSDs of Rabanser, Günnemann & Lipton 2019, "Failing Loudly": a Kolmogorov-Smirnov test for each class;
+    the smallest p-value is multiplied by the number of tests (Bonferroni). With two classes there is one test.
     """
     classes = range(calibration.shape[1] if calibration.shape[1] > 2 else 1)
     distances = [ks_2samp(calibration[:, one], new[:, one], method="asymp").statistic for one in classes]

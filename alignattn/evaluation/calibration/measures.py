@@ -1,8 +1,9 @@
 """Calibration errors and proper scores of predicted probabilities, in NumPy.
 
-Each public function takes probabilities `[N, C]`, rows that sum to 1, and labels `[N]`, class numbers, and raises
-`AlignAttnError` if there are no rows, a row is no distribution, a label is none of the classes, or there are no bins.
-A row's confidence is its largest probability; the row is right where that is its label's, the first of equal ones.
+Each public function is called with probabilities `[N, C]`, rows that sum to 1, and labels `[N]`, class numbers. It
+raises `AlignAttnError` if there are no rows, a row is no distribution, a label is not one of the classes, or `num_bins`
+is below 1. A row's confidence is its largest probability. The row is right if the class with this probability, the
+first of equal ones, is its label.
 """
 
 from dataclasses import dataclass
@@ -18,18 +19,18 @@ SUM_TOLERANCE = 1e-3
 """Tolerance of the sum of a row's probabilities, for models in half precision."""
 
 PROBABILITY_FLOOR = float(np.finfo(np.float32).tiny)
-"""Replaces a probability of 0 (1.2e-38), the smallest number of single precision."""
+"""Replaces smaller probabilities: the smallest normal number of single precision, 1.2e-38."""
 
 
 def find_bad_rows(probabilities: NDArray[np.float64], labels: ArrayLike) -> dict[int, str]:
-    """Return the problem of each row, by number from 0, whose probabilities or label are invalid.
+    """Return the problem of each row with invalid probabilities or an invalid label, by row number from 0.
 
     Args:
         probabilities: `[N, C]`.
         labels: `[N]`, numbers from 0 to C - 1.
     """
     classes = np.asarray(labels)
-    # Comparisons with NaN are false, so NaN is never good.
+    # Comparisons with NaN are false, so rows with NaN are bad.
     is_distribution = (probabilities >= 0).all(axis=1) & (np.abs(probabilities.sum(axis=1) - 1) <= SUM_TOLERANCE)
     is_class = np.isin(classes, np.arange(probabilities.shape[1]))
     bad = np.flatnonzero(~(is_distribution & is_class))
@@ -37,7 +38,7 @@ def find_bad_rows(probabilities: NDArray[np.float64], labels: ArrayLike) -> dict
 
 
 def checked_rows(probabilities: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return probabilities `[N, C]` and labels `[N]` as arrays."""
+    """Return probabilities `[N, C]` and labels `[N]` as validated arrays."""
     rows, classes = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     if rows.ndim != 2 or rows.size == 0 or classes.shape != rows.shape[:1]:
         raise AlignAttnError(
@@ -52,7 +53,7 @@ def checked_rows(probabilities: ArrayLike, labels: ArrayLike) -> tuple[NDArray[n
 def log_probabilities(probabilities: ArrayLike) -> NDArray[np.float64]:
     """Return the logarithms of distributions `[N, C]`, in nats, which are logits up to a constant.
 
-    Rows are scaled to sum to 1 exactly; probabilities below `PROBABILITY_FLOOR` are raised to it.
+    Rows are scaled to sum to exactly 1; probabilities below `PROBABILITY_FLOOR` are raised to it.
     """
     rows = np.asarray(probabilities, dtype=np.float64)
     floored = np.maximum(rows, PROBABILITY_FLOOR)
@@ -82,7 +83,7 @@ class RowScores:
         is_right: `[N]`, 1 where the likeliest class is the label, else 0.
         squared_error: `[N]`, the row's Brier score, 0 to 2.
         log_loss: `[N]`, minus the logarithm of the label's probability, in nats.
-        by_class: of each class its probability `[N]`, and after these, of each whether it is the label, `[N]`.
+        by_class: the probability `[N]` of each class, then for each class whether it is the label, `[N]`.
     """
 
     confidence: NDArray[np.float64]
@@ -135,9 +136,9 @@ def expected_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_
 def adaptive_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
     """Return the expected calibration error over bins of equal mass, a fraction, 0 to 1.
 
-    The bins are those of Nguyen & O'Connor 2015, each of N / num_bins rows in the order of confidence. Of each row only
-    the likeliest class counts, as in the expected calibration error; Nixon et al. 2019 average such errors over all
-    classes. Rows of equal confidence share a bin, so the order of rows does not count.
+    The bins are those of Nguyen & O'Connor 2015, each with N / num_bins rows in the order of confidence. Only the
+    likeliest class of each row counts, as in the expected calibration error; Nixon et al. 2019 average such errors over
+    all classes. Rows of equal confidence share a bin, so the order of rows does not matter.
     """
     scores = RowScores.of(probabilities, labels)
     return float(equal_mass_error(scores.confidence, scores.is_right, checked_bins(num_bins)))
@@ -146,8 +147,8 @@ def adaptive_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_
 def maximum_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
     """Return the maximum calibration error (Naeini et al. 2015; Guo et al. 2017, section 2), a fraction, 0 to 1.
 
-    The largest |accuracy(B_m) - confidence(B_m)| of the bins of the expected calibration error that hold rows. A bin of
-    few rows can decide it: it is noisy on small data.
+    It is the largest |accuracy(B_m) - confidence(B_m)| of the nonempty bins of the expected calibration error. A bin
+    with few rows can determine it, so it is noisy on small data.
     """
     scores = RowScores.of(probabilities, labels)
     return float(largest_error(scores.confidence, scores.is_right, checked_bins(num_bins)))
@@ -156,8 +157,8 @@ def maximum_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_b
 def classwise_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
     """Return the classwise expected calibration error (Kull et al. 2019, section 2), a fraction, 0 to 1.
 
-    The mean over classes of Σ_m |B_m| / N · |share of the class in B_m - its mean probability there|, with all rows in
-    bins B_m of equal width by the probability of that class, and not only those where it is the likeliest.
+    It is the mean over classes of Σ_m |B_m| / N · |share of the class in B_m - its mean probability there|. All rows
+    are in bins B_m of equal width by the probability of that class, not only rows in which it is the likeliest.
     """
     return float(mean_error_of_classes(*RowScores.of(probabilities, labels).by_class, num_bins=checked_bins(num_bins)))
 
@@ -165,7 +166,7 @@ def classwise_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num
 def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the Brier score (Brier 1950), mean over rows of Σ_c (p_c - [c is the label])², 0 to 2.
 
-    The sum is over all classes: for two classes it is twice what is called the Brier score of a single probability.
+    The sum is over all classes: for two classes it is twice the Brier score of a single probability.
     """
     return float(RowScores.of(probabilities, labels).squared_error.mean())
 
@@ -173,13 +174,13 @@ def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
 def negative_log_likelihood(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the mean over rows of -log p_label, in nats, 0 to 87.4.
 
-    It is always finite: a probability of 0 counts as `PROBABILITY_FLOOR`. Rows are scaled to sum to 1 exactly.
+    It is always finite: a probability of 0 counts as `PROBABILITY_FLOOR`. Rows are scaled to sum to exactly 1.
     """
     return float(RowScores.of(probabilities, labels).log_loss.mean())
 
 
 def reliability(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> Reliability:
-    """Return the bins of the reliability diagram (Guo et al. 2017, section 2), those of the calibration error."""
+    """Return the bins of the reliability diagram (Guo et al. 2017, section 2), as for the calibration error."""
     scores = RowScores.of(probabilities, labels)
     bins = _equal_width_bins(scores.confidence, checked_bins(num_bins))
     counts = _sum_by_bin(bins, np.ones(bins.shape), num_bins)
@@ -235,7 +236,7 @@ def largest_error(confidence: NDArray[np.float64], is_right: NDArray[np.float64]
 
 
 def checked_bins(num_bins: int) -> int:
-    """Return a number of bins."""
+    """Return a number of bins; raises `AlignAttnError` if it is below 1."""
     if num_bins < 1:
         raise AlignAttnError(f"num_bins {num_bins} must be at least 1")
     return num_bins
@@ -246,7 +247,7 @@ def _equal_width_bins(confidence: NDArray[np.float64], num_bins: int) -> NDArray
 
 
 def _sum_by_bin(bins: NDArray[np.int64], values: NDArray[np.float64], num_bins: int) -> NDArray[np.float64]:
-    """The sums of `values [..., N]` over the rows of each bin, `[..., num_bins]`."""
+    """Return the sums of `values [..., N]` over the rows of each bin, `[..., num_bins]`."""
     samples = bins.shape[:-1]
     num_samples = int(np.prod(samples))
     offsets = num_bins * np.arange(num_samples).reshape(*samples, 1)

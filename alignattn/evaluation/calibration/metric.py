@@ -1,6 +1,6 @@
-"""The expected calibration error as an `evaluate.Metric`; none comes from the Hub.
+"""The expected calibration error as a local `evaluate.Metric`, not one from the Hub.
 
-Importing this module takes seconds (`evaluate`): import it where scores are computed.
+Importing this module takes seconds (because of `evaluate`): import it only where scores are computed.
 """
 
 from typing import Any
@@ -14,9 +14,9 @@ from alignattn.evaluation.calibration.measures import ECE_BINS, expected_calibra
 class CalibrationError(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
     """The expected calibration error (Naeini et al. 2015; Guo et al. 2017), a fraction.
 
-    `compute(predictions=, references=, num_bins=10)` takes probabilities `[N, C]` and class numbers `[N]`, returns
-    `{"calibration_error": ...}`, and raises `AlignAttnError` as `expected_calibration_error` does. What it is given
-    stays in memory: it makes no folder in the user's cache.
+    `compute(predictions=, references=, num_bins=10)`, with probabilities `[N, C]` and class numbers `[N]`, returns
+    `{"calibration_error": ...}`, and raises `AlignAttnError` as `expected_calibration_error` does. The inputs stay in
+    memory: the metric makes no folder in the user's cache.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -30,7 +30,7 @@ class CalibrationError(evaluate.Metric):  # type: ignore[misc]  # evaluate has n
             description=self.__doc__ or "",
             citation="",
             inputs_description="",
-            # `evaluate` stores what it scores in these types: float32 would move confidences over the bins' edges.
+            # `evaluate` stores its inputs in these types: float32 would move confidences over the edges of bins.
             features=datasets.Features(
                 {"predictions": datasets.Sequence(datasets.Value("float64")), "references": datasets.Value("int64")}
             ),

@@ -17,10 +17,10 @@ from alignattn.evaluation.statistics.intervals import MIN_ROWS, RESAMPLES, SEED,
 from alignattn.utils.errors import AlignAttnError
 
 PASS_FIGURES: Mapping[str, str] = {"pavpu": "PAvPU %", "certain": "certain %"}
-"""Measures of passes besides `FIGURES`, with their column headings."""
+"""Measures of passes in addition to `FIGURES`, with their column headings."""
 
 MIN_PASSES = 2
-"""Minimum passes: the test needs a variance."""
+"""Minimum number of passes: the test needs a variance."""
 
 LEVEL = 0.05
 """p-value below which a row is certain, as in Fan et al. 2020."""
@@ -31,8 +31,8 @@ class PassScores:
     """The scores of each row over the passes.
 
     Attributes:
-        probabilities: `[N, C]`, their mean (Gal & Ghahramani 2016, eq. 6).
-        p_value: `[N]`, of the test whether the two likeliest classes differ.
+        probabilities: `[N, C]`, the mean over the passes (Gal & Ghahramani 2016, eq. 6).
+        p_value: `[N]`, p-value of the test whether the two likeliest classes differ.
     """
 
     probabilities: NDArray[np.float64]
@@ -40,15 +40,16 @@ class PassScores:
 
     @classmethod
     def of(cls, passes: ArrayLike) -> "PassScores":
-        """Return the scores of logits `[T, N, C]`; log-probabilities are logits, too.
+        """Return the scores of logits `[T, N, C]`; log-probabilities serve as logits, too.
 
-        The two classes of a row are those of the largest mean probabilities. Their logits are paired pass by pass, as
-        two numbers of one pass depend on one another, in Student's t-test of a mean difference of 0. That is what the
-        code of Fan et al. 2020, "Bayesian Attention Modules", does, on logits as here: their difference is that of the
-        log-probabilities. p is 1 where no pass separates the two, 0 where all do by the same amount.
+        The two classes of a row are those with the largest mean probabilities. Student's paired t-test checks whether
+        the mean difference of their logits is 0; it is paired by pass, because the two logits of one pass depend on
+        each other. The code of Fan et al. 2020, "Bayesian Attention Modules", also tests logits; their difference
+        equals that of the log-probabilities. p is 1 if no pass separates the two classes, and 0 if all passes separate
+        them by the same amount.
 
         Raises:
-            AlignAttnError: if these are not the logits of two passes or more, of two classes or more, or not finite.
+            AlignAttnError: if the logits have another shape, fewer than two passes or classes, or are not finite.
         """
         logits = np.asarray(passes, dtype=np.float64)
         if logits.ndim != 3 or len(logits) < MIN_PASSES or logits.shape[2] < 2 or not logits.shape[1]:
@@ -73,7 +74,7 @@ class PassScores:
         return np.asarray(self.p_value < level)
 
     def suits(self, labels: ArrayLike, level: float = LEVEL) -> NDArray[np.bool_]:
-        """Return `[N]`, whether a row is right and certain, or wrong and uncertain: what PAvPU is the mean of."""
+        """Return `[N]`, whether a row is right and certain, or wrong and uncertain; PAvPU is the mean."""
         is_right = self.probabilities.argmax(axis=1) == np.asarray(labels)
         return np.asarray(is_right == self.is_certain(level))
 
@@ -92,13 +93,14 @@ def pavpu(passes: ArrayLike, labels: ArrayLike, level: float = LEVEL) -> float:
 
         PAvPU = (n_ac + n_iu) / (n_ac + n_au + n_ic + n_iu)
 
-    of rows that are accurate and certain, accurate and uncertain, inaccurate and certain, inaccurate and uncertain.
-    Theirs are patches of an image; here, as in Fan et al. 2020, a row is one.
+    n_ac, n_au, n_ic and n_iu count the rows that are accurate and certain, accurate and uncertain, inaccurate and
+    certain, and inaccurate and uncertain. In the paper they count patches of an image; here, as in Fan et al. 2020,
+    they count rows.
 
     Args:
         passes: logits `[T, N, C]`, as for `PassScores.of`.
         labels: `[N]`, class numbers.
-        level: of the test below which a row is certain.
+        level: p-value below which a row is certain.
 
     Raises:
         AlignAttnError: as `PassScores.of` does.
@@ -120,10 +122,10 @@ def summarise_passes(
     Args:
         passes: logits `[T, N, C]`, as for `PassScores.of`.
         labels: `[N]`, class numbers.
-        level: of the test below which a row is certain.
-        num_bins: bins of the calibration errors.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
+        level: p-value below which a row is certain.
+        num_bins: number of bins of the calibration errors.
+        resamples: number of resamples of the bootstrap.
+        seed: seed of the bootstrap.
     """
     scores = PassScores.of(passes)
     estimates = summarise(scores.probabilities, labels, num_bins=num_bins, resamples=resamples, seed=seed)

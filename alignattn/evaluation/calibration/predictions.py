@@ -27,8 +27,8 @@ class Predictions:
         path: the file.
         probabilities: `[N, C]`.
         labels: `[N]`.
-        splits: `[N]`, the split of each row; the file's stem where it has no column of them.
-        bad_rows: those left out.
+        splits: `[N]`, the split of each row; the file's stem if it has no split column.
+        bad_rows: the skipped rows.
     """
 
     path: Path
@@ -49,10 +49,10 @@ def read_predictions(
 
     Args:
         path: a Parquet file.
-        label_column: holds class numbers.
-        probabilities_column: holds a list per row.
-        skip_bad_rows: leave out rows whose probabilities are no distribution or not as many as in most rows, whose
-            label is no class, or that name no split, instead of refusing the file.
+        label_column: the column of class numbers.
+        probabilities_column: the column of probabilities, a list per row.
+        skip_bad_rows: instead of refusing the file, skip rows without a split, with a label that is no class, with
+            probabilities that are no distribution, or with another number of probabilities than most rows.
     """
     check_file(path, "give a file of predictions")
     table = read_parquet(path)
@@ -97,12 +97,12 @@ def _column(table: pa.Table, name: str, path: Path, option: str) -> pa.Array:
             "(only tasks with one class per row have probabilities)"
         )
     column = table[name].combine_chunks()
-    # A version-dependent return: one array, or chunks that are one array.
+    # Depending on the version of pyarrow, this is an array or a chunked array of one chunk.
     return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
 
 def _labels(table: pa.Table, name: str, path: Path) -> NDArray[np.float64]:
-    """The labels; NaN where there is none."""
+    """Return the labels; NaN for a missing one."""
     column = _column(table, name, path, "--label_column")
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise AlignAttnError(f"column {name!r} of {path} holds {column.type} and must hold class numbers")
@@ -110,7 +110,7 @@ def _labels(table: pa.Table, name: str, path: Path) -> NDArray[np.float64]:
 
 
 def _lengths(lists: pa.Array, name: str, path: Path) -> NDArray[np.int64]:
-    """How many probabilities each row has; 0 where there is no list."""
+    """Return the number of probabilities of each row; 0 for a missing list."""
     kind = lists.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if not is_list or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):

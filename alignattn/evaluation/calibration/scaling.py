@@ -1,7 +1,7 @@
 """Calibration of probabilities by temperature, vector scaling or isotonic regression, fitted on half of a split.
 
-Temperature scaling (Guo et al. 2017, section 4.2) is one number that makes a classifier more or less confident. The
-others have more to fit, so they need more rows, and both may change which class is the likeliest.
+Temperature scaling (Guo et al. 2017, section 4.2) fits one number that makes a classifier more or less confident. The
+others have more parameters, so they need more rows, and they may change which class is the likeliest.
 """
 
 import math
@@ -33,7 +33,7 @@ AT_BOUND = 1.01
 
 
 def is_at_bound(temperature: float) -> bool:
-    """Return whether the search stopped at an end of `TEMPERATURE_RANGE`: the rows then determine no temperature."""
+    """Return whether the search stopped at an end of `TEMPERATURE_RANGE`; the rows then determine no temperature."""
     low, high = TEMPERATURE_RANGE
     return temperature < low * AT_BOUND or temperature > high / AT_BOUND
 
@@ -41,11 +41,11 @@ def is_at_bound(temperature: float) -> bool:
 def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the temperature T that minimises the negative log-likelihood of softmax(z / T) (Guo et al. 2017).
 
-    The likelihood has a single optimum in T, which a bounded scalar search over log T finds. It is never below that of
-    T = 1, which is returned where no temperature is better.
+    The likelihood has a single optimum in T, which a bounded scalar search over log T finds. If no temperature is
+    better than T = 1, the result is 1.
 
     Args:
-        log_probabilities: `[N, C]`, z; logits serve as well, being the same up to a constant per row.
+        log_probabilities: `[N, C]`, z; logits serve as well: they differ by a constant per row.
         labels: `[N]`, class numbers.
     """
     logits, classes = np.asarray(log_probabilities, dtype=np.float64), np.asarray(labels)
@@ -78,14 +78,14 @@ def apply_temperature(probabilities: ArrayLike, temperature: float) -> NDArray[n
 
 
 MAX_PARAMETER = 100.0
-"""Regularisation of vector scaling, whose parameters would diverge on separable rows."""
+"""Bound of the parameters of vector scaling, which would diverge on separable rows."""
 
 
 class Scaling(Protocol):
     """A fitted scaling."""
 
     def apply(self, probabilities: ArrayLike) -> NDArray[np.float64]:
-        """Return calibrated distributions `[N, C]` of distributions `[N, C]`."""
+        """Return distributions `[N, C]`, calibrated."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class VectorScaling:
 
     Attributes:
         weights: w, `[C]`.
-        biases: b, `[C]`, with mean 0: softmax does not see it.
+        biases: b, `[C]`, centred: softmax ignores a constant.
     """
 
     weights: NDArray[np.float64]
@@ -107,10 +107,11 @@ class VectorScaling:
 
 @dataclass(frozen=True)
 class IsotonicScaling:
-    """A monotone step function of each class's own probability, the results divided by their sum.
+    """A monotone function of each class's own probability; the results are divided by their sum.
 
     After Zadrozny & Elkan 2002, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates",
-    sections 3 and 4; by scikit-learn's `IsotonicRegression`. It may say 0, of which the log-likelihood is the floor's.
+    sections 3 and 4, with scikit-learn's `IsotonicRegression`. A probability may become 0; its log-likelihood is then
+    that of `PROBABILITY_FLOOR`.
 
     Attributes:
         by_class: the fitted function of each class.
@@ -128,7 +129,7 @@ class IsotonicScaling:
 
 
 def fit_vector(probabilities: ArrayLike, labels: ArrayLike) -> VectorScaling:
-    """Return the vector scaling with the largest likelihood, its parameters within `MAX_PARAMETER` of 0.
+    """Return the vector scaling with the largest likelihood and parameters within ± `MAX_PARAMETER`.
 
     Args:
         probabilities: `[N, C]`.
@@ -154,7 +155,7 @@ def fit_vector(probabilities: ArrayLike, labels: ArrayLike) -> VectorScaling:
 
 
 def fit_isotonic(probabilities: ArrayLike, labels: ArrayLike) -> IsotonicScaling:
-    """Return the isotonic regression of each class against the rest; arguments and errors as of `fit_vector`."""
+    """Return the isotonic regression of each class against the rest; arguments and errors as for `fit_vector`."""
     from sklearn.isotonic import IsotonicRegression
 
     rows, classes = checked_rows(probabilities, labels)
@@ -166,7 +167,7 @@ def fit_isotonic(probabilities: ArrayLike, labels: ArrayLike) -> IsotonicScaling
 
 
 SCALINGS: Mapping[str, Callable[[ArrayLike, ArrayLike], Scaling]] = {"vector": fit_vector, "isotonic": fit_isotonic}
-"""By name; each takes probabilities `[N, C]` and labels `[N]`."""
+"""Functions that fit a scaling to probabilities `[N, C]` and labels `[N]`, by name."""
 
 
 MIN_TO_HALVE = 2
@@ -180,11 +181,11 @@ class Temperature:
     Attributes:
         value: T.
         file: the file that it was fitted on.
-        split: of the file.
-        rows: those that it was fitted on, as indices into the file's good rows.
-        split_rows: how many good rows the split has in all.
+        split: the split of the file.
+        rows: the rows that it was fitted on, as indices into the file's good rows.
+        split_rows: the number of good rows of the split.
         nll: mean negative log-likelihood of `rows`, in nats, before and after.
-        others: what else was fitted on the same rows, by name in `SCALINGS`.
+        others: other scalings fitted on the same rows, by name in `SCALINGS`.
     """
 
     value: float
@@ -196,7 +197,7 @@ class Temperature:
     others: Mapping[str, Scaling] = field(default_factory=dict)
 
     def to_dict(self, file_name: str) -> dict[str, Any]:
-        """Return it as plain JSON types, with the number of rows in place of the rows, its file by a name."""
+        """Return it as plain JSON types, with the number of rows instead of the rows, and `file_name` as the file."""
         before, after = self.nll
         return {
             "value": self.value,
@@ -206,7 +207,7 @@ class Temperature:
         }
 
     def describe(self) -> str:
-        """Return a line on what it was fitted on."""
+        """Return one line on the temperature and the rows that it was fitted on."""
         before, after = self.nll
         note = BOUND_NOTE if is_at_bound(self.value) else ""
         return (
@@ -220,11 +221,11 @@ class Temperature:
 def fit_temperatures(
     files: Sequence[Predictions], split: str | None, seed: int, also: Sequence[str] = ()
 ) -> list[Temperature | None]:
-    """Return the temperature of each file, or None where none is asked for.
+    """Return the temperature of each file; None for each if `split` is None.
 
-    A file that holds the split has its own, fitted on a half drawn by the seed. Where a single file holds it,
-    the others, such as the same model's predictions on other data, share that one. With it are fitted those of
-    `SCALINGS` that `also` names.
+    A file with the split has its own temperature, fitted on a half drawn by the seed. If only one file has the split,
+    the others, such as the same model's predictions on other data, use that file's temperature. The `SCALINGS` in
+    `also` are fitted on the same rows.
     """
     if split is None:
         return [None] * len(files)

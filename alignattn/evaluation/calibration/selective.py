@@ -26,8 +26,8 @@ class RiskCoverage:
     """The risk-coverage curve (El-Yaniv & Wiener 2010; Geifman & El-Yaniv 2017).
 
     Attributes:
-        coverage: `[N]`, k / N: the share of the rows that are answered, the most confident first.
-        risk: `[N]`, the share of these that are wrong.
+        coverage: `[N]`, k / N: the share of answered rows, the most confident first.
+        risk: `[N]`, the share of wrong rows among the answered ones.
     """
 
     coverage: NDArray[np.float64]
@@ -48,7 +48,7 @@ def risk_coverage(probabilities: ArrayLike, labels: ArrayLike) -> RiskCoverage:
 def area_under_risk_coverage(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the area under the risk-coverage curve (AURC), the mean of its risks, a fraction, lower is better.
 
-    The area of an uninformative confidence is the share of errors.
+    With an uninformative confidence it is the share of errors.
     """
     scores = RowScores.of(probabilities, labels)
     return float(area_of(scores.confidence, scores.is_right))
@@ -62,12 +62,12 @@ def area_of(confidence: NDArray[np.float64], is_right: NDArray[np.float64]) -> N
 def shift_auroc(in_domain: ArrayLike, out_of_domain: ArrayLike) -> float:
     """Return how well confidence separates rows of a domain from others: the area under its ROC curve.
 
-    It is the chance that a row of the domain has the larger maximal softmax than one out of it, ties counting half
-    (Hendrycks & Gimpel 2017, section 3): 0.5 is uninformative.
+    It is the probability that a row of the domain has a larger maximal softmax than a row outside it; ties count half
+    (Hendrycks & Gimpel 2017, section 3). 0.5 is uninformative.
 
     Args:
         in_domain: probabilities `[N, C]` of rows of the domain.
-        out_of_domain: `[M, D]` of others.
+        out_of_domain: probabilities `[M, D]` of other rows.
 
     Raises:
         AlignAttnError: if either side has no rows.
@@ -78,16 +78,16 @@ def shift_auroc(in_domain: ArrayLike, out_of_domain: ArrayLike) -> float:
 def shift_auroc_interval(
     in_domain: ArrayLike, out_of_domain: ArrayLike, resamples: int = RESAMPLES, seed: int = SEED
 ) -> Interval | None:
-    """Return the 95 % bootstrap interval of `shift_auroc`, the rows of each side drawn by themselves.
+    """Return the 95 % bootstrap interval of `shift_auroc`; the rows of each side are resampled separately.
 
     Args:
         in_domain: as for `shift_auroc`.
-        out_of_domain: likewise.
-        resamples: how many.
-        seed: of the draw.
+        out_of_domain: as for `shift_auroc`.
+        resamples: number of resamples.
+        seed: random seed.
 
     Returns:
-        The interval; None where a side has a single row.
+        The interval; None if a side has a single row.
     """
     sides = [_confidence(side) for side in (in_domain, out_of_domain)]
     if min(map(len, sides)) < MIN_ROWS:
@@ -110,21 +110,21 @@ def _confidence(probabilities: ArrayLike) -> NDArray[np.float64]:
 
 
 def _auroc(larger: NDArray[np.float64], smaller: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The share of pairs of `[..., N]` and `[..., M]` in which the first is larger (ties count half), by ranks."""
+    """Return the share of pairs of `[..., N]` and `[..., M]` in which the first is larger (ties count half)."""
     count, others = larger.shape[-1], smaller.shape[-1]
     ranks = rankdata(np.concatenate([larger, smaller], axis=-1), axis=-1)[..., :count]
     return np.asarray((ranks.sum(axis=-1) - count * (count + 1) / 2) / (count * others))
 
 
 def _risks(confidence: NDArray[np.float64], is_right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The risks `[..., N]` of the 1, …, N most confident rows, from confidences and errors `[..., N]`."""
+    """Return the risks of the 1, …, N most confident rows, from confidence and correctness; all `[..., N]`."""
     num_rows = confidence.shape[-1]
     order = np.argsort(-confidence, axis=-1, kind="stable")
     ordered = np.take_along_axis(confidence, order, axis=-1)
     wrong = 1 - np.take_along_axis(is_right, order, axis=-1)
     is_new = np.ones(ordered.shape, dtype=bool)
     is_new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    # Each sample starts a group of equals: numbered through all samples they never meet.
+    # Each sample starts a new group of equal values, so that groups never extend over two samples.
     groups = np.cumsum(is_new.ravel()) - 1
     means = np.bincount(groups, weights=wrong.ravel()) / np.bincount(groups)
     return np.asarray(means[groups].reshape(wrong.shape).cumsum(axis=-1) / np.arange(1, num_rows + 1))

@@ -1,4 +1,4 @@
-"""All measures of a set of predictions with confidence intervals."""
+"""All measures of a set of predictions, with confidence intervals."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,11 +33,11 @@ class CalibrationFigure:
     """How a figure is computed from the scores of rows.
 
     Attributes:
-        heading: of its column in a table.
-        of: the scores that it takes, as attributes of `RowScores`.
-        statistic: of these, `[..., N]` each, and the number of bins if it has any.
+        heading: heading of its column in a table.
+        of: the attributes of `RowScores` that it is computed from.
+        statistic: function of these, `[..., N]` each, and of the number of bins if it is binned.
         is_binned: whether it is an error computed in bins, which sampling noise biases upwards.
-        is_share: whether it is a fraction of 1, which tables print in percent.
+        is_share: whether it is a fraction, which tables print in percent.
     """
 
     heading: str
@@ -75,7 +75,7 @@ FIGURES: Mapping[str, CalibrationFigure] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and its 95 % confidence interval, which a single row does not have."""
+    """A figure and its 95 % confidence interval; None for a single row."""
 
     value: float
     interval: Interval | None
@@ -93,19 +93,20 @@ def summarise(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> dict[str, Estimate]:
-    """Return each of `FIGURES` of predictions, with bootstrap intervals over rows.
+    """Return each of `FIGURES` for predictions, with bootstrap intervals over rows.
 
-    Intervals of calibration errors are of method `basic`, cut off at 0 and 1; the others are of method `percentile`. On
-    few rows those of calibration errors are too short. Of simulated samples of 200 rows (1000 rows), the 95 % intervals
-    held the true expected calibration error in 73 to 87 % (83 to 92 %), the adaptive one in 49 to 87 % (61 to 93 %) and
-    the maximum one in 43 to 49 % (79 to 86 %); least often for a calibrated model, whose true errors are 0.
+    Intervals of calibration errors use the method `basic`, clipped to 0 and 1; the others use `percentile`. With few
+    rows the intervals of calibration errors are too short. On simulated samples of 200 rows (1000 rows), the 95 %
+    intervals contained the true expected calibration error in 73 to 87 % (83 to 92 %), the adaptive one in 49 to 87 %
+    (61 to 93 %) and the maximum one in 43 to 49 % (79 to 86 %) of cases; least often for a calibrated model, whose true
+    errors are 0.
 
     Args:
         probabilities: `[N, C]`, rows that sum to 1.
         labels: `[N]`, class numbers.
-        num_bins: bins of the calibration errors.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
+        num_bins: number of bins of the calibration errors.
+        resamples: number of resamples of the bootstrap.
+        seed: seed of the bootstrap.
     """
     scores = RowScores.of(probabilities, labels)
     checked_bins(num_bins)

@@ -22,30 +22,31 @@ from alignattn.utils.errors import AlignAttnError
 SIGNIFICANCE_LEVEL = 0.05
 
 TEST_RESAMPLES = 10_000
-"""Bootstrap resamples behind a corrected p-value; with fewer, the smallest corrected p-value exceeds 0.05."""
+"""Bootstrap resamples for a corrected p-value; with few, even the smallest corrected p-value could exceed 0.05."""
 
 VALUE_TOLERANCE = 1e-3
-"""Tolerance between a measure and its value from the stored, rounded predictions."""
+"""Tolerance between a measure and its value recomputed from the stored, rounded predictions."""
 
 NO_COMMON_SEED = "no seed in common"
-"""Reason for comparing runs by examples alone."""
+"""Reason for comparing runs only over examples."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired difference to plain attention, measured minus plain, in the measure's own unit.
+    """A paired difference to a baseline, measured minus baseline, in the unit of the measure.
 
     Attributes:
-        difference: of the means over seeds.
-        interval: its 95 % interval; None where one number stands against one number.
-        p_value: two-sided; None where nothing can be tested.
-        corrected_p_value: after correction for all comparisons of the table; None until corrected, or without p.
-        test: what was tested over what, in words for a reader.
-        seeds: how many seeds were paired.
-        detectable: the difference that such a study finds at 0.05 with a power of 80 %, as `detectable_difference`
-            tells it of the interval; once corrected, after that correction. None without an interval.
-        degrees: of freedom of the interval; None of a bootstrap's.
-        is_early: whether runs are missing of what was planned, and nothing is tested therefore.
+        difference: the difference of the means over seeds.
+        interval: the 95 % interval of the difference; None if one number is compared with one number.
+        p_value: the two-sided p-value; None if nothing can be tested.
+        corrected_p_value: the p-value corrected for all comparisons of the table; None before correction, or without a
+            p-value.
+        test: the name of the test and what it resamples, for readers.
+        seeds: number of paired seeds.
+        detectable: the difference that the study detects at 0.05 with a power of 80 %, from the interval by
+            `detectable_difference`; after correction, at the corrected level. None without an interval.
+        degrees: degrees of freedom of the interval; None for a bootstrap interval.
+        is_early: whether planned runs are missing, so that nothing is tested.
     """
 
     difference: float
@@ -60,7 +61,7 @@ class Comparison:
 
     @property
     def extent(self) -> float:
-        """How far from 0 it lies, or the farther end of its interval."""
+        """The largest distance from 0 of the difference and the ends of its interval."""
         ends = (self.interval.low, self.interval.high) if self.interval else ()
         return max(map(abs, (self.difference, *ends)))
 
@@ -79,24 +80,24 @@ def compare(
     resamples: int = TEST_RESAMPLES,
     seed: int = SEED,
 ) -> Comparison:
-    """Compare the runs of a model with those of plain attention, paired by seed.
+    """Compare the runs of a model with those of a baseline, paired by seed.
 
-    Over seeds, where there are enough of them for a test to come out significant at all; the result then holds for
-    other seeds, on these examples. Otherwise over examples, where their scores are at hand; it then holds for other
-    examples, with the models of these seeds. Otherwise there is no test, and an interval over the seeds if there are 2.
+    The test is over seeds if there are enough for a significant result; the result then holds for other seeds, on these
+    examples. Otherwise the test is over examples if their scores are known; the result then holds for other examples,
+    with the models of these seeds. Otherwise there is no test; from 2 seeds there is an interval over seeds.
 
     Args:
         values: one per seed.
-        baseline_values: of plain attention, of the same seeds in the same order.
-        scores: reads the examples' scores of both runs of each seed, called only where they decide; None where the
-            measure is no statistic of single examples.
-        family_size: how many comparisons will be corrected together: the more, the more seeds a test needs.
-        resamples: of a bootstrap over examples.
-        seed: of the draw; equal seeds give equal results.
+        baseline_values: the values of the baseline, for the same seeds in the same order.
+        scores: reads the examples' scores of both runs of each seed; called only for a test over examples. None if the
+            measure is not a statistic of single examples.
+        family_size: number of comparisons that are corrected together; the more, the more seeds a test needs.
+        resamples: number of bootstrap resamples of the examples.
+        seed: random seed; equal seeds return equal results.
 
     Raises:
-        AlignAttnError: if values are not paired or not finite, or the examples of both are not the same, or give
-            another difference than the values.
+        AlignAttnError: if values are not paired or not finite, or if the examples of both runs differ or do not match
+            the values.
     """
     differences = _paired_differences(values, baseline_values)
     if can_test_over_seeds(len(differences), family_size):
@@ -109,12 +110,12 @@ def compare(
 
 
 def compare_early(values: Sequence[float], baseline_values: Sequence[float], *, planned: int) -> Comparison:
-    """Compare the finished runs of a primary comparison without a test.
+    """Compare the finished runs of an unfinished comparison, without a test.
 
     Args:
         values: as for `compare`.
-        baseline_values: likewise.
-        planned: how many seeds there will be.
+        baseline_values: as for `compare`.
+        planned: the planned number of seeds.
     """
     early = _without_test(_paired_differences(values, baseline_values))
     return replace(early, test=f"{early.test}, but none until all {planned} are finished", is_early=True)
@@ -129,17 +130,17 @@ def compare_unpaired(
     resamples: int = TEST_RESAMPLES,
     seed: int = SEED,
 ) -> Comparison:
-    """Compare runs without common seeds over their common examples, if these are kept.
+    """Compare runs that are not paired by seed over their common examples, if the scores of these are kept.
 
     The result holds for other examples, with the models of these runs. `Comparison.seeds` is 0.
 
     Args:
         values: one per run.
-        baseline_values: one per run of what they are compared with; there may be more or fewer.
-        scores: reads the examples' scores of the runs of both; None where the measure is no statistic of them.
-        reason: why none does.
-        resamples: of the bootstrap.
-        seed: of the draw; equal seeds give equal results.
+        baseline_values: one per run of the baseline; their number may differ.
+        scores: reads the examples' scores of all runs; returns None if the measure is not a statistic of examples.
+        reason: why the seeds are not paired, for readers.
+        resamples: number of bootstrap resamples.
+        seed: random seed; equal seeds return equal results.
 
     Raises:
         AlignAttnError: as `compare` does.
@@ -159,12 +160,12 @@ def compare_unpaired(
 def correct(comparisons: Sequence[Comparison | None], family_size: int | None = None) -> list[Comparison | None]:
     """Return the comparisons of a table with p-values and detectable differences corrected for their number.
 
-    The correction is `holm`'s: of all differences that are none, the chance that any survives is at most 5 %. What is
-    detectable is what a test at 0.05 / m finds, the level of the smallest p-value of m comparisons.
+    The correction is `holm`: if there are no true differences, the probability that any survives is at most 5 %. The
+    detectable difference is that of a test at 0.05 / m, the level of the smallest p-value of m comparisons.
 
     Args:
-        comparisons: of the table; None where there is none.
-        family_size: how many there will be, where some have no p-value yet; None for as many as have one.
+        comparisons: the comparisons of the table; None for a missing one.
+        family_size: the planned number of comparisons, if some have no p-value yet; None = the number of p-values.
     """
     tested = [index for index, one in enumerate(comparisons) if one is not None and one.p_value is not None]
     p_values = [one.p_value for one in comparisons if one is not None and one.p_value is not None]
@@ -188,8 +189,8 @@ def holm(p_values: Sequence[float], family_size: int | None = None) -> list[floa
     With p_(1) <= ... <= p_(m), the adjusted p_(i) is the largest of min(1, (m - j + 1) p_(j)) over j <= i.
 
     Args:
-        p_values: those that are known.
-        family_size: m, where others are not known yet; each of them counts as if it were larger.
+        p_values: the known p-values.
+        family_size: m, if some p-values are not known yet; each of these counts as larger than the known ones.
     """
     ordered = np.argsort(p_values, kind="stable")
     size = max(family_size or 0, len(p_values))
@@ -200,7 +201,7 @@ def holm(p_values: Sequence[float], family_size: int | None = None) -> list[floa
 
 
 def can_test_over_seeds(num_seeds: int, family_size: int = 1) -> bool:
-    """Return whether signs of so many differences can come out significant, being the best of so many comparisons.
+    """Return whether a sign-flip test over the seeds can be significant as the best of `family_size` comparisons.
 
     The smallest two-sided p-value of n differences is 2 / 2^n: 6 seeds are enough for one comparison, 10 for 20.
     """

@@ -1,4 +1,4 @@
-"""A run's measure as a statistic of its examples, so that examples can be resampled: many samples at once, in NumPy."""
+"""A run's measure as a statistic of its examples, so that examples can be resampled; vectorised over samples."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from alignattn.evaluation.statistics.intervals import (
 from alignattn.utils.errors import AlignAttnError
 
 Statistic = Callable[..., NDArray[np.float64]]
-"""A statistic of one or many samples: takes arrays `[..., N]` and returns `[...]`."""
+"""A statistic of one or many samples: maps arrays `[..., N]` to `[...]`."""
 
 POSITIVE_CLASS = 1
 """The positive class of F1."""
@@ -28,13 +28,13 @@ class ExampleScores:
     """The contributions of the examples to a run's measure, which is `statistic(*arrays)`.
 
     Attributes:
-        examples: `[N]`, what must be equal in two runs on the same examples: their labels, or their row numbers.
-        statistic: of the arrays; the same function in all runs that are compared.
+        examples: `[N]`, identifies the examples, and is equal for runs on the same ones: labels or row numbers.
+        statistic: the statistic of the arrays; the same function in all runs that are compared.
         arrays: `[N]` each, finite.
         interval_method: the bootstrap interval that fits the statistic; see `bootstrap_interval`.
 
     Raises:
-        AlignAttnError: if there are no examples, the arrays differ in length, or they hold NaN or infinity.
+        AlignAttnError: if there are no examples, the arrays differ in length, or they contain NaN or infinity.
     """
 
     examples: NDArray[Any]
@@ -55,10 +55,10 @@ class ExampleScores:
         return float(self.statistic(*self.arrays))
 
     def interval(self) -> Interval | None:
-        """Return the 95 % interval of the measure; None of a statistic of less than two examples.
+        """Return the 95 % interval of the measure; None if a statistic other than a share has fewer than two examples.
 
-        A share of examples has Wilson's (1927), which is not a point where all of a few examples are right; other
-        statistics have that of the bootstrap.
+        A share of examples has Wilson's interval (1927), which is not a single point if all of a few examples are
+        right. Other statistics have a bootstrap interval.
         """
         if self.is_share_of_examples:
             return wilson_interval(round(float(self.arrays[0].sum())), len(self.examples))
@@ -68,7 +68,7 @@ class ExampleScores:
 
     @property
     def is_share_of_examples(self) -> bool:
-        """Whether the measure is how many of the examples are right, as accuracy is."""
+        """Whether the measure is the share of examples that are right, such as accuracy."""
         return self.statistic is mean and bool(np.isin(self.arrays[0], (0, 1)).all())
 
 
@@ -76,12 +76,13 @@ def example_scores(metric_name: str, labels: ArrayLike, predictions: ArrayLike) 
     """Return the scores of predictions by one of `alignattn.tasks.metrics.METRICS`.
 
     Args:
-        metric_name: of the metric.
-        labels: `[N]` class numbers, from 0; real numbers for a correlation.
-        predictions: `[N]` of the same kind.
+        metric_name: name of the metric.
+        labels: `[N]` class numbers, from 0; real numbers for a correlation or an error.
+        predictions: `[N]`, like the labels.
 
     Raises:
-        AlignAttnError: if no metric has the name, the arrays differ in length, or they hold NaN or infinity.
+        AlignAttnError: if the metric is not a statistic of examples, the arrays differ in length, or they contain NaN
+            or infinity.
     """
     if metric_name not in _OF_PREDICTIONS:
         raise AlignAttnError(
@@ -89,7 +90,7 @@ def example_scores(metric_name: str, labels: ArrayLike, predictions: ArrayLike) 
         )
     statistic, prepare = _OF_PREDICTIONS[metric_name]
     references, outputs = np.asarray(labels), np.asarray(predictions)
-    # Checked before anything is made of the predictions: a NaN has a rank, and is simply wrong as a class.
+    # Checked before the predictions are converted: ranks and class comparisons would hide a NaN.
     ExampleScores(references, statistic, (references, outputs))
     return ExampleScores(references, statistic, prepare(references, outputs))
 
@@ -112,8 +113,8 @@ def ratio_scores(examples: ArrayLike, numerators: ArrayLike, denominators: Array
 
     Args:
         examples: `[N]`, what identifies the examples; see `ExampleScores`.
-        numerators: `[N]` numbers, such as 1 where an attack failed and else 0.
-        denominators: `[N]` numbers, not negative, such as 1 where the row was attacked and else 0.
+        numerators: `[N]` numbers, such as 1 where an attack failed, else 0.
+        denominators: `[N]` numbers, not negative, such as 1 where the row was attacked, else 0.
 
     Raises:
         AlignAttnError: as `ExampleScores` does, and if all denominators are 0.
@@ -130,18 +131,18 @@ def mean(scores: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def ratio_of_sums(numerators: NDArray[Any], denominators: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the ratio of the sums; 0 where the lower one is 0."""
+    """Return the ratio of the sums; 0 where the denominators sum to 0."""
     return _ratio(numerators.sum(axis=-1), denominators.sum(axis=-1))
 
 
 def binary_f1(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the harmonic mean of precision and recall for class 1; 0 where that class is nowhere."""
+    """Return the harmonic mean of precision and recall for class 1; 0 if neither side contains that class."""
     is_positive, is_found = labels == POSITIVE_CLASS, predictions == POSITIVE_CLASS
     return _f1_of_counts(_count(is_positive & is_found), _count(is_positive), _count(is_found))
 
 
 def macro_f1(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the mean over the classes of the sample, predicted or true, of the F1 of each."""
+    """Return the mean F1 over the classes that occur in the sample, predicted or true."""
     right, true, predicted = _class_counts(labels, predictions)
     num_present = np.count_nonzero(true + predicted, axis=-1)
     return np.asarray(_f1_of_counts(right, true, predicted).sum(axis=-1) / num_present)
@@ -158,42 +159,42 @@ def matthews_correlation(labels: NDArray[Any], predictions: NDArray[Any]) -> NDA
 
 def pearson(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
     """Return Pearson's correlation; 0 where one side is constant."""
-    # From a number of the sample, not from its mean: of a sample of equal numbers all that follows is exactly 0.
+    # Shifted by a number of the sample, not by its mean, so that a constant sample is exactly 0.
     first, second = (side - side[..., :1] for side in (labels, predictions))
     covariance = _covariance(first, second)
     return _ratio(covariance, np.sqrt(np.maximum(0, _covariance(first, first) * _covariance(second, second))))
 
 
 def spearman(label_ranks: NDArray[np.int64], prediction_ranks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return Spearman's correlation, ties sharing their mean rank; 0 where one side is constant.
+    """Return Spearman's correlation; ties share their mean rank; 0 where one side is constant.
 
-    The arrays are the dense ranks of the whole set from 0, of which those within a sample are counted, not sorted.
+    The arrays are dense ranks in the whole set, from 0. Ranks within a sample follow by counting, without sorting.
     """
     return pearson(_mean_ranks(label_ranks), _mean_ranks(prediction_ranks))
 
 
 def mean_of_ratios(*by_class: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the mean over classes of the ratio of sums, of numerators `[..., N]` of each and then denominators."""
+    """Return the mean over classes of the ratio of sums, from the numerators `[..., N]` and then the denominators."""
     classes = len(by_class) // 2
     pairs = zip(by_class[:classes], by_class[classes:], strict=True)
     return np.asarray(np.mean([ratio_of_sums(*pair) for pair in pairs], axis=0))
 
 
 def _covariance(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """N² times the covariance."""
+    """Return N² times the covariance."""
     products = np.einsum("...n,...n->...", first, second)
     return np.asarray(first.shape[-1] * products - first.sum(axis=-1) * second.sum(axis=-1))
 
 
 def _mean_ranks(dense_ranks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Ranks within each sample `[..., N]`, equal ones sharing the mean of theirs."""
+    """Return ranks within each sample, `[..., N]`; ties share their mean rank."""
     counts = _bin_counts(dense_ranks)
     ranks = counts.cumsum(axis=-1) - (counts - 1) / 2
     return np.take_along_axis(ranks, dense_ranks, axis=-1)
 
 
 def _class_counts(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[np.int64], ...]:
-    """How many of each class are found, there, and predicted: `[..., C]` each."""
+    """Return per class the number of correct predictions, of labels and of predictions: `[..., C]` each."""
     classes = range(1 + int(max(labels.max(), predictions.max())))
     is_right = labels == predictions
     counts = [
@@ -205,7 +206,7 @@ def _class_counts(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDAr
 
 
 def _bin_counts(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often each number from 0 occurs in each sample: `[..., N]` to `[..., K]`."""
+    """Return how often each number from 0 occurs in each sample: `[..., N]` to `[..., K]`."""
     samples, num_bins = numbers.shape[:-1], 1 + int(numbers.max())
     num_samples = int(np.prod(samples))
     offsets = num_bins * np.arange(num_samples).reshape(*samples, 1)
@@ -223,7 +224,7 @@ def _f1_of_counts(
 
 
 def _ratio(numerators: NDArray[Any], denominators: NDArray[Any]) -> NDArray[np.float64]:
-    """The ratio, 0 where the denominator is 0."""
+    """Return the ratio; 0 where the denominator is 0."""
     is_nothing = denominators == 0
     return np.asarray(np.where(is_nothing, 0, numerators / np.where(is_nothing, 1, denominators)))
 

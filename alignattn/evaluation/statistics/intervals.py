@@ -1,4 +1,4 @@
-"""Confidence intervals over the rows of an evaluation set: the bootstrap, and Wilson's of shares."""
+"""Confidence intervals over the rows of an evaluation set: the bootstrap, and Wilson's interval of a share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ CONFIDENCE_LEVEL = 0.95
 RESAMPLES = 1000
 SEED = 42
 MIN_ROWS = 2
-"""Minimum rows: resampling one row always gives that row."""
+"""Minimum number of rows: resampling one row always returns that row."""
 
 BATCH_NUMBERS = 2**20
-"""Numbers of each array that are resampled at once, which fit a processor's cache."""
+"""How many numbers of each array are resampled at once: these fit a processor's cache."""
 
 IntervalMethod = Literal["percentile", "basic"]
 
@@ -31,7 +31,7 @@ class Interval:
 
 
 def wilson_interval(count: int, total: int) -> Interval | None:
-    """Return the 95 % score interval of `count / total` (Wilson 1927, eq. 7), which stays within 0 and 1; None of 0."""
+    """Return the 95 % score interval of `count / total` (Wilson 1927, eq. 7), within 0 and 1; None if `total` is 0."""
     if total == 0:
         return None
     ends = binomtest(count, total).proportion_ci(CONFIDENCE_LEVEL, method="wilson")
@@ -48,18 +48,18 @@ def bootstrap_interval(
 ) -> Interval:
     """Return a bootstrap confidence interval of a statistic of rows (Efron & Tibshirani 1993; `scipy.stats.bootstrap`).
 
-    Rows are drawn with replacement, the same ones of all arrays. `percentile` takes the quantiles of the resampled
-    statistic and fits means. A statistic that is larger the noisier the data, such as a calibration error, is larger
-    again on resampled rows, and these quantiles lie too high: of a calibrated model they never hold its 0. `basic`
-    mirrors the quantiles at the statistic itself, which takes that bias off (Davison & Hinkley 1997, section 5.2).
+    Rows are drawn with replacement, the same rows from all arrays. `percentile` uses the quantiles of the resampled
+    statistic and suits means. Noise increases some statistics, such as a calibration error, and resampling adds noise,
+    so that these quantiles are too high: for a calibrated model they never contain the true value 0. `basic` mirrors
+    the quantiles at the statistic itself, which removes that bias (Davison & Hinkley 1997, section 5.2).
 
     Args:
-        statistic: of one sample or many at once: takes arrays `[..., N]` and returns `[...]`.
+        statistic: the statistic of one or many samples: maps arrays `[..., N]` to `[...]`.
         *arrays: `[N]` each, paired row by row.
-        confidence: probability that the interval is made to hold the true value with, between 0 and 1.
-        resamples: how many.
-        seed: of the draw; equal seeds give equal intervals.
-        method: which quantiles.
+        confidence: nominal probability that the interval contains the true value, between 0 and 1.
+        resamples: number of resamples.
+        seed: random seed; equal seeds return equal intervals.
+        method: `percentile` or `basic`.
 
     Raises:
         AlignAttnError: if there are fewer than 2 rows, the arrays differ in length, or an option is out of range.

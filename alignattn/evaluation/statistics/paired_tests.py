@@ -11,23 +11,23 @@ from alignattn.evaluation.statistics.intervals import BATCH_NUMBERS, CONFIDENCE_
 from alignattn.utils.errors import AlignAttnError
 
 ROUNDING = 1e-12
-"""Differences below this count as 0: sums of the same numbers in another order."""
+"""Differences below this count as 0: they come from adding the same numbers in another order."""
 
 MAX_SIGN_FLIPS = 2**16
-"""Maximum sign patterns that are enumerated, those of 16 differences."""
+"""Maximum number of sign patterns, those of 16 differences."""
 
 PairedScores = Sequence[tuple[ExampleScores, ExampleScores]]
 """The scores of the measured run and of the baseline, per seed."""
 
 UnpairedScores = tuple[Sequence[ExampleScores], Sequence[ExampleScores]]
-"""The scores of the measured runs and of the baseline's."""
+"""The scores of the measured runs and of the baseline's runs."""
 
 
 def sign_flip_p_value(differences: NDArray[np.float64], seed: int) -> float:
     """Return the two-sided p-value of the mean of differences `[n]` under random signs.
 
-    The permutation test of Fisher (1935, section 21). It is exact up to 16 differences; of the signs of more,
-    `MAX_SIGN_FLIPS` are drawn.
+    The permutation test of Fisher (1935, section 21). It is exact up to 16 differences; beyond that it draws
+    `MAX_SIGN_FLIPS` sign patterns.
     """
     tested = stats.permutation_test(
         (_without_rounding(differences),),
@@ -47,9 +47,9 @@ def t_interval(differences: NDArray[np.float64]) -> Interval:
 
 
 def mcnemar(measured: ExampleScores, baseline: ExampleScores) -> float:
-    """Return the two-sided p-value of McNemar's test (1947), exact: of the examples that one run alone gets right.
+    """Return the two-sided p-value of McNemar's exact test (1947) on the examples that only one run gets right.
 
-    Both scores are shares of examples. The p-value is 1 where the runs agree on all of them.
+    Both scores are shares of examples. The p-value is 1 if the runs agree on all examples.
     """
     won, lost = (
         int(np.count_nonzero(one.arrays[0] > other.arrays[0]))
@@ -63,28 +63,28 @@ def bootstrap_difference(
 ) -> tuple[Interval, float]:
     """Return the 95 % interval of the difference of the means over runs, and its two-sided p-value.
 
-    Examples are drawn with replacement, the same ones for all runs (Efron & Tibshirani 1993, chapter 13). The p-value
-    is one less the confidence of the interval that ends at 0, the measured difference counted among the resampled ones
-    so that it is never 0 (Davison & Hinkley 1997, section 4.2.5).
+    Examples are drawn with replacement, the same examples for all runs (Efron & Tibshirani 1993, chapter 13). The
+    p-value is 1 minus the confidence of the interval that ends at 0. The measured difference counts as one of the
+    resampled ones, so that the p-value is never 0 (Davison & Hinkley 1997, section 4.2.5).
 
     Args:
-        measured: of each run; all on the same examples, at least 2, and of the same statistic.
-        baseline: of each run that they are compared with, likewise.
-        resamples: how many; the p-value is at least 2 / (resamples + 1).
-        seed: of the draw.
+        measured: the scores of each run; all on the same examples, at least 2, and of the same statistic.
+        baseline: the scores of each run of the baseline, on the same examples.
+        resamples: number of resamples; the p-value is at least 2 / (resamples + 1).
+        seed: random seed.
 
     Raises:
-        AlignAttnError: if there are no resamples.
+        AlignAttnError: if `resamples` is below 1.
     """
     if resamples < 1:
         raise AlignAttnError(f"resamples {resamples} must be at least 1")
     first = measured[0]
     num_examples = len(first.examples)
-    # For each array of the statistic, [run, N], those of the baseline last.
+    # For each array of the statistic, [run, N]; the runs of the baseline are last.
     arrays = [np.array([run.arrays[index] for run in (*measured, *baseline)]) for index in range(len(first.arrays))]
 
     def difference(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The difference for samples of example numbers `[..., N]`, `[...]`."""
+        """Return the difference, `[...]`, for samples of example numbers `[..., N]`."""
         by_run = first.statistic(*(array[:, rows] for array in arrays))
         return _without_rounding(by_run[: len(measured)].mean(axis=0) - by_run[len(measured) :].mean(axis=0))
 

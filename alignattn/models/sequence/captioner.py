@@ -1,4 +1,4 @@
-"""A captioner: an LSTM that generates, and attends to the cells of a picture (Xu et al. 2015)."""
+"""A captioner: an LSTM decoder that attends to the cells of a picture (Xu et al. 2015)."""
 
 from typing import Any
 
@@ -23,9 +23,9 @@ class CaptionerConfig(LstmGeneratorConfig):
     """The sizes.
 
     Args:
-        conv_channels: of the convolutions, each of which halves a picture's sides; the rest are the cells.
-        pixel_mean: of each colour of the training pictures.
-        pixel_deviation: standard deviation, likewise.
+        conv_channels: channels of each convolution; each halves the sides of a picture, and the last returns the cells.
+        pixel_mean: mean of each colour of the training pictures.
+        pixel_deviation: standard deviation of each colour.
     """
 
     model_type = MODEL_TYPE_PREFIX + "captioner"
@@ -38,7 +38,7 @@ class CaptionerConfig(LstmGeneratorConfig):
 
 
 class Captioner(LstmGenerator):
-    """Convolutions make cells of a picture; an LSTM generates, and attends to them; their mean is its first state."""
+    """Convolutions turn a picture into cells; an LSTM decoder attends to them and starts from their mean."""
 
     auto_class = AutoModelForImageTextToText
     config_class = CaptionerConfig
@@ -69,9 +69,9 @@ class Captioner(LstmGenerator):
         report = EmbeddingsReport(None, num_words - len(SPECIAL), 0)
         return BuiltModel(build_model(cls, fields, context.seed), tokenizer, report)
 
-    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: otherwise the Trainer would not divide the loss by the accumulation steps.
     def forward(self, image: Tensor, labels: Tensor, choices: Tensor | None = None) -> Seq2SeqLMOutput:
-        """Compute the probability of captions `[B, T]` of pictures `[B, 3, height, width]`; see `forward_from`."""
+        """Compute the loss and logits of captions `[B, T]` of pictures `[B, 3, height, width]`; see `forward_from`."""
         return self.forward_from(self.read_image(image), labels, choices)
 
     @torch.no_grad()

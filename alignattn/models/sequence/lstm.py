@@ -1,4 +1,4 @@
-"""LSTMs that generate, and attend at each word to their input (Bahdanau et al. 2015, Luong et al. 2015)."""
+"""LSTM decoders that attend to the input at each word (Bahdanau et al. 2015, Luong et al. 2015)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -27,14 +27,14 @@ class LstmGeneratorConfig(SequenceModelConfig):
     """The sizes, and how a step attends.
 
     Args:
-        attends_first: whether a step attends by the previous state and reads the result (Bahdanau et al. 2015, eqs. 4
-            to 6); otherwise by its own state (Luong et al. 2015, §3).
-        input_feeding: whether a step that attends by its own state reads what the previous one attended (Luong et al.
-            2015, §3.3).
-        hard_attention: whether a step attends to one word: sampled by the weights in training, the one of the largest
-            weight otherwise, learned by REINFORCE (Xu et al. 2015, §4.1); only with the plain value.
-        reward_weight: λ_r of Xu et al. 2015, of the reward of the sampled words.
-        entropy_weight: likewise, of the entropy of the weights.
+        attends_first: whether the query of a step is the previous state, and the step reads the attended context
+            (Bahdanau et al. 2015, eqs. 4 to 6); otherwise the query is the step's own state (Luong et al. 2015, §3).
+        input_feeding: whether a step whose query is its own state also reads the attentional state of the previous
+            step (Luong et al. 2015, §3.3).
+        hard_attention: whether a step attends to one word: in training sampled by the weights, otherwise the word with
+            the largest weight. Learned by REINFORCE (Xu et al. 2015, §4.1); only with the plain value.
+        reward_weight: weight of the reward of the sampled words, λ_r of Xu et al. 2015.
+        entropy_weight: weight of the entropy of the attention weights.
     """
 
     attends_first: bool = False
@@ -48,14 +48,14 @@ class DecoderState(NamedTuple):
     """The decoder between two words.
 
     Attributes:
-        hidden: `[B, d]`, of the LSTM.
-        cell: likewise.
-        attentional: `[B, d]`, from which the last word was predicted.
+        hidden: `[B, d]`, hidden state of the LSTM.
+        cell: `[B, d]`, cell state of the LSTM.
+        attentional: `[B, d]`, the state that predicted the last word.
         spent: `[B, 1, 1, n]`, the sum of the weights of each input word so far; -inf for the end.
         steps: number of generated words.
         log_choice: `[B]`, log p of the place that the last step sampled; 0 without sampling.
-        entropy: `[B]`, of its weights, likewise.
-        choices: `[B, T]`, places to attend to in place of sampled ones, or None.
+        entropy: `[B]`, entropy of the last step's weights; 0 without sampling.
+        choices: `[B, T]`, places to attend to instead of sampled ones, or None.
     """
 
     hidden: Tensor
@@ -84,8 +84,8 @@ class StepAttention(nn.Module):
 
         Args:
             state: `[B, d]`.
-            keys: `[B, n, d]`, of `key_projection`.
-            memory: the values, `[B, n, d]`, and which are real.
+            keys: `[B, n, d]`, the output of `key_projection`.
+            memory: the values, `[B, n, d]`, and the mask of real ones.
             earlier: the attention of earlier steps.
 
         Returns:
@@ -102,8 +102,8 @@ class Memory(NamedTuple):
 
     Attributes:
         tokens: states `[B, n, d]`.
-        mask: `[B, n]` bool, which are real.
-        keys: `[B, n, d]`, of the attention's `key_projection`.
+        mask: `[B, n]` bool, True = a real one.
+        keys: `[B, n, d]`, the output of the attention's `key_projection`.
         first: `[B, d]`, the decoder's state before the first word.
         spent: `[B, 1, 1, n]`, 0, and -inf for words without a budget.
     """
@@ -116,7 +116,7 @@ class Memory(NamedTuple):
 
 
 class LstmGenerator(SequenceModel):
-    """An LSTM that generates, and attends at each word to the input, which a subclass encodes."""
+    """An LSTM decoder that attends to the input at each word; a subclass encodes the input."""
 
     config_class = LstmGeneratorConfig
     config: LstmGeneratorConfig
@@ -138,7 +138,7 @@ class LstmGenerator(SequenceModel):
         Args:
             memory: the encoded input.
             labels: `[B, T]`.
-            choices: `[B, T]`, for hard attention the places that the steps attend to; sampled if None.
+            choices: `[B, T]`, the places that the steps of hard attention attend to; sampled if None.
 
         Returns:
             As `SequenceModel.forward`; in training with hard attention the gradient of the loss is `reinforce_loss`'s.
@@ -211,7 +211,7 @@ class LstmGenerator(SequenceModel):
 
 
 def choose_place(weights: Tensor, *, samples: bool) -> Tensor:
-    """Return one place per row, `[B]`, sampled by weights `[B, n]`, or that of the largest weight."""
+    """Return one place per row, `[B]`: sampled by weights `[B, n]`, or the place of the largest weight."""
     return torch.multinomial(weights, 1)[:, 0] if samples else weights.argmax(dim=-1)
 
 
@@ -243,7 +243,7 @@ def reinforce_loss(
         log_choice: log p(s), `[B]`, the sum over the places of a row.
         baseline: b, a scalar.
         reward_weight: λ.
-        bonus: a term added only for its gradient, `[B]`: of the entropy.
+        bonus: a term added only for its gradient, `[B]`: the weighted entropy.
     """
     advantage = (log_likelihood - baseline).detach()
     surrogate = reward_weight * advantage * log_choice + bonus
@@ -252,13 +252,13 @@ def reinforce_loss(
 
 @strict
 class Seq2SeqLstmConfig(LstmGeneratorConfig):
-    """The sizes; the states of both directions of the encoder together are as large as the decoder's."""
+    """The sizes; each direction of the encoder has half the size of the decoder."""
 
     model_type = MODEL_TYPE_PREFIX + "seq2seq-lstm"
 
 
 class Seq2SeqLstm(LstmGenerator):
-    """An LSTM reads in both directions; another generates, and attends at each word to the input."""
+    """A bidirectional LSTM encoder, and an LSTM decoder that attends to it at each word."""
 
     config_class = Seq2SeqLstmConfig
     config: Seq2SeqLstmConfig
@@ -272,7 +272,7 @@ class Seq2SeqLstm(LstmGenerator):
         self.bridge = nn.Linear(size // 2, size)
         self.post_init()  # type: ignore[no-untyped-call]
 
-    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: otherwise the Trainer would not divide the loss by the accumulation steps.
     def forward(
         self,
         input_ids: Tensor,
@@ -280,7 +280,7 @@ class Seq2SeqLstm(LstmGenerator):
         attention_mask: Tensor | None = None,
         choices: Tensor | None = None,
     ) -> Seq2SeqLMOutput:
-        """Compute the probability of right sequences, as `SequenceModel.forward`; `choices` as of `forward_from`."""
+        """Compute the loss and logits of target sequences; see `SequenceModel.forward` and `forward_from`."""
         return self.forward_from(self.read_ids(input_ids, attention_mask), labels, choices)
 
     def read(self, words: Sentences) -> Memory:
@@ -289,7 +289,7 @@ class Seq2SeqLstm(LstmGenerator):
         states = self.encoder(Sentences(self.dropout(self.embedding(words.tokens)), mask)).tokens
         states = self.dropout(states)
         first = torch.tanh(self.bridge(states[:, 0, states.shape[-1] // 2 :]))
-        # The end, which stands last, has no budget: a sink of what is over (Malaviya et al. 2018).
+        # The end, which is last, has no budget: it is a sink for the remaining weight (Malaviya et al. 2018).
         last = mask.sum(dim=1)[:, None, None, None] - 1
         spent = torch.zeros_like(states[:, None, None, :, 0]).scatter(-1, last, -torch.inf)
         return Memory(states, mask, self.attention.key_projection(states), first, spent)

@@ -25,7 +25,7 @@ State = tuple[Any, ...]
 """A decoder's state: tensors `[B, …]`, and entries that all rows share."""
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
-"""Takes the last tokens, `[B]`, and a state; returns the logits of the next, `[B, V]`, and the next state."""
+"""Maps the last tokens, `[B]`, and a state to the logits of the next tokens, `[B, V]`, and the next state."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Limits:
     Attributes:
         begin: the token before the first.
         end: the token of the end.
-        padding: the token behind the end.
-        longest: the maximum of tokens, the end included.
+        padding: the token after the end.
+        longest: the maximum number of tokens, the end included.
     """
 
     begin: int
@@ -52,14 +52,14 @@ def take_rows(state: State, rows: Tensor) -> State:
 
 
 def greedy(step: Step, state: State, size: int, limits: Limits, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Generate the most probable token each time.
+    """Generate the most probable token at each step.
 
     Args:
-        step: of the decoder.
-        state: before the first token.
-        size: rows B.
-        limits: begin and end.
-        device: of the tokens.
+        step: the decoder's step.
+        state: the state before the first token.
+        size: the number of rows B.
+        limits: begin, end and maximum length.
+        device: the device of the tokens.
 
     Returns:
         The tokens, `[B, n]`, and the logarithm of their probability, `[B]`.
@@ -84,10 +84,10 @@ def greedy(step: Step, state: State, size: int, limits: Limits, device: torch.de
 def beam_search(
     step: Step, state: State, size: int, limits: Limits, device: torch.device, beams: int
 ) -> tuple[Tensor, Tensor]:
-    """Generate the most probable sequence that a beam of `beams` prefixes finds; one is `greedy`.
+    """Generate the most probable sequence that a beam of `beams` prefixes finds; one beam equals `greedy`.
 
     A finished sequence stays in the beam as long as at most `beams - 1` are more probable. There is no length bonus:
-    the search is for the most probable sequence. Other arguments and results as of `greedy`.
+    the search is for the most probable sequence. Other arguments and the results are those of `greedy`.
     """
     first = torch.arange(size, device=device)[:, None] * beams
     state = take_rows(state, torch.arange(size, device=device).repeat_interleave(beams))
@@ -124,10 +124,10 @@ class SequenceModelConfig(WordModelConfig):
     """The sizes of a model that generates.
 
     Args:
-        target_vocab_size: how many of the words, the first ones, can be generated.
+        target_vocab_size: the number of words that can be generated, the first of the vocabulary.
         bos_token_id: the token before the first generated word.
         eos_token_id: the token of the end.
-        longest_output: the maximum of generated words, the end included.
+        longest_output: the maximum number of generated words, the end included.
     """
 
     embedding_dim: int = 128
@@ -140,7 +140,7 @@ class SequenceModelConfig(WordModelConfig):
 
 
 class SequenceModel(WordModel):
-    """Reads a sequence and generates another word by word; training feeds it the right words (teacher forcing)."""
+    """Reads a sequence and generates another word by word; trained by teacher forcing."""
 
     auto_class: ClassVar[type[Any]] = AutoModelForSeq2SeqLM
     config_class = SequenceModelConfig
@@ -194,11 +194,11 @@ class SequenceModel(WordModel):
         """Return the attention of each generated word to the input, `[B, T, n]`.
 
         Args:
-            recorded: the weights of all attention calls of a forward, as `collect` gives them.
+            recorded: the weights of all attention calls of a forward, as `collect` returns them.
         """
 
     def logits(self, tokens: Tensor, memory: Any) -> Tensor:
-        """Return the logits of the word after each of the right ones, `[B, T, V]` of `[B, T]`."""
+        """Return the logits of the word after each of the target words, `[B, T, V]` of `[B, T]`."""
         state, logits = self.begin(memory), []
         for column in tokens.unbind(dim=1):
             step_logits, state = self.step(column, state, memory)
@@ -212,18 +212,18 @@ class SequenceModel(WordModel):
         words.mask[:, 0] = True
         return self.read(words)
 
-    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: otherwise the Trainer would not divide the loss by the accumulation steps.
     def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None) -> Seq2SeqLMOutput:
-        """Compute the probability of right sequences.
+        """Compute the loss and logits of target sequences.
 
         Args:
             input_ids: `[B, n]`, the input.
-            labels: `[B, T]`, the right words with the end, padded by -100.
+            labels: `[B, T]`, the target words and the end, padded by -100.
             attention_mask: `[B, n]`, not 0 = a real word; None = all but `pad_token_id` are.
 
         Returns:
-            `logits` `[B, T, V]` of each next word, and `loss`, the negative log-likelihood of a sequence, its mean over
-            the rows.
+            `logits` `[B, T, V]` of each next word, and `loss`, the mean over rows of a sequence's negative
+            log-likelihood.
         """
         memory = self.read_ids(input_ids, attention_mask)
         return self.output_of(self.logits(self.shifted(labels), memory), labels)
@@ -237,7 +237,7 @@ class SequenceModel(WordModel):
         """Return the word before each label, `[B, T]`; the first is the beginning."""
         before = F.pad(labels[:, :-1], (1, 0), value=self.config.bos_token_id)
         known = before.masked_fill(before == NO_LABEL, self.config.pad_token_id)
-        # A word that no training row generates has no number among the target words.
+        # A word that is in no training target has no number among the target words.
         return known.masked_fill(known >= self.config.target_vocab_size, SPECIAL.index(UNKNOWN))
 
     @torch.no_grad()
@@ -255,15 +255,15 @@ class SequenceModel(WordModel):
             input_ids: `[B, n]`, the input.
             attention_mask: as for `forward`.
             num_beams: beams of the search; greedy decoding for 1.
-            max_length: the maximum of words, if it is less than the config's `longest_output`.
+            max_length: the maximum number of words, if it is less than the config's `longest_output`.
 
         Returns:
-            The words, `[B, T]`, padded behind their end, and the logarithm of the probability of each row, `[B]`.
+            The words, `[B, T]`, padded after their end, and the logarithm of the probability of each row, `[B]`.
         """
         return self.generate_from(self.read_ids(input_ids, attention_mask), num_beams, max_length)
 
     def generate_from(self, memory: Any, num_beams: int, max_length: int | None = None) -> tuple[Tensor, Tensor]:
-        """Generate as `generate` does, from what `read` returned."""
+        """Generate as `generate` does, from the memory that `read` returned."""
         config, device, size = self.config, memory[0].device, len(memory[0])
         state = self.begin(memory)
         memory = type(memory)._make(part.repeat_interleave(num_beams, dim=0) for part in memory)
@@ -280,14 +280,14 @@ class SequenceModel(WordModel):
 
 
 def longest_output(targets: Iterable[Sequence[str]]) -> int:
-    """Return the maximum of generated words: half as many again as the longest target, and the end."""
+    """Return the maximum number of generated words: 1.5 times the longest target, and the end."""
     longest = max(map(len, targets))
     return longest + longest // 2 + 1
 
 
 def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
     """Return log p(y) of sequences, `[B]`, the sum over words; `logits` `[B, T, V]`, `labels` `[B, T]`, -100 = none."""
-    # A word that cannot be generated is learned as an unknown one.
+    # A word that cannot be generated counts as unknown.
     known = labels.masked_fill(labels >= logits.shape[-1], SPECIAL.index(UNKNOWN))
     return -F.cross_entropy(logits.mT, known, ignore_index=NO_LABEL, reduction="none").sum(dim=1)
 
@@ -297,12 +297,12 @@ def build_sequence_tokenizer(
 ) -> tuple[PreTrainedTokenizerFast, int]:
     """Return a tokenizer of source texts, which adds the end, and the number of words that can be generated.
 
-    These stand first, after `SPECIAL`, by frequency.
+    The words that can be generated come first in the vocabulary, after `SPECIAL`, by frequency.
 
     Args:
-        sources: the units of the source texts.
-        targets: the units of the target texts.
-        units: of the source texts.
+        sources: each source text as a sequence of units.
+        targets: each target text as a sequence of units.
+        units: what the units of the source texts are.
     """
     target_words, source_words = (_by_frequency(side) for side in (targets, sources))
     words = [*SPECIAL, *target_words, *(word for word in source_words if word not in {*target_words, *SPECIAL})]
@@ -326,5 +326,5 @@ def build_sequence_tokenizer(
 
 def _by_frequency(texts: Iterable[Sequence[str]]) -> list[str]:
     counts = Counter(unit for units in texts for unit in units if unit not in SPECIAL)
-    # Ties by the word: not every run reads rows in the same order.
+    # Ties are broken by the word: not every run reads rows in the same order.
     return sorted(counts, key=lambda word: (-counts[word], word))[:MAX_WORDS]

@@ -20,7 +20,7 @@ class Seq2SeqTransformerConfig(SequenceModelConfig):
 
     Args:
         num_attention_heads: heads of each attention.
-        num_hidden_layers: of the encoder, and of the decoder.
+        num_hidden_layers: layers of the encoder, and of the decoder.
     """
 
     model_type = MODEL_TYPE_PREFIX + "seq2seq-transformer"
@@ -37,7 +37,7 @@ class Prefix(NamedTuple):
 
 
 class Seq2SeqTransformer(SequenceModel):
-    """Layers of self-attention read; others generate, and attend to the words so far and to the input."""
+    """A Transformer encoder, and a decoder that attends to the words so far and to the input."""
 
     config_class = Seq2SeqTransformerConfig
     config: Seq2SeqTransformerConfig
@@ -66,7 +66,7 @@ class Seq2SeqTransformer(SequenceModel):
         return self.logits(prefix, memory)[:, -1], Prefix(prefix)
 
     def logits(self, tokens: Tensor, memory: Any) -> Tensor:
-        """Return the logits of the word after each of the right ones, `[B, T, V]` of `[B, T]`."""
+        """Return the logits of the word after each of the target words, `[B, T, V]` of `[B, T]`."""
         states = self.dropout(self.projection(self.target_embedding(tokens)))
         real = tokens != self.config.pad_token_id
         earlier = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool, device=tokens.device).tril()
@@ -77,5 +77,5 @@ class Seq2SeqTransformer(SequenceModel):
         return logits
 
     def weights_of_words(self, recorded: Sequence[Tensor]) -> Tensor:
-        """Return the mean weights of the heads of the last layer, `[B, T, n]`."""
+        """Return the weights of the last layer, averaged over heads, `[B, T, n]`."""
         return recorded[-1].mean(dim=1)

@@ -1,1 +1,1 @@
-"""Taggers of words that are trained from scratch, and the CRF that any tagger can have."""
+"""Taggers trained from scratch, and the CRF that any tagger can have."""

@@ -21,7 +21,7 @@ CRF_FIELD = "crf_tags"
 """The config field of a model with a CRF: the `SchemeName` of its tags."""
 
 FORBIDDEN = -1e30
-"""Score of a forbidden transition: lower than any allowed path, with finite sums in float32."""
+"""Score of a forbidden transition: below any allowed path, and sums stay finite in float32."""
 
 MIN_LOG = -100.0
 """Minimum log-probability; e^-100 is 0 in float32."""
@@ -35,12 +35,12 @@ class TagOutput(ModelOutput):
     """The output of a model with a CRF.
 
     Attributes:
-        loss: negative log-likelihood of the labels, a mean over their words; None without labels.
-        logits: `[B, n, C]`, in evaluation the marginal log-probabilities of each tag over all legal sequences (0 where
-            no word begins), whose softmax is the probabilities; in training the emission scores.
+        loss: negative log-likelihood of the labels, mean over words; None without labels.
+        logits: `[B, n, C]`, in evaluation the marginal log-probability of each tag over all legal sequences (0 where no
+            word begins), so that softmax returns the probabilities; in training the emission scores.
         tags: `[B, n]`, the most probable legal sequence, -100 where no word begins; None in training.
         hidden_states: as the encoder returns them.
-        attentions: likewise.
+        attentions: as the encoder returns them.
     """
 
     loss: Tensor | None = None
@@ -55,11 +55,11 @@ class LinearChainCrf(nn.Module):
 
         p(y | x) ∝ exp(s(y_1) + Σ_i e_i(y_i) + Σ_i t(y_(i-1), y_i) + f(y_m))
 
-    with emissions e of an encoder, and learned transitions t, starts s and ends f. Training allows what BIO forbids, so
-    that a row with a mistake has a likelihood; prediction does not.
+    with emissions e of an encoder, and learned transitions t, starts s and ends f. Training allows transitions that BIO
+    forbids, so that a row with a mistake has a likelihood; prediction does not allow them.
 
     Args:
-        config: of the model, with the names of the tags and `CRF_FIELD`.
+        config: the model's config, with the names of the tags and `CRF_FIELD`.
 
     Raises:
         AlignAttnError: if pytorch-crf is not installed.
@@ -74,11 +74,11 @@ class LinearChainCrf(nn.Module):
         self.chain = _chain_class()(len(names), batch_first=True)
 
     def forward(self, emissions: Tensor, words: Tensor, labels: Tensor | None = None) -> TagOutput:
-        """Return the loss, and in training the emissions, in evaluation the decoded tags.
+        """Return the loss with the emissions (training) or with the decoded tags (evaluation).
 
         Args:
             emissions: `[B, n, C]`.
-            words: `[B, n]` bool, where a word begins; a text may have no word.
+            words: `[B, n]` bool, True where a word begins; a text may have no word.
             labels: `[B, n]`, the number of each word's tag, -100 where no word begins.
         """
         # Half precision is too coarse for sums over a text.
@@ -89,20 +89,20 @@ class LinearChainCrf(nn.Module):
         return TagOutput(loss, *self.decode(emissions, words))
 
     def negative_log_likelihood(self, emissions: Tensor, labels: Tensor) -> Tensor:
-        """Return -log p(y | x) per word, a scalar; 0 without words. Arguments as of `forward`.
+        """Return -log p(y | x) per word, a scalar; 0 without words. Arguments as for `forward`.
 
-        A mean over words, like a cross-entropy of tags, so that learning rates and the alignment's weight mean the
-        same, and accumulated batches are weighed by their words.
+        It is a mean over words like a cross-entropy of tags, so that learning rates and the alignment's weight keep
+        their meaning, and accumulated batches are weighted by their number of words.
         """
         order, mask = to_the_front(labels != IGNORED)
         gathered, tags = _at(emissions, order), labels.gather(1, order).masked_fill(~mask, 0)
         has_words = mask.any(dim=1)
-        # pytorch-crf refuses a text without words.
+        # pytorch-crf rejects a text without words.
         likelihoods = self.chain(gathered, tags, _with_a_word(mask), reduction="none")
         return -(likelihoods * has_words).sum() / mask.sum().clamp(min=1)
 
     def decode(self, emissions: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `logits` and `tags` of `TagOutput`; arguments as of `forward`."""
+        """Return `logits` and `tags` of `TagOutput`; arguments as for `forward`."""
         order, mask = to_the_front(words)
         gathered, is_read = _at(emissions, order), _with_a_word(mask)
         chain = deepcopy(self.chain)
@@ -124,7 +124,7 @@ def _chain_class() -> Any:
 
 
 def init_crf(module: nn.Module) -> bool:
-    """Initialise the scores of a chain that transformers has not loaded; return whether the module is one."""
+    """Initialise the scores of a chain that transformers has not loaded; return whether the module is a chain."""
     if not isinstance(module, _chain_class()):
         return False
     for scores in module.parameters():
@@ -150,9 +150,9 @@ def _log_marginals(chain: Any, emissions: Tensor, mask: Tensor) -> Tensor:
     """Return log p(y_i | x), `[B, m, C]`, by the forward and backward recursions (Rabiner 1989, eqs. 18 to 27).
 
     Args:
-        chain: the scores of starts, transitions and ends.
+        chain: has the scores of starts, transitions and ends.
         emissions: `[B, m, C]`.
-        mask: `[B, m]` bool, right-padded, each text with a word.
+        mask: `[B, m]` bool, right-padded; each text has a word.
     """
     steps, transitions = emissions.unbind(1), chain.transitions
     before = [chain.start_transitions + steps[0]]
@@ -168,10 +168,10 @@ def _log_marginals(chain: Any, emissions: Tensor, mask: Tensor) -> Tensor:
 
 
 def tagger_with_crf(config: PreTrainedConfig) -> Any:
-    """Return transformers' tagger class of a config with a CRF over the scores of each word's first piece.
+    """Return transformers' tagger class for a config, with a CRF over the scores of each word's first piece.
 
-    Its forward also takes `word_starts`, `[B, n]`, 1 where a word begins. Without it words begin where the labels are,
-    or without labels at every real token.
+    Its forward also accepts `word_starts`, `[B, n]`, 1 where a word begins. Without it, words begin at the labels, or
+    without labels at every real token.
     """
     return _with_crf(MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[type(config)])
 
@@ -199,7 +199,7 @@ def _with_crf(tagger: Any) -> Any:
             if not init_crf(module):
                 super()._init_weights(module)
 
-    # The Trainer reads the inputs from the signature, and takes **kwargs for a loss that scales itself.
+    # The Trainer reads the inputs from the signature; with **kwargs it assumes that the loss scales itself.
     known = inspect.signature(tagger.forward).parameters.values()
     named = [each for each in known if each.kind is not inspect.Parameter.VAR_KEYWORD]
     word_starts = inspect.Parameter(WORD_STARTS, inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -209,7 +209,7 @@ def _with_crf(tagger: Any) -> Any:
 
 
 def where_words_begin(word_starts: Tensor | None, labels: Tensor | None, real: Tensor) -> Tensor:
-    """Return `[B, n]` bool: `word_starts` if given, else where a label stands, else every real token."""
+    """Return `[B, n]` bool: `word_starts` if given, else the positions of labels, else every real token."""
     if word_starts is not None:
         return word_starts.bool() & real.bool()
     return real.bool() if labels is None else labels != IGNORED

@@ -21,10 +21,10 @@ from alignattn.tasks.tags.scheme import BIO, scheme_of
 
 @strict
 class TransformerCrfConfig(TransformerEncoderConfig):
-    """The sizes of the classifier of texts.
+    """The sizes, those of the text classifier.
 
     Args:
-        crf_tags: the scheme of the tags, as of `alignattn.tasks.tags.scheme`.
+        crf_tags: the scheme of the tags, see `alignattn.tasks.tags.scheme`.
     """
 
     model_type = MODEL_TYPE_PREFIX + "transformer-crf"
@@ -78,7 +78,7 @@ class TransformerCrfForTokenClassification(WordModel):
         )
         return replace(built, remark=scheme.remark)
 
-    # No **kwargs: the Trainer would take the loss for one that it need not divide by the accumulation steps.
+    # No **kwargs: otherwise the Trainer would not divide the loss by the accumulation steps.
     def forward(
         self,
         input_ids: Tensor,
@@ -91,12 +91,12 @@ class TransformerCrfForTokenClassification(WordModel):
         Args:
             input_ids: `[B, n]`.
             attention_mask: `[B, n]`, not 0 = a real token; None = all but `pad_token_id` are.
-            word_starts: `[B, n]`, not 0 = a word begins; None = where a label stands, or at each real token.
-            labels: `[B, n]`, the number of each word's tag, -100 where none begins.
+            word_starts: `[B, n]`, not 0 = a word begins; None = words begin at the labels, or at each real token.
+            labels: `[B, n]`, the number of each word's tag, -100 where no word begins.
         """
         real = self.real_words(input_ids, attention_mask)
         order, mask = to_the_front(real)
-        # An empty text is one word of padding: attention to nothing is not finite.
+        # An empty text becomes one word of padding: attention to nothing is not finite.
         mask = mask.index_fill(1, torch.zeros(1, dtype=torch.long, device=mask.device), True)
         sentences = Sentences(self.dropout(self.embedding(input_ids.gather(1, order))), mask)
         states = self.encoder(sentences if self.first is None else self.first(sentences)).tokens

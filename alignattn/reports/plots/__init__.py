@@ -1,1 +1,1 @@
-"""Pictures of results, drawn from numbers by name; the ending of the path is the format."""
+"""Pictures of results, drawn from numbers by name; the suffix of the path sets the format."""

@@ -18,7 +18,7 @@ MIN_WIDTH = 6.0
 """Sizes are in inches here and below."""
 BAR_INCHES = 0.5
 BARS_SHARE = 0.8
-"""Share of a group's width that bars fill."""
+"""Share of a group's width that its bars fill."""
 DIGITS = ".3g"
 """Format of the number over a bar."""
 
@@ -33,7 +33,7 @@ class Spread:
 
     @classmethod
     def exact(cls, value: float) -> "Spread":
-        """Return a single value, which has no spread."""
+        """Return the spread of a single value, which is zero."""
         return cls(value, value, value)
 
 
@@ -42,9 +42,9 @@ class BarPanel:
     """One axes of grouped bars.
 
     Attributes:
-        title: what is shown.
-        groups: the groups' names, left to right.
-        series: by the name in the legend, one spread per group.
+        title: title of the panel.
+        groups: names of the groups, left to right.
+        series: one spread per group, by the name in the legend.
     """
 
     title: str
@@ -53,14 +53,14 @@ class BarPanel:
 
 
 def draw_bars(panels: Sequence[BarPanel], *, names: Sequence[str], y_label: str, reference: float, title: str) -> Any:
-    """Return the `matplotlib` figure of grouped bars with their spread, panels one above the other.
+    """Return the `matplotlib` figure of grouped bars with their spread; panels are stacked.
 
     Args:
-        panels: one or more.
-        names: of series, in the order that gives them their colours; some may not be drawn here.
+        panels: one or more panels.
+        names: names of series, in the order of colours; some may not occur in the panels.
         y_label: quantity and unit.
-        reference: the height that the bars are compared with, a dashed line.
-        title: of the whole picture.
+        reference: height of the dashed line that the bars are compared with.
+        title: title of the whole picture.
     """
     width = max(MIN_WIDTH, *(BAR_INCHES * len(panel.groups) * (len(panel.series) + 1) for panel in panels))
     figure, all_axes = new_figure(len(panels), 1, width, PANEL_HEIGHT * len(panels), title)
@@ -75,9 +75,9 @@ def draw_groups(axes: Any, panel: BarPanel, names: Sequence[str], digits: str = 
     """Draw the bars of a panel.
 
     Args:
-        axes: of `matplotlib`.
-        panel: one or more series.
-        names: of series, in the order that gives them their colours.
+        axes: `matplotlib` axes.
+        panel: a panel with one or more series.
+        names: names of series, in the order of colours.
         digits: format of the numbers over the bars.
     """
     bar_width = BARS_SHARE / len(panel.series)
@@ -127,8 +127,8 @@ class PointPanel:
     """One axes of clouds.
 
     Attributes:
-        title: what is shown.
-        series: each cloud's points, x and y, by its name in the legend.
+        title: title of the panel.
+        series: points of each cloud, x and y, by the name in the legend.
     """
 
     title: str
@@ -136,13 +136,13 @@ class PointPanel:
 
 
 def draw_points(panels: Sequence[PointPanel], *, x_label: str, y_label: str, title: str) -> Any:
-    """Return the `matplotlib` figure of clouds, panels side by side, each on axes of its own without ticks.
+    """Return the `matplotlib` figure of clouds; panels are side by side, each on separate axes without ticks.
 
     Args:
-        panels: one or more, of the same series, each with a colour and a marker of its own.
-        x_label: of every panel.
-        y_label: likewise.
-        title: of the whole picture.
+        panels: one or more panels of the same series; each series has its own colour and marker.
+        x_label: label of every x axis.
+        y_label: label of every y axis.
+        title: title of the whole picture.
     """
     width, height = POINT_PANEL_INCHES
     figure, all_axes = new_figure(1, len(panels), width * len(panels), height + POINTS_TITLE_INCHES, title)
@@ -152,7 +152,7 @@ def draw_points(panels: Sequence[PointPanel], *, x_label: str, y_label: str, tit
 
 
 def draw_clouds(axes: Any, panel: PointPanel, *, x_label: str, y_label: str) -> None:
-    """Draw the clouds of a panel; arguments as of `draw_points`."""
+    """Draw the clouds of a panel; arguments as for `draw_points`."""
     for index, (name, points) in enumerate(panel.series.items()):
         x, y = zip(*points, strict=True)
         style = {"color": cycled(COLOURS, index), "marker": cycled(CLOUD_MARKERS, index)}
@@ -178,15 +178,15 @@ def draw_overview(
     y_label: str,
     title: str,
 ) -> Any:
-    """Return the `matplotlib` figure of bars, panels side by side, each with a scale of its own, and of clouds below.
+    """Return the `matplotlib` figure of bars and of clouds below; panels are side by side, each with its own scale.
 
     Args:
-        bars: as many panels as of clouds; their titles give quantity and unit.
-        clouds: panels of the same series.
-        names: of the bars' series, in the order that gives them their colours.
-        x_label: of every panel of clouds.
-        y_label: likewise.
-        title: of the whole picture.
+        bars: panels of bars; their titles give quantity and unit.
+        clouds: the same number of panels of clouds, of the same series.
+        names: names of the bars' series, in the order of colours.
+        x_label: label of every x axis of clouds.
+        y_label: label of every y axis of clouds.
+        title: title of the whole picture.
     """
     columns = len(bars)
     figure, all_axes = new_figure(ROWS, columns, PANEL_WIDTH * columns, ROWS * PANEL_HEIGHT, title)

@@ -10,7 +10,7 @@ from alignattn.reports.plots.drawing import COLOURS, finished, new_figure
 ROW_INCHES = 0.3
 PANEL_INCHES = 3.4
 LABEL_INCHES = 2.2
-"""Width of the names of the rows."""
+"""Width of the row names."""
 FRAME_INCHES = 1.4
 """Height of titles and axes."""
 MAX_ABREAST = 6
@@ -24,8 +24,8 @@ class DifferenceLine:
 
     Attributes:
         row: index of its row, from the top.
-        difference: in the unit of its panel.
-        interval: its ends; None where it has none.
+        difference: the difference, in the unit of its panel.
+        interval: the ends of its interval; None without an interval.
         survives: whether it survives correction.
     """
 
@@ -40,9 +40,9 @@ class DifferencePanel:
     """One axes of differences.
 
     Attributes:
-        title: what was measured.
+        title: the measure.
         x_label: quantity and unit.
-        lines: those that there are.
+        lines: the differences; rows without one are left empty.
     """
 
     title: str
@@ -51,12 +51,12 @@ class DifferencePanel:
 
 
 def draw_differences(panels: Sequence[DifferencePanel], *, rows: Sequence[str], title: str) -> Any:
-    """Return the `matplotlib` figure of differences, panels side by side and below one another, 0 a line in each.
+    """Return the `matplotlib` figure of differences: a grid of panels, each with a line at 0.
 
     Args:
-        panels: one or more.
-        rows: names, from top to bottom.
-        title: of the whole picture.
+        panels: one or more panels.
+        rows: names of the rows, from top to bottom.
+        title: title of the whole picture.
     """
     lines = math.ceil(len(panels) / MAX_ABREAST)
     abreast = math.ceil(len(panels) / lines)
@@ -82,9 +82,9 @@ def draw_differences(panels: Sequence[DifferencePanel], *, rows: Sequence[str], 
 RELIABILITY_HEIGHTS = (3.0, 1.0)
 """Relative heights of a reliability diagram and of the counts below it."""
 RELIABILITY_INCHES = (4.4, 5.4)
-"""Width and height of one of its panels."""
+"""Width and height of a panel."""
 MAX_COUNTS_SHOWN = 15
-"""Bins beyond which the numbers of rows would overlap."""
+"""Maximum number of bins with printed counts; with more, the counts would overlap."""
 ACCURACY_COLOUR, GAP_COLOUR = COLOURS[0], COLOURS[4]
 
 
@@ -93,10 +93,10 @@ class ReliabilityPanel:
     """One reliability diagram: bins equally wide from 0 to 1, with a strip of counts below.
 
     Attributes:
-        title: what is shown.
-        confidence: mean confidence a bin, a fraction; not read where the bin is empty.
-        accuracy: likewise.
-        counts: rows a bin.
+        title: title of the panel.
+        confidence: mean confidence of each bin, a fraction; ignored if the bin is empty.
+        accuracy: accuracy of each bin, a fraction; ignored if the bin is empty.
+        counts: number of rows of each bin.
     """
 
     title: str
@@ -108,11 +108,11 @@ class ReliabilityPanel:
 def draw_reliability(panels: Sequence[ReliabilityPanel], *, title: str) -> Any:
     """Return the `matplotlib` figure of reliability diagrams side by side.
 
-    A bar is a bin's accuracy; hatched is the gap to its mean confidence.
+    A bar is the accuracy of a bin; the hatched part is the gap to its mean confidence.
 
     Args:
-        panels: one or more.
-        title: of the whole picture.
+        panels: one or more panels.
+        title: title of the whole picture.
     """
     width, height = RELIABILITY_INCHES
     figure, all_axes = new_figure(

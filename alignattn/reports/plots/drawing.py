@@ -26,21 +26,21 @@ PANEL_WIDTH = 4.2
 """Sizes are in inches here and below."""
 PANEL_HEIGHT = 3.6
 TITLE_CHARACTERS = 11
-"""An inch of the picture's width; a longer title goes on in the next line."""
+"""Characters per inch of the picture's width; longer titles are wrapped."""
 LEGEND_INCHES = 1.4
-"""Width of a name in the legend."""
+"""Minimum width of an entry of the legend."""
 HANDLE_INCHES = 0.5
 LEGEND_CHARACTERS = 13
-"""An inch of a name in the legend, beside its handle."""
+"""Characters per inch of a name in the legend, next to its handle."""
 
 LEGEND_MARKER_SCALE = 1.5
 
 FONT = "DejaVu Sans"
-"""Font of all pictures, which matplotlib contains."""
+"""Font of all pictures; matplotlib contains it."""
 REGULAR_WEIGHTS = (400, "normal", "regular", "book")
 """Attributes of a font face, by matplotlib's names."""
 BOXES = "Last Resort"
-"""Prefix of the name of a font with a box for every character."""
+"""Prefix of the names of fonts that draw a box for every character."""
 
 FILE_SETTINGS: Any = {
     "svg.fonttype": "none",
@@ -54,7 +54,7 @@ SVG = "svg"
 
 @cache
 def can_draw() -> bool:
-    """Return whether matplotlib is installed; if not, say once how to install it."""
+    """Return whether matplotlib is installed; if not, log once how to install it."""
     if find_spec("matplotlib") is not None:
         return True
     logger.warning("matplotlib is not installed, so pictures are left out: %s", install_extra("plots"))
@@ -64,7 +64,7 @@ def can_draw() -> bool:
 def new_figure(
     rows: int, columns: int, width: float, height: float, title: str, **grid: Any
 ) -> tuple[Any, Sequence[Any]]:
-    """Return a `matplotlib` figure of so many inches with a title over it, and its axes, row by row."""
+    """Return a `matplotlib` figure of `width` × `height` inches with a title, and its axes, row by row."""
     # A figure without pyplot draws with Agg, needs no display and leaves no state behind.
     from matplotlib.figure import Figure
 
@@ -75,7 +75,7 @@ def new_figure(
 
 
 def finished(figure: Any, all_axes: Sequence[Any]) -> Any:
-    """Return a figure without needless spines, with the legend of the first axes, if it has one, below the picture."""
+    """Hide needless spines, put the legend of the first axes, if any, below the picture, and return the figure."""
     for axes in all_axes:
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = all_axes[0].get_legend_handles_labels()
@@ -89,7 +89,7 @@ def finished(figure: Any, all_axes: Sequence[Any]) -> Any:
 
 
 def write_figure(figure: Any, path: Path) -> None:
-    """Write a picture in one step, in the format that the file's name ends in."""
+    """Write a picture atomically, in the format of the path's suffix."""
     with replacing(path) as temporary:
         _save(figure, temporary, dpi=DOTS_PER_INCH)
 
@@ -97,14 +97,14 @@ def write_figure(figure: Any, path: Path) -> None:
 def _save(figure: Any, target: Any, **options: Any) -> None:
     """Write a figure; characters that the text font lacks are drawn in other fonts of the machine.
 
-    In an SVG text stays text, and whoever shows it has the fonts.
+    An SVG file keeps text as text, so its viewer chooses the fonts.
     """
     from matplotlib import rc_context
     from matplotlib.text import Text
 
     texts = figure.findobj(Text)
     for text in texts:
-        # A name or a token with dollars in it is no formula.
+        # A name or token that contains dollar signs is not a formula.
         text.set_parse_math(False)
         text.set_fontfamily("sans-serif")
     is_svg = SVG in (options.get("format"), str(target).rpartition(".")[-1])
@@ -126,7 +126,7 @@ def _save(figure: Any, target: Any, **options: Any) -> None:
 
 @cache
 def _faces() -> Mapping[str, str]:
-    """The file of the upright face of each font, by its name."""
+    """Return the file of the upright face of each font, by name."""
     from matplotlib import font_manager
 
     return {
@@ -144,5 +144,5 @@ def _characters_of(path: str) -> frozenset[int]:
 
 
 def cycled(choices: Sequence[str], index: int) -> str:
-    """Return the choice of an index, from the first again after the last."""
+    """Return the choice at an index; after the last choice, the first follows again."""
     return choices[index % len(choices)]

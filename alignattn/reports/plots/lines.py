@@ -1,4 +1,4 @@
-"""Lines: curves over training, growth over sizes."""
+"""Line plots: curves over training, growth over sizes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ LINE_POINTS = 1.2
 MAX_TICKS = 5
 """Intervals of an axis."""
 MIN_SHOWN = 2**-14
-"""Share of a panel's largest value below which a logarithmic axis ends."""
+"""Lower end of a logarithmic axis, as a share of the panel's largest value."""
 CURVES_TITLE_INCHES = 0.6
 """Height of the picture's title and legend."""
 
@@ -26,9 +26,9 @@ class CurvePanel:
     """One axes of curves over a common x.
 
     Attributes:
-        title: what is shown.
+        title: title of the panel.
         y_label: quantity and unit.
-        series: the curve of each run that has one, by the run's name.
+        series: the curves, by the name of the run; some runs may have none.
     """
 
     title: str
@@ -48,12 +48,12 @@ def draw_curves(
     """Return the `matplotlib` figure of curves, `CURVE_PANELS_ABREAST` panels abreast.
 
     Args:
-        panels: one or more.
-        names: of series, in the order that gives them their colours and markers; two or more are in the legend.
+        panels: one or more panels.
+        names: names of series, in the order of colours and markers; the legend shows them if there are several.
         x_label: quantity and unit.
-        title: of the whole picture.
-        doubles: whether x are sizes that double: both axes are logarithmic, without what is negligible or not positive.
-        has_guide: whether a dotted line below those of doubling sizes grows in proportion to x.
+        title: title of the whole picture.
+        doubles: whether x are doubling sizes: both axes are logarithmic, without negligible and nonpositive values.
+        has_guide: whether to draw a dotted line in proportion to x, below the curves; only for doubling sizes.
     """
     columns = min(len(panels), CURVE_PANELS_ABREAST)
     rows = math.ceil(len(panels) / columns)
@@ -64,9 +64,9 @@ def draw_curves(
     drawn = all_axes[: len(panels)]
     for axes, panel in zip(drawn, panels, strict=True):
         for index, name in enumerate(names):
-            # A run without this quantity keeps its colour and its line in the legend.
+            # A run without this quantity keeps its colour and its entry in the legend.
             points = panel.series.get(name, ())
-            # A line alone needs neither a name nor markers; a point alone is a line that no one sees.
+            # A single line needs neither a name nor markers, but a single point is invisible without a marker.
             label = name if len(names) > 1 else None
             marker = cycled(MARKERS, index) if len(names) > 1 or len(points) == 1 else None
             style = {"color": cycled(COLOURS, index), "marker": marker, "markersize": MARKER_POINTS}
@@ -88,11 +88,11 @@ def _scale_by_doubling(axes: Any, panel: CurvePanel, *, has_guide: bool) -> None
     sizes = sorted({x for points in panel.series.values() for x, _ in points})
     largest = max(y for points in panel.series.values() for _, y in points)
     if largest > 0:
-        # A few bytes beside megabytes would stretch a logarithmic axis over the whole picture.
+        # A few bytes next to megabytes would stretch a logarithmic axis over the whole picture.
         axes.set_ylim(bottom=max(axes.get_ylim()[0], largest * MIN_SHOWN))
     ends = [points[-1][1] for points in panel.series.values() if points[-1][1] > 0]
     if has_guide and ends:
-        # Below the lines, so that it hides none; the axes stay as they are.
+        # Below the lines, so that it hides none; the limits of the axis do not change.
         limits = axes.get_ylim()
         guide = [min(ends) / 2 * x / sizes[-1] for x in sizes]
         axes.plot(sizes, guide, color="grey", linestyle=":", label="in proportion to x", zorder=1)

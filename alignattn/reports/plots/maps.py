@@ -19,7 +19,7 @@ CELL_INCHES = 0.2
 HEAT_MARGIN_INCHES = (1.2, 0.9)
 """Size of a heat map's labels, colour bar and margins around its cells."""
 MIN_HEAT_WIDTH = 2.8
-"""Height of a title, in inches."""
+"""Minimum width of a heat map, so that its title fits, in inches."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class HeatMapPanel:
     """One quantity as a heat map of rows and columns, one map per series, on one colour scale from 0.
 
     Attributes:
-        title: what is shown, and its unit.
-        row_names: top to bottom.
-        series: by name, one number per row and column; NaN is left blank.
-        marked: by the series' name, the cells, as row and column, that bear a dot.
-        differences: likewise by name, maps below those, on a scale of their own around 0.
+        title: quantity and unit.
+        row_names: names of the rows, top to bottom.
+        series: one number per row and column, by name; NaN is left blank.
+        marked: the cells with a dot, as row and column, by the name of the series.
+        differences: further maps by name, drawn below on a separate scale around 0.
     """
 
     title: str
@@ -42,13 +42,13 @@ class HeatMapPanel:
 
 
 def draw_heat_maps(panels: Sequence[HeatMapPanel], *, x_label: str, y_label: str, title: str) -> Any:
-    """Return the `matplotlib` figure of heat maps: a panel's series one below the other, `HEAT_PANELS_ABREAST` abreast.
+    """Return the `matplotlib` figure of heat maps: a panel's maps are stacked, `HEAT_PANELS_ABREAST` panels abreast.
 
     Args:
-        panels: one or more, of the same series and differences.
-        x_label: what the columns are, numbered from 0.
-        y_label: what the rows are.
-        title: of the whole picture.
+        panels: one or more panels of the same series and differences.
+        x_label: label of the columns, which are numbered from 0.
+        y_label: label of the rows.
+        title: title of the whole picture.
     """
     names = [*panels[0].series, *panels[0].differences]
     blocks = math.ceil(len(panels) / HEAT_PANELS_ABREAST)
@@ -87,7 +87,7 @@ def _draw_heat_map(figure: Any, axes: Any, panel: HeatMapPanel, name: str) -> No
     axes.set_yticks(range(len(panel.row_names)), panel.row_names)
     axes.tick_params(labelsize="x-small")
     for row, column in panel.marked.get(name, ()):
-        # White with a black edge is seen on every colour of the map.
+        # White with a black edge is visible on every colour of the map.
         axes.plot(column, row, marker="o", markersize=4.5, color="white", markeredgecolor="black")
     figure.colorbar(image, ax=axes).ax.tick_params(labelsize="x-small")
 
@@ -103,20 +103,20 @@ COLOUR_BAR_ASPECT = 30
 MAP_TITLE_INCHES = 0.9
 POINTS_AN_INCH = 72
 LABEL_SHARE = 0.75
-"""Height of a token's label, as a share of its row's."""
+"""Height of a token's label, as a share of its row's height."""
 MAX_LABEL = 9.0
 """Font size, in points."""
 
 
 @dataclass(frozen=True)
 class TokenMapPanel:
-    """How the tokens of one text attend to each other, or to those of another.
+    """How the tokens of a text attend to each other, or to those of another text.
 
     Attributes:
-        title: what is shown.
-        tokens: n labels, of the queries.
+        title: title of the panel.
+        tokens: n labels of the queries.
         weights: `[n][m]`, a row per query.
-        attended: m labels, of the keys; None where they are of the same tokens.
+        attended: m labels of the keys; None if the keys are the same tokens.
     """
 
     title: str
@@ -134,8 +134,8 @@ def draw_token_maps(panels: Sequence[TokenMapPanel], *, title: str) -> Any:
     """Return the `matplotlib` figure of attention maps side by side, on one colour scale from 0.
 
     Args:
-        panels: one or more.
-        title: of the whole picture.
+        panels: one or more panels.
+        title: title of the whole picture.
     """
     count = max(len(labels) for panel in panels for labels in (panel.tokens, panel.keys))
     smallest, largest = MAP_INCHES
@@ -146,14 +146,14 @@ def draw_token_maps(panels: Sequence[TokenMapPanel], *, title: str) -> Any:
     label_size = min(MAX_LABEL, LABEL_SHARE * POINTS_AN_INCH * side / count)
     for axes, panel in zip(all_axes, panels, strict=True):
         image = axes.imshow(panel.weights, cmap=HEAT_COLOURS, vmin=0, vmax=top)
-        # A dollar sign in a text is no formula.
+        # `write_figure` turns formulas off: a dollar sign in a text is not a formula.
         axes.set_xticks(range(len(panel.keys)), panel.keys, rotation=90, fontsize=label_size)
         axes.set_yticks(range(len(panel.tokens)), panel.tokens, fontsize=label_size)
         axes.set_xlabel("key (token attended to)")
         axes.set_ylabel("query (token that attends)")
         axes.set_title(panel.title, fontsize="medium")
     figure.colorbar(image, ax=list(all_axes), label="attention weight", shrink=0.8, aspect=COLOUR_BAR_ASPECT)
-    # Maps are square: without this the room that they leave over would stand between them and the title.
+    # Maps are square: without this, their unused space would separate them from the title.
     figure.set_layout_engine("compressed")
     return figure
 
@@ -164,14 +164,14 @@ COVER = 0.6
 
 @dataclass(frozen=True)
 class ImagePanel:
-    """A picture and its cells, and the words of a question if there is one, with a weight each.
+    """A picture with a weight per cell, and the words of its question, if any, with a weight per word.
 
     Attributes:
-        title: what is shown.
-        pixels: `[height][width][3]`, of 0 to 1.
+        title: title of the panel.
+        pixels: `[height][width][3]`, from 0 to 1.
         cells: `[rows][columns]`, the weights of the picture's cells.
-        words: of the question; none where nothing is asked.
-        word_weights: one per word.
+        words: words of the question; empty without a question.
+        word_weights: one weight per word.
     """
 
     title: str
@@ -182,12 +182,12 @@ class ImagePanel:
 
 
 def draw_image_attention(panels: Sequence[ImagePanel], *, title: str, cells: str = "weight of a cell (rollout)") -> Any:
-    """Return the `matplotlib` figure of pictures under their cells' weights, and of their words' below them.
+    """Return the `matplotlib` figure of pictures under the weights of their cells, with the weights of words below.
 
     Args:
-        panels: one or more, side by side.
-        title: of the whole picture.
-        cells: what the weights of cells are called.
+        panels: one or more panels, side by side.
+        title: title of the whole picture.
+        cells: label of the weights of cells.
     """
     rows = 2 if panels[0].words else 1
     figure, all_axes = new_figure(rows, len(panels), PANEL_WIDTH * len(panels), rows * PANEL_HEIGHT, title)
