@@ -6,11 +6,11 @@ import alignattn
 from alignattn.patching.slots import has_alignment
 
 RELATIVE = 0.05
-"""Of a loss: bfloat16 keeps 8 bits."""
+"""Relative tolerance of a loss: bfloat16 has 8 significant bits."""
 
 
 def assert_near_under_autocast(model, batch):
-    """The loss of a batch, with the alignment's where there is one, is near that without, and has finite gradients."""
+    """Assert that the loss under autocast, with any alignment loss, is near that without, and has finite gradients."""
     loss = _loss(model.float(), batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         near = _loss(model, batch)

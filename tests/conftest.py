@@ -1,4 +1,4 @@
-"""Small real models of each family, real checkpoints and data where they are at hand."""
+"""Small models of each family, and the checkpoints and data of `../shared`, if they are there."""
 
 import atexit
 import gc
@@ -19,18 +19,18 @@ from zlib import crc32
 import pytest
 
 if "ALIGNATTN_TESTS_HOME" not in os.environ:
-    # The home of this process, of its scripts and of xdist's workers is a temporary folder, before any library reads
-    # where it caches: nothing is written to the user's caches, and nothing that is cached or set there is seen.
+    # This process, its scripts and the workers of xdist get a temporary home, before any library looks up its cache
+    # folder: tests write nothing to the user's caches, and see nothing that is cached or set there.
     _home, _owner = tempfile.mkdtemp(prefix="alignattn-tests-"), os.getpid()
     atexit.register(lambda: os.getpid() == _owner and shutil.rmtree(_home, ignore_errors=True))
     _caches = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "DATASETS_", "TA_", "NLTK_", "MPL", "TORCH_HOME", "XDG_")
     for _name in [name for name in os.environ if name.startswith(_caches)]:
         del os.environ[_name]
-    # Packages of the user lie below the home that is left.
+    # Packages that the user installed are below the real home.
     os.environ.update(ALIGNATTN_TESTS_HOME=_home, HOME=_home, PYTHONUSERBASE=site.getuserbase())
-    # What one process has compiled of this package the next one reads.
+    # Processes share the compiled files of this package.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    # What matplotlib looks up once it keeps, also where the test that made it look has another cache for itself.
+    # matplotlib looks up its cache folder once, perhaps in a test that has its own cache: set it here.
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", MPLCONFIGDIR=f"{_home}/matplotlib")
 
 import numpy as np
@@ -85,16 +85,16 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 }
 ALIGNED = [name for name, preset in PRESETS.items() if preset.alignment is not None]
 BY_SAMPLE = [name for name in ALIGNED if ALIGNMENTS.load(PRESETS[name].alignment).by_sample]
-"""Those whose loss of a batch is the mean of its samples', however it is cut."""
+"""Presets whose loss of a batch is the mean of the losses of its samples, however the batch is split."""
 DRAWN = ("aa-sliced",)
-"""Those that draw directions anew at every step of training: of one batch twice the loss is not the same."""
+"""Presets that sample new directions in each training step: two losses of one batch differ."""
 WITHOUT_NETWORKS = ("soft", "aa-ot", "aa-moments", "aa-mmd", "aa-sliced", "qvi")
-"""Presets whose alignment has no parameters of its own."""
+"""Presets whose alignment has no parameters."""
 WITHOUT_STATE = ("soft", "aa-ot", "aa-moments", "qvi")
-"""Presets whose alignment saves nothing; those that draw save which step it was."""
+"""Presets whose alignment saves nothing; those that sample save the number of the step."""
 
 EACH_WITH_ONE_OF = 3
-"""Of two lists that are crossed, each entry is tried with a third of the other's; `make matrix` tries the rest."""
+"""`crossed` pairs each entry of one list with a third of the other; `make matrix` tests the other pairs, too."""
 
 WORDS = ["the", "a", "cat", "dog", "bird", "man", "woman", "sees", "likes", "chases", "red", "small", "old", "does"]
 WORDS += ["not", "every", "some", "and", "runs", "sleeps"]
@@ -102,15 +102,15 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def diagnostic_of(preset: str) -> str | None:
-    """The scalar by which the preset's alignment tells whether it works."""
+    """Return the name of the scalar that shows whether the alignment of the preset works."""
     alignment = PRESETS[preset].alignment
     return alignment and ALIGNMENTS.load(alignment).diagnostic
 
 
 def crossed(ones: Iterable[str], others: Iterable[str]) -> list[Any]:
-    """Two lists to parametrize over, each entry with a part of the other's; with all of them by `make matrix`.
+    """Return pairs of two lists to parametrize over: each entry with a part of the other list, all with `make matrix`.
 
-    What goes wrong goes wrong for a family or for a choice, seldom for one pair alone.
+    An error usually affects a whole family or a choice, seldom a single pair.
     """
     return [
         pytest.param(one, other, marks=[pytest.mark.matrix] if (i + j) % EACH_WITH_ONE_OF else [])
@@ -120,12 +120,12 @@ def crossed(ones: Iterable[str], others: Iterable[str]) -> list[Any]:
 
 
 def chosen(names: Iterable[str], *always: str) -> list[Any]:
-    """Names to parametrize over, of which some are tried always, and all by `make matrix`."""
+    """Return names to parametrize over: those of `always` in every run, all with `make matrix`."""
     return [pytest.param(name, marks=[] if name in always else [pytest.mark.matrix]) for name in names]
 
 
 def tiny_model(family: str, seed: int = 0, **config_fields: Any) -> transformers.PreTrainedModel:
-    """A classifier of three classes with random weights, in evaluation mode."""
+    """Return a classifier of three classes with random weights, in evaluation mode."""
     torch.manual_seed(seed)
     config = FAMILIES[family]()
     config.num_labels = 3
@@ -135,7 +135,7 @@ def tiny_model(family: str, seed: int = 0, **config_fields: Any) -> transformers
 
 
 def tiny_batch(batch: int = 4, length: int = 9, padded: bool = True, seed: int = 1) -> dict[str, torch.Tensor]:
-    """Token ids, their mask and labels; the last rows end in padding."""
+    """Return token ids, their mask and labels; the last rows end in padding."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(3, VOCABULARY, (batch, length), generator=generator)
     mask = torch.ones_like(ids)
@@ -153,25 +153,25 @@ def seed_generators(seed: int) -> None:
 
 
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
-    """What a fixture draws does not depend on the tests that came before it."""
+    """Make the random numbers of a fixture independent of earlier tests."""
     seed_generators(crc32(fixturedef.argname.encode()))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes never name a test: compressed ones hold the second they were made in, and each worker collects its own."""
+    """Keep bytes out of test ids: compressed bytes contain a timestamp, so the workers would collect different ids."""
     return argname if isinstance(val, bytes) else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
-    """Nor does what a test draws."""
+    """Make the random numbers of a test independent of earlier tests."""
     seed_generators(0)
 
 
 def keep_from_collector() -> None:
-    """Whatever is alive now is no longer looked through when garbage is collected.
+    """Exclude all live objects from garbage collection.
 
-    Each `Trainer.train` collects it: among the modules and tests of the whole suite that took longer than a training.
+    `Trainer.train` collects garbage: with the modules and tests of the whole suite, that took longer than training.
     """
     gc.collect()
     gc.freeze()
@@ -183,7 +183,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """What a module of tests imported stays; its fixtures are gone by then."""
+    """Exclude the imports of a finished test module, whose fixtures are gone by then."""
     yield
     if nextitem is not None and nextitem.path != item.path:
         keep_from_collector()
@@ -199,7 +199,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """A function that gives the folder of a name, filled by the first worker of a run that asks for it."""
+    """Return a function that returns the folder of a name; the first worker that asks for it fills it."""
     own = tmp_path_factory.getbasetemp()
     root = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -217,7 +217,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 
 @pytest.fixture(scope="session")
 def made(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
-    """A folder with what `make` of `made.py` writes, to be read or copied."""
+    """A folder with the files that `make` of `made.py` writes, to read or copy."""
     from made import make
 
     return made_once("made", make)
@@ -247,7 +247,7 @@ def minilm() -> str:
 
 @pytest.fixture(scope="session")
 def shallow_minilm(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MiniLM's first layer: it knows the words and costs a sixth."""
+    """The first layer of MiniLM: it knows the words and costs a sixth."""
     folder = tmp_path_factory.mktemp("encoders") / "minilm-1-layer"
     transformers.AutoModel.from_pretrained(minilm, num_hidden_layers=1).save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
@@ -275,7 +275,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def loggers_on(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a library does to this package's loggers, as turning them off, ends with the test that had it do so."""
+    """Restore the loggers of this package: a library may turn them off, and the next test needs them."""
     _turn_on(f"before {request.node.nodeid}")
     yield
     _turn_on(f"in {request.node.nodeid}")
@@ -298,7 +298,7 @@ def _is_ours(name: str) -> bool:
 
 @pytest.fixture
 def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As where the extra `plots` is not installed."""
+    """Hide matplotlib, as if the extra `plots` were not installed."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     can_draw.cache_clear()
     yield

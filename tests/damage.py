@@ -1,4 +1,4 @@
-"""The ways in which a file of a format can be broken, as strategies of hypothesis, made from a whole file of it."""
+"""The ways in which a file of a format can be damaged, as hypothesis strategies that start from an intact file."""
 
 import json
 import string
@@ -13,11 +13,11 @@ import yaml
 from hypothesis import strategies as st
 
 DEPTH = 20_000
-"""Of nesting: twenty times Python's own limit."""
+"""Levels of nesting: twenty times the recursion limit of Python."""
 
 LARGEST = 2**63
 LONG_FIELD = 200_000
-"""Characters; the standard library's CSV reader takes 131,072 unless it is told otherwise."""
+"""Characters; the standard library's CSV reader accepts 131,072 by default."""
 
 ABSURD_TEXTS = (
     *("", " ", "\t", "\n", "\0", "a\0b", "\udce9", "\ud83d", "\u200b", "nan", "-inf", "1e999", "9" * 5000, "１"),
@@ -33,12 +33,12 @@ values = st.recursive(
     lambda children: st.lists(children, max_size=3) | st.dictionaries(texts, children, max_size=3),
     max_leaves=4,
 )
-"""Of JSON, where another is wanted."""
+"""JSON values to put in place of valid ones."""
 
 
 @st.composite
 def broken_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
-    """The bytes of a file that is empty, cut, of zeros, in another encoding, nested too deeply, or has other bytes."""
+    """Bytes of a file that is empty, truncated, zeroed, re-encoded, nested too deeply, or has changed bytes."""
     place = draw(st.integers(0, max(len(whole) - 1, 0)))
     before, after = whole[:place], whole[place + 1 :]
     return draw(
@@ -57,7 +57,7 @@ def broken_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
 
 @st.composite
 def broken_document(draw: st.DrawFn, whole: Any) -> Any:
-    """A document of dicts and lists in which a value is another one, or is gone, or there is one more."""
+    """A document of dicts and lists in which one value is replaced, removed or added."""
     document = deepcopy(whole)
     place, key = document, None
     while isinstance(place, dict | list) and place:
@@ -99,7 +99,7 @@ def broken_yaml(whole: bytes) -> st.SearchStrategy[bytes]:
 
 
 def broken_table(whole: bytes) -> st.SearchStrategy[bytes]:
-    """A text file of lines and columns: quotes that stay open, long fields, too many columns, none."""
+    """A text file of lines and columns, with open quotes, long fields, too many columns or none."""
     lines = whole.decode().splitlines()
     odd = st.sampled_from(['"', '"a""', "a,b,c,d,e,f", ",,,,", "\t", " ", "x" * LONG_FIELD, "\r", "é", "\x85", "\x0b"])
 

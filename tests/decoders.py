@@ -15,7 +15,7 @@ SIZES = {
     "eos_token_id": 3,
 }
 GROUPED = SIZES | {"num_key_value_heads": 2}
-"""Two heads of queries share one of keys."""
+"""Two query heads share one key head."""
 
 MODELS = {
     "llama": lambda **fields: transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED | fields)),
@@ -39,7 +39,7 @@ MODELS = {
 
 
 def decoder(name, seed=0, **fields):
-    """In float64 and evaluation mode; norms and biases are random, too."""
+    """Return a model in float64 and evaluation mode; its norms and biases are random, too."""
     torch.manual_seed(seed)
     model = MODELS[name](**fields).double().eval()
     with torch.no_grad():
@@ -49,7 +49,7 @@ def decoder(name, seed=0, **fields):
 
 
 def batch(rows=2, tokens=7, padding=2):
-    """Of ids; the last row is padded on the right."""
+    """Return a batch of ids; the last row is padded on the right."""
     ids = torch.randint(4, 60, (rows, tokens), generator=torch.Generator().manual_seed(7))
     mask = torch.ones_like(ids)
     mask[-1, tokens - padding :] = 0

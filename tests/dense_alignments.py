@@ -1,4 +1,4 @@
-"""The losses GAN, CT and OT written out sample by sample and head by head, every player descending."""
+"""The losses GAN, CT and OT, written out per sample and head; every player minimises its loss."""
 
 import math
 
@@ -9,12 +9,12 @@ from alignattn.attention.alignment.sinkhorn import PLAIN, RELAXATION, schedule
 
 
 def by(network, rows):
-    """What a network of one layer makes of rows `[..., d]`."""
+    """Return the output of a network of one layer for rows `[..., d]`."""
     return network(rows.reshape(1, -1, rows.shape[-1])).view(*rows.shape[:-1], -1)
 
 
 def dense_gan(module, query, key, mask, key_mask):
-    """Eq. 2 by loops over samples, heads and tokens, through sigmoids and logarithms."""
+    """Return eq. 2, by loops over samples, heads and tokens, with sigmoids and logarithms."""
     highway, first, _, second = module.discriminator
     gate, transform = highway.gate_and_transform.weight[0].chunk(2)
     gate_bias, transform_bias = highway.gate_and_transform.bias[0].chunk(2)
@@ -36,14 +36,14 @@ def dense_gan(module, query, key, mask, key_mask):
 
 
 def heads_of_samples(query, key, mask, key_mask):
-    """The real queries `[n, d]` and keys `[m, d]` of each head of each sample."""
+    """Yield the real queries `[n, d]` and keys `[m, d]` of each head of each sample."""
     for sample in range(len(query)):
         for head in range(query.shape[1]):
             yield query[sample, head, mask[sample]], key[sample, head, key_mask[sample]]
 
 
 def dense_ct(module, query, key, mask, key_mask):
-    """Eq. 4 with the n × n plans and costs written out."""
+    """Return eq. 4, with explicit n × n plans and costs."""
     total = 0.0
     for q, k in heads_of_samples(query, key, mask, key_mask):
         scores = by(module.navigator, q) @ by(module.navigator, k).T
@@ -55,7 +55,7 @@ def dense_ct(module, query, key, mask, key_mask):
 
 
 def dense_ot(module, query, key, mask, key_mask):
-    """Eq. 3 with the n × n costs and plans written out, the plans by logarithms of all scalings."""
+    """Return eq. 3, with explicit n × n costs and plans; the scalings are in logarithms."""
     total = 0.0
     for q, k in heads_of_samples(query, key, mask, key_mask):
         if module.cost == "cosine":
@@ -72,7 +72,7 @@ def dense_ot(module, query, key, mask, key_mask):
 
 
 def plan(similarity, largest, module):
-    """The plan `[n, m]` after the module's iterations."""
+    """Return the plan `[n, m]` after the iterations of the module."""
     rows, columns = similarity.shape
     first = max(module.anneal_from * largest, module.epsilon)
     potential = similarity.new_zeros(columns)

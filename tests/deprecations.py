@@ -1,8 +1,8 @@
-"""A plugin of pytest, `-p deprecations`: a deprecation that alignattn's own code causes is an error.
+"""A pytest plugin, `-p deprecations`: a deprecation warning that the code of alignattn causes is an error.
 
-A library warns from its own lines and, by `stacklevel`, blames whom it likes. Here the cause is who called the library:
-the nearest frame of another package. What C code warns about, as numpy's, Python attributes to the line that called it.
-transformers and datasets log some of theirs instead: the first of each message is an error, whoever called.
+A library warns in its own lines and attributes the warning by `stacklevel`. The cause is the caller of the library,
+the nearest frame of another package. Python attributes warnings of C code, such as those of numpy, to the calling line.
+transformers and datasets log some deprecations instead: the first record of each message is an error for any caller.
 """
 
 import logging
@@ -14,9 +14,9 @@ from typing import Any
 OWN_PACKAGE = "alignattn"
 KINDS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 COMPILER = "torch._dynamo"
-"""It runs what it compiles in its own ways, and calls what nobody else does."""
+"""Its frames between caller and library say nothing about the cause."""
 WRAPPERS = ("contextlib", "functools", "torch.utils._contextlib", "typing_extensions")
-"""Modules whose frames stand between who calls a function and the function that is decorated."""
+"""Modules whose frames are between a caller and a decorated function."""
 
 
 def pytest_configure(config: Any) -> None:
@@ -36,7 +36,7 @@ def pytest_configure(config: Any) -> None:
 
 
 def causing_package(frame: FrameType | None) -> str:
-    """Return the package that called the one whose frame warns."""
+    """Return the package that called the package of a frame that warns."""
     library = None
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
@@ -53,7 +53,7 @@ def causing_package(frame: FrameType | None) -> str:
 
 
 class Refusing(logging.Handler):
-    """Raises where a library logs that something is deprecated."""
+    """Raises if a library logs a deprecation."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if "deprecated" in record.getMessage():

@@ -1,4 +1,4 @@
-"""The pages that people read, and the code in them."""
+"""The documentation pages, and the code in them."""
 
 import re
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ PAGES = (
 
 
 def blocks(language: str, *pages: Path) -> list[str]:
-    """The code in a language, of some pages, or of all."""
+    """Return the code blocks in a language, of some pages or of all."""
     pattern = re.compile(rf"^```{language}$\n(.*?)^```$", re.DOTALL | re.MULTILINE)
     return [block for page in pages or PAGES for block in pattern.findall(page.read_text(encoding="utf-8"))]
 
 
 def python_block(word: str) -> str:
-    """The first Python block of the page on Python that has a word in it."""
+    """Return the first block of `docs/python.md` that contains a word."""
     return next(block for block in blocks("python", ROOT / "docs" / "python.md") if word in block)
 
 
 def command_lines(*pages: Path) -> Iterator[str]:
-    """The lines of the shell's code, those that go on over several in one piece."""
+    """Yield the lines of shell code; a continued line is joined."""
     for block in blocks("bash", *pages):
         yield from block.replace("\\\n", " ").splitlines()

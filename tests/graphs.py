@@ -6,7 +6,7 @@ NODES, WIDTH, CLASSES = 30, 12, 3
 
 
 def graph_arrays(seed=0):
-    """Arrays of a file: node 29 is isolated, one edge is a loop, one stands twice, and nodes 24 to 29 have no label."""
+    """Return arrays of a file: node 29 is isolated, one edge is a loop, one is double, nodes 24 to 29 lack a label."""
     draw = np.random.default_rng(seed)
     labels = np.arange(NODES) % CLASSES
     edges = draw.integers(0, NODES - 1, (60, 2))

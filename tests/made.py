@@ -1,6 +1,6 @@
-"""What commands leave behind, made by the commands themselves, for tests to read, to break and to go on with.
+"""Output of commands, made by the commands themselves, for tests to read, to damage and to resume.
 
-Every path in it is relative: a test copies the folder and changes into the copy.
+All paths are relative: a test copies the folder and changes into the copy.
 """
 
 import json
@@ -39,7 +39,7 @@ CHECKPOINT = "unfinished/checkpoint-3"
 
 
 def make(folder: Path) -> None:
-    """Fill a folder with rows, resources and a tiny model, two finished runs, one that was stopped, and attacks."""
+    """Fill a folder with rows, resources and a tiny model, two finished runs, a stopped run, and attacks."""
     with chdir(folder):
         write_rows()
         write_resources(Path("resources"))
@@ -71,7 +71,7 @@ def write_rows() -> None:
 
 
 def write_resources(folder: Path) -> None:
-    """Write neighbours of each word, and stop words in the form of NLTK's corpus."""
+    """Write neighbours of each word, and stop words in the format of the corpus of NLTK."""
     stopwords = folder / "nltk_data" / "corpora" / "stopwords"
     stopwords.mkdir(parents=True)
     (stopwords / "english").write_text("the\na\nand\n")
@@ -102,7 +102,7 @@ def write_unfinished_run() -> None:
 
 
 def write_attacks() -> None:
-    """Write records as TextBugger's would be, and have them tabulated."""
+    """Write records in the form of TextBugger, and tabulate them."""
     path = Path("attacks/aa-ct/textbugger.jsonl")
     settings = AttackSettings(
         run="finished/aa-ct",

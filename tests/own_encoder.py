@@ -1,4 +1,4 @@
-"""An encoder that is none of Hugging Face's: what `alignattn.attach` asks of a model, and no more."""
+"""An encoder that is not of transformers: it has what `alignattn.attach` needs, and no more."""
 
 import torch
 from conftest import VOCABULARY
@@ -28,7 +28,7 @@ class OwnAttention(nn.Module):
 
 
 class OwnLayer(nn.Module):
-    """Attention and a feed-forward network, each added to what they read."""
+    """Attention and a feed-forward network, each with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class OwnLayer(nn.Module):
 
 
 class OwnEncoder(nn.Module):
-    """A classifier of token ids by the mean of its real tokens' states."""
+    """A classifier of token ids, by the mean state of the real tokens."""
 
     def __init__(self, vocabulary: int = VOCABULARY, num_labels: int = CLASSES) -> None:
         super().__init__()
@@ -62,6 +62,6 @@ class OwnEncoder(nn.Module):
 
 
 def own_encoder(seed: int = 0) -> OwnEncoder:
-    """One with random weights, in evaluation mode."""
+    """Return an encoder with random weights, in evaluation mode."""
     torch.manual_seed(seed)
     return OwnEncoder().eval()

@@ -1,7 +1,7 @@
-"""`python WORDS` in a process forked from one that has imported what runs need, which takes seconds.
+"""`python WORDS` in a process forked from one that has already imported the libraries of runs, which takes seconds.
 
-What a test says of how a process starts (what it imports, reads of the environment, writes to the home of its user) it
-must try in a process that does, by `subprocess`.
+A test of how a process starts (its imports, the environment that it reads, the files in its home) needs a process that
+really starts, by `subprocess`.
 """
 
 import gc
@@ -20,7 +20,7 @@ TWO_PROCESSES = [
     *("torch.distributed.run", "--nproc_per_node", "2"),
     *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
 ]
-"""A launcher."""
+"""A launcher of two processes."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -33,10 +33,10 @@ class Python:
     """`python WORDS`, started as `subprocess.Popen` starts it.
 
     Args:
-        words: a script or `-m` and a module, and what they are given.
-        environment: variables beside those of this process.
-        leads: whether it is the first of a group of processes, which are killed by its number.
-        first: is called in the process before anything else.
+        words: a script, or `-m` and a module, and its arguments.
+        environment: variables in addition to those of this process.
+        leads: whether it leads a process group, which is killed by its id.
+        first: called in the process before anything else.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Python:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Its exit code, None while it runs."""
+        """Return its exit code; None while it runs."""
         return self._process.exitcode
 
     def finish(self) -> subprocess.CompletedProcess[str]:
@@ -73,12 +73,12 @@ class Python:
 
 
 def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`python WORDS` to its end; the options are those of `Python`."""
+    """Run `python WORDS` to its end; the options are those of `Python`."""
     return Python(words, **options).finish()
 
 
 def launched(launcher: Sequence[str], words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """`alignattn WORDS` on the CPU by a launcher, a module with its options, which starts processes of its own."""
+    """Run `alignattn WORDS` on the CPU by a launcher, a module with its options, which starts processes itself."""
     root = str(Path(__file__).resolve().parent.parent)
     environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
@@ -100,7 +100,7 @@ def _child(
 ) -> None:
     from alignattn.commands.reproduce.launchers import worker
 
-    # What is collected is looked at, and so copied from the process that this one is forked from.
+    # The garbage collector touches the objects that it examines, which copies the pages shared with the forked process.
     gc.freeze()
     if leads:
         os.setsid()
@@ -108,7 +108,7 @@ def _child(
     os.environ.update(environment)
     for path, descriptor in ((out, 1), (error, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-    # A run of a table is started by a process that has imported all, too.
+    # Runs of a table are forked from this process, too, which has imported the libraries.
     vars(worker)["subprocess"] = SimpleNamespace(run=_run_forked, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     if first is not None:
         first()
@@ -130,7 +130,7 @@ def _run(words: Sequence[str]) -> None:
 def _run_forked(
     command: Sequence[str], *, stdout: IO[str], env: Mapping[str, str], **_: Any
 ) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run` does with a Python that prints all to one file."""
+    """Do as `subprocess.run` does with a Python that prints everything to one file."""
     pid = os.fork()
     if pid == 0:
         code = 1

@@ -11,7 +11,7 @@ QUESTIONS = ("what color is it?", "is it red?", "is the whole picture red or not
 
 
 def write_pictures(folder):
-    """Write a picture a colour; return their paths by the colour's name."""
+    """Write a picture per colour; return the paths by the names of the colours."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / f"{name}.png" for name in COLOURS}
     for name, path in paths.items():
@@ -20,7 +20,7 @@ def write_pictures(folder):
 
 
 def question_rows(paths, times=1):
-    """Rows of all questions about all pictures, the answers by name."""
+    """Return rows of all questions about all pictures, with the names of the answers."""
     rows = [
         {"image": path, "question": text, "label": name if index == 0 else "yes" if name == "red" else "no"}
         for index, text in enumerate(QUESTIONS)
@@ -30,7 +30,7 @@ def question_rows(paths, times=1):
 
 
 def write_task(folder, **fields):
-    """Write the file of a task of such rows; return its path."""
+    """Write the definition of a task of such rows; return its path."""
     task = {
         "kind": "visual-question-answering",
         "labels": ANSWERS,
@@ -44,7 +44,7 @@ def write_task(folder, **fields):
 
 
 def write_features(path, boxes=3, width=WIDTH, **arrays):
-    """Write features as the files of MCAN hold them, `[width, boxes]` under `x`, or other arrays; return the path."""
+    """Write features in the format of the files of MCAN, `[width, boxes]` as `x`, or other arrays; return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = np.random.default_rng(boxes).random((width, boxes)).astype(np.float32)
     np.savez(path, **(arrays or {"x": made}))

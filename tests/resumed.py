@@ -1,4 +1,4 @@
-"""A run that stopped after its first checkpoint, which goes on."""
+"""A run that stopped after its first checkpoint and is resumed."""
 
 import shutil
 from pathlib import Path
@@ -10,16 +10,16 @@ from safetensors.torch import load_file
 from alignattn.cli import main
 
 KEEPS_ALL = ["--save_total_limit", "5", "--keep_checkpoints", "true", "--disable_tqdm", "true", "--use_cpu", "true"]
-"""One checkpoint alone is the last one, after which nothing is left to train."""
+"""Keep all checkpoints: the last one alone would leave nothing to train."""
 
 
 def finetune(words: list[str], folder: Path) -> None:
-    """Train by options, and keep all checkpoints."""
+    """Train with options, and keep all checkpoints."""
     assert main(["finetune", *words, *KEEPS_ALL, "--output_dir", str(folder)]) == 0
 
 
 def assert_goes_on(words: list[str], folder: Path, capsys: Any) -> None:
-    """Take from the run that `finetune` made what came after its first checkpoint, and train it to the same weights."""
+    """Remove what `finetune` wrote after the first checkpoint; assert that the resumed run has the same weights."""
     whole = load_file(folder / "model.safetensors")
     for written_last in ("results.json", "model.safetensors"):
         (folder / written_last).unlink()

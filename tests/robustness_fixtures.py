@@ -1,6 +1,6 @@
-"""Fixtures that several modules of tests of attacks share, built once in a session.
+"""Fixtures that several test modules of attacks share, built once per session.
 
-A plugin, which a test module names in `pytest_plugins`: a fixture that is imported is built once for each module.
+A test module names this plugin in `pytest_plugins`: an imported fixture would be built once per module.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ def wrapper() -> BagOfWords:
 
 @pytest.fixture(scope="session")
 def mlm(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a masked-language model of random weights."""
+    """The folder of a masked language model with random weights."""
     folder = tmp_path_factory.mktemp("mlm")
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     random_masked_language_model(tokenizer).save_pretrained(folder)
@@ -38,7 +38,7 @@ def resources(minilm: str, mlm: Path) -> Resources:
 
 @pytest.fixture(scope="session")
 def whole(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> AttackRun:
-    """One toy run that nothing interrupts."""
+    """An uninterrupted toy run."""
     from toy_attack import run
 
     return run(tiny_checkpoint, tmp_path_factory.mktemp("whole") / "toy.jsonl")

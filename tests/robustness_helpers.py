@@ -1,4 +1,4 @@
-"""Where the resources of attacks lie, and what several tests of attacks need."""
+"""The paths of the resources of attacks, and helpers that several tests of attacks need."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -26,19 +26,19 @@ TRAINING_ROWS = 4000
 
 
 def random_texts(count: int, shortest: int = 1, longest: int = 20, seed: int = 0) -> list[str]:
-    """Texts of `shortest` to `longest` words that the tokenizer of `tiny_checkpoint` knows."""
+    """Return texts of `shortest` to `longest` words that the tokenizer of `tiny_checkpoint` knows."""
     drawn = random.Random(seed)
     return [" ".join(drawn.choices(WORDS, k=drawn.randint(shortest, longest))) for _ in range(count)]
 
 
 def run_robustness(*words: str) -> None:
-    """Run `alignattn robustness`; a user's mistake is raised, not printed."""
+    """Run `alignattn robustness`; user errors are raised, not printed."""
     command, rest = get_command("robustness").select(list(words))
     command.execute(command.parse(rest))
 
 
 def sentence_rows(texts: Sequence[str], labels: Sequence[int]) -> list[AttackRow]:
-    """Numbered rows of the one column 'sentence'."""
+    """Return numbered rows with the single column 'sentence'."""
     return [
         AttackRow(index, {"sentence": text}, label)
         for index, (text, label) in enumerate(zip(texts, labels, strict=True))
@@ -50,27 +50,27 @@ def drop_last_line(path: Path) -> None:
 
 
 def enlarge_weights(model: torch.nn.Module, factor: float) -> None:
-    """Multiply every matrix of random weights: the scores of two texts differ by more than rounding does."""
+    """Multiply every matrix of random weights, so that the scores of texts differ by more than rounding errors."""
     for parameter in model.parameters():
         if parameter.ndim == 2:
             parameter.data.mul_(factor)
 
 
 def watch_inputs(model: torch.nn.Module, measure: Callable[[torch.Tensor], Any]) -> list[Any]:
-    """A list that grows by `measure` of the token ids, of shape (rows, tokens), with each forward from now on."""
+    """Return a list to which each later forward appends `measure` of its token ids, of shape (rows, tokens)."""
     seen: list[Any] = []
     model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(measure(kwargs["input_ids"])), with_kwargs=True)
     return seen
 
 
 def pickle_weights(folder: Path) -> None:
-    """Turn a folder's weights into a file that would have to be unpickled."""
+    """Replace the weights of a folder by a pickled file."""
     torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
     (folder / WEIGHTS).unlink()
 
 
 def random_masked_language_model(tokenizer: PreTrainedTokenizerBase) -> BertForMaskedLM:
-    """A masked-language model of random weights: it proposes any word."""
+    """Return a masked language model with random weights: it may propose any word."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
@@ -95,5 +95,5 @@ class BagOfWords:
 
 
 def constraints(attack: Any) -> dict[str, Any]:
-    """The constraints of an attack by the names of their classes."""
+    """Return the constraints of an attack by the names of their classes."""
     return {type(part).__name__: part for part in (*attack.constraints, *attack.pre_transformation_constraints)}

@@ -1,4 +1,4 @@
-"""Arguments of a Trainer whose steps a loop of one's own can repeat: plain gradient descent, one epoch, no clipping."""
+"""Arguments of a Trainer whose steps a plain loop can repeat: plain gradient descent, one epoch, no clipping."""
 
 SGD_SETTINGS = {
     "num_train_epochs": 1,

@@ -1,4 +1,4 @@
-"""What fills a slot of a model, and that it makes a difference there."""
+"""Choices for the slots of a model, and assertions that they take effect."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from alignattn.models import capabilities_of
 
 @dataclass(frozen=True)
 class Filling:
-    """A choice for one slot of attention, the others plain."""
+    """A choice for one slot of attention; the other slots are plain."""
 
     slot: str
     choice: str
@@ -26,8 +26,8 @@ class Filling:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What `alignattn.patch` is given for it."""
-        # What is patched in from Python starts at plain attention unless told otherwise.
+        """The arguments of `alignattn.patch` for it."""
+        # By default, a slot that is patched in Python starts as plain attention.
         starts = self.slot == "value" and any(option.name == "init" for option in VALUES[self.choice].options)
         return {"alignment": None, self.slot: self.choice} | ({"value_options": {"init": "paper"}} if starts else {})
 
@@ -39,11 +39,11 @@ FILLINGS = (
     Filling("alignment", "gan"),
 )
 STEP_BY_STEP = tuple(filling for filling in FILLINGS if filling.slot != "alignment")
-"""Those of attention by one query at a time, too."""
+"""The choices that attention with one query at a time also supports."""
 
 
 def with_fillings(names: Iterable[str]) -> list[Any]:
-    """Each model plain, None, and with each filling that changes what it computes, as a test's parameters."""
+    """Return test parameters: each model plain (None) and with each filling that changes what it computes."""
     return [
         pytest.param(name, filling, id=f"{name}-{filling or 'plain'}")
         for name in names
@@ -53,27 +53,27 @@ def with_fillings(names: Iterable[str]) -> list[Any]:
 
 
 def fill(model: Any, filling: Filling | None) -> Any:
-    """The model, patched where there is a filling."""
+    """Return the model, patched if there is a filling."""
     return model if filling is None else alignattn.patch(model, **filling.arguments)
 
 
 def assert_counts(filling: Filling, plain: torch.Tensor, filled: torch.Tensor) -> None:
-    """What a model says with a slot filled is another thing than without, but for an alignment, which is a loss."""
+    """Assert that a filled slot changes the output of a model, except for an alignment, which is only a loss."""
     assert torch.allclose(filled, plain, rtol=1e-5, atol=1e-6) == (filling.slot == "alignment")
 
 
 def assert_takes(
     filling: Filling, model: Any, batch: Any, auto_class: Any, folder: Path, **labels: torch.Tensor
 ) -> tuple[Any, Any]:
-    """A model learns with a slot filled, predicts otherwise, is saved and loaded; both models, in evaluation mode.
+    """Assert that a model with a filled slot trains, predicts, is saved and loaded; return both in evaluation mode.
 
     Args:
-        filling: a choice that the model takes.
-        model: plain.
-        batch: what it reads, with labels where it scores these in evaluation, too.
-        auto_class: of transformers, by which it is loaded.
-        folder: where it is saved.
-        **labels: for the loss alone.
+        filling: a choice that the model supports.
+        model: the plain model.
+        batch: its inputs, with labels if it needs them in evaluation, too.
+        auto_class: the auto class of transformers that loads it.
+        folder: the folder to save it in.
+        **labels: labels for the loss only.
     """
     plain = model.eval()(**batch).logits
     filled = fill(model, filling).train()

@@ -1,4 +1,4 @@
-"""What is tried here is counted by its kind, and the table of it stands at the end of the output."""
+"""Counts the trials of tests by kind and prints a table of them at the end of the output."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ TRIED, SURVIVED = "tried", "survived"
 
 @pytest.fixture
 def trying(request: pytest.FixtureRequest) -> Iterator[Callable[[str], AbstractContextManager[None]]]:
-    """`with trying(kind):` counts what was tried, and what its block found as promised."""
+    """`with trying(kind):` counts the trials, and those whose block raises nothing."""
     counts: Counter[tuple[str, str]] = Counter()
 
     @contextmanager
@@ -22,12 +22,12 @@ def trying(request: pytest.FixtureRequest) -> Iterator[Callable[[str], AbstractC
         counts[kind, SURVIVED] += 1
 
     yield one
-    # As a property of the test it comes back from the workers of xdist, too.
+    # Workers of xdist return properties of tests.
     request.node.user_properties.append((PROPERTY, [[*key, count] for key, count in counts.items()]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print kind, tried, survived."""
+    """Print each kind with its numbers of trials and of survived ones."""
     total: Counter[tuple[str, str]] = Counter()
     reports = [report for group in terminalreporter.stats.values() for report in group]
     for report in reports:

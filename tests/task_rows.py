@@ -1,4 +1,4 @@
-"""Rows in the columns of any task, drawn from the twenty words of the tests' tokenizer."""
+"""Rows in the columns of any task, with random words of the vocabulary of the tests."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What `tests/deprecations.py` refuses, in a pytest of its own."""
+"""What `tests/deprecations.py` refuses, in a separate pytest process."""
 
 import os
 import subprocess

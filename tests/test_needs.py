@@ -1,4 +1,4 @@
-"""That a test is skipped for a reason of `needs.py` alone, tried on a file of tests that are skipped."""
+"""Only a reason of `needs.py` may skip a test, tried on a file of skipped tests."""
 
 import os
 import re

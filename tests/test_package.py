@@ -56,7 +56,7 @@ def test_libraries_cache_in_the_home_of_the_tests():
 
 
 def is_of_sets(node):
-    """Whether an expression is drawn from the keys of a dict by an operator of sets: it has another order each time."""
+    """Return whether an expression is a set, or a set operation on the keys of a dict: its order is random."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub | ast.BitAnd | ast.BitOr | ast.BitXor):
         return isinstance(node, ast.Set | ast.SetComp)
     return any(
@@ -73,7 +73,7 @@ def test_what_has_no_order_is_seen(code):
 
 
 def test_no_loop_raises_in_the_order_of_a_set():
-    """Which mistake of several is told would be chance: another line each time a command is typed."""
+    """Of several mistakes, a random one would be reported: another line each time a command is run."""
     found = [
         f"{path}:{node.lineno}"
         for path in Path(alignattn.__file__).parent.rglob("*.py")

@@ -1,6 +1,6 @@
-"""A fast attack whose every step is random, on a small BERT, and runs of the loop over it.
+"""A fast attack with random steps on a small BERT, and runs of the loop with it.
 
-A module that imports this one is skipped where TextAttack is absent.
+A module that imports this one is skipped if the resources of NLTK are absent.
 """
 
 import os
@@ -45,7 +45,7 @@ SETTINGS = AttackSettings(
 
 
 class RandomSwap(textattack.transformations.WordSwap):
-    """One word of a list for another, drawn by each of the generators that the loop seeds."""
+    """Replaces a word by another of a list, sampled with each of the generators that the loop seeds."""
 
     deterministic = False
     calls = 0
@@ -60,7 +60,7 @@ class RandomSwap(textattack.transformations.WordSwap):
 
 
 def toy_attack(folder: Path) -> Any:
-    """A greedy attack on a small BERT with large random weights, in float64: no choice hangs on what is in a batch."""
+    """Return a greedy attack on a small BERT with large random weights, in float64: no choice depends on the batch."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(0)
     model = BertForSequenceClassification(BertConfig.from_pretrained(folder, num_hidden_layers=1))
@@ -74,7 +74,7 @@ def toy_attack(folder: Path) -> Any:
 
 
 def toy_rows(attack: Any, columns: tuple[str, ...] = ("sentence",)) -> list[AttackRow]:
-    """Rows with the label that the model gives them; every fourth with the other one."""
+    """Return rows with the label that the model predicts; every fourth has the other label."""
     drawn = iter(random_texts(NUM_ROWS * len(columns), 4, 9, seed=1))
     texts = [{column: next(drawn) for column in columns} for _ in range(NUM_ROWS)]
     predictions = attack.goal_function.model([tuple(text.values()) for text in texts]).argmax(dim=1).tolist()
@@ -87,24 +87,24 @@ def toy_rows(attack: Any, columns: tuple[str, ...] = ("sentence",)) -> list[Atta
 def run(
     folder: Path, path: Path, shard: Shard = WHOLE, settings: AttackSettings = SETTINGS, kill_at: int = -1
 ) -> AttackRun:
-    """Attack the toy rows on the checkpoint in `folder`; kill this very process at swap `kill_at` (-1: never)."""
+    """Attack the toy rows on the checkpoint in `folder`; kill this process at swap `kill_at` (-1: never)."""
     attack = toy_attack(folder)
     attack.transformation.kill_at = kill_at
     return attack_rows(attack, AttackJob(toy_rows(attack), path, settings, shard))
 
 
 def run_shards(folder: Path, out: Path, count: int) -> list[AttackRun]:
-    """Every shard of the run, the first in `out` / 1.jsonl."""
+    """Attack every shard of the run, the first in `out` / 1.jsonl."""
     return [run(folder, out / f"{number}.jsonl", Shard(number, count)) for number in range(1, count + 1)]
 
 
 def run_bytes(path: Path) -> tuple[bytes, bytes]:
-    """The content of the records and of their header."""
+    """Return the content of the records and of their header."""
     return path.read_bytes(), header_path(path).read_bytes()
 
 
 def copy_run(whole: AttackRun, folder: Path, records: bytes | None = None) -> Path:
-    """A copy of a run's header and records, or of its header with other `records`."""
+    """Copy the header and the records of a run, or the header with other `records`; return the path."""
     path = folder / "copy.jsonl"
     content, header = run_bytes(whole.path)
     path.write_bytes(content if records is None else records)

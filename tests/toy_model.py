@@ -1,4 +1,4 @@
-"""A model added as a user adds one: this file, and a line in the registry (`test_own_models.py` writes it)."""
+"""A model added as a user adds one: this file and a line in the registry, which `test_own_models.py` writes."""
 
 from itertools import chain
 

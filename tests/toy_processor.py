@@ -1,4 +1,4 @@
-"""A kind of task whose rows are numbers, and a model of them: nothing here has a tokenizer."""
+"""A task type whose rows are numbers, and a model for it: nothing here has a tokenizer."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The adversarial losses GAN and CT, and what all three share. OT's own tests are in test_ot."""
+"""The adversarial losses GAN and CT, and what all alignments share. test_ot and test_pooled test the others."""
 
 import math
 
@@ -37,8 +37,8 @@ def token_mask():
 
 def loss_of(name, dtype=torch.float64, **options):
     torch.manual_seed(1)
-    module = ALIGNMENTS.load(name)(DIM, **options).to(dtype).eval()  # in training some draw anew at every call
-    with torch.no_grad():  # away from the highway's biased start, where little passes the gate
+    module = ALIGNMENTS.load(name)(DIM, **options).to(dtype).eval()  # in training, some sample anew at every call
+    with torch.no_grad():  # away from the highway's biased initialisation, whose gate passes little
         for parameter in module.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return module
@@ -53,7 +53,7 @@ def test_value_is_that_of_the_dense_formula(name):
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_keys_of_other_tokens(name):
+def test_keys_of_other_tokens_match_the_dense_formula(name):
     module, (query, _), (_, key) = loss_of(name), features(), features(seed=2, length=LENGTH + 3)
     mask, key_mask = token_mask(), torch.arange(LENGTH + 3) < torch.tensor([5, 9, 1])[:, None]
     expected = DENSE[name](module, query, key, mask, key_mask)
@@ -98,7 +98,7 @@ def test_every_player_moves_the_loss_its_own_way(name):
 
 @pytest.mark.parametrize("name", BY_SAMPLE)
 def test_padded_equals_sliced(name):
-    """The mean over samples of each sample alone, cut to its real tokens; nothing flows into padding."""
+    """The loss is the mean over samples of the loss of their real tokens alone; padding gets no gradient."""
     module, (query, key) = loss_of(name), features()
     loss = module(query, key, token_mask())
     loss.backward()
@@ -116,7 +116,7 @@ def test_padded_equals_sliced(name):
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
-def test_what_stands_in_padding_does_not_matter(name):
+def test_values_at_padding_do_not_matter(name):
     module, (query, key) = loss_of(name), features()
     expected = module(query, key, token_mask())
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_a_wholly_padded_sample_contributes_nothing(name):
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
-def test_nothing_but_padding_gives_zero(name):
+def test_a_batch_of_only_padding_has_zero_loss(name):
     module, (query, key) = loss_of(name), features()
     loss, diagnostics = module.with_diagnostics(query, key, torch.zeros(BATCH, LENGTH, dtype=torch.bool))
     loss.backward()
@@ -186,7 +186,7 @@ def test_a_module_cast_to_half_precision_still_computes_in_float32(name):
     loss.backward()
 
 
-def test_chance_is_two_log_two_a_head():
+def test_a_discriminator_at_chance_has_a_loss_of_two_log_two_per_head():
     module = loss_of("gan")
     with torch.no_grad():
         module.discriminator[-1].weight.zero_()
@@ -222,7 +222,7 @@ class TestDiagnostics:
     @pytest.mark.parametrize(
         ("name", "diagnostic", "reached"), [("gan", "discriminator_accuracy", 0.95), ("ct", "critic_gap", 1.0)]
     )
-    def test_they_rise_as_the_adversary_learns_to_tell_features_apart(self, name, diagnostic, reached):
+    def test_diagnostics_rise_as_the_adversary_learns_to_distinguish_features(self, name, diagnostic, reached):
         torch.manual_seed(0)
         module = ALIGNMENTS.load(name)(DIM)
         query, key = (side.detach() for side in features(dtype=torch.float32))
@@ -238,7 +238,7 @@ class TestDiagnostics:
 
 
 class LargestProduct(TorchDispatchMode):
-    """Watches for tensors whose last two sizes are both the sequence's length, and how many such matrices they hold."""
+    """Records how many matrices each tensor holds whose last two sizes are both the sequence's length."""
 
     def __init__(self, length):
         super().__init__()
@@ -258,8 +258,8 @@ class LargestProduct(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("matrices", [0, 1])
-def test_ct_makes_tensors_of_tokens_by_tokens_within_a_budget_alone(matrices, monkeypatch):
-    """The budget is a constant: of a longer sample no such tensor is made, so memory is linear in its length."""
+def test_ct_makes_token_by_token_matrices_only_within_a_budget(matrices, monkeypatch):
+    """The budget is a constant: a longer sample makes no such matrix, so memory is linear in its length."""
     length = 37
     monkeypatch.setattr(losses, "MATRIX_ELEMENTS", (matrices + 1) * length**2 - 1)
     query, key = features(dtype=torch.float32, length=length)
@@ -300,7 +300,7 @@ class TestForkedLinear:
     @pytest.mark.parametrize("has_bias", [True, False])
     @pytest.mark.parametrize("reaches_input", [True, False])
     def test_gradients(self, has_bias, reaches_input):
-        """Against two plain linear calls, the second on a detached input where the gradient is to stop."""
+        """Against two plain linear calls, the second on a detached input if no gradient may reach it."""
         x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
         weight = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
         bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if has_bias else None
@@ -358,11 +358,11 @@ def test_compiles_without_a_graph_break(name, options, mask):
 
 
 MANY = 40
-"""Tokens of a sample from which some are drawn."""
+"""Number of tokens of a sample, of which some are drawn."""
 
 
 @pytest.mark.parametrize("alignment_class", [GANAlignment, OTAlignment, CTAlignment])
-def test_a_draw_is_of_that_many_tokens_and_another_at_each_step(alignment_class):
+def test_each_step_samples_as_many_tokens_as_points_anew(alignment_class):
     torch.manual_seed(0)
     alignment = alignment_class(DIM, points=8)
     query, key = torch.randn(2, 1, HEADS, MANY, DIM, requires_grad=True)
@@ -378,7 +378,7 @@ def test_a_draw_is_of_that_many_tokens_and_another_at_each_step(alignment_class)
 
 
 @pytest.mark.parametrize("alignment_class", [GANAlignment, OTAlignment, CTAlignment])
-def test_with_no_more_tokens_than_points_all_are_matched_and_padding_changes_no_draw(alignment_class):
+def test_up_to_points_tokens_all_are_used_and_padding_does_not_change_the_sample(alignment_class):
     torch.manual_seed(0)
     alignment = alignment_class(DIM, points=MANY)
     whole = alignment_class(DIM)
@@ -392,6 +392,6 @@ def test_with_no_more_tokens_than_points_all_are_matched_and_padding_changes_no_
     torch.testing.assert_close(few(*padded, mask), few(query, key))
 
 
-def test_no_points_are_refused():
+def test_zero_points_are_refused():
     with pytest.raises(AlignAttnError, match="points=0 must be at least 1"):
         CTAlignment(DIM, points=0)

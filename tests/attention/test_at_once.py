@@ -1,4 +1,4 @@
-"""The alignment of many attention calls at once, on the path that a GPU takes, against a loop over the calls."""
+"""The alignment of many attention calls at once, also on the path of a GPU, against a loop over the calls."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ PADDED = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0
 
 @pytest.fixture(params=["blocks", "generic"])
 def path(request, monkeypatch):
-    """Both roads on the CPU."""
+    """The CPU backend, and the path of a GPU run on the CPU."""
     if request.param == "generic":
         monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
     return request.param
@@ -31,7 +31,7 @@ def call(layer, mask, seed, length=LENGTH):
 
 
 def calls_of(case):
-    """Attention calls, and of how many layers."""
+    """Return attention calls, and the number of their layers."""
     masks = [None, None, None, None]
     if case == "one mask":
         masks = [PADDED] * LAYERS
@@ -42,7 +42,7 @@ def calls_of(case):
     calls = [call(layer, mask, layer) for layer, mask in enumerate(masks)]
     if case == "shared module":
         return [call(0, PADDED, seed) for seed in range(LAYERS)], 1
-    if case == "two forwards":  # of unlike lengths and with a layer called once more
+    if case == "two forwards":  # of different lengths, and one layer is called once more
         calls += [call(layer, None, layer + LAYERS, LENGTH - 2) for layer in range(LAYERS)]
         calls += [call(layer, None, layer + 2 * LAYERS) for layer in range(LAYERS)]
         calls.append(call(1, None, 3 * LAYERS))
@@ -82,8 +82,8 @@ def heads_of(tensor):
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
-def test_keys_of_other_tokens_in_the_same_places_are_as_those_of_the_same(name, path):
-    """Guided attention among self-attention, as a model of two modalities calls both."""
+def test_key_masks_equal_to_the_query_masks_change_nothing(name, path):
+    """Guided attention together with self-attention, as in a model of two modalities."""
     alignment = ALIGNMENTS.load(name)(DIM, num_layers=2).double().eval()
     calls = [call(0, PADDED, 0), call(1, None, 1), call(1, PADDED, 2)]
     guided = [calls[0], replace(calls[1], key_mask=torch.ones_like(PADDED)), replace(calls[2], key_mask=PADDED.clone())]
@@ -93,7 +93,7 @@ def test_keys_of_other_tokens_in_the_same_places_are_as_those_of_the_same(name, 
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
-def test_a_call_counts_by_its_samples(name, path):
+def test_calls_are_weighted_by_their_samples(name, path):
     alignment = ALIGNMENTS.load(name)(DIM).double().eval()
     first, second = call(0, None, 0), call(0, None, 1)
     second = Call(second.query[:1], second.key[:1], HEADS, None, None, 0)
@@ -104,7 +104,7 @@ def test_a_call_counts_by_its_samples(name, path):
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
 def test_groups_take_little_more_memory_than_one_call_at_a_time(name, monkeypatch):
-    """BERT-base at 8 × 512, or a part of its samples and heads that goes with the same part of the budget."""
+    """BERT-base at 8 × 512, scaled down: 1/32 of its samples and heads, with 1/32 of the budget."""
     monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
     length, heads, dim, layers, part = 512, 3, 64, 12, 32
     mask = (torch.arange(length) < 400)[None]

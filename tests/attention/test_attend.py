@@ -1,4 +1,4 @@
-"""The example of `attend`'s docstring is run as a user would who pastes it."""
+"""Run the example in the docstring of `attend`, as a user would paste it."""
 
 from inspect import cleandoc
 from textwrap import dedent

@@ -1,4 +1,4 @@
-"""The basis in which queries and keys agree, against constructions that share nothing with it."""
+"""The basis in which the moments of queries and keys agree, against independent constructions."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_moments_of_parts_sum_to_those_of_the_whole():
     assert torch.equal(parts.unpacked(parts.packed()).outer, parts.outer)
 
 
-def test_the_map_is_the_one_that_matrix_square_roots_give():
+def test_the_map_matches_matrix_square_roots():
     query, key = cloud(seed=1), cloud(seed=2)
     basis = basis_of(query, key)
     for head in range(HEADS):
@@ -62,7 +62,7 @@ def test_the_map_is_the_one_that_matrix_square_roots_give():
 
 
 @pytest.mark.parametrize("form", ["full", "centre", "uncentred"])
-def test_products_stay_and_moments_agree(form):
+def test_a_basis_keeps_the_products_and_makes_the_moments_equal(form):
     query, key = cloud(seed=3), cloud(seed=4)
     basis = basis_of(query, key, form)
     new_query, new_key = basis.of_queries(query), basis.of_keys(key)
@@ -77,7 +77,7 @@ def test_products_stay_and_moments_agree(form):
     assert torch.allclose(ours.covariance, theirs.covariance) == (form == "full")
 
 
-def test_balanced_moments_ask_for_nothing_more():
+def test_balanced_moments_get_the_identity():
     query, key = cloud(seed=5), cloud(seed=6)
     basis = basis_of(query, key)
     again = basis_of(basis.of_queries(query), basis.of_keys(key))
@@ -114,7 +114,7 @@ def test_strange_clouds_give_a_bounded_basis_that_keeps_the_products(name):
     torch.testing.assert_close(scores_up_to_a_row(new_query, new_key), expected, rtol=1e-8, atol=1e-8)
 
 
-def test_what_is_a_point_or_thin_is_said():
+def test_a_basis_reports_bounded_and_shrunk_heads():
     basis = basis_of(*STRANGE["constant keys"])
     assert basis.is_bounded.all()
     assert (basis.condition == 1).all()
@@ -134,7 +134,7 @@ def test_shrinkage_lifts_the_least_variance_and_keeps_the_sum():
     assert ((share > 0) & (share < 1e-3)).all()
 
 
-def test_a_thousand_heads_are_those_of_each_alone():
+def test_each_of_a_thousand_heads_gets_the_basis_that_it_gets_alone():
     query, key = cloud(30, heads=1000, size=4, seed=1), cloud(30, heads=1000, size=4, seed=2)
     whole, alone = basis_of(query, key), basis_of(query[500:501], key[500:501])
     torch.testing.assert_close(whole.matrix[500:501], alone.matrix)
@@ -146,12 +146,12 @@ def test_distance_in_units_of_spread():
     assert spread_distance(points, points).item() == 0
     spread = points.var(dim=1, correction=0).sum().sqrt()
     step = torch.randn(SIZE, dtype=torch.float64)
-    # Of a shift alone the mean over directions is exact: |step|² / d.
+    # For a pure shift, the mean over directions is exact: |step|² / d.
     torch.testing.assert_close(
         spread_distance(points, points + step), (step.norm() / SIZE**0.5 / spread)[None], rtol=1e-5, atol=0
     )
     other = cloud(heads=1, seed=1)
-    # Neither the origin nor the unit counts, and a rotation hardly does.
+    # The origin and the unit do not matter, and a rotation hardly does.
     torch.testing.assert_close(
         spread_distance(1e3 * points + 5e3, 1e3 * other + 5e3), spread_distance(points, other), rtol=1e-4, atol=0
     )
@@ -164,7 +164,7 @@ def test_distance_in_units_of_spread():
     assert spread_distance(constant, constant + 1).item() == float("inf")
 
 
-def test_the_balanced_distance_is_one_in_every_basis():
+def test_the_balanced_distance_is_the_same_in_every_basis():
     query, key = cloud(points=1000, seed=1), cloud(points=1000, seed=2) ** 3 / 10
     turned = torch.linalg.qr(torch.randn(HEADS, SIZE, SIZE, dtype=torch.float64)).Q
     matrix = turned * torch.linspace(0.5, 2, SIZE, dtype=torch.float64)
@@ -174,12 +174,12 @@ def test_the_balanced_distance_is_one_in_every_basis():
         scores_up_to_a_row(other_query, other_key), scores_up_to_a_row(query, key), rtol=1e-8, atol=1e-8
     )
     first, second = measure_distances(query, key), measure_distances(other_query, other_key)
-    # It is one up to a rotation, of which a finite number of directions sees a little.
+    # It is the same up to a rotation, to which a finite number of directions is slightly sensitive.
     torch.testing.assert_close(first.balanced, second.balanced, rtol=0.1, atol=0)
     assert ((first.as_is - second.as_is).abs() > 0.2 * first.as_is).any()
 
 
-def test_what_balancing_leaves_is_told_from_what_it_takes():
+def test_balancing_removes_differences_of_moments_and_leaves_others():
     normal = torch.randn(1, 3000, 2, dtype=torch.float64)
     stretched = torch.randn(1, 3000, 2, dtype=torch.float64) * torch.tensor([1.0, 4.0]) + 2
     two_humps = torch.randn(1, 3000, 2, dtype=torch.float64)
@@ -191,7 +191,7 @@ def test_what_balancing_leaves_is_told_from_what_it_takes():
     assert humps.balanced > 3 * humps.floor
 
 
-def test_a_discriminator_tells_clouds_apart_on_points_that_it_has_not_seen():
+def test_a_classifier_distinguishes_clouds_on_unseen_points():
     normal = torch.randn(1, 600, 2, dtype=torch.float64)
     shifted, stretched = normal.roll(1, dims=1) + 6, torch.randn(1, 600, 2, dtype=torch.float64) * 3
     assert c2st_accuracy(normal, shifted).item() > 0.98

@@ -1,4 +1,4 @@
-"""The registry of choices: what each name builds, and the papers that it is of."""
+"""The registry of choices: the module and the paper of each name."""
 
 import pytest
 from torch import nn
@@ -21,14 +21,14 @@ def test_each_choice_names_a_module_and_a_known_paper(slot, name):
 
 
 @pytest.mark.parametrize(("slot", "name"), CHOICES)
-def test_the_name_of_a_config_is_read_as_its_choices(slot, name):
+def test_the_name_of_a_config_resolves_to_it(slot, name):
     config = AttentionConfig(**{slot: name})
     assert AttentionConfig.resolve(config.name) == config
     assert AttentionConfig.resolve(name) == config
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_cites_what_it_adds_to_plain_attention(preset):
+def test_a_preset_has_references_if_it_fills_a_slot(preset):
     config = PRESETS[preset]
     assert bool(config.references) == bool(config.filled_slots)
 

@@ -8,7 +8,7 @@ from alignattn.utils.errors import AlignAttnError
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_survives_json(preset):
+def test_a_config_survives_json(preset):
     config = AttentionConfig.resolve(preset, layers=[1, 0])
     assert AttentionConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert config.layers == (0, 1)
@@ -52,12 +52,12 @@ def test_overrides_replace_fields_of_presets_and_configs():
         ({"value": "qvi", "value_options": {"init": None}}, "init"),
     ],
 )
-def test_refuses(fields, culprit):
+def test_invalid_fields_are_refused(fields, culprit):
     with pytest.raises(AlignAttnError, match=culprit):
         AttentionConfig(**fields)
 
 
-def test_numbers_of_any_kind_are_numbers():
+def test_numpy_numbers_equal_plain_ones():
     odd = {"alignment_options": {"epsilon": np.float32(0.5), "iterations": np.int64(3)}, "layers": list(np.arange(2))}
     plain = {"alignment_options": {"epsilon": 0.5, "iterations": 3}, "layers": (0, 1)}
     config = AttentionConfig.resolve("aa-ot", alignment_weight=np.float32(0.25), **odd)

@@ -1,6 +1,6 @@
-"""What the CPU computes of GAN and CT without autograd, against autograd and dense formulas.
+"""The parts of GAN and CT that the CPU computes without autograd, against autograd and dense formulas.
 
-That whole losses agree with autograd, padded or not, is tested in test_blocks.
+test_blocks compares whole losses, padded or not, with autograd.
 """
 
 import threading
@@ -29,7 +29,7 @@ ADVERSARIES = ["gan", "ct"]
 
 
 def vectors(spread=1.0, dtype=torch.float64):
-    """Navigator and unit critic vectors, with the memory order of rows by token, and where their gradients go."""
+    """Return navigator and unit critic vectors, stored as rows by token, and buffers for their gradients."""
     generator = torch.Generator().manual_seed(0)
     tensors = torch.randn(2, 2, BATCH, LENGTH, HEADS, DIM, generator=generator, dtype=torch.float64)
     navigated, unit = spread * tensors[0], nn.functional.normalize(tensors[1], dim=-1)
@@ -53,15 +53,15 @@ def assert_differentiates(tensors, **tolerance):
 
 
 def smallest_share(navigated):
-    """Of a row or column in the softmax of its head over all pairs."""
+    """Return the smallest share of a row or column in the softmax of its head over all pairs."""
     joint = (navigated[0] @ navigated[1].mT).flatten(2).softmax(dim=-1).unflatten(-1, (LENGTH, LENGTH))
     return min(joint.sum(dim=-1).min(), joint.sum(dim=-2).min()).item()
 
 
 class TestTransport:
     @pytest.mark.parametrize("matrices", [0, 1, 4, 100])
-    def test_dense_formula(self, matrices, monkeypatch):
-        """However many heads are worked on at once; with none, attention does it."""
+    def test_value_and_gradients_match_the_dense_formula(self, matrices, monkeypatch):
+        """For any number of heads computed at once; with none, attention computes it."""
         monkeypatch.setattr(losses, "MATRIX_ELEMENTS", matrices * LENGTH**2)
         assert_differentiates(vectors())
 
@@ -76,7 +76,7 @@ class TestTransport:
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     def test_scores_too_wide_for_one_exponential(self, dtype):
-        """Some rows' exponentials vanish beside the head's largest; the gradient is still that of each row."""
+        """Some rows' exponentials vanish next to the head's largest; each row still gets its gradient."""
         tensors = vectors(dtype=dtype)
         tensors[0][0, ..., 0] += torch.linspace(0, 500, LENGTH)
         tensors[0][1, ..., 0] += 2.0
@@ -86,7 +86,7 @@ class TestTransport:
 
 @pytest.mark.parametrize(("network_class", "outputs"), [(Discriminator, 1), (Discriminator, 3), (Navigator, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_network_pass_is_that_of_autograd(network_class, outputs, dtype):
+def test_network_pass_matches_autograd(network_class, outputs, dtype):
     network = network_class(DIM, 4, outputs).to(dtype)
     rows = torch.randn(1, 11, DIM, dtype=dtype, requires_grad=True)
     expected = network(rows)
@@ -98,7 +98,7 @@ def test_network_pass_is_that_of_autograd(network_class, outputs, dtype):
         torch.testing.assert_close(found, list(torch.autograd.grad(expected, [rows, *network.parameters()], upstream)))
 
 
-def test_normalize_is_that_of_autograd():
+def test_normalize_matches_autograd():
     rows = torch.randn(6, DIM, dtype=torch.float64)
     rows[2] = 0
     leaf = rows.clone().requires_grad_()
@@ -140,8 +140,8 @@ class TestLoss:
             (first * query).sum().backward()
 
     @pytest.mark.parametrize("name", ADVERSARIES)
-    def test_hooks_on_saved_tensors_see_nothing_of_the_inside(self, name, monkeypatch):
-        """With attention's path as well, whose graph lives inside the forward pass."""
+    def test_saved_tensor_hooks_see_no_intermediate_tensors(self, name, monkeypatch):
+        """Also on the path through attention, whose graph exists only within the forward pass."""
         monkeypatch.setattr(losses, "MATRIX_ELEMENTS", 0)
         alignment = ALIGNMENTS.load(name)(DIM).double().eval()
         expected = loss_and_gradients(alignment, *features())
@@ -152,8 +152,8 @@ class TestLoss:
         assert len(packed) == 2 + len(list(alignment.parameters()))
 
     @pytest.mark.parametrize("name", ADVERSARIES)
-    def test_a_layer_that_is_not_known_is_left_to_autograd(self, name):
-        """As a parametrized one, whose weight is made anew at every use."""
+    def test_an_unknown_layer_is_left_to_autograd(self, name):
+        """Such as a parametrized one, whose weight is recomputed at every use."""
         known, changed = (ALIGNMENTS.load(name)(DIM).double().eval() for _ in range(2))
         changed.load_state_dict(known.state_dict())
         network = next(changed.children())
@@ -179,15 +179,15 @@ class TestLoss:
         torch.testing.assert_close(loss_and_gradients(doubled, *features()), expected)
 
     @pytest.mark.parametrize("name", ALIGNMENTS)
-    def test_a_batch_without_tokens_weighs_nothing(self, name):
+    def test_a_batch_without_tokens_has_zero_loss(self, name):
         empty = torch.zeros(BATCH, HEADS, 0, DIM, requires_grad=True)
         loss = ALIGNMENTS.load(name)(DIM)(empty, empty)
         loss.backward()
         assert loss.item() == 0
 
     @pytest.mark.parametrize("name", ALIGNMENTS)
-    def test_training_after_inference_mode(self, name):
-        """Scratch memory that was first asked for under inference mode must serve training too."""
+    def test_training_works_after_inference_mode(self, name):
+        """Scratch memory that is first allocated in inference mode must serve training too."""
         found = []
 
         def work():
@@ -205,26 +205,25 @@ class TestLoss:
     def test_threads_do_not_share_scratch_memory(self, name):
         alignments = [ALIGNMENTS.load(name)(DIM).double().eval() for _ in range(2)]
         expected = [loss_and_gradients(alignment, *features()) for alignment in alignments]
-        wrong = []
+        is_equal = []
 
         def work(index):
             for _ in range(30):
                 found = loss_and_gradients(alignments[index], *features())
-                if not all(torch.allclose(*pair) for pair in zip(found, expected[index], strict=True)):
-                    wrong.append(index)
+                is_equal.append(all(torch.allclose(*pair) for pair in zip(found, expected[index], strict=True)))
 
         threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert not wrong
+        assert is_equal == [True] * 60  # an exception in a thread leaves some out
 
 
 class TestScratch:
-    def test_a_frame_gives_back_what_was_taken_inside(self):
+    def test_a_frame_frees_the_memory_taken_inside_it(self):
         scratch = Scratch()
-        for _ in range(2):  # the first round learns how much is wanted
+        for _ in range(2):  # the first round measures how much is needed
             with scratch.frame():
                 outer = scratch.take(3, 5, dtype=torch.float32)
                 with scratch.frame():
@@ -234,14 +233,14 @@ class TestScratch:
         assert first.data_ptr() == second.data_ptr() != outer.data_ptr()
         assert outer.shape == (3, 5)
 
-    def test_what_is_in_use_does_not_overlap(self):
+    def test_tensors_in_use_do_not_overlap(self):
         scratch = Scratch()
         for _ in range(2):
             with scratch.frame():
                 taken = [scratch.take(size, dtype=torch.float32).fill_(size) for size in (1, 17, 100)]
         assert all((tensor == len(tensor)).all() for tensor in taken)
 
-    def test_little_is_kept(self):
+    def test_kept_memory_is_limited(self):
         scratch = Scratch()
         with scratch.frame():
             scratch.take(4 * KEPT_BYTES, dtype=torch.uint8)

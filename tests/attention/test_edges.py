@@ -1,8 +1,10 @@
-"""Attention along edges: its normalizers, scores and values against the dense ones with a mask, and on odd graphs."""
+"""Attention along edges: normalizers, scores and values against the dense ones with a mask, and on unusual graphs."""
 
 import pytest
 import torch
+from torch import nn
 
+from alignattn.attention.attend import attend
 from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES, choices_with
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.masks import Edges, Segments
@@ -16,7 +18,7 @@ EDGE_NORMALIZERS = choices_with("normalizer", "has_edge_form")
 
 @pytest.fixture
 def pairs():
-    """A mask `[n, n]` whose diagonal is True, and its edges in another order than that of the nodes."""
+    """A mask `[n, n]` whose diagonal is True, and its edges in random order."""
     torch.manual_seed(0)
     mask = (torch.rand(NODES, NODES) < 0.3) | torch.eye(NODES, dtype=torch.bool)
     query, key = mask.nonzero().T
@@ -56,7 +58,7 @@ def test_second_derivatives_of_edges_are_refused(name, pairs):
 
 
 @pytest.mark.parametrize("name", EDGE_NORMALIZERS)
-def test_many_equal_scores_and_a_node_without_edges(name):
+def test_many_equal_scores_share_equally_and_a_node_may_have_no_edges(name):
     segments = Segments(torch.tensor([0] * 5000 + [2]), 3)
     weights = normalizer_of(name).of_edges(torch.full((5001, HEADS), -1e4), segments)
     torch.testing.assert_close(weights[:-1], torch.full((5000, HEADS), 1 / 5000))
@@ -65,7 +67,7 @@ def test_many_equal_scores_and_a_node_without_edges(name):
 
 
 @pytest.mark.parametrize("name", sorted(NORMALIZERS.keys() - set(EDGE_NORMALIZERS)))
-def test_other_normalizers_say_which_are_for_edges(name):
+def test_other_normalizers_name_those_that_support_edges(name):
     with pytest.raises(AlignAttnError, match="choose one of softmax, sparsemax, entmax15"):
         normalizer_of(name).of_edges(torch.zeros(2, HEADS), Segments(torch.tensor([0, 0]), 1))
 
@@ -84,3 +86,10 @@ def test_attention_along_edges_is_the_dense_one_with_a_mask(choice, pairs):
         torch.autograd.grad(found.square().sum(), (query, key, value), allow_unused=True),
         torch.autograd.grad(dense.square().sum(), (query, key, value), allow_unused=True),
     )
+
+
+@pytest.mark.parametrize("shape", [(2, HEADS, NODES, SIZE), (1, HEADS, NODES - 1, SIZE)])
+def test_edges_need_the_queries_of_one_graph(shape, pairs):
+    heads = torch.randn(shape)
+    with pytest.raises(AlignAttnError, match=f"edges of {NODES} nodes"):
+        attend(nn.Identity(), heads, heads, heads, pairs[1])

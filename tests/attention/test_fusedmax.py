@@ -1,4 +1,4 @@
-"""Fusedmax and its proximal operator, against bounds of duality, optimality conditions and finite differences."""
+"""Fusedmax and its proximal operator, against duality bounds, optimality conditions and finite differences."""
 
 import sys
 
@@ -10,7 +10,7 @@ from alignattn.attention.normalizers import sparsemax
 from alignattn.attention.normalizers.fusedmax import denoise, fusedmax
 
 ASCENT_STEPS = 1000
-"""Three times what chains of seven take to meet the bound to the last digits."""
+"""Three times the steps that chains of seven need to meet the bound to the last digits."""
 
 
 def onto_simplex(vectors):
@@ -22,10 +22,10 @@ def onto_simplex(vectors):
 
 
 def dual_bounds(scores, weights):
-    """Numbers `[R]` that ½‖p - s‖² + λ Σ|p_i - p_(i-1)| is never below, whichever distribution p is.
+    """Return lower bounds `[R]` of ½‖p - s‖² + λ Σ|p_i - p_(i-1)| over all distributions p.
 
-    With pulls |t_i| ≤ λ, λ |p_i - p_(i-1)| ≥ t_i (p_i - p_(i-1)), and what is left is least at a projection of s - Dᵀt.
-    The bound is highest where an accelerated projected ascent in t ends (Beck & Teboulle 2009).
+    For pulls |t_i| ≤ λ, λ |p_i - p_(i-1)| ≥ t_i (p_i - p_(i-1)); for this right side, projecting s - Dᵀt is optimal.
+    An accelerated projected ascent in t maximises the bound (Beck & Teboulle 2009).
     """
 
     def least(pulls):
@@ -43,7 +43,7 @@ def dual_bounds(scores, weights):
 
 @pytest.mark.parametrize("length", range(1, 8))
 def test_no_distribution_is_better(length):
-    """As near to a lower bound ε, the weights are no farther than √(2ε) from the best, whatever that is."""
+    """Weights whose objective is within ε of a lower bound are at most √(2ε) from the optimum."""
     rng = np.random.default_rng(length)
     scores = rng.normal(size=(40, length)) * rng.choice([0.2, 1.0, 2.0], size=(40, 1))
     weights = rng.choice([0.02, 0.1, 0.5, 2.0], size=(40, 1))
@@ -58,12 +58,12 @@ def test_no_distribution_is_better(length):
 
 @pytest.mark.parametrize("spread", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("weight", [0.01, 0.3, 5.0])
-def test_optimality_of_long_chains(weight, spread):
+def test_long_chains_meet_the_optimality_conditions(weight, spread):
     """The running sum of s - x is λ times a subgradient: within ±λ, at ±λ where x jumps, 0 at the end."""
     length, columns = 150, 60
     generator = torch.Generator().manual_seed(0)
     scores = spread * torch.randn(length, columns, generator=generator, dtype=torch.float64)
-    scores[:, ::2] = scores[:, ::2].cumsum(dim=0) / 5  # random walks beside white noise
+    scores[:, ::2] = scores[:, ::2].cumsum(dim=0) / 5  # random walks next to white noise
     counts = torch.randint(1, length + 1, (columns,), generator=generator)
     values, is_fused = denoise(scores, counts, weight)
     for column, count in enumerate(counts.tolist()):
@@ -97,7 +97,7 @@ def test_jacobian(weight):
 
 
 def test_jacobian_by_hand():
-    """Two groups of two: the mean over a group of the gradient less its mean over the support."""
+    """Two groups of two: the mean of the gradient over a group, minus its mean over the support."""
     scores = torch.tensor([0.6, 0.55, 0.1, 0.15, -9.0], dtype=torch.float64, requires_grad=True)
     weights = fusedmax(scores, 0.1)
     found = torch.autograd.functional.jacobian(lambda s: fusedmax(s, 0.1), scores)
@@ -109,13 +109,13 @@ def test_jacobian_by_hand():
     torch.testing.assert_close(found, expected)
 
 
-def test_a_vanishing_weight_is_the_sparsemax_and_a_large_one_uniform():
+def test_a_vanishing_weight_gives_the_sparsemax_and_a_large_one_uniform_weights():
     scores = torch.randn(50, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(fusedmax(scores, 1e-12), sparsemax(scores), rtol=0, atol=1e-10)
     torch.testing.assert_close(fusedmax(scores, 100.0), torch.full_like(scores, 1 / 20))
 
 
-def test_masked_positions_do_not_part_neighbours():
+def test_masked_positions_do_not_separate_neighbours():
     scores = torch.tensor([[0.6, 50.0, 0.5, -1.0], [0.6, 0.5, -1.0, 50.0]])
     mask = torch.tensor([[True, False, True, True], [True, True, True, False]])
     weights = fusedmax(scores, 0.3, mask)
@@ -123,15 +123,15 @@ def test_masked_positions_do_not_part_neighbours():
     assert weights[0, 0] == weights[0, 2]
 
 
-def test_float32_reaches_its_precision_beside_huge_scores():
+def test_float32_reaches_its_precision_next_to_huge_scores():
     scores = torch.randn(200, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     scores[:, ::3] -= 1e4
     scores = scores.float().double()
     torch.testing.assert_close(fusedmax(scores.float(), 0.1).double(), fusedmax(scores, 0.1), rtol=0, atol=2e-6)
 
 
-def test_the_gradient_has_a_gradient():
-    """Away from its kinks the Jacobian is constant: what is curved is what comes after."""
+def test_second_derivatives_with_a_mask():
+    """Away from its kinks the Jacobian is constant: the square after it has the curvature."""
     scores = torch.tensor([[0.6, 0.55, 0.1, 0.15, -9.0], [1.0, -0.3, 0.2, 0.9, 0.4]], dtype=torch.float64)
     mask = torch.tensor([[True] * 5, [True, True, False, True, True]])
     assert torch.autograd.gradgradcheck(lambda s: fusedmax(s, 0.1, mask).square(), (scores.requires_grad_(),))

@@ -28,7 +28,7 @@ def random_scores(dtype=torch.float64, queries=LENGTH, keys=LENGTH):
 
 
 def simplex_bisection(scores, alpha):
-    """The entmax of one row: the threshold at which [(α - 1) s - τ]_+^(1 / (α - 1)) sums to 1."""
+    """Return the entmax of one row, by the threshold τ at which [(α - 1) s - τ]_+^(1 / (α - 1)) sums to 1."""
     scores = (alpha - 1) * np.asarray(scores)
     low, high = scores.max() - 1, scores.max()
     for _ in range(200):
@@ -41,7 +41,7 @@ def simplex_bisection(scores, alpha):
 
 
 class TestEntmax:
-    @pytest.mark.parametrize("length", [1, 7, 60])  # the last beyond a first partial sort
+    @pytest.mark.parametrize("length", [1, 7, 60])  # the last is longer than the first partial sort
     @pytest.mark.parametrize("alpha", [1.1, 1.5, 1.77, 2.0, 3.0])
     def test_against_bisection(self, alpha, length):
         rng = np.random.default_rng(length)
@@ -61,7 +61,7 @@ class TestEntmax:
         for head, value in enumerate(alpha.tolist()):
             torch.testing.assert_close(weights[:, head], entmax(scores[:, head], value), rtol=0, atol=1e-12)
 
-    def test_learned_alpha_starts_where_told_and_stays_in_range(self):
+    def test_learned_alpha_starts_at_alpha_and_stays_in_range(self):
         module, scores = Entmax(DIM, HEADS, alpha=1.3, learned=True), random_scores(dtype=torch.float32)
         torch.testing.assert_close(module.alpha, torch.full((HEADS,), 1.3))
         torch.testing.assert_close(module(scores), entmax(scores, 1.3))
@@ -73,8 +73,8 @@ class TestEntmax:
             nearest = sparsemax(scores) if logit > 0 else softmax(scores)
             torch.testing.assert_close(weights, nearest, rtol=0, atol=0.02)
 
-    def test_learned_alpha_is_learned(self):
-        """Towards sparse weights where the loss asks for the largest of them."""
+    def test_learned_alpha_grows_if_the_loss_rewards_a_large_weight(self):
+        """A larger α makes the weights sparser."""
         module, scores = Entmax(DIM, HEADS, learned=True), random_scores(dtype=torch.float32)
         optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
         for _ in range(30):
@@ -85,12 +85,12 @@ class TestEntmax:
 
 
 def constrained_softmax_by_bisection(scores, bound):
-    """min Σ p log p - p·s under 0 ≤ p ≤ u, Σ p = 1: by its optimality conditions p = min(u, e^(s - τ))."""
+    """Return the p that minimises Σ p log p - p·s for 0 ≤ p ≤ u and Σ p = 1: p = min(u, e^(s - τ)) is optimal."""
 
     def weights(threshold):
         return np.minimum(bound, np.exp(scores - threshold))
 
-    low, high = (scores - np.log(bound)).min(), scores.max() + np.log(len(scores))  # p = u, and p ≤ 1 / m
+    low, high = (scores - np.log(bound)).min(), scores.max() + np.log(len(scores))  # p = u at low, p ≤ 1 / m at high
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if weights(middle).sum() > 1 else (low, middle)
@@ -125,13 +125,13 @@ class TestCSoftmax:
         scores = random_scores(dtype=torch.float32, keys=50) * 10
         assert csoftmax(scores, 0.05).max() <= 0.05 * (1 + 1e-5)
 
-    def test_a_loose_bound_is_the_softmax(self):
+    def test_a_loose_bound_gives_the_softmax(self):
         scores = random_scores()
         torch.testing.assert_close(csoftmax(scores, 1.0), softmax(scores))
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("length", [1, 3, 6, 7, 49])
-    def test_a_bound_of_one_over_the_length_is_uniform(self, length, dtype):
+    def test_a_bound_of_one_over_the_length_gives_uniform_weights(self, length, dtype):
         scores = random_scores(dtype=dtype, keys=length)
         expected = torch.full_like(scores, 1 / length)
         torch.testing.assert_close(csoftmax(scores, 1 / length), expected)
@@ -147,11 +147,11 @@ class TestCSoftmax:
         torch.testing.assert_close(csoftmax(scores, bounds, mask)[0, :2], torch.tensor([0.6, 0.4]))
         torch.testing.assert_close(csoftmax(scores, bounds, mask).sum(dim=-1), torch.ones(2))
 
-    def test_mass_reaches_keys_that_lie_far_below(self):
+    def test_mass_reaches_keys_with_far_lower_scores(self):
         weights = csoftmax(torch.tensor([0.0, -2e4, -3e4]), 0.5)
         assert weights.tolist() == pytest.approx([0.5, 0.5, 0.0])
 
-    def test_a_bound_of_zero_is_a_weight_of_zero(self):
+    def test_a_bound_of_zero_gives_a_weight_of_zero(self):
         weights = csoftmax(torch.tensor([5.0, 1.0, 1.0]), torch.tensor([0.0, 1.0, 1.0]))
         assert weights.tolist() == pytest.approx([0.0, 0.5, 0.5])
         assert weights[0] == 0
@@ -166,12 +166,12 @@ class TestLocal:
             torch.testing.assert_close(weights[..., t, window], scores[..., t, window].softmax(dim=-1))
             assert weights[..., t, :].count_nonzero(dim=-1).eq(len(range(LENGTH)[window])).all()
 
-    def test_a_query_further_than_the_window_from_all_keys_is_zero(self):
+    def test_a_query_without_keys_in_its_window_has_zero_weights(self):
         weights = local_monotonic(random_scores(queries=6, keys=3), 1)
         assert weights.sum(dim=-1)[0, 0].tolist() == pytest.approx([1, 1, 1, 1, 0, 0])
 
     def test_predictive_by_hand(self):
-        """Eqs. 9 and 10 by loops, the second sample padded on the left."""
+        """Eqs. 9 and 10 as loops; the second sample is padded on the left."""
         torch.manual_seed(1)
         module, scores = Local(DIM, HEADS, kind="predictive", window=2).double(), random_scores()
         query = torch.randn(BATCH, HEADS, LENGTH, DIM, dtype=torch.float64)

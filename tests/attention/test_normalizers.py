@@ -1,4 +1,4 @@
-"""What all normalizers share, and all but fusedmax against independent oracles."""
+"""What all normalizers share. test_normalizer_oracles and test_fusedmax compare them with independent oracles."""
 
 import math
 
@@ -33,7 +33,7 @@ WITH_OPTIONS = {
 CASES = {name: (name, {}) for name in NORMALIZERS} | WITH_OPTIONS
 SUM_TO_ONE = [case for case in CASES if case != "local-p"]
 GRAPH_BREAKING = ("sparsemax", "entmax15", "entmax", "entmax-learned", "fusedmax")
-"""Their autograd functions cannot be traced, those of the package `entmax` among them."""
+"""Cases whose autograd functions cannot be traced, such as those of the package `entmax`."""
 POSITION_FREE = [case for case in CASES if case not in ("fusedmax", "local", "local-p")]
 
 
@@ -83,8 +83,8 @@ class TestWithoutASecondDerivative:
         return module(4 * scores, None, query), scores
 
     @pytest.mark.parametrize("cotangent", ["constant", "of the scores"])
-    def test_it_is_refused_by_grad(self, weights, cotangent):
-        """Towards the scores alone, and beside a derivative that is there: no share of it goes missing."""
+    def test_grad_refuses_a_second_derivative(self, weights, cotangent):
+        """Also if another part of the second derivative exists: none is dropped silently."""
         weights, scores = weights
         assert (weights == 0).any()
         loss = weights[..., 0].sum() if cotangent == "constant" else weights.square().sum()
@@ -92,13 +92,13 @@ class TestWithoutASecondDerivative:
         with pytest.raises(RuntimeError, match="second derivative"):
             torch.autograd.grad((first * scores).sum(), scores)
 
-    def test_it_is_refused_by_backward(self, weights):
+    def test_backward_refuses_a_second_derivative(self, weights):
         weights, scores = weights
         (first,) = torch.autograd.grad(weights[..., 0].sum(), scores, create_graph=True)
         with pytest.raises(RuntimeError, match="second derivative"):
             (first + scores).square().sum().backward()
 
-    def test_a_first_derivative_with_a_graph_is_as_without(self, weights):
+    def test_create_graph_does_not_change_the_first_derivative(self, weights):
         weights, scores = weights
         first, plain = (
             torch.autograd.grad(weights.square().sum(), scores, create_graph=graph, retain_graph=True)[0]
@@ -106,7 +106,7 @@ class TestWithoutASecondDerivative:
         )
         assert torch.equal(first, plain)
 
-    def test_a_checkpointed_one_is_refused(self):
+    def test_a_second_derivative_through_a_checkpoint_is_refused(self):
         scores, _ = inputs()
         weights = torch.utils.checkpoint.checkpoint(entmax15, scores, use_reentrant=False)
         (first,) = torch.autograd.grad(weights[..., 0].sum(), scores, create_graph=True)
@@ -115,7 +115,7 @@ class TestWithoutASecondDerivative:
 
 
 @pytest.mark.parametrize("case", ["sparsemax", "entmax15", "entmax", "entmax-learned", "fusedmax"])
-def test_forward_mode_is_refused_where_it_is_not_written(case):
+def test_forward_mode_is_refused_if_it_is_not_implemented(case):
     module, (scores, query) = normalizer(case), inputs()
     with pytest.raises(AlignAttnError, match="forward mode"):
         torch.func.jvp(lambda scores: module(scores, None, query), (scores,), (scores,))
@@ -145,7 +145,7 @@ def test_hard_is_one_hot_and_has_the_gradient_of_the_softmax():
 @pytest.mark.parametrize("real", [range(6), range(3, 9), (0, 2, 3, 5, 7, 8)], ids=["right", "left", "holes"])
 @pytest.mark.parametrize("case", CASES)
 def test_padded_equals_sliced(case, real):
-    """Six tokens among three of padding, whose scores are larger than any."""
+    """Six real tokens and three of padding, whose scores are larger than all others."""
     real = torch.tensor(list(real))
     module, (scores, query), (padded_scores, padded_query) = normalizer(case), inputs(), inputs(1, queries=9, keys=9)
     with torch.no_grad():
@@ -201,7 +201,7 @@ def test_half_precision_is_computed_in_float32(case, dtype):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_permuting_keys_permutes_weights_where_position_means_nothing(case):
+def test_permuting_keys_permutes_weights_unless_positions_matter(case):
     module, (scores, query) = normalizer(case), inputs()
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     weights, permuted = module(scores, None, query), module(scores[..., order], None, query)
@@ -264,7 +264,7 @@ class TestEdges:
 
     @pytest.mark.parametrize("case", CASES)
     def test_extreme_scores(self, case):
-        """In float32; what is tiny beside the scores' own size still decides."""
+        """In float32; differences that are tiny relative to the scores still decide."""
         module, (scores, query) = normalizer(case, torch.float32), inputs(dtype=torch.float32)
         for factor in (1e4, -1e4):
             weights = module(factor * scores, None, query)
@@ -277,7 +277,7 @@ class TestEdges:
         torch.testing.assert_close(module(eighths + 1e4, None, query), module(eighths, None, query))
 
     @pytest.mark.parametrize("case", CASES)
-    def test_what_stands_under_the_mask_does_not_matter(self, case):
+    def test_masked_scores_do_not_matter(self, case):
         module, (scores, query) = normalizer(case), inputs()
         mask = torch.tensor([True, True, False, True, False, True])
         expected = module(scores, mask, query)
@@ -301,7 +301,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("case", FUNCTIONS)
-def test_functions_give_what_the_modules_give(case):
+def test_functions_match_the_modules(case):
     scores, _ = inputs()
     mask = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=torch.Generator().manual_seed(0)) < 0.7
     expected = normalizer(case)(scores, mask)
@@ -311,7 +311,7 @@ def test_functions_give_what_the_modules_give(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_compiles(case):
-    """Without a graph break but for fusedmax, whose number of steps depends on the data, and the package's own."""
+    """Without a graph break, except in fusedmax, whose steps depend on the data, and in untraceable functions."""
     module, (scores, query) = normalizer(case, torch.float32), inputs(dtype=torch.float32)
     mask = torch.arange(LENGTH) < 4
     torch._dynamo.reset()

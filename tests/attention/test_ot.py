@@ -62,7 +62,7 @@ def gradients(loss: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize(("cost", "epsilon"), [("cosine", 0.2), ("squared_euclidean", 1.0)])
-def test_loss_is_the_cost_of_pots_plan(cost: str, epsilon: float) -> None:
+def test_loss_is_the_cost_of_the_plan_from_pot(cost: str, epsilon: float) -> None:
     query, key = features()
     loss = OTAlignment(HEAD_DIM, cost=cost, epsilon=epsilon, iterations=CONVERGED)(query, key)
     assert loss.dtype == torch.float64
@@ -82,7 +82,7 @@ def test_small_epsilon_gives_nearly_the_cheapest_plan(cost: str, epsilon: float)
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_plan_is_pots(cost: str) -> None:
+def test_plan_matches_pot(cost: str) -> None:
     query, key = features(batch=1)
     costs = cost_matrix(query.detach(), key.detach(), cost)
     if cost == "cosine":
@@ -118,7 +118,7 @@ def test_gradient_is_that_of_the_regularised_cost(cost: str, epsilon: float) -> 
 
 
 @pytest.mark.parametrize(("cost", "epsilon"), [("cosine", 0.2), ("squared_euclidean", 1.0)])
-def test_keys_of_other_tokens(cost: str, epsilon: float) -> None:
+def test_keys_of_other_tokens_match_pot(cost: str, epsilon: float) -> None:
     query, key = features(length=5)[0], features(length=8, seed=3)[1]
     mask = torch.arange(5) < torch.tensor([5, 3, 1])[:, None]
     key_mask = torch.arange(8) < torch.tensor([2, 8, 6])[:, None]
@@ -136,7 +136,7 @@ def test_keys_of_other_tokens(cost: str, epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_padding_never_enters(cost: str) -> None:
+def test_padding_does_not_matter(cost: str) -> None:
     query, key = features(batch=3, length=7)
     lengths = (7, 4, 1)
     mask = torch.arange(7) < torch.tensor(lengths)[:, None]
@@ -230,7 +230,7 @@ def test_tokens_that_match_one_to_one_cost_nothing() -> None:
 
 @needs_gpu
 @pytest.mark.parametrize("cost", COSTS)
-def test_cuda_gives_the_loss_of_the_cpu_without_waiting(cost: str) -> None:
+def test_cuda_matches_the_cpu_without_synchronising(cost: str) -> None:
     query, key = features()
     mask = torch.arange(7) < torch.tensor([7, 5, 3])[:, None]
     alignment = OTAlignment(HEAD_DIM, cost=cost)

@@ -1,4 +1,4 @@
-"""The alignments without an adversary, of the tokens of a batch: moments, energy distance, sliced Wasserstein."""
+"""The alignments of all tokens of a batch, without an adversary: moments, energy distance, sliced Wasserstein."""
 
 import numpy as np
 import ot
@@ -84,7 +84,7 @@ def test_value_is_that_of_an_independent_construction(name, padded):
 
 
 @pytest.mark.parametrize("name", POOLED)
-def test_keys_of_other_tokens(name):
+def test_keys_of_other_tokens_match_the_construction_and_finite_differences(name):
     module, (query, _), (_, key) = loss_of(name), features(), features(seed=3, length=LENGTH + 2)
     key_mask = torch.arange(LENGTH + 2) < torch.tensor([2, 8, 7])[:, None]
     points = [real_points(query, key, token_mask(), head, key_mask) for head in range(HEADS)]
@@ -96,7 +96,7 @@ def test_keys_of_other_tokens(name):
 
 
 def test_moments_agree_with_pot():
-    """In units of its own spread, and but for the shrinkage."""
+    """In units of the spread, and up to the shrinkage."""
     query, key = features(batch=40)
     mask = torch.ones(40, LENGTH, dtype=torch.bool)
     expected = 0.0
@@ -115,7 +115,7 @@ def test_gradient(name, mask):
 
 @pytest.mark.parametrize("name", POOLED)
 def test_padded_equals_sliced(name):
-    """One long sample with the same real tokens, and wherever the padding stands, gives the same."""
+    """One long sample of the same real tokens has the same loss, and the place of the padding does not matter."""
     module, (query, key), mask = loss_of(name), features(), token_mask()
     loss = module(query, key, mask)
     loss.backward()
@@ -134,7 +134,7 @@ def test_padded_equals_sliced(name):
 
 
 @pytest.mark.parametrize("name", POOLED)
-def test_equal_clouds_are_at_zero_with_no_gradient(name):
+def test_equal_clouds_have_zero_loss_and_gradient(name):
     query, _ = features()
     key = query.detach().flip(0).requires_grad_()
     loss = loss_of(name)(query, key)
@@ -144,7 +144,7 @@ def test_equal_clouds_are_at_zero_with_no_gradient(name):
 
 
 @pytest.mark.parametrize("name", POOLED)
-def test_a_common_scale_and_shift_leave_it_as_it_is(name):
+def test_a_common_scale_and_shift_do_not_change_the_loss(name):
     module, (query, key) = loss_of(name), features()
     expected = module(query, key)
     for scale, shift in ((1e-2, 0.0), (1e2, 0.0), (1.0, 3.0)):
@@ -152,8 +152,8 @@ def test_a_common_scale_and_shift_leave_it_as_it_is(name):
 
 
 @pytest.mark.parametrize("name", POOLED)
-def test_descending_it_brings_the_clouds_together(name):
-    """Judged by the energy distance of SciPy's distances, which is not what `moments` and `sliced` descend."""
+def test_minimising_the_loss_brings_the_clouds_together(name):
+    """Judged by the energy distance of SciPy's distances, which `moments` and `sliced` do not minimise."""
     module, (query, key) = loss_of(name).train(), features(batch=8)
     mask = torch.ones(8, LENGTH, dtype=torch.bool)
 
@@ -170,24 +170,24 @@ def test_descending_it_brings_the_clouds_together(name):
 
 
 @pytest.mark.parametrize("name", POOLED)
-def test_two_far_points_lie_four_apart_in_squares_and_the_gap_is_two(name):
+def test_two_distant_points_have_a_loss_of_four_and_a_gap_of_two(name):
     query, key = (torch.full((2, HEADS, 3, DIM), value, dtype=torch.float64) for value in (-1e3, 1e3))
     loss, diagnostics = loss_of(name).with_diagnostics(query, key)
     assert diagnostics["mean_gap"].item() == pytest.approx(2)
-    # The energy distance is of lengths, and twice them: 2 · 2. A draw of directions gives the sliced one its error.
+    # The energy distance is twice the length: 2 · 2. The sliced one has the error of its random directions.
     assert loss.item() / HEADS == pytest.approx(4, rel=0.5 if name == "sliced" else 1e-3)
 
 
 class TestDraws:
     @pytest.mark.parametrize("name", SAMPLED)
-    def test_a_sample_is_of_the_same_tokens_wherever_the_padding_stands(self, name):
+    def test_padding_does_not_change_the_sampled_tokens(self, name):
         module, (query, key), mask = loss_of(name, points=5), features(), token_mask()
         expected = module(query, key, mask)
         wider = [torch.nn.functional.pad(side, (0, 0, 0, 3)) for side in (query, key)]
         torch.testing.assert_close(module(*wider, torch.nn.functional.pad(mask, (0, 3))), expected)
 
     @pytest.mark.parametrize("name", SAMPLED)
-    def test_each_step_draws_anew_and_a_reloaded_one_goes_on(self, name):
+    def test_each_step_samples_anew_and_a_reloaded_module_continues(self, name):
         module, (query, key) = loss_of(name, points=5).train(), features()
         first, second = module(query, key).item(), module(query, key).item()
         assert first != second
@@ -196,25 +196,25 @@ class TestDraws:
         assert again(query, key).item() == module(query, key).item()
 
     @pytest.mark.parametrize("name", SAMPLED)
-    def test_the_generator_of_the_model_is_left_alone(self, name):
+    def test_the_global_generator_is_left_alone(self, name):
         module = loss_of(name, points=5).train()
         state = torch.get_rng_state()
         module(*features())
         assert torch.equal(torch.get_rng_state(), state)
 
     @pytest.mark.parametrize("name", SAMPLED)
-    def test_in_evaluation_nothing_moves(self, name):
+    def test_evaluation_repeats_one_sample(self, name):
         module, (query, key) = loss_of(name, points=5), features()
         assert module(query, key).item() == module(query, key).item()
 
     @pytest.mark.parametrize("name", SAMPLED)
-    def test_a_mask_of_real_tokens_alone_draws_what_none_does(self, name):
+    def test_a_mask_without_padding_samples_as_no_mask_does(self, name):
         module, (query, key) = loss_of(name, points=7), features()
         everything = torch.ones(BATCH, LENGTH, dtype=torch.bool)
         torch.testing.assert_close(module(query, key, everything), module(query, key))
 
-    def test_the_mean_over_draws_of_pairs_is_near_the_distance_of_all(self):
-        """An energy distance of P of N points is larger on average (a V-statistic); of nearly all it is near."""
+    def test_the_mean_over_samples_is_near_the_distance_of_all_points(self):
+        """The energy distance of P of N points is larger on average (a V-statistic), but close if P is nearly N."""
         module, (query, key) = loss_of("mmd", points=100).train(), features(batch=20)
         whole = loss_of("mmd")(query, key).item()
         drawn = [module(query, key).item() for _ in range(20)]
@@ -237,8 +237,8 @@ class TestDraws:
         )
 
 
-def test_masks_of_several_calls_are_each_its_own():
-    """Two forwards of one shape with unlike masks, taken together, give the mean of each alone."""
+def test_each_call_keeps_its_own_mask():
+    """Two forwards of one shape with different masks together give the mean of each alone."""
     module, mask = loss_of("mmd", points=5), token_mask()
     calls = []
     for seed, real in ((0, mask), (1, mask.flip(1))):
@@ -249,7 +249,7 @@ def test_masks_of_several_calls_are_each_its_own():
     torch.testing.assert_close(together, sum(alone) / 2)
 
 
-def test_units_do_not_hang_on_padding():
+def test_units_do_not_depend_on_padding():
     points = torch.randn(1, 2, 5, HEADS, DIM, dtype=torch.float64)
     thirds = torch.tensor([[[1, 1, 1, 0, 0]]], dtype=torch.float64) / 3
     whole, padded = StandardizedClouds.of(points[:, :, :3], thirds[..., :3]), StandardizedClouds.of(points, thirds)
@@ -266,6 +266,6 @@ def test_units_do_not_hang_on_padding():
         ("sliced", {"directions": 0}, "at least 1"),
     ],
 )
-def test_options_that_cannot_be(name, options, message):
+def test_invalid_options_are_refused(name, options, message):
     with pytest.raises(AlignAttnError, match=message):
         loss_of(name, **options)

@@ -58,7 +58,7 @@ def test_gradients(name):
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_a_key_is_scored_alone(name):
+def test_each_key_is_scored_independently(name):
     module, (query, key) = score_of(name), tensors()
     order = torch.tensor([3, 0, 4, 1, 2])
     torch.testing.assert_close(module(query, key[:, :, order]), module(query, key)[..., order])
@@ -72,7 +72,7 @@ def test_bilinear_starts_as_the_scaled_dot_product():
     torch.testing.assert_close(bilinear(query, key, scale), scores.scaled_dot(query, key, scale))
 
 
-def test_dot_ignores_the_models_scale_and_the_others_take_it():
+def test_dot_ignores_the_models_scale_and_scaled_dot_applies_it():
     query, key = tensors()
     assert torch.equal(score_of("dot")(query, key, 0.3), score_of("dot")(query, key))
     torch.testing.assert_close(score_of("scaled_dot")(query, key, 0.3), 0.3 * query @ key.mT)
@@ -106,7 +106,7 @@ def test_additive_memory_is_bounded(monkeypatch):
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_half_precision_features_meet_parameters_in_float32(name):
+def test_half_precision_features_work_with_float32_parameters(name):
     module = score_of(name, torch.float32)
     query, key = tensors(torch.bfloat16)
     found = module(query, key)

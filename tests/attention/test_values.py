@@ -20,7 +20,7 @@ ONE_QUERY = {
     "a story": lambda size: MemoryHop(SentenceTable(MemN2NConfig(embedding_dim=size))),
     "a decoder, step by step": StepAttention,
 }
-"""Modules that attend by one query a call, of a size."""
+"""Modules that attend with one query per call, made by feature size."""
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 5, 4
 INTERACTING = ("interaction", "sum", "qvi")
@@ -28,7 +28,7 @@ REAL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], dtype=torch.bool)
 
 
 POOLED = {"identity": 0, "interaction": DIM**2, "sum": DIM**2, "qvi": DIM**2 + 2 * DIM}
-"""How many parameters a value has that meets one query: W, and the gate's u of eq. 5."""
+"""Number of parameters of a value with one query: W, and the gate's u of eq. 5."""
 
 
 def tensors(dtype=torch.float64):
@@ -46,7 +46,7 @@ def value_of(name, **options):
 
 
 def one_value(name, module, head, queries, value):
-    """g(Q, v) of one value `[d]` and the real queries `[n, d]`, eqs. 7 to 10: self-attention's."""
+    """Return g(Q, v) of self-attention for one value `[d]` and the real queries `[n, d]`, eqs. 7 to 10."""
     if name == "identity":
         return value
     weights = torch.softmax(queries @ value / DIM**0.5, dim=0)
@@ -62,7 +62,7 @@ def one_value(name, module, head, queries, value):
 
 
 def pooled_text(name, parameters, query, scores, tokens):
-    """What one query q gathers of tokens, eqs. 4 to 6, in Python's floats: Σ_i α_i (β_i v_i + (1 - β_i) q ∗ W v_i)."""
+    """Return the tokens pooled by a query q, eqs. 4 to 6, in Python floats: Σ_i α_i (β_i v_i + (1 - β_i) q ∗ W v_i)."""
     size, exponentials = len(query), [math.exp(score) for score in scores]
     result = [0.0] * size
     for exponential, token in zip(exponentials, tokens, strict=True):
@@ -101,7 +101,7 @@ def test_gradients_reach_the_inputs_and_every_parameter(name):
 
 
 @pytest.mark.parametrize("name", ["sum", "qvi"])
-def test_pretrained_init_is_the_identity_and_alive(name):
+def test_pretrained_init_is_the_identity_and_gets_gradients(name):
     query, value = tensors()
     module = VALUES.load(name)(DIM, HEADS).double()
     found = module(query, value)
@@ -112,7 +112,7 @@ def test_pretrained_init_is_the_identity_and_alive(name):
 
 
 @pytest.mark.parametrize("name", ["sum", "qvi"])
-def test_paper_init_is_random_and_divides_by_nothing(name):
+def test_paper_init_is_random_and_has_a_divisor_of_one(name):
     query, value = tensors()
     module = VALUES.load(name)(DIM, HEADS, init="paper").double()
     assert (module.weight == 0).sum() == 0
@@ -122,7 +122,7 @@ def test_paper_init_is_random_and_divides_by_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["sum", "qvi"])
-def test_unknown_init(name):
+def test_an_unknown_init_is_refused(name):
     with pytest.raises(AlignAttnError, match="init='zero' is unknown: choose one of pretrained, paper"):
         VALUES.load(name)(DIM, HEADS, init="zero")
 
@@ -164,7 +164,7 @@ class TestPooling:
         parameters.pop("weight")
         assert sum(parameter.numel() for parameter in parameters.values()) == 600
 
-    def test_pretrained_init_is_the_identity_and_alive(self):
+    def test_pretrained_init_is_the_identity_and_gets_gradients(self):
         model, tokens = pooling("qvi"), torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)
         pooled, plain = model["pooling"](tokens, REAL), pooling()["pooling"](tokens, REAL)
         torch.testing.assert_close(pooled, plain, rtol=1e-4, atol=1e-4)
@@ -183,10 +183,10 @@ class TestPooling:
         pooled.square().sum().backward()
         assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
 
-    def test_one_query_has_no_distribution_and_no_place(self):
+    def test_pooling_refuses_what_needs_a_distribution_or_positions(self):
         with pytest.raises(AlignAttnError, match="'ct' matches distributions, and ModuleDict pools by a learned query"):
             alignattn.attach(torch.nn.ModuleDict({"pooling": AttentionPooling(DIM)}), "aa-ct")
-        with pytest.raises(AlignAttnError, match=r"'local' opens a window .* own place, and ModuleDict pools"):
+        with pytest.raises(AlignAttnError, match=r"'local' opens a window .* of a query, and ModuleDict pools"):
             pooling(normalizer="local")
         pooling(normalizer="local", normalizer_options={"kind": "predictive"})
         with pytest.raises(AlignAttnError, match=r"fertility is a budget over the steps .* ModuleDict attends in one"):

@@ -1,4 +1,4 @@
-"""The attack throughput: both wrappers do the same work, on a small model of letters; and the sums are right."""
+"""The attack throughput: both wrappers do the same work on a small model of letters, and the sums are right."""
 
 import csv
 import json
@@ -24,14 +24,14 @@ MAX_LENGTH = 300
 EXAMPLES = 2
 TEXTATTACKS_BATCH = 32
 SEED, WEIGHT = 2, 16
-"""Of a model that some attacks overcome: its scores of the first rows lie near one half, and not on it."""
+"""Settings of a model that some attacks defeat: its scores of the first rows are near one half, but not equal to it."""
 
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier of random, large weights that reads letters: nearly every other word moves its scores.
 
-    It knows TextBugger's homoglyphs: candidates of which it knew none would be one input, and so tie.
+    It knows the homoglyphs of TextBugger: unknown ones would all be the same input, and tie.
     """
     load_textattack(NLTK_DATA)
     from alignattn.robustness.substitutes import HomoglyphSwap
@@ -53,7 +53,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     model = BertForSequenceClassification(config)
     enlarge_weights(model, WEIGHT)
-    # In single precision the two wrappers' batches may break a near tie differently, on which a search hangs.
+    # In single precision, the batches of the two wrappers may break near ties differently, which changes the search.
     model.double().save_pretrained(folder)
     return folder
 
@@ -117,14 +117,14 @@ class TestCommand:
         assert max(padded) <= TEXTATTACKS_BATCH
         assert max(width for _, width in shapes if width < MAX_LENGTH) < MAX_LENGTH // 2
 
-    def test_rows_of_enough_words_alone(self, options, tmp_path) -> None:
+    def test_only_rows_of_enough_words_are_attacked(self, options, tmp_path) -> None:
         words = [*options, "--num_examples", "2", "--recipes", "textbugger", "--min_words", "30"]
         assert attack_throughput.main([*words, "--output_dir", str(tmp_path)]) == 0
         lines = lines_of(tmp_path)
         assert len(lines) == 2
         assert all(int(line["words"]) > 20 for line in lines)  # TextAttack counts no punctuation
 
-    def test_what_was_timed_stays_if_the_next_attack_breaks_off(self, options, tmp_path, monkeypatch, capsys) -> None:
+    def test_timings_are_kept_if_the_next_attack_fails(self, options, tmp_path, monkeypatch, capsys) -> None:
         attack_twice, calls = attack_throughput.attack_twice, []
 
         def break_off(*arguments, **options):
@@ -163,7 +163,7 @@ class TestCommand:
         monkeypatch.setattr(attack_throughput.ThroughputOptions, "resources", count)
         words = [*options, "--num_examples", "1", "--output_dir", str(tmp_path)]
         assert attack_throughput.main(words) == 0
-        assert len(lines_of(tmp_path)) == 2  # one by each recipe
+        assert len(lines_of(tmp_path)) == 2  # one per recipe
         assert len(found) == 1
 
     def test_a_result_is_not_overwritten(self, options, tmp_path, capsys) -> None:

@@ -1,4 +1,4 @@
-"""`make gpu` in its dry form: every stage, the record that it goes on with, and the section that is written of it."""
+"""`make gpu` as a dry run: every stage, the record that it resumes from, and the section that it writes."""
 
 import json
 from contextlib import suppress
@@ -18,7 +18,7 @@ from alignattn.cli import USER_ERROR_EXIT_CODE
 
 @pytest.fixture(scope="module")
 def dry(tmp_path_factory):
-    """The record of a dry run, and what it left of a document that it was shown."""
+    """The folder with the record of a dry run and the document that it was given."""
     folder = tmp_path_factory.mktemp("gpu")
     (folder / "page.md").write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
     words = f"--device cpu --tiny --output {folder}/gpu.json --document {folder}/page.md"
@@ -34,7 +34,7 @@ def stages_in(folder: Path):
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_the_dry_form_ends_with_a_result_of_every_stage_or_why_there_is_none(dry):
+def test_a_dry_run_has_a_result_or_a_reason_for_every_stage(dry):
     stages = stages_in(dry)
     assert list(stages) == [stage.name for stage in stages_of(Plan.tiny("cpu"))]
     left_out = {name for name, stage in stages.items() if "left_out" in stage}
@@ -54,7 +54,7 @@ ONE = "steps float32 2x8 eager aa-ct"
 
 
 def gone_on_with(path, record, capsys, *words):
-    """The exit code, and what is said of the stages that are measured, of a dry run that goes on with a record."""
+    """Return the exit code of a dry run that resumes from a record, and its messages on the measured stages."""
     path.write_text(json.dumps(record))
     code = gpu.main(["--device", "cpu", "--tiny", "--output", str(path), *words])
     return code, [
@@ -64,7 +64,7 @@ def gone_on_with(path, record, capsys, *words):
 
 @pytest.fixture
 def record(dry):
-    """What the dry run wrote down, to be changed; all that it left out is taken for measured."""
+    """The record of the dry run, for tests to change; stages that it left out count as measured."""
     record = json.loads((dry / "gpu.json").read_text())
     for stage in record["stages"].values():
         stage.pop("left_out", None)
@@ -74,7 +74,7 @@ def record(dry):
 
 @pytest.fixture
 def unwritten(monkeypatch):
-    """No section is made: of what the record was changed to none can be."""
+    """Make no section: a changed record cannot have one."""
     monkeypatch.setattr(gpu, "section", lambda record: "")
 
 
@@ -100,7 +100,7 @@ class TestGoingOn:
         record["stages"]["tests"]["code"] = "earlier"
         assert gone_on_with(tmp_path / "gpu.json", record, capsys) == (0, ["tests: done"])
 
-    def test_a_stage_that_the_process_ends_in_is_tried_twice_and_has_failed_then(self, record, tmp_path, monkeypatch):
+    def test_a_stage_that_ends_the_process_fails_after_two_attempts(self, record, tmp_path, monkeypatch):
         def ends(*_, **__):
             raise KeyboardInterrupt
 
@@ -116,7 +116,7 @@ class TestGoingOn:
         assert gpu.main(words) == gpu.FAILED_EXIT_CODE
         assert stages_in(tmp_path)[ONE]["failed"] == "ended the process, or was ended with it, 2 times"
 
-    def test_a_stage_that_a_short_call_does_not_end_is_tried_twice(self, record, tmp_path, capsys, monkeypatch):
+    def test_a_stage_that_a_short_call_does_not_finish_is_tried_twice(self, record, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(gpu_stages._MEASURES, "steps", hangs)
         del record["stages"][ONE]
         path = tmp_path / "gpu.json"
@@ -126,7 +126,7 @@ class TestGoingOn:
         assert said == [f"{ONE}: did not end within 0.0 minutes"]
 
 
-def test_another_machine_s_record_is_not_gone_on_with(dry, tmp_path, capsys):
+def test_a_record_of_another_machine_is_refused(dry, tmp_path, capsys):
     record = json.loads((dry / "gpu.json").read_text())
     record["conditions"]["device"] = "another"
     path = tmp_path / "gpu.json"
@@ -148,7 +148,7 @@ def test_a_stage_that_fails_or_takes_too_long_is_a_line_and_the_others_go_on(tmp
     def is_left_out(*_, **__):
         raise LeftOutError("not asked for")
 
-    # None but a loop of ours is broken off: what a training or an import leaves behind then, other tests would meet.
+    # Only a loop of this file is interrupted: an interrupted training or import could affect other tests.
     for kind in ("tests", "attacks", "training"):
         monkeypatch.setitem(gpu_stages._MEASURES, kind, is_left_out)
     monkeypatch.setitem(gpu_stages._MEASURES, "steps", fails)
@@ -198,7 +198,7 @@ def test_idle_share(spans, share):
 
 
 def test_hours_are_those_of_the_steps_of_a_table():
-    """Table 1: 10 tasks, four attentions, five seeds, of which one attention was measured."""
+    """Table 1 has 10 tasks, four attentions and five seeds; one attention was measured."""
     assert "table1" in TABLES
     hours, known, runs = hours_of("table1", Measured({"soft": 1.0}, {}))
     assert (known, runs) == (50, 200)
@@ -207,13 +207,13 @@ def test_hours_are_those_of_the_steps_of_a_table():
 
 
 def test_hours_of_other_models_are_those_of_their_trainings():
-    """Table 4: three attentions, five seeds, at most 2,000 epochs of Cora's 140 nodes; other graphs are not known."""
+    """Table 4: three attentions, five seeds, at most 2,000 epochs of Cora (140 nodes); other graphs are unknown."""
     hours, known, runs = hours_of("table4", Measured({}, {("gat", "cora"): {"rows": 140, "rows_a_second": 70.0}}))
     assert (known, runs) == (15, 45)
     assert hours == pytest.approx(15 * 2000 * 2 / 3600)
 
 
-def test_every_training_of_a_table_is_reckoned_from_something():
+def test_every_training_of_a_table_is_estimated_from_a_measurement():
     models = {model for model, _ in Plan("cuda").trained}
     assert {"cnn", "han", "transformer-crf", "gat", "mcan", "minilm", "da"} <= models
     assert not models & {*BASE_SIZE}

@@ -1,4 +1,4 @@
-"""The epochs that are timed go through the package as it is."""
+"""The timed epochs run with the current package."""
 
 import pytest
 from graph_epochs import own_epoch

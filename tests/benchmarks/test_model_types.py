@@ -1,4 +1,4 @@
-"""The script that tells what a patch does to each model type: its configs, its inputs, its judge and its table."""
+"""The script that checks the patch of each model type: its configs, its inputs, its judge and its table."""
 
 import json
 from collections import Counter
@@ -58,7 +58,7 @@ def test_layers_of_every_kind_are_kept() -> None:
     assert len(config.layer_types) == config.num_hidden_layers
 
 
-def test_special_tokens_are_in_the_small_vocabulary_and_equal_ones_stay_equal() -> None:
+def test_special_tokens_are_in_the_small_vocabulary() -> None:
     config = shrunk(config_class_of("llava"), Level.TINY)
 
     assert config.image_token_id < config.text_config.vocab_size
@@ -141,7 +141,7 @@ def _draw(_: PreTrainedModel) -> None:
     ("change", "outcome"),
     [(_shift, "differs"), (_refuse, "contradicted"), (_fail, "traceback"), (_draw, "differs")],
 )
-def test_a_wrong_patch_is_told(monkeypatch: pytest.MonkeyPatch, change: Any, outcome: str) -> None:
+def test_a_wrong_patch_is_detected(monkeypatch: pytest.MonkeyPatch, change: Any, outcome: str) -> None:
     model = _tiny("bert")
     monkeypatch.setattr("alignattn.patch", _patch_that(change))
 
@@ -175,7 +175,7 @@ def test_results_are_read_without_a_line_that_was_cut_off_and_the_last_of_a_type
     assert {name: report["status"] for name, report in read_results(path).items()} == {"bert": "built"}
 
 
-def test_a_run_goes_on_where_it_was_and_tells_of_a_process_that_died(tmp_path: Path) -> None:
+def test_a_run_resumes_and_reports_a_process_that_died(tmp_path: Path) -> None:
     options = ["--output_dir", str(tmp_path), "--attentions", "aa-ct"]
 
     assert main([*options, "--types", "bert"]) == 0

@@ -1,4 +1,4 @@
-"""Every command of the registry: its help and the answers to mistakes cost no heavy import."""
+"""Every command of the registry: its help and its errors need no heavy import."""
 
 import json
 import re
@@ -142,7 +142,7 @@ demo --model minilmm
 reproduce table1 --output_dir mine.csv
 reproduce table1 --data_dir nowhere
 """
-"""Mistakes that each command knows: told before anything heavy is imported."""
+"""Mistakes that a command reports before it imports anything heavy."""
 
 PROBE = """
 import contextlib, io, json, sys
@@ -162,7 +162,7 @@ for name, lines in json.load(sys.stdin).items():
 print(json.dumps(found))
 """
 FOREIGN = ("finetune", "domain-shift", "robustness train-mlm", "reproduce")
-"""Commands that import transformers to list its options, and to know a name that is none of ours."""
+"""Commands that import transformers to list its options and to recognise unknown ones."""
 
 
 def commands() -> list[Command]:
@@ -171,7 +171,7 @@ def commands() -> list[Command]:
 
 
 def mistakes(command: Command) -> list[list[str]]:
-    """The command's words and a mistake of each kind."""
+    """Command lines of a command, with a mistake of each kind."""
     words, known = command.name.split(), options_of(command.options).values()
     named = [entry.name for entry in known if not (entry.positional or entry.rest or entry.is_flag)]
     wrong = [[*words, f"--{name}", *value] for name in named[:1] for value in ((), ("",))]
@@ -190,7 +190,7 @@ def numeric(command: Command) -> list[Option]:
 
 
 def outside(entry: Option) -> list[float]:
-    """Numbers that an option does not take: beyond each of its limits, and what is no number or no finite one."""
+    """Numbers that an option refuses: beyond each of its limits, NaN, infinite, and too large for a float."""
     step = 1 if int in entry.types else 0.5
     beyond = [entry.low - step, entry.low - 3 * step, entry.high + step, entry.above, entry.below]
     values = [number for number in beyond if isfinite(number) and number != entry.default]
@@ -198,7 +198,7 @@ def outside(entry: Option) -> list[float]:
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
-def test_what_options_require_and_exclude_are_options(command: Command):
+def test_required_and_excluded_options_exist(command: Command):
     known = options_of(command.options)
     named = {other for entry in known.values() for other in (*entry.requires, *entry.excludes)}
     names = {other.partition("=")[0] for other in named}
@@ -214,7 +214,7 @@ NUMERIC = [
 
 
 @pytest.mark.parametrize(("command", "entry"), NUMERIC)
-def test_a_number_has_a_range_which_holds_in_words_files_and_programs(command: Command, entry: Option, tmp_path: Path):
+def test_numeric_options_refuse_values_outside_their_range(command: Command, entry: Option, tmp_path: Path):
     assert any(map(isfinite, (entry.low, entry.high, entry.above, entry.below)))
     path = tmp_path / "options.yaml"
     for value in [*outside(entry), True, {}, *([] if entry.takes_none else [None])]:
@@ -228,7 +228,7 @@ def test_a_number_has_a_range_which_holds_in_words_files_and_programs(command: C
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each command answers to its helps and mistakes, one after the other, and what is imported by then."""
+    """The outputs of each command for its help and its mistakes, and the heavy modules imported by then."""
     folder = tmp_path_factory.mktemp("answered")
     (folder / "mine.csv").write_text("a,label\n")
     (folder / "run").mkdir()
@@ -266,14 +266,14 @@ def test_the_help_is_short_and_shows_examples(command: Command, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", FOREIGN[:3])
-def test_transformers_options_are_in_the_help_of_all(name: str, capsys: pytest.CaptureFixture[str]):
+def test_help_all_shows_the_options_of_transformers(name: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main([*name.split(), "--help-all"])
     assert all(f"--{option} " in capsys.readouterr().out for option in ("adam_beta1",))
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
-def test_examples_are_of_the_command_and_their_options_are_its_own(command: Command, monkeypatch: pytest.MonkeyPatch):
+def test_examples_call_the_command_with_its_options(command: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     for example in command.examples:
         words = shlex.split(example.partition(" > ")[0])[1:]
@@ -286,24 +286,24 @@ DOCUMENTED = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:python )?(?:alignattn|scripts/(?=
 
 
 def documented() -> list[list[str]]:
-    """The commands of the documentation, each one's words after `alignattn`."""
+    """The words after `alignattn` of each command in the documentation."""
     commands = filter(None, map(DOCUMENTED.match, command_lines()))
     found = [shlex.split(command[1].replace(".py ", " "), comments=True) for command in commands]
     return [words for words in found if words]
 
 
 @pytest.mark.parametrize("words", documented(), ids=" ".join)
-def test_the_options_of_documented_commands_are_their_own(words: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_documented_commands_use_only_their_options(words: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     command, rest = get_command(words[0]).select(words[1:])
     if "--config" in rest and rest[rest.index("--config") + 1].startswith("runs/"):
-        # Of a run that the page has made.
+        # An earlier command of the page writes this file.
         rest = [word for word in rest if word != "--config" and not word.endswith("/config.yaml")]
     if rest != ["--help"]:
         read_words(command.options, rest, command.parser())
 
 
-def test_the_help_of_all_lists_the_commands_and_the_version_is_told(capsys, monkeypatch: pytest.MonkeyPatch):
+def test_main_prints_the_list_of_commands_and_the_version(capsys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
@@ -313,12 +313,12 @@ def test_the_help_of_all_lists_the_commands_and_the_version_is_told(capsys, monk
     assert capsys.readouterr().out == f"alignattn {__version__}\n"
 
 
-def test_an_unknown_command_is_answered_by_the_one_that_is_meant(capsys):
+def test_an_unknown_command_suggests_the_closest_one(capsys):
     assert main(["finetun"]) == 2
     assert capsys.readouterr().err == "alignattn: unknown command 'finetun': did you mean 'finetune'?\n"
 
 
-def test_an_unknown_subcommand_is_answered_by_the_one_that_is_meant(capsys):
+def test_an_unknown_subcommand_suggests_the_closest_one(capsys):
     assert main(["robustness", "shwo"]) == 2
     assert "unknown command 'robustness shwo': did you mean 'show'?" in capsys.readouterr().err
 
@@ -328,7 +328,7 @@ def test_the_module_is_the_command():
     assert done.stdout == f"alignattn {__version__}\n"
 
 
-def test_values_of_a_program_go_the_same_way_as_words():
+def test_options_of_a_program_resolve_like_those_of_the_command_line():
     words = [
         "--model",
         "x",
@@ -366,7 +366,7 @@ def test_values_of_a_program_go_the_same_way_as_words():
         ("inspect --model minilm --validation_file .", ". is a folder, not a file: give another to --validation_file"),
     ],
 )
-def test_an_answer_says_what_to_do(words: str, answer: str, capsys):
+def test_an_error_says_what_to_do(words: str, answer: str, capsys):
     assert main(words.split()) == 2
     assert answer in capsys.readouterr().err
 
@@ -378,7 +378,7 @@ def test_an_answer_says_what_to_do(words: str, answer: str, capsys):
         ("robustness show", ["robustness.json", "seed-1/textfooler.jsonl"], "RESULTS"),
     ],
 )
-def test_of_a_folder_the_file_in_it_is_named(command: str, files: list[str], label: str, tmp_path: Path, capsys):
+def test_a_folder_suggests_a_file_in_it(command: str, files: list[str], label: str, tmp_path: Path, capsys):
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
@@ -388,8 +388,8 @@ def test_of_a_folder_the_file_in_it_is_named(command: str, files: list[str], lab
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
-def test_every_file_or_folder_that_is_there_is_none_that_cannot_be_written(command: Command, tmp_path: Path):
-    """What an option names is judged by one function: to be read, it must be there; to be written, it may."""
+def test_every_path_option_refuses_a_path_below_a_file(command: Command, tmp_path: Path):
+    """A path below a file can be neither read nor written."""
     (tmp_path / "file").write_text("")
     for entry in options_of(command.options).values():
         if entry.is_path:
@@ -398,8 +398,8 @@ def test_every_file_or_folder_that_is_there_is_none_that_cannot_be_written(comma
                 entry.check_place(str(tmp_path / "file" / "below"))
 
 
-def test_memory_that_is_not_there_is_one_line(monkeypatch, capsys):
-    """What a training does at its first step where its batch is too large."""
+def test_running_out_of_memory_is_one_line(monkeypatch, capsys):
+    """As in the first step of a training with too large a batch."""
     command = SimpleNamespace(parse=lambda words: None, execute=lambda options: torch.empty(2**58))
     monkeypatch.setattr(
         "alignattn.cli.get_command", lambda name: SimpleNamespace(select=lambda words: (command, words))
@@ -420,7 +420,7 @@ def test_a_command_that_draws_says_at_once_that_matplotlib_is_missing(command: C
     if command.name == "predict":
         words, function = ["--run", "x", "--text", "y", "--explain", "seen.png"], command.parse
     else:
-        # It is said before any option is looked at.
+        # The error comes before any option is read.
         words, function = None, command.execute
     with pytest.raises(AlignAttnError, match=r"matplotlib.*alignattn\[plots\]"):
         function(words)

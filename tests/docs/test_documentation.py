@@ -1,4 +1,4 @@
-"""The pages that people read: their links lead somewhere, and what they name is there."""
+"""The documentation: its links lead to existing pages, and the options and names in it exist."""
 
 import csv
 import pkgutil
@@ -22,7 +22,7 @@ from alignattn.utils.options import all_options_of
 
 DOCS = ROOT / "docs"
 MAX_LINES = 150
-"""Of what a newcomer reads first."""
+"""Maximum lines of the README."""
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -32,7 +32,7 @@ OTHERS = {
     *("shape", "min_words"),  # benchmarks/
     *("help", "help-all", "version"),
 }
-"""Options of other programs, and those that every command has."""
+"""Options of other programs, and options of every command."""
 
 
 def ids(pages):
@@ -47,7 +47,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", ids(PAGES))
-def test_every_link_leads_to_a_file_and_a_heading_of_it(page):
+def test_every_link_leads_to_an_existing_file_and_heading(page):
     for link in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
         path, _, anchor = link.partition("#")
         if "://" in link:
@@ -67,7 +67,7 @@ def known_options() -> set[str]:
 
 
 @pytest.mark.parametrize("page", ids(PAGES))
-def test_every_option_that_a_text_names_is_there(page):
+def test_every_option_named_in_a_text_exists(page):
     named = set(OPTION.findall(CODE.sub("", page.read_text(encoding="utf-8"))))
     assert named <= known_options()
 
@@ -79,14 +79,14 @@ GUIDES = (
 
 
 @pytest.mark.parametrize("name", GUIDES)
-def test_a_page_of_the_guide_opens_with_what_works(name):
+def test_a_page_of_the_guide_opens_with_code(name):
     lines = (DOCS / f"{name}.md").read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("# ")
     assert lines[2] in ("```bash", "```python")
 
 
 @pytest.mark.parametrize(("slot", "name"), [(slot, name) for slot in SLOTS for name in SLOTS[slot]])
-def test_every_choice_stands_in_the_tables_with_its_paper(slot, name):
+def test_every_choice_is_in_the_tables_with_its_paper(slot, name):
     (row,) = [line for line in (DOCS / "slots.md").read_text().splitlines() if line.startswith(f"| `{name}` |")]
     choice = SLOTS[slot][name]
     if choice.reference is not None:
@@ -112,11 +112,11 @@ def test_every_public_name_is_in_the_api():
 
 
 @pytest.mark.parametrize("path", documented_paths())
-def test_what_the_api_shows_is_there(path):
+def test_every_name_in_the_api_exists(path):
     pkgutil.resolve_name(path)
 
 
-def test_the_examples_are_read_by_their_task():
+def test_the_example_files_have_the_columns_and_labels_of_their_task():
     (task,) = [yaml.safe_load(path.read_text()) for path in (DOCS / "examples").glob("*.yaml")]
     for name in task["sources"]["files"].values():
         with (DOCS / "examples" / name).open(newline="") as file:
@@ -126,7 +126,7 @@ def test_the_examples_are_read_by_their_task():
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
-def test_a_task_or_a_table_that_is_shown_is_one(block):
+def test_every_yaml_block_is_a_task_or_a_table(block):
     values = yaml.safe_load(block)
     if "rows" in values:
         assert parse_table("shown", block).rows
@@ -139,7 +139,7 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) < MAX_LINES
 
 
-def test_the_citation_and_the_changes_are_of_this_version():
+def test_the_citation_and_the_changelog_are_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == alignattn.__version__
     assert f"\n## {alignattn.__version__}" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,4 +1,4 @@
-"""Every block of Python in the documentation runs, as it is typed there."""
+"""Every Python block of the documentation runs as it is."""
 
 import json
 import warnings
@@ -19,11 +19,11 @@ from alignattn.finetuning.decisions import write_run_calibration
 
 DOCS = ROOT / "docs"
 MEASUREMENTS = DOCS / "measurements"
-"""They take minutes and need data that a clone does not have."""
+"""Pages whose blocks take minutes and need data that a clone does not have."""
 TESTED_ELSEWHERE = ("SentenceTransformerTrainer", "SFTTrainer", "get_peft_model", "accelerate")
-"""By `test_sentence_transformers.py`, `test_trl.py`, `test_adapters.py` and `test_own_loops.py`."""
+"""Tested by `test_sentence_transformers.py`, `test_trl.py`, `test_adapters.py` and `test_own_loops.py`."""
 NOT_INSTALLED = ("litserve",)
-"""Packages of others that a page shows beside this one."""
+"""Other packages that a page uses."""
 
 BLOCKS = [
     pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
@@ -35,7 +35,7 @@ BLOCKS = [
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder in which the names of the Hub's models that the pages use are folders of small ones."""
+    """Change to a folder with small models under the Hub names that the pages use."""
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
     tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"), model_max_length=64)
     for name, family in (("albert-base-v2", "albert"), ("bert-base-uncased", "bert")):
@@ -46,7 +46,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def names():
-    """What a page says is there already."""
+    """The variables that a page assumes."""
     batch = tiny_batch() | {"labels": torch.tensor([0, 1, 1, 0])}
     rows = [{name: values[row].tolist() for name, values in batch.items()} for row in range(4)]
     features = {name: torch.randn(2, 3, 5, 64) for name in ("query", "key")}
@@ -58,14 +58,14 @@ def names():
 
 @pytest.fixture
 def run(here, tiny_checkpoint):
-    """The finished run of the pages, on rows as MRPC's."""
+    """The finished run of the pages, on rows like MRPC's."""
     rows = "sentence1,sentence2,label\na cat,the cat,1\na dog,some bird,0\n"
     for name in ("train", "validation"):
         Path(f"{name}.csv").write_text(rows)
     words = f"--model {tiny_checkpoint} --train_file train.csv --validation_file validation.csv --output_dir runs/mrpc"
     words += " --text_columns sentence1 sentence2 --max_steps 1 --max_length 32 --save_strategy no --report_to none"
     get_command("finetune").execute(get_command("finetune").parse(words.split()))
-    # As `alignattn calibrate --run runs/mrpc` makes it of more rows.
+    # As `alignattn calibrate --run runs/mrpc` computes it from more rows.
     shares = np.random.default_rng(0).dirichlet([1, 1], 100)
     rows = LabelledRows(shares, shares.argmax(axis=1), shares[:, 0])
     Path("runs/mrpc/calibration").mkdir()
@@ -88,7 +88,7 @@ NOT_RUN += [block for block in blocks("python") if any(word in block for word in
 
 
 @pytest.mark.parametrize("block", NOT_RUN)
-def test_what_is_not_run_is_python(block):
+def test_blocks_that_are_not_run_compile(block):
     compile(block, "block", "exec")
 
 

@@ -1,4 +1,4 @@
-"""The letters of docs/decisions.md are what the page says."""
+"""The letters of docs/decisions.md are as the page describes them."""
 
 import runpy
 

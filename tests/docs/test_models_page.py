@@ -1,4 +1,4 @@
-"""The table of models is that of the pinned transformers."""
+"""The table of models is made with the pinned transformers and lists no fault."""
 
 import re
 from pathlib import Path
@@ -17,4 +17,4 @@ def test_nothing_differs_and_no_reason_is_false():
     page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
     wrong = page.partition("\n## Wrong\n")[2].partition("\n## ")[0]
     assert wrong
-    assert not re.search(r": (differs|traceback|contradicted):", wrong)
+    assert not re.search(r": (differs|traceback|contradicted|refused late):", wrong)

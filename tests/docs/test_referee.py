@@ -1,4 +1,4 @@
-"""The page on judging one's own recipe: its table, what came out of it, and its null comparisons."""
+"""The page on judging a custom recipe: its table, its results, and its null comparisons."""
 
 import importlib.util
 import os
@@ -55,15 +55,15 @@ def test_comparisons_of_a_recipe_with_itself_are_seldom_significant(what, null_c
         assert rate <= null_comparisons.MAX_RATE
 
 
-def test_every_measured_rate_is_told(null_comparisons):
+def test_every_measured_rate_is_on_the_page(null_comparisons):
     assert null_comparisons.MEASURED.keys() == LINES.keys()
 
 
-def test_the_table_that_is_shown_is_the_file():
+def test_the_table_on_the_page_is_the_file():
     assert blocks("yaml", PAGE) == [(EXAMPLE / "averaging.yaml").read_text()]
 
 
-def test_what_came_out_is_what_is_kept():
+def test_the_results_on_the_page_are_the_kept_ones():
     for _, row in pd.read_csv(EXAMPLE / "averaging.csv").iterrows():
         line = line_of(f"{row['row']} | {row['measure']}")
         assert f"{row['mean']:.2f} ± {row['standard_deviation']:.2f}" in line

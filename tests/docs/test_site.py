@@ -1,4 +1,4 @@
-"""The pages that the site makes of the code. `make docs` builds all of it, and looks at every link."""
+"""The pages that the site generates from the code. `make docs` builds the whole site and checks every link."""
 
 import importlib.util
 import subprocess
@@ -22,7 +22,7 @@ def site():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_commands_page_has_its_options_and_its_examples(site, name):
+def test_the_page_of_a_command_has_its_options_and_examples(site, name):
     command, page = get_command(name), site.command_page(get_command(name))
     assert page.startswith(f"# alignattn {name}\n")
     for of in (command, *command.subcommands.values()):
@@ -31,19 +31,19 @@ def test_a_commands_page_has_its_options_and_its_examples(site, name):
             assert option.rest or f"| `{option.label}" in page or f"| `{option.usage}" in page, option.name
 
 
-def test_ranges_choices_and_defaults_are_told(site):
+def test_ranges_choices_and_defaults_are_shown(site):
     page = site.command_page(get_command("calibrate"))
     assert (
         "| `--num_bins N` | Bins of the calibration errors and of the diagrams. At least 1, at most 1000. | `10` |"
         in page
     )
-    assert "| `--fit_on SPLIT` | Fit a temperature on half of it; report the other half. |  |" in page
+    assert "| `--fit_on SPLIT` | Fit a temperature on half of this split; report the other half. |  |" in page
     assert "| `--skip_bad_rows` | Skip and list bad rows. | `false` |" in page
-    needed = "| `--run DIR` | Run folder of a classifier. | must be given |"
+    needed = "| `--run DIR` | Run folder of a classifier. | required |"
     assert needed in site.command_page(get_command("uncertainty"))
 
 
-def test_what_markdown_would_eat_is_kept(site):
+def test_markdown_characters_are_escaped(site):
     assert site._cell("a|b *c* <d>") == r"a\|b \*c\* \<d\>"
 
 
@@ -54,7 +54,7 @@ def test_an_equation_is_written_as_mathml(site):
     assert "arithmatex" not in page
 
 
-def test_names_link_to_what_is_said_of_them(site):
+def test_names_link_to_their_documentation(site):
     class Page:
         class file:  # noqa: N801
             src_uri = "api/x.md"
@@ -69,7 +69,7 @@ def test_names_link_to_what_is_said_of_them(site):
     )
 
 
-def test_the_pages_are_made_without_torch():
+def test_the_pages_are_generated_without_torch():
     code = "import sys; sys.path.insert(0, sys.argv[1]); import site_pages; "
     code += "[site_pages.command_page(site_pages.get_command(name)) for name in site_pages.COMMANDS]; "
     code += "print([name for name in ('torch', 'transformers', 'pandas') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""What is kept of the study's runs, with which a session goes on where another ended."""
+"""The kept files of the study's runs, from which another session can continue."""
 
 import io
 import json
@@ -23,7 +23,7 @@ KEPT, WHY_RUNS = STUDY / "runs.tar.gz", STUDY / "why-runs.tar.gz"
 WHY_TABLES = ("why", "why-tasks", "why-rate", "why-long")
 SEEDS = range(1, 31)
 TEN = 10
-"""Seeds of the exploratory rows."""
+"""Number of seeds of the exploratory rows."""
 
 OF_THE_MACHINE = {"data_dir", "use_cpu"}
 
@@ -36,7 +36,7 @@ def files_in(archive):
 
 @pytest.fixture(scope="module")
 def kept():
-    """The files that are kept, by their path below the results."""
+    """The kept files, by their path relative to the results."""
     return files_in(KEPT)
 
 
@@ -44,8 +44,8 @@ def of_the_table(options):
     return json.dumps({name: value for name, value in options.items() if name not in OF_THE_MACHINE}, sort_keys=True)
 
 
-def test_the_table_knows_every_run_that_is_kept_and_each_is_whole(kept):
-    """A change of the table's options makes other runs of them: those that are kept would be lost unseen."""
+def test_every_kept_run_is_in_the_table_and_complete(kept):
+    """If the options of the table change, its cells no longer find the kept runs, without a message."""
     cells = list(load_table("study-small").cells(SEEDS))
     asked = {of_the_table(folder.experiment.options) for folder in folders_of(Path("results"), cells).values()}
     meant = {of_the_table(one.options) for cell in cells if cell.row.ensemble for one in cell.experiments}
@@ -55,7 +55,7 @@ def test_the_table_knows_every_run_that_is_kept_and_each_is_whole(kept):
         assert run.parent == Path(RUNS_FOLDER)
         options = of_the_table(json.loads(kept[run / EXPERIMENT_FILE])["options"])
         assert options in asked
-        # Of what an ensemble is the mean of, nothing else says.
+        # An ensemble averages the predictions of its members.
         assert options not in meant or run / OUTPUT_FOLDER / PREDICTIONS_FILE in kept
         assert run / OUTPUT_FOLDER / CONFIG_FILE in kept
         results = json.loads(kept[run / OUTPUT_FOLDER / RESULTS_FILE])
@@ -63,7 +63,7 @@ def test_the_table_knows_every_run_that_is_kept_and_each_is_whole(kept):
 
 
 def results_in(files):
-    """What each run came to, by its options."""
+    """The results of each run, by its options."""
     return {
         of_the_table(json.loads(files[path.parents[1] / EXPERIMENT_FILE])["options"]): json.loads(files[path])
         for path in files
@@ -73,7 +73,7 @@ def results_in(files):
 
 @pytest.fixture(scope="module")
 def scores(kept):
-    """What each kept run came to, by its options."""
+    """The results of each kept run, by its options."""
     return results_in(kept)
 
 
@@ -84,12 +84,12 @@ def table():
 
 @pytest.fixture(scope="module")
 def text():
-    """What the documentation says of the study."""
+    """The documentation's section on the study."""
     section = RESULTS.read_text(encoding="utf-8").split("## Compared with what?\n")[1].split("\n## ")[0]
     return section.replace("−", "-")
 
 
-def test_the_primary_figures_of_the_documentation_are_those_of_the_runs_that_are_kept(scores, table, text):
+def test_the_documented_primary_figures_are_those_of_the_kept_runs(scores, table, text):
     cells = {cell.row.label: cell for cell in load_table("study-small").cells(SEEDS) if cell.is_primary}
     found = {label: [scores[of_the_table(one.options)] for one in cell.experiments] for label, cell in cells.items()}
     measured = {
@@ -112,7 +112,7 @@ def test_the_primary_figures_of_the_documentation_are_those_of_the_runs_that_are
             assert f"| {told['detectable_difference']:.2f} |" in line
 
 
-def test_the_exploratory_figures_of_the_documentation_are_those_of_the_runs_that_are_kept(scores, table, text):
+def test_the_documented_exploratory_figures_are_those_of_the_kept_runs(scores, table, text):
     cells = {(cell.row.label, cell.column.label): cell for cell in load_table("study-small").cells(SEEDS)}
 
     def values(row, column):
@@ -147,7 +147,7 @@ def why_rows():
     return named, against
 
 
-def test_the_primary_figures_of_the_study_why_are_those_of_the_runs_that_are_kept(scores):
+def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(scores):
     named, against = why_rows()
     accuracy = {}
     for options, results in {**scores, **results_in(files_in(WHY_RUNS))}.items():
@@ -168,7 +168,7 @@ def test_the_primary_figures_of_the_study_why_are_those_of_the_runs_that_are_kep
         assert f"| {(differences > 0).sum()}, {(differences < 0).sum()} |" in line
 
 
-def test_every_run_of_the_study_why_is_one_that_was_named_and_keeps_the_predictions_that_it_was_measured_by():
+def test_every_run_of_the_study_why_was_named_and_its_predictions_give_its_accuracy():
     named = set()
     for table in (yaml.safe_load((STUDY / f"{name}.yaml").read_text()) for name in WHY_TABLES):
         for row in table["rows"]:

@@ -1,4 +1,4 @@
-"""The calibration figures against torchmetrics and scikit-learn, and temperature scaling."""
+"""The calibration measures against torchmetrics and scikit-learn, and temperature scaling."""
 
 import math
 import os
@@ -41,7 +41,7 @@ def random_predictions(num_classes: int, num_rows: int = 500, seed: int = 0) -> 
 
 
 def by_torchmetrics(probabilities: np.ndarray, labels: np.ndarray, num_bins: int, norm: str) -> float:
-    # torchmetrics gives a confidence of 1, in single precision, a bin of its own; just below it is the last bin.
+    # torchmetrics puts a single-precision confidence of 1 into its own bin; values just below 1 are in the last bin.
     below_one = np.minimum(probabilities, 1 - BELOW_ONE)
     return float(
         multiclass_calibration_error(
@@ -64,7 +64,7 @@ def test_agrees_with_torchmetrics_on_probabilities_of_0_1_and_a_half(error, norm
     rng = np.random.default_rng(3)
     probabilities, labels = random_predictions(2, num_rows=90)
     probabilities[:30], probabilities[30:60] = np.eye(2)[rng.integers(0, 2, 30)], 0.5
-    # With 5 bins a half is no edge: torchmetrics closes its bins on the other side.
+    # With 5 bins, one half is no edge: torchmetrics closes its bins on the other side.
     expected = by_torchmetrics(probabilities, labels, 5, norm)
     assert error(probabilities, labels, 5) == pytest.approx(expected, abs=2 * BELOW_ONE)
 
@@ -75,7 +75,7 @@ def test_adaptive_error_agrees_with_the_quantile_curve_of_sklearn(num_classes, n
     probabilities, labels = random_predictions(num_classes)
     is_right, confidence = probabilities.argmax(axis=1) == labels, probabilities.max(axis=1)
     accuracies, confidences = calibration_curve(is_right, confidence, n_bins=num_bins, strategy="quantile")
-    # The rows divide evenly, so every bin weighs the same.
+    # The rows divide evenly, so every bin has the same weight.
     expected = np.abs(accuracies - confidences).mean()
     assert adaptive_calibration_error(probabilities, labels, num_bins) == pytest.approx(expected, abs=1e-12)
 
@@ -96,7 +96,7 @@ def test_scores_agree_with_sklearn(num_classes):
         log_loss(labels, probabilities, labels=range(num_classes)), rel=1e-9
     )
     one_hot = np.eye(num_classes)[labels]
-    # One class against the rest, summed: scikit-learn's score of a single probability counts one side of it.
+    # The sum over one class against the rest: the score of scikit-learn for a single probability counts one side.
     by_class = [brier_score_loss(one_hot[:, c], probabilities[:, c], pos_label=1) for c in range(num_classes)]
     assert brier_score(probabilities, labels) == pytest.approx(sum(by_class), rel=1e-12)
 
@@ -145,20 +145,20 @@ def test_more_bins_than_rows():
 
 @pytest.mark.parametrize("function", ALL)
 @pytest.mark.parametrize("row", [[0.5, 0.6], [float("nan"), 1.0], [float("inf"), 0.0], [-0.1, 1.1]])
-def test_rows_that_are_no_distribution(function, row):
+def test_rows_that_are_not_distributions_are_refused(function, row):
     with pytest.raises(AlignAttnError, match="row 2: its probabilities"):
         function([[0.5, 0.5], row], [0, 0])
 
 
 @pytest.mark.parametrize("label", [-1, 2, 0.5, float("nan")])
-def test_labels_that_are_no_class(label):
+def test_labels_outside_the_classes_are_refused(label):
     with pytest.raises(AlignAttnError, match=r"row 2: its label .* is not one of the classes 0 to 1"):
         brier_score([[0.5, 0.5], [0.5, 0.5]], [0, label])
 
 
 @pytest.mark.parametrize("function", ALL)
 @pytest.mark.parametrize(("probabilities", "labels"), [(np.zeros((0, 2)), []), ([[0.5, 0.5]], [0, 1]), ([0.5], [0])])
-def test_shapes(function, probabilities, labels):
+def test_wrong_shapes_are_refused(function, probabilities, labels):
     with pytest.raises(AlignAttnError, match="at least one row"):
         function(probabilities, labels)
 
@@ -172,7 +172,7 @@ def test_there_must_be_bins(function):
 class TestMetric:
     def test_batches_keep_double_precision(self):
         probabilities, labels = [[0.6, 0.4], [0.55, 0.45]], [0, 1]
-        # In single precision the first leaves the bin that it shares with the second, which ends at 0.6.
+        # In single precision, the first row leaves the bin up to 0.6, which it shares with the second.
         rounded = np.float32(probabilities).astype(float)
         assert expected_calibration_error(rounded, labels) > expected_calibration_error(probabilities, labels) + 0.1
         metric = CalibrationError()
@@ -209,7 +209,7 @@ class TestTemperature:
         rng = np.random.default_rng(seed)
         num_classes, num_rows = int(rng.integers(1, 6)), int(rng.integers(1, 60))
         probabilities = softmax(rng.normal(size=(num_rows, num_classes)) * rng.choice([0, 1, 10, 1000]), axis=1)
-        # Rows that miss 1 as those of half precision do.
+        # Rows whose sums differ from 1 as in half precision.
         probabilities *= rng.uniform(0.9995, 1.0005, size=(num_rows, 1))
         labels = rng.integers(0, num_classes, num_rows)
         temperature = fit_temperature(log_probabilities(probabilities), labels)

@@ -1,4 +1,4 @@
-"""Comparisons with plain attention: against SciPy, scikit-learn, the normal theory, and examples worked by hand."""
+"""Comparisons with plain attention: against SciPy, scikit-learn, the normal theory, and examples computed by hand."""
 
 import itertools
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from alignattn.evaluation.statistics.paired_tests import PairedScores
 from alignattn.utils.errors import AlignAttnError
 
 DARWIN = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]) / 8
-"""Heights of crossed minus self-fertilised maize, in inches (Darwin 1876), on which Fisher (1935) tried all signs."""
+"""Heights of crossed minus self-fertilised maize in inches (Darwin 1876); Fisher (1935) enumerated their signs."""
 
 ORACLES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": accuracy_score,
@@ -44,19 +44,19 @@ CORRELATIONS = ("pearson", "spearmanr")
 
 
 def labelled(metric: str, num_rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Labels: tied real numbers for a correlation, 3 classes for all else."""
+    """Return labels: tied real numbers for a correlation, 3 classes for other metrics."""
     return rng.normal(size=num_rows).round(1) + 3 if metric in CORRELATIONS else rng.integers(0, 3, num_rows)
 
 
 def predicted(metric: str, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Predictions that are mostly right."""
+    """Return predictions that are mostly right."""
     if metric in CORRELATIONS:
         return (labels + rng.normal(size=labels.shape)).round(1)
     return np.where(rng.random(labels.shape) < 0.7, labels, rng.integers(0, 3, labels.shape))
 
 
 def compare_scores(pairs: PairedScores, **options: int) -> Comparison:
-    """Compare runs of which only the examples are known."""
+    """Compare runs by their examples alone."""
     return compare([one.value for one, _ in pairs], [other.value for _, other in pairs], lambda: pairs, **options)
 
 
@@ -88,7 +88,7 @@ def test_all_metrics_of_tasks_are_here_and_agree_where_they_are_undefined() -> N
     for name in METRICS:
         for case, (labels, predictions) in cases.items():
             expected = score(name, predictions, labels)
-            # What a task's metric leaves undefined counts 0 here: a resample without one of the classes has a value.
+            # An undefined metric of a task counts 0 here, so that a resample without one of the classes has a value.
             assert example_scores(name, labels, predictions).value == pytest.approx(np.nan_to_num(expected)), (
                 name,
                 case,
@@ -178,7 +178,7 @@ def test_bootstrap_is_that_of_the_normal_theory_of_rows_paired_over_systems_and_
     difficulty = rng.normal(size=1000)
     pairs, differences = [], np.zeros(1000)
     for _ in range(3):
-        # Runs that err on the same rows: as if drawn apart, the interval would be some 5 times as wide.
+        # The runs err on the same rows: if resampled separately, the interval would be about 5 times as wide.
         measured, baseline = (difficulty + rng.normal(shift, 0.3, 1000) for shift in (0.005, 0))
         pairs.append((mean_scores(range(1000), measured), mean_scores(range(1000), baseline)))
         differences += (measured - baseline) / 3
@@ -215,7 +215,7 @@ def test_bootstrap_is_scipys(metric: str) -> None:
     assert compared.test == "bootstrap over 150 examples, for this seed"
 
 
-def test_bootstrap_holds_what_it_promises() -> None:
+def test_bootstrap_has_its_nominal_coverage_and_false_alarm_rate() -> None:
     covered = false_alarms = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
@@ -244,7 +244,7 @@ def test_calibration_errors_have_the_mirrored_interval() -> None:
 def test_mcnemar_of_one_seed() -> None:
     measured, plain = right_or_wrong(np.repeat([1, 1, 0, 0], [20, 7, 1, 5]), np.repeat([1, 0, 1, 0], [20, 7, 1, 5]))
     compared = compare_scores([(measured, plain)])
-    # 8 rows decide, of which 1 goes against: 2 (1 + 8) / 2^8.
+    # 8 rows are discordant, 1 of them against: 2 (1 + 8) / 2^8.
     assert compared.p_value == pytest.approx(18 / 256)
     assert compared.difference == pytest.approx(6 / 33)
     assert compared.test == "McNemar's exact test and bootstrap interval over 33 examples, for this seed"
@@ -252,7 +252,7 @@ def test_mcnemar_of_one_seed() -> None:
     assert "bootstrap over" in compare_scores([(measured, plain)] * 2).test
 
 
-def test_mcnemar_is_of_accuracy_too_and_not_of_means_of_more() -> None:
+def test_mcnemar_is_used_for_accuracy_and_not_for_fractional_scores() -> None:
     labels, right, wrong = np.ones(20, int), np.ones(20, int), np.repeat([0, 1], 10)
     pair = (example_scores("accuracy", labels, right), example_scores("accuracy", labels, wrong))
     assert compare_scores([pair]).p_value == pytest.approx(2 / 2**10)
@@ -278,7 +278,7 @@ def test_the_seed_decides() -> None:
     assert first == again != other
 
 
-def test_as_many_resamples_are_computed_at_once_as_a_cache_holds() -> None:
+def test_resamples_are_computed_in_batches_that_fit_a_cache() -> None:
     calls = []
 
     def watched_mean(scores: np.ndarray) -> np.ndarray:
@@ -291,14 +291,14 @@ def test_as_many_resamples_are_computed_at_once_as_a_cache_holds() -> None:
     ]
     compare_scores(pairs, resamples=1000)
     assert max(calls) <= BATCH_NUMBERS
-    assert len(calls) < 20  # of 174 samples of both systems and 3 seeds each, and of each run alone
+    assert len(calls) < 20  # 174 samples of both systems and 3 seeds per call, and each run alone
 
 
 # --- correction
 
 
 def test_holm_by_hand() -> None:
-    # In order .005 .01 .03 .04, times 4 3 2 1: .02 .03 .06 .04, of which the last is no less than the one before.
+    # In order .005 .01 .03 .04, times 4 3 2 1: .02 .03 .06 .04; the last is raised to the one before.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.7]) == [1, 1]
     assert holm([]) == []
@@ -315,7 +315,7 @@ def test_correction_is_over_the_comparisons_that_were_tested() -> None:
     assert correct([None, untested]) == [None, untested]
 
 
-def test_what_is_not_known_yet_counts_as_the_largest():
+def test_unknown_p_values_count_as_the_largest():
     p_values = [0.004, 0.03, 0.011]
     assert holm(p_values, 5) == holm([*p_values, 1.0, 1.0])[:3]
     assert holm(p_values, 3) == holm(p_values, 1) == holm(p_values)
@@ -383,7 +383,7 @@ def test_examples_that_cannot_be_paired(pairs: PairedScores, message: str) -> No
         (lambda: compare_scores([(zeros_and_ones(4), zeros_and_ones(4))], resamples=0), "resamples 0"),
     ],
 )
-def test_scores_that_are_none(build: Callable[[], object], message: str) -> None:
+def test_invalid_scores_are_refused(build: Callable[[], object], message: str) -> None:
     with pytest.raises(AlignAttnError, match=message):
         build()
 

@@ -1,4 +1,4 @@
-"""Sets against MAPIE, bounds against SciPy, guarantees on simulated rows whose error rates are known."""
+"""Prediction sets against MAPIE, bounds against SciPy, guarantees on simulated rows with known error rates."""
 
 import math
 from dataclasses import replace
@@ -28,7 +28,7 @@ COVERAGES = (0.6, 0.8, 0.9, 0.95)
 
 
 def drawn(seed: int, rows: int, sharpness: float = 2.0) -> LabelledRows:
-    """Probabilities that are calibrated if `sharpness` is 2, and labels."""
+    """Return labels, and probabilities that are calibrated if `sharpness` is 2."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(rows, CLASSES))
     true, shown = (np.exp(factor * logits) for factor in (2.0, sharpness))
@@ -38,7 +38,7 @@ def drawn(seed: int, rows: int, sharpness: float = 2.0) -> LabelledRows:
 
 
 class Known(np.random.RandomState):
-    """Draws the uniform numbers of calibration rows and then of new rows, for MAPIE."""
+    """Returns the uniform numbers of calibration rows and then of new rows, for MAPIE."""
 
     def __init__(self, *rows):
         super().__init__()
@@ -49,7 +49,7 @@ class Known(np.random.RandomState):
 
 
 class Classifier:
-    """Its rows are their probabilities."""
+    """A classifier whose inputs are the probabilities."""
 
     classes_ = np.arange(CLASSES)
 
@@ -110,20 +110,20 @@ def test_the_bound_is_that_of_clopper_and_pearson(errors, answered):
 
 
 def selective(seed: int, rows: int) -> LabelledRows:
-    """Rows of two classes: their confidence c is uniform from 0.5 to 1, and 1.1 (1 - c) their probability of error."""
+    """Return rows of two classes with confidence c uniform from 0.5 to 1 and error probability 1.1 (1 - c)."""
     rng = np.random.default_rng(seed)
     confidence = rng.uniform(0.5, 1, rows)
     is_wrong = rng.random(rows) < 1.1 * (1 - confidence)
     return LabelledRows(np.stack([confidence, 1 - confidence], axis=1), is_wrong.astype(np.int64), rng.random(rows))
 
 
-def test_more_errors_than_wanted_are_as_rare_as_promised():
+def test_the_error_rate_exceeds_its_bound_as_rarely_as_promised():
     wanted, repeats, exceeded, answered = 0.1, 300, 0, 0
     for seed in range(repeats):
         found = Calibration(1.0, selective(2 * seed, 2000), selective(2 * seed + 1, 2000)).abstention(wanted)
         if found is not None:
             answered += 1
-            # The mean of 1.1 (1 - c) over the answered.
+            # The mean of 1.1 (1 - c) over the answered rows.
             exceeded += 1.1 * (1 - max(found.threshold, 0.5)) / 2 > wanted
             assert found.errors / found.answered <= found.bound <= wanted
     assert answered > 0.9 * repeats
@@ -149,7 +149,7 @@ def test_the_shift_test_has_its_false_alarm_rate_and_sees_shifts():
         found += shift_p_value(calibration, drawn(3 * seed + 2, 100, sharpness=4).probabilities) < SHIFT_LEVEL
     assert alarms / repeats <= SHIFT_LEVEL + 3 * math.sqrt(SHIFT_LEVEL / repeats)
     assert found / repeats > 0.9
-    # Of two classes one is tested.
+    # With two classes, one of them is tested.
     two = selective(0, 200).probabilities
     assert shift_p_value(two, two[:, ::-1]) < 1e-10
     assert shift_p_value(two, two) == 1

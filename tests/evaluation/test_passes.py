@@ -1,4 +1,4 @@
-"""PAvPU: passes made by hand, SciPy's test row by row, and the share counted in a loop."""
+"""PAvPU: against passes made by hand, SciPy's test row by row, and a share counted in a loop."""
 
 import numpy as np
 import pytest
@@ -10,13 +10,13 @@ from alignattn.evaluation.calibration.passes import PassScores, pavpu, summarise
 from alignattn.utils.errors import AlignAttnError
 
 SURE = [[3.0, 0.0, 0.0], [3.1, 0.0, 0.0], [2.9, 0.1, 0.0], [3.0, 0.0, 0.2]]
-"""Four passes that all say class 0."""
+"""Four passes that all predict class 0."""
 TORN = [[1.0, 0.0, -3.0], [0.0, 1.1, -3.0], [1.2, 0.0, -3.0], [0.0, 0.9, -3.0]]
-"""Four that say class 0 or 1 in turn, class 0 a little more."""
+"""Four passes that alternate between class 0 and class 1, slightly in favour of class 0."""
 
 
 def by_hand():
-    """Rows that are right and certain, right and uncertain, wrong and certain, wrong and uncertain, and right."""
+    """Return right rows, certain and uncertain, wrong rows, certain and uncertain, and a right and certain one."""
     return np.stack([SURE, TORN, SURE, TORN, SURE], axis=1), np.array([0, 0, 1, 2, 0])
 
 
@@ -32,7 +32,7 @@ def test_hand_made_passes():
         "inaccurate_uncertain": 1,
     }
     assert pavpu(passes, labels) == 3 / 5
-    # Nothing is as sure as that.
+    # At that level, no row is certain.
     assert pavpu(passes, labels, level=1e-12) == 2 / 5
 
 
@@ -51,7 +51,7 @@ def test_the_test_and_the_share_against_loops():
         suiting += (first == label) == (expected < 0.05)
     assert 0 < suiting < len(labels)
     assert pavpu(passes, labels) == suiting / len(labels)
-    # Logits up to a number a pass and row, as log-probabilities are.
+    # Log-probabilities are logits up to a constant per pass and row.
     assert PassScores.of(log_softmax(passes, axis=2)).p_value == pytest.approx(scores.p_value)
 
 
@@ -82,6 +82,6 @@ def test_the_figures_of_the_mean():
     ],
     ids=["one", "class", "rows", "flat", "nan"],
 )
-def test_what_are_no_passes(passes, reason):
+def test_invalid_passes_are_refused(passes, reason):
     with pytest.raises(AlignAttnError, match=reason):
         PassScores.of(passes)

@@ -1,4 +1,4 @@
-"""Power against simulation, and the numbers of seeds that the study states beforehand."""
+"""Power against simulation, and the numbers of seeds that the studies state beforehand."""
 
 import math
 
@@ -64,7 +64,7 @@ def test_what_is_detectable_after_correction_is_found_at_the_level_of_the_smalle
 
 
 def test_of_a_bootstrap_it_is_that_of_a_normal_mean():
-    # (1.96 + 0.84) standard errors, as every textbook has it.
+    # (1.96 + 0.84) standard errors, the textbook value.
     assert detectable_difference(Interval(-1.96, 1.96)) == pytest.approx(2.80, abs=0.005)
     # After correction for five, 2.576 and 0.84.
     assert detectable_difference(Interval(-1.96, 1.96), level=0.01) == pytest.approx(3.42, abs=0.005)

@@ -1,4 +1,4 @@
-"""Vector scaling and isotonic regression against scikit-learn, and against what they must not be worse than."""
+"""Vector scaling and isotonic regression: against scikit-learn, and against temperature scaling."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from alignattn.utils.errors import AlignAttnError
 
 
 def overconfident(num_classes, num_rows=300, seed=0):
-    """Predictions three times too sharp, and shifted towards the first class."""
+    """Return predictions that are three times too sharp and shifted towards the first class, and labels."""
     rng = np.random.default_rng([seed, num_classes])
     logits = rng.normal(size=(num_rows, num_classes))
     labels = np.array([rng.choice(num_classes, p=row) for row in softmax(logits, axis=1)])
@@ -31,7 +31,7 @@ def overconfident(num_classes, num_rows=300, seed=0):
 
 
 class AsSaved(ClassifierMixin, BaseEstimator):
-    """What predicts the probabilities that it is given."""
+    """A classifier that returns its inputs as probabilities."""
 
     def fit(self, probabilities, labels):
         self.classes_ = np.unique(labels)
@@ -77,7 +77,7 @@ def test_vector_scaling_is_at_an_optimum_which_no_temperature_beats():
 
 
 @pytest.mark.parametrize("name", SCALINGS)
-def test_rows_that_tell_everything_leave_distributions(name):
+def test_separable_rows_still_give_distributions(name):
     labels = np.array([0, 1, 2] * 5)
     fitted = SCALINGS[name](0.8 * np.eye(3)[labels] + 0.2 / 3, labels)
     for given in (np.eye(3), np.full((1, 3), 1 / 3)):

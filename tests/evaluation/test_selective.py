@@ -23,13 +23,13 @@ def drawn(seed, rows=ROWS, rounded=False):
     rng = np.random.default_rng(seed)
     probabilities = rng.dirichlet([1] * CLASSES, rows)
     if rounded:
-        # Halves and thirds: most rows share their confidence with others.
+        # Few distinct values: most rows share their confidence with others.
         probabilities = np.array([[0.5, 0.5, 0], [0.25, 0.25, 0.5], [1, 0, 0]])[rng.integers(3, size=rows)]
     return probabilities, rng.integers(CLASSES, size=rows)
 
 
 def by_loop(probabilities, labels):
-    """Of each k, the share of errors among the k most confident, expected over all orders of equals: O(n²)."""
+    """Return the share of errors among the k most confident rows, for each k, averaged over orders of ties: O(n²)."""
     confidence, wrong = probabilities.max(axis=1), probabilities.argmax(axis=1) != labels
     risks = []
     for count in range(1, len(labels) + 1):
@@ -47,7 +47,7 @@ def test_risk_coverage_is_that_of_a_loop(rounded):
     np.testing.assert_allclose(curve.risk, by_loop(probabilities, labels))
     np.testing.assert_allclose(curve.coverage, np.arange(1, ROWS + 1) / ROWS)
     assert area_under_risk_coverage(probabilities, labels) == pytest.approx(np.mean(curve.risk))
-    # Rows in another order are the same rows.
+    # The order of rows does not matter.
     assert area_under_risk_coverage(probabilities[::-1], labels[::-1]) == pytest.approx(np.mean(curve.risk))
 
 
@@ -59,7 +59,7 @@ def test_the_area_is_the_mean_of_scikit_learns_errors_of_the_most_confident():
     assert area_under_risk_coverage(probabilities, labels) == pytest.approx(np.mean(risks))
 
 
-def test_many_samples_at_once_are_each_their_own():
+def test_areas_of_many_samples_at_once_are_those_of_each():
     confidence, is_right = np.random.default_rng(2).random((2, 4, ROWS)).round(1)
     together = area_of(confidence, (is_right > 0.5).astype(float))
     alone = [area_of(one, (right > 0.5).astype(float)) for one, right in zip(confidence, is_right, strict=True)]
@@ -81,7 +81,7 @@ def test_auroc_is_scikit_learns_and_torchmetrics(rounded):
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says():
-    """Of exponentials with rates 1 and 1/2 a pair is in order with the chance 2/3."""
+    """A pair of exponentials with rates 1 and 1/2 is in order with probability 2/3."""
     rng, held = np.random.default_rng(5), 0
     for _ in range(100):
         first, second = (np.exp(-rng.exponential(scale, (80, 1))) for scale in (1, 2))

@@ -1,4 +1,4 @@
-"""Bootstrap intervals: against the normal theory, their coverage, and how much is computed at once."""
+"""Bootstrap intervals: against the normal theory, their coverage, and the size of their batches."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ def mean(scores: np.ndarray) -> np.ndarray:
 
 
 def calibrated(num_rows: int, seed: int, over_confidence: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of two classes, and labels that follow them but for the confidence that is too high."""
+    """Return probabilities of two classes, and labels that follow them except for the excess confidence."""
     rng = np.random.default_rng(seed)
     confidence = 0.5 + 0.5 * rng.beta(3, 1, num_rows)
     labels = (rng.random(num_rows) > confidence - over_confidence).astype(int)
@@ -100,7 +100,7 @@ def test_rows_that_are_all_alike_have_an_interval_of_one_point() -> None:
     assert estimates["expected_calibration_error"].interval == Interval(0.0, 0.0)
 
 
-def test_as_many_samples_are_computed_at_once_as_a_cache_holds() -> None:
+def test_samples_are_computed_in_batches_that_fit_a_cache() -> None:
     calls = []
 
     def watched_mean(scores: np.ndarray) -> np.ndarray:
@@ -109,7 +109,7 @@ def test_as_many_samples_are_computed_at_once_as_a_cache_holds() -> None:
 
     bootstrap_interval(watched_mean, np.arange(10_000.0), resamples=1000)
     assert max(calls) <= BATCH_NUMBERS
-    assert len(calls) < 15  # of 104 samples each, and the sample itself
+    assert len(calls) < 15  # 104 samples per call, and the sample itself
 
 
 @pytest.mark.parametrize(

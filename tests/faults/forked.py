@@ -1,8 +1,8 @@
 """Kill commands at every one of their own writes: `python tests/faults/forked.py FOLDER NAME...`, a JSON line a point.
 
-A process that has imported everything forks a child for each call. A first call counts the places at which this package
-has the disk keep what was written (`os.fsync`) or gives it its name (`os.replace`). Then for each of them a call is
-killed there, the same command is given again, and what it leaves is compared with what a call left that nobody killed.
+A process that has imported everything forks a child for each call. A first call counts the writes of this package: each
+flush of a file to the disk (`os.fsync`) and each renaming to its final name (`os.replace`). For each of them, a call is
+killed there, the same command is run again, and its files are compared with those of an undisturbed call.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-# First of all that reads where it caches: it makes the home of this process a temporary folder.
+# Imported before any library that caches files: it makes the home of this process a temporary folder.
 from conftest import SPECIAL, WORDS
 
 # isort: split
@@ -46,17 +46,17 @@ KILLED = -signal.SIGKILL
 POINTS = ("fsync", "replace")
 COUNTER = struct.Struct("q")
 OF_TIME = re.compile(r"runtime|_per_second|seconds")
-"""Numbers that no second call repeats."""
+"""Names of numbers that differ between calls."""
 TIMED_FILES = frozenset(
     {
         *("README.md", "trainer_state.json", "training_args.bin", "demo.png", "curves.svg"),
         *("benchmark.csv", "repeats.csv", "ratios.png", "log.txt", "own.html"),
     }
 )
-"""Their contents tell of times; that they are there and can be read is compared."""
+"""Files whose contents depend on time: only whether they exist and are not empty is compared."""
 
 LATER_IS_FASTER = 0.4
-"""The second save of a process against its first."""
+"""Duration of the second save of a process, as a fraction of the first."""
 
 ROWS, OTHER_ROWS = 8, 6
 TRAINING = (
@@ -72,7 +72,7 @@ def sentences(count: int, start: int = 0) -> list[str]:
 
 
 class Workplace:
-    """A folder with a tiny model and rows, and what commands are given there."""
+    """A folder with a tiny model and rows, and the command lines that use them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.model = folder, folder / "tiny"
@@ -111,7 +111,7 @@ class Workplace:
         transformers.BertForMaskedLM(config).save_pretrained(self.model)
 
     def words(self, name: str, out: Path) -> list[str]:
-        """The command line of a command that writes `out`."""
+        """Return the command line of a command that writes `out`."""
         at = {"model": str(self.model), "data": str(self.folder / "data"), "texts": str(self.folder / "texts.txt")}
         run, rows = str(self.folder / "run"), [str(self.folder / f"{part}.csv") for part in ("train", "validation")]
         of_rows = ["--train_file", rows[0], "--validation_file", rows[1], "--text_columns", "a", "b"]
@@ -161,12 +161,12 @@ class Workplace:
 
 
 def in_child(work: Callable[[], int], log: Path, *, leads: bool = True) -> int:
-    """Do something in a child, which writes its words to a file, and return its exit code.
+    """Call a function in a child process, with its output in a file, and return the exit code.
 
     Args:
-        work: what it does.
-        log: where its words are appended.
-        leads: whether it is killed with all that it starts, and by itself.
+        work: the function.
+        log: file of its output; appended to unless the child leads.
+        leads: whether the child leads its own process group, which is killed together.
     """
     pid = os.fork()
     if pid == 0:
@@ -191,23 +191,23 @@ def in_child(work: Callable[[], int], log: Path, *, leads: bool = True) -> int:
 
 
 def run_worker(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:
-    """Do what `reproduce` starts a process for in a child, which has imported all and whose writes are counted, too."""
+    """Run the worker of `reproduce` in a child, which has imported everything and whose writes are counted."""
     folder = Path(command[3])
     code = in_child(lambda: worker.work(RunFolder.read(folder)), folder / worker.LOG_FILE, leads=False)
     return subprocess.CompletedProcess(list(command), code)
 
 
 def killed_at(point: int, words: Sequence[str], count_file: Path | None = None) -> Callable[[], int]:
-    """What runs a command and dies, with all that it started, in the place of a write; the number of all is written.
+    """Return a function that runs a command, and kills itself and its children instead of a write.
 
     Args:
-        point: the number of the write.
+        point: the number of the write, from 1; 0 for none.
         words: the command.
-        count_file: where the number of all goes.
+        count_file: file for the number of writes.
     """
 
     def work() -> int:
-        # Its children count on.
+        # Shared memory, so that its children continue the count.
         reached = mmap.mmap(-1, COUNTER.size)
 
         def counted(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,9 +231,9 @@ def killed_at(point: int, words: Sequence[str], count_file: Path | None = None) 
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """What of the files of a folder two calls of one command must have in common.
+    """Return what two calls of one command must have in common, by file.
 
-    Whoever kills a run of a table between its end and the note of how long it took loses the note.
+    A kill between the end of a run of a table and the note of its duration loses the note, so it is left out.
     """
     found: dict[str, Any] = {}
     left_out = {*folder.rglob("*.lock"), *folder.glob("runs/*/seconds.txt"), *folder.glob("runs/*/.alignattn-*.txt")}
@@ -251,7 +251,7 @@ def _content(path: Path, folder: Path) -> Any:
         return _timeless(json.loads(path.read_text().replace(str(folder), "")))
     if path.suffix in (".yaml", ".txt", ".csv", ".md", ".tex"):
         text = path.read_text().replace(str(folder), "").replace(folder.name, "")
-        # The demo's table tells how long a step took, in its last column.
+        # The last column of the demo's table is the duration of a step.
         return re.sub(r" *[\d.]+$", "", text, flags=re.MULTILINE) if path.name == "table.txt" else text
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -281,7 +281,7 @@ def try_command(place: Workplace, name: str) -> None:
             code = in_child(lambda words=words: main(words), place.folder / "log")
             found = contents(out)
             differing = [file for file in expected | found if expected.get(file, "") != found.get(file, "")]
-            # What was whole already is not written over: that is said, with exit code 2.
+            # A finished result is not overwritten: the command refuses this with exit code 2.
             if code and (differing or "already" not in _end(place)):
                 why = f"the same command ended with {code}: {_end(place)}"
             elif differing:
@@ -291,9 +291,9 @@ def try_command(place: Workplace, name: str) -> None:
 
 
 def killed_while_saving(words: Sequence[str], share: float) -> Callable[[], int]:
-    """What runs a command and is killed from outside when this share of its first writes of other libraries is done.
+    """Return a function that runs a command, and is killed after this share of the time of its second checkpoint.
 
-    The time that each takes is measured in the first of them, the killing thread starts with the second.
+    The first checkpoint is timed; the killing thread starts with the second.
     """
 
     def work() -> int:
@@ -333,7 +333,7 @@ def try_saves(place: Workplace, name: str) -> None:
 
 
 def try_pair(place: Workplace, name: str) -> None:
-    """Give one command twice, so many tenths of a second apart, and print a JSON line."""
+    """Run one command twice, some tenths of a second apart, and print a JSON line."""
     apart = int(name.rpartition("-")[2]) / 10
     whole, out = _whole_run(place), place.folder / name
     words = place.words("finetune", out)
@@ -355,7 +355,7 @@ def try_pair(place: Workplace, name: str) -> None:
 
 
 def _whole_run(place: Workplace) -> Path:
-    """The folder of a run that nobody disturbed."""
+    """Return the folder of an undisturbed run."""
     whole = place.folder / "undisturbed"
     if not whole.exists():
         assert in_child(lambda: main(place.words("finetune", whole)), place.folder / "log") == 0, _end(place)
@@ -389,7 +389,7 @@ if __name__ == "__main__":
         load_textattack(folder / RESOURCES / "nltk_data")
     vars(worker)["subprocess"] = SimpleNamespace(run=run_worker, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     workplace = Workplace(folder)
-    # Each training collects garbage: a child would look at all that was imported, and so copy it.
+    # Each training collects garbage, for which a child would copy the memory of all imported modules.
     gc.freeze()
     run = workplace.words("finetune", folder / "run")
     assert in_child(lambda: main(run), folder / "log") == 0, _end(workplace)

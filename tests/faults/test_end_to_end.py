@@ -1,4 +1,4 @@
-"""Whole commands on broken files: each ends well, or with one line, and never in a traceback."""
+"""Whole commands on broken files: each succeeds or prints one line, and none ends in a traceback."""
 
 import shutil
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from alignattn.cli import main
 pytestmark = pytest.mark.faults
 
 EXAMPLES = 10
-"""Of each command and file."""
+"""Examples per command and file."""
 
 SEVERAL_STEPS = "--max_steps 2"
 FINETUNE = (
@@ -82,7 +82,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_command_ends_well_or_with_one_line(
+def test_a_command_succeeds_or_is_refused_in_one_line(
     case: str, here: Path, trying: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     line, file, broken = CASES[case]
@@ -90,7 +90,7 @@ def test_a_command_ends_well_or_with_one_line(
     numbers = iter(range(EXAMPLES**3))
 
     def code_with(content: bytes) -> tuple[int, int]:
-        """What the command ends with in a copy of the folder, and how many lines of ours it says."""
+        """Return the exit code of the command in a copy of the folder, and the number of lines of alignattn."""
         folder = here / f"try-{next(numbers)}"
         shutil.copytree(here / "made", folder)
         (folder / file).write_bytes(content)
@@ -101,7 +101,7 @@ def test_a_command_ends_well_or_with_one_line(
         return code, sum(text.startswith("alignattn: ") for text in capsys.readouterr().err.splitlines())
 
     whole = (here / "made" / file).read_bytes()
-    assert code_with(whole) == (0, 0)  # what refuses every file tries nothing
+    assert code_with(whole) == (0, 0)  # a command that refuses every file would test nothing
 
     @settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck)
     @given(broken(whole))

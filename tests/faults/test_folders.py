@@ -1,4 +1,4 @@
-"""What befalls a folder: two commands at once, leftovers of kills, a full disk, a read-only one, infinities."""
+"""Faults of a folder: two commands at once, leftovers of killed processes, a full or read-only disk, infinities."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def last_line(capsys) -> str:
 
 
 class TestTemporaryFiles:
-    def test_those_of_the_dead_are_removed_and_those_of_the_living_stay(self, tmp_path):
+    def test_leftovers_of_killed_processes_are_removed_and_files_in_use_stay(self, tmp_path):
         (tmp_path / ".alignattn-dead.yaml").write_text("torn")
         with replacing(tmp_path / "of_another.json") as alive:
             write_text(tmp_path / "config.yaml", "a: 1\n")
@@ -79,7 +79,7 @@ class TestTemporaryFiles:
         assert main(words) == 0
         assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
 
-    def test_hidden_files_of_others_stay(self, tmp_path):
+    def test_other_hidden_files_stay(self, tmp_path):
         names = {".notes-abcdefgh.yaml", ".config-short.yaml", ".config-abcdefgh.json"}
         for name in names:
             (tmp_path / name).write_text("mine")
@@ -94,7 +94,7 @@ class TestTemporaryFiles:
         remove_torn_weights(tmp_path)
         assert [name for name in names if (tmp_path / name).exists()] == [".tmpfiles", "model.safetensors"]
 
-    def test_what_a_killed_call_left_unfinished_may_be_written_over(self, tmp_path):
+    def test_unfinished_files_of_a_killed_call_may_be_overwritten(self, tmp_path):
         def killed():
             with unfinished(tmp_path):
                 write_text(tmp_path / "table.csv", "half")
@@ -110,7 +110,7 @@ class TestTemporaryFiles:
 
 
 class TestLock:
-    def test_the_second_waits_and_says_for_whom(self, tmp_path):
+    def test_the_second_process_waits_and_names_the_first(self, tmp_path):
         folder = tmp_path / "run"
         first = python(HOLD, str(folder))
         assert first.stdout.readline() == "held\n"
@@ -123,7 +123,7 @@ class TestLock:
         assert (first.returncode, second.returncode) == (0, 0)
         assert not folder.exists()
 
-    def test_a_killed_holder_holds_nothing(self, tmp_path):
+    def test_the_lock_of_a_killed_process_is_released(self, tmp_path):
         first = python(HOLD, str(tmp_path))
         assert first.stdout.readline() == "held\n"
         first.kill()
@@ -132,7 +132,7 @@ class TestLock:
             assert (tmp_path / LOCK_FILE).exists()
         assert list(tmp_path.iterdir()) == []
 
-    def test_the_processes_of_one_group_do_not_wait_for_their_first(self, tmp_path, monkeypatch):
+    def test_processes_of_one_group_do_not_wait_for_rank_0(self, tmp_path, monkeypatch):
         with folder_lock(tmp_path):
             monkeypatch.setenv("RANK", "1")
             with folder_lock(tmp_path):
@@ -155,7 +155,7 @@ class TestNumbers:
         assert entries(tmp_path / "run") == {"config.yaml", "data.json"}
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-    def test_one_number_is_enough(self, value):
+    def test_one_weight_that_is_not_finite_is_enough(self, value):
         layer = torch.nn.Linear(3, 3)
         check_finite_weights(layer, 1)
         with torch.no_grad():
@@ -166,7 +166,7 @@ class TestNumbers:
 
 @contextmanager
 def small_disk(folder: Path, size: str):
-    """A file system of so many bytes, which takes the right to mount one."""
+    """Mount a file system of this size, which requires the right to mount."""
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
     try:
@@ -180,7 +180,7 @@ def limit_files() -> None:
 
 
 class TestFullDisk:
-    def test_a_disk_that_cannot_take_the_run_is_said_before_the_training(self, words, tmp_path, monkeypatch, capsys):
+    def test_too_little_disk_space_is_refused_before_the_training(self, words, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("alignattn.finetuning.resources.free_space", lambda folder: 1000)
         assert main(words) == 2
         assert "2 checkpoint(s) of" in (said := last_line(capsys))
@@ -191,7 +191,7 @@ class TestFullDisk:
 
     @pytest.mark.faults
     @pytest.mark.parametrize("kilobytes", [8, 100, 330, 430])
-    def test_a_disk_that_becomes_full_is_one_line_and_the_last_checkpoint_stays(
+    def test_a_disk_that_fills_up_ends_in_one_line_and_keeps_the_last_checkpoint(
         self, words, tmp_path, kilobytes, monkeypatch, capsys
     ):
         monkeypatch.setattr("alignattn.finetuning.run.check_disk_room", lambda trainer: None)
@@ -202,20 +202,20 @@ class TestFullDisk:
             said = capsys.readouterr().err
             assert "Traceback" not in said
             assert re.search(r"free.*run the same command again", said.strip().splitlines()[-1])
-            # What is there goes on where there is room.
+            # A copy of the folder resumes on a disk with enough space.
             shutil.copytree(disk / "run", tmp_path / "moved", ignore=shutil.ignore_patterns(".alignattn*"))
         assert main([*words[:-1], str(tmp_path / "moved")]) == 0
 
-    def test_a_file_that_may_not_grow(self, words):
+    def test_a_file_size_limit_ends_in_one_line(self, words):
         done = run_python("-m", "alignattn", *words, first=limit_files)
         assert done.returncode == 2, done.stderr
         assert "too large" in done.stderr.strip().splitlines()[-1]
-        # What it says is a file, too.
+        # The output goes to files with the same limit.
         assert len(done.stdout) + len(done.stderr) < FEW_BYTES
 
 
 @pytest.mark.faults
-def test_a_read_only_folder_is_one_line(words, tmp_path, capsys):
+def test_a_read_only_folder_is_refused_in_one_line(words, tmp_path, capsys):
     with small_disk(tmp_path / "disk", "1m"):
         subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
         assert main([*words[:-1], str(tmp_path / "disk" / "run")]) == 2
@@ -232,7 +232,7 @@ class TestStreams:
             env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False,
         )  # fmt: skip
 
-    def test_a_reader_that_goes_away_is_no_fault_of_the_disk(self):
+    def test_a_closed_pipe_ends_without_a_message(self):
         done = self.run('"$@" | true; exit ${PIPESTATUS[0]}')
         assert (done.returncode, done.stderr) == (141, "")
 
@@ -246,23 +246,22 @@ class TestStreams:
         assert done.stderr == "alignattn: cannot use the disk: No space left on device\n"
 
 
-def test_a_worker_ends_with_what_started_it():
+def test_a_worker_ends_with_its_launcher():
     worker = "import os, signal, sys; from alignattn.commands.reproduce.launchers.worker import end_with; "
     worker += "end_with(int(sys.argv[1])); print('up', flush=True); signal.pause()"
     code = "import subprocess, os, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())]); "
     code += "print(p.pid, flush=True); p.wait()"
     launcher = python(code, worker)
-    pid = int(launcher.stdout.readline())
+    assert int(launcher.stdout.readline()) > 0
     assert launcher.stdout.readline() == "up\n"
     launcher.send_signal(signal.SIGKILL)
-    # The pipe that both held ends with the worker.
+    # Both processes hold the pipe, so it ends with the worker.
     out, _ = launcher.communicate()
     assert "the launcher of this run has ended" in out
     assert ORPHANED == 128 + signal.SIGTERM
-    assert pid > 0
 
 
-def test_a_listener_that_is_no_cluster_is_said_in_time(monkeypatch):
+def test_a_listener_that_is_no_ray_cluster_is_refused_in_time(monkeypatch):
     monkeypatch.setattr(ray_cluster, "SECONDS_TO_ANSWER", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

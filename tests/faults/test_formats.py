@@ -1,4 +1,4 @@
-"""Each file that is read, broken in each way: it is read, or refused in one line."""
+"""Each kind of input file, broken in each way: it is read, or refused in one line."""
 
 import shutil
 from collections.abc import Callable
@@ -48,20 +48,20 @@ from alignattn.utils.command_line import read_words
 from alignattn.utils.errors import AlignAttnError
 
 EXAMPLES = 40
-"""Of each format."""
+"""Examples per format."""
 EXAMPLES_OF_MODELS = 20
-"""A model is built for each of them."""
+"""Fewer, because each example builds a model."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A file of a format, in a copy of the folder of what was made.
+    """A file of a format, in a copy of the folder that `made.py` fills.
 
     Attributes:
-        file: where it lies.
-        broken: makes its ways to be broken of the bytes of a whole one.
-        read: what reads it, given its path.
-        whole: the bytes of a whole one, where none lies there.
+        file: its path.
+        broken: returns a strategy of broken files, from the bytes of a whole file.
+        read: reads it, given its path.
+        whole: the bytes of a whole file, if the folder has none.
     """
 
     file: str
@@ -113,7 +113,7 @@ def read_report(path: Path) -> None:
 
 
 def refused_by_tables(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
-    """What a table says of whatever it cannot read of a run: that the run failed."""
+    """Return a reader that ignores the errors for which a table counts a run as failed."""
 
     def read_or_failed(path: Path) -> None:
         with suppress(*UNREADABLE):
@@ -220,7 +220,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def made_of_all(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is made for all tests, a pair of tasks, a benchmark and a run of a table beside it."""
+    """Return the folder that `made.py` fills, and in it a pair of tasks, a benchmark and a run of a table."""
     folder = tmp_path_factory.mktemp("formats") / "made"
     shutil.copytree(made, folder)
     with chdir(folder):
@@ -251,7 +251,7 @@ def test_a_broken_file_is_read_or_refused_in_one_line(name: str, here: Path, try
     path = place_of(form, here)
     if form.whole is not None:
         path.write_bytes(form.whole)
-    form.read(path)  # a whole one is read
+    form.read(path)  # a whole file is read
 
     @settings(
         max_examples=EXAMPLES_OF_MODELS if name in MODELS else EXAMPLES,
@@ -269,5 +269,5 @@ def test_a_broken_file_is_read_or_refused_in_one_line(name: str, here: Path, try
     give()
 
 
-def test_every_shipped_kind_of_rows_is_tried():
+def test_the_tasks_of_the_formats_are_shipped():
     assert {"squad", "hellaswag", "msra", "snli"} <= set(TASKS)

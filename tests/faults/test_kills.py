@@ -1,4 +1,4 @@
-"""Commands that are killed at each of their own writes, and given again: they end as if nobody had killed them."""
+"""Commands that are killed at each of their own writes and run again end as if they had not been killed."""
 
 import json
 import os
@@ -32,27 +32,27 @@ def check(lines: list[dict[str, object]], names: tuple[str, ...]) -> None:
     assert [line for line in lines if not line["survived"]] == []
 
 
-def test_a_command_that_is_killed_at_its_writes_goes_on(tmp_path):
+def test_a_command_that_is_killed_at_its_writes_resumes(tmp_path):
     lines = tries(tmp_path, *QUICK)
     check(lines, QUICK)
-    # Its options, predictions, card and results, each brought to the disk and given its name.
+    # Its options, predictions, card and results, each flushed to the disk and renamed.
     assert sum(line["command"] == "finetune" for line in lines) >= 8
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_other_command_that_is_killed_at_its_writes_goes_on(name, tmp_path):
+def test_every_other_command_that_is_killed_at_its_writes_resumes(name, tmp_path):
     check(tries(tmp_path, name), (name,))
 
 
 @pytest.mark.faults
-def test_a_run_that_is_killed_at_any_moment_of_a_save_goes_on(tmp_path):
-    """Ten moments are spread over writes that are not ours: of safetensors, torch.save and transformers."""
+def test_a_run_that_is_killed_at_any_moment_of_a_save_resumes(tmp_path):
+    """Ten moments are spread over the writes of safetensors, torch.save and transformers."""
     names = tuple(f"saves-{tenth}" for tenth in range(10))
     check(tries(tmp_path, *names), names)
 
 
 @pytest.mark.faults
-def test_two_commands_on_one_folder_both_end_well(tmp_path):
+def test_two_commands_on_one_folder_both_succeed(tmp_path):
     names = tuple(f"pair-{tenths}" for tenths in range(12))
     check(tries(tmp_path, *names), names)

@@ -1,4 +1,4 @@
-"""Each option of each command, given each way, with what its type is not: a value that is taken, or one line."""
+"""Each option of each command, given in each way, with unsuitable values: they are accepted, or refused in one line."""
 
 import string
 from pathlib import Path
@@ -17,39 +17,41 @@ from alignattn.utils.option import Option
 from alignattn.utils.options import Options, options_of
 
 EXAMPLES = 10
-"""Of each option."""
+"""Examples per option."""
 
 MAX_LINE = 2000
 """Characters of a message."""
 
 REQUIRED_VALUES = {"output_dir": "out", "model": "none", "task": "mrpc", "pair": "snli-mnli", "table": "table1"}
-"""What else a command must be given; for others any text will do."""
+"""Values of required options; for the other required options any text is enough."""
 
 objects = values | st.sampled_from((b"bytes", {1: 2}, {None: [{}]}, set(), 1j)) | st.dates()
-"""What a YAML file or a program gives."""
+"""Values from a YAML file or a program."""
 
 
 def near(option: Option) -> st.SearchStrategy[Any]:
-    """What lies at the limits of an option and is no choice of it."""
+    """Return values at the limits of an option, and texts that resemble its choices."""
     limits = [limit for limit in (option.low, option.high, option.above, option.below) if abs(limit) < LARGEST]
     beyond = [limit + step for limit in limits for step in (-1, 0, 1, -1e-9, 1e-9)]
     choices = [str(choice).upper() for choice in option.choices] + [f"{choice} " for choice in option.choices]
     return st.sampled_from([*beyond, *choices, *map(str, beyond)]) if beyond or choices else texts
 
 
-def rooms() -> list[Command]:
+def all_commands() -> list[Command]:
     commands = [get_command(name) for name in COMMANDS]
     return [*commands, *(other for command in commands for other in command.subcommands.values())]
 
 
 FIRST_OF = {
-    str(option): (command, option) for command in rooms()[::-1] for option in options_of(command.options).values()
+    str(option): (command, option)
+    for command in all_commands()[::-1]
+    for option in options_of(command.options).values()
 }
-"""Commands share options, each of which is tried once."""
+"""Commands share options; each option is tried once."""
 OPTIONS = [pytest.param(command, option, id=f"{command.name} {option.name}") for command, option in FIRST_OF.values()]
 
 
-def assert_taken_or_one_line(give: Any) -> None:
+def assert_accepted_or_one_line(give: Any) -> None:
     try:
         assert isinstance(give(), Options)
     except AlignAttnError as error:
@@ -60,7 +62,7 @@ def assert_taken_or_one_line(give: Any) -> None:
 
 
 @pytest.mark.parametrize(("command", "option"), OPTIONS)
-def test_a_value_is_taken_or_refused_in_one_line(command: Command, option: Option, trying: Any, tmp_path: Path):
+def test_a_value_is_accepted_or_refused_in_one_line(command: Command, option: Option, trying: Any, tmp_path: Path):
     others = {
         name: REQUIRED_VALUES.get(name, "x")
         for name, known in options_of(command.options).items()
@@ -72,26 +74,26 @@ def test_a_value_is_taken_or_refused_in_one_line(command: Command, option: Optio
     @given(st.one_of(texts, objects, near(option)))
     def give(value: Any) -> None:
         with trying("an option, given by a program"):
-            assert_taken_or_one_line(lambda: command.resolve({**others, option.name: value}))
+            assert_accepted_or_one_line(lambda: command.resolve({**others, option.name: value}))
         if isinstance(value, str):
             words = [value] if option.positional else [f"--{option.name}", value]
             rest = [word for name, other in others.items() for word in (f"--{name}", other)]
             if not option.rest:
                 with trying("an option, given in words"):
-                    assert_taken_or_one_line(lambda: command.parse([*words, *rest]))
+                    assert_accepted_or_one_line(lambda: command.parse([*words, *rest]))
         try:
             content = yaml.safe_dump({**others, option.name: value})
         except yaml.YAMLError:
             return
         path.write_text(content, encoding="utf-8", errors="surrogatepass")
         with trying("an option, given in a file"):
-            assert_taken_or_one_line(lambda: command.parse(["--config", str(path)]))
+            assert_accepted_or_one_line(lambda: command.parse(["--config", str(path)]))
 
     give()
 
 
-@pytest.mark.parametrize("command", rooms(), ids=lambda command: command.name)
-def test_words_in_any_order_are_taken_or_refused_in_one_line(command: Command, trying: Any):
+@pytest.mark.parametrize("command", all_commands(), ids=lambda command: command.name)
+def test_words_in_any_order_are_accepted_or_refused_in_one_line(command: Command, trying: Any):
     names = [f"--{name}" for name in options_of(command.options)]
     words = st.sampled_from(names) | texts | st.text(string.printable, max_size=8)
 
@@ -101,6 +103,6 @@ def test_words_in_any_order_are_taken_or_refused_in_one_line(command: Command, t
     @given(st.lists(words, max_size=8))
     def give(line: list[str]) -> None:
         with trying("a line of words"):
-            assert_taken_or_one_line(lambda: command.parse(line))
+            assert_accepted_or_one_line(lambda: command.parse(line))
 
     give()

@@ -1,4 +1,4 @@
-"""Runs whose words are tagged by a CRF: of a model from nothing, and of a pretrained encoder by `--crf`."""
+"""Runs that tag words with a CRF: a model from scratch, and a pretrained encoder with `--crf`."""
 
 import json
 import random
@@ -15,12 +15,12 @@ from alignattn.commands.finetune import COMMAND
 from alignattn.utils.errors import AlignAttnError
 
 ANIMALS = ("cat", "dog", "bird")
-FROM_NOTHING = ["transformer-crf", "--value", "qvi", "--model_config", "hidden_dim=8", "num_attention_heads=2"]
+FROM_SCRATCH = ["transformer-crf", "--value", "qvi", "--model_config", "hidden_dim=8", "num_attention_heads=2"]
 
 
 @pytest.fixture
 def sentences(tmp_path: Path) -> Path:
-    """40 sentences whose animals are entities with the word before; the first begins one by I-, against BIO."""
+    """40 sentences; an animal and the word before it are an entity. The first entity begins with I-, against BIO."""
     draw = random.Random(0)
     blocks = ["the I-ANIMAL\ncat I-ANIMAL"]
     for _ in range(39):
@@ -33,11 +33,11 @@ def sentences(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("has_own_model", [True, False])
-def test_a_run_trains_predicts_what_it_wrote_and_resumes_bitwise(
+def test_a_run_repeats_its_saved_predictions_and_resumes_bitwise(
     has_own_model: bool, sentences: Path, tiny_checkpoint: Path, tmp_path: Path, capsys
 ) -> None:
     folder = tmp_path / "run"
-    model = FROM_NOTHING if has_own_model else [str(tiny_checkpoint), "--crf", "--attention", "aa-ct"]
+    model = FROM_SCRATCH if has_own_model else [str(tiny_checkpoint), "--crf", "--attention", "aa-ct"]
     words = ["--train_file", str(sentences), "--validation_file", str(sentences), "--model", *model]
     words += ["--num_train_epochs", "2", "--per_device_train_batch_size", "20"]
     finetune(words, folder)
@@ -58,7 +58,7 @@ def blocks_of(path: Path) -> list[list[str]]:
     return [[line.split()[0] for line in block.splitlines()] for block in path.read_text().strip().split("\n\n")]
 
 
-def test_without_pytorch_crf_it_is_named(monkeypatch, tmp_path: Path) -> None:
+def test_a_missing_pytorch_crf_is_named(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr("alignattn.utils.errors.find_spec", lambda module: None)
     options = COMMAND.parse(["--model", "transformer-crf", "--task", "msra", "--output_dir", str(tmp_path / "run")])
     with pytest.raises(AlignAttnError, match=r"a CRF needs torchcrf.*alignattn\[crf\]"):

@@ -1,6 +1,7 @@
-"""A damaged file in a run's folder is one line of whatever reads it back, and never a traceback."""
+"""A damaged file in the folder of a run gives a one-line message, never a traceback, in each command that reads it."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def assert_one_line(code, file, capsys):
 
 
 @pytest.mark.parametrize("command", ["finetune", "robustness", "figure"])
-def test_options_that_are_no_options(command, here, capsys):
+def test_a_config_that_is_not_yaml_is_named(command, here, capsys):
     Path("finished/aa-ct/config.yaml").write_bytes(b"model: ti\0ny\n")
     words = {
         "finetune": COMMANDS["aa-ct"],
@@ -40,7 +41,7 @@ def test_options_that_are_no_options(command, here, capsys):
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"task": "user", "mod'])
 @pytest.mark.parametrize("words", [(), ("--resume_from_checkpoint", CHECKPOINT)])
-def test_a_checkpoint_with_a_config_that_is_none(words, damage, here, capsys):
+def test_a_checkpoint_with_a_damaged_config_is_named(words, damage, here, capsys):
     Path(CHECKPOINT, "config.json").write_bytes(damage)
     assert_one_line(finetune(*words, name="unfinished"), f"{CHECKPOINT}/config.json", capsys)
 
@@ -63,11 +64,13 @@ def test_a_checkpoint_of_another_run_is_refused_by_its_config(kind, here, capsys
     assert_one_line(finetune(*resume, *others, name="unfinished"), words, capsys)
 
 
-def test_a_checkpoint_of_the_same_run_is_gone_on_from_elsewhere(here):
+def test_another_folder_resumes_from_a_checkpoint_of_the_same_run(here, capsys):
     resume = ("--resume_from_checkpoint", CHECKPOINT, "--output_dir", "out")
     assert finetune(*resume, name="unfinished") == 0
+    steps = re.findall(r"^step (\d+) of 4: ", capsys.readouterr().out, re.MULTILINE)
+    assert set(steps) == {"4"}
     logged = json.loads(Path("out/trainer_state.json").read_text())["log_history"]
-    assert min(entry["step"] for entry in logged) <= 3  # of the run that is gone on with
+    assert min(entry["step"] for entry in logged) <= 3  # the log of the interrupted run is kept
 
 
 def test_a_training_without_a_full_batch_is_refused(here, capsys):
@@ -75,7 +78,7 @@ def test_a_training_without_a_full_batch_is_refused(here, capsys):
     assert_one_line(finetune(*words), "fill no batch of 1000: leave it out, or give a smaller", capsys)
 
 
-def test_rows_longer_than_the_model_takes_are_refused_whatever_its_tokenizer_says(here, capsys):
+def test_a_max_length_above_the_models_is_refused_whatever_its_tokenizer_says(here, capsys):
     path = Path("tiny/tokenizer_config.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 10**30}))
     assert_one_line(finetune("--max_length", "4000", "--output_dir", "out"), "the model's maximum of", capsys)
@@ -94,13 +97,13 @@ STATES = {
 
 
 @pytest.mark.parametrize("damage", STATES)
-def test_a_checkpoint_whose_state_is_another(damage, here, capsys):
+def test_a_checkpoint_with_a_changed_state_is_named(damage, here, capsys):
     file = Path(CHECKPOINT, "trainer_state.json")
     file.write_text(json.dumps(json.loads(file.read_text()) | STATES[damage]))
     assert_one_line(finetune(name="unfinished"), str(file), capsys)
 
 
-def test_a_checkpoint_that_is_named_and_torn(here, capsys):
+def test_a_damaged_file_of_a_given_checkpoint_is_named(here, capsys):
     file = Path(CHECKPOINT, "optimizer.pt")
     file.write_bytes(file.read_bytes()[:-100])
     resume = ("--resume_from_checkpoint", CHECKPOINT, "--output_dir", "out")

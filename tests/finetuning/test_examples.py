@@ -1,4 +1,4 @@
-"""What a metric is made of, row by row: resampled rows have the metric that they would have had alone."""
+"""Metrics from rows: resampled rows have the metric that they have alone."""
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ def test_a_tagger_that_finds_nothing_has_a_precision_of_0() -> None:
     assert metric_examples("precision", pa.table({"row": range(4), "label": GOLD, "prediction": nothing})).value == 0
 
 
-def test_errors_of_what_is_written() -> None:
+def test_error_rates_of_generated_sequences() -> None:
     edits, lengths = [0, 2, 1, 0], [3, 4, 1, 2]
     texts = {"row": range(4), "label": [["a"]] * 4, "prediction": ["a"] * 4}
     table = pa.table(texts | {"edits": edits, "length": lengths})
@@ -41,6 +41,6 @@ def test_errors_of_what_is_written() -> None:
     assert metric_examples("exact", table).value == 0.5
 
 
-def test_several_labels_of_a_text_are_no_tags() -> None:
+def test_rows_with_several_labels_have_no_scores_of_tags() -> None:
     table = pa.table({"row": [0], "label": [[1, 1]], "prediction": [[1, 0]]})
     assert metric_examples("f1", table) is None

@@ -1,4 +1,4 @@
-"""The change of a model's function against plain transformers, and where it is 0."""
+"""The change of a model's function from plain transformers, and cases in which it is 0."""
 
 import copy
 import math
@@ -55,7 +55,7 @@ def changed(plain):
     return model
 
 
-def test_it_is_the_change_of_transformers_own_attention_and_probabilities(plain, tmp_path):
+def test_change_equals_that_of_transformers_attention_and_probabilities(plain, tmp_path):
     model = changed(plain)
     found = measure_change(saved(tmp_path / "a", model), saved(tmp_path / "b", plain), [BATCH])
     outputs = []
@@ -86,7 +86,7 @@ def test_another_basis_of_the_same_function_changes_nothing(plain, tmp_path):
 
 
 @pytest.mark.parametrize("head", [AutoModelForTokenClassification, AutoModelForQuestionAnswering])
-def test_words_and_places_are_compared_where_they_are_real(head, tmp_path):
+def test_predictions_of_tokens_and_spans_ignore_padding(head, tmp_path):
     pair = []
     for name, seed in (("a", 1), ("b", 2)):
         config = tiny_model("bert").config
@@ -111,10 +111,10 @@ def test_padding_does_not_enter(plain, tmp_path):
     assert together.predictions == pytest.approx(alone.predictions, abs=1e-6)
 
 
-def test_what_a_model_does_not_have_is_left_open(plain, tmp_path):
+def test_quantities_that_a_model_lacks_are_undefined(plain, tmp_path):
     model = alignattn.patch(copy.deepcopy(plain), "bilinear")
     found = measure_change(saved(tmp_path / "a", model), saved(tmp_path / "b", plain), [BATCH])
-    # The score has a matrix of its own, and is no product of the projections alone.
+    # The score has its own matrix and is not the product of the projections alone.
     assert found.products.isnan().all()
     assert float(found.attention.max()) < 1e-4
     headless = [saved(tmp_path / name, tiny_model("bert", seed=seed).base_model) for name, seed in (("c", 1), ("d", 2))]

@@ -1,4 +1,4 @@
-"""A head that goes on from a finished run: each output stays with the name of its class."""
+"""The head of a finished run that is trained further: each output keeps the name of its class."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ TRUE = ["neg", "pos", "other"] * 4
 
 
 def write(path: Path, names: list[str]) -> Path:
-    """The same rows with the same classes, numbered in the order of these names."""
+    """Write the same rows and classes, with the classes numbered in the order of `names`; return the path."""
     texts = [" ".join(WORDS[number:][:4]) for number in range(len(TRUE))]
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
     columns = {"text": texts, "label": [names.index(label) for label in TRUE]}

@@ -1,4 +1,4 @@
-"""What reads the files of runs does not wait for torch."""
+"""Modules that read the files of runs do not import torch."""
 
 import subprocess
 import sys

@@ -17,11 +17,13 @@ from resumed import assert_goes_on
 from resumed import finetune as keeping_all
 from safetensors.torch import load_file
 from scipy.special import softmax
+from task_rows import make_rows, write_rows
 from transformers import BertForSequenceClassification
 
 import alignattn
 from alignattn.cli import main
 from alignattn.finetuning.predictor import Batching, Predictor
+from alignattn.tasks import TASKS
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS
 
 DECISIVE = ("fox", "owl", "elk")
@@ -56,11 +58,11 @@ def tiny(tiny_checkpoint: Path) -> str:
 
 @pytest.fixture
 def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many sequences each forward of a BERT was given."""
+    """The number of sequences in each forward of a BERT."""
     seen: list[int] = []
     forward = BertForSequenceClassification.forward
 
-    @functools.wraps(forward)  # its parameters say what the model reads
+    @functools.wraps(forward)  # its signature lists the inputs of the model
     def counted(self: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         seen.append(len(input_ids))
         return forward(self, input_ids, *args, **kwargs)
@@ -78,7 +80,7 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         "--attention aa-gan --gradient_accumulation_steps 2 --train_sampling_strategy batch_rebalance",
     ],
 )
-def test_a_run_on_texts_that_fit_is_that_of_truncation_bit_for_bit(
+def test_windows_equal_truncation_bit_for_bit_on_texts_that_fit(
     options: str, tiny: str, tmp_path: Path, capsys: Any
 ) -> None:
     file = write(tmp_path / "rows.tsv", texts([3, 9, 5, 7, 8, 2, 4, 6] * 2))
@@ -97,7 +99,7 @@ def test_a_run_on_texts_that_fit_is_that_of_truncation_bit_for_bit(
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A run on short texts with one decisive word, evaluated on long ones that have it after token 2,000."""
+    """Return a run on short texts with one decisive word, evaluated on long texts with that word after token 2,000."""
     folder = tmp_path_factory.mktemp("decisive")
     drawn = random.Random(1)
 
@@ -130,7 +132,7 @@ def test_a_decisive_word_at_token_2000_is_found(found: Callable[[str], Path]) ->
     assert accuracy("truncate") < 0.6
 
 
-def test_new_rows_are_read_as_the_run_s_own_one_prediction_each(found: Callable[[str], Path], tmp_path: Path) -> None:
+def test_new_rows_are_predicted_as_the_evaluation_rows_of_the_run(found: Callable[[str], Path], tmp_path: Path) -> None:
     run = found("windows")
     own = predictions(run)
     assert own["row"].to_pylist() == list(range(30))
@@ -194,7 +196,7 @@ def test_the_evaluation_loss_is_that_of_the_pooled_logits(tiny: str, tmp_path: P
 
 
 @pytest.mark.parametrize("options", ["", "--label_smoothing_factor 0.3", "--class_weights balanced"])
-def test_whatever_the_loss_is_that_of_texts_that_fit_is_that_of_truncation(options: str, tmp_path: Path) -> None:
+def test_every_loss_equals_that_of_truncation_on_texts_that_fit(options: str, tmp_path: Path) -> None:
     drawn = random.Random(0)
     rows = [(" ".join(drawn.choices(WORDS, k=9)), "yes" if n % 4 else "no") for n in range(24)]
     file = write(tmp_path / "rows.tsv", rows)
@@ -242,9 +244,7 @@ def test_two_processes_train_as_one(tiny: str, tmp_path: Path) -> None:
         torch.testing.assert_close(parts[name], tensor, rtol=1e-4, atol=1e-6)
 
 
-def test_a_stopped_run_goes_on_with_the_windows_that_it_would_have_drawn(
-    tiny: str, tmp_path: Path, capsys: Any
-) -> None:
+def test_a_resumed_run_samples_the_windows_of_an_uninterrupted_run(tiny: str, tmp_path: Path, capsys: Any) -> None:
     file = write(tmp_path / "rows.tsv", texts([90, 80, 70, 60, 5, 75]))
     words = f"--train_file {file} --text_columns text {tiny} {WINDOWS} {SHORT} --attention aa-ct --save_strategy steps"
     words += " --save_steps 2 --per_device_train_batch_size 2 --max_steps 7"
@@ -291,7 +291,7 @@ def test_passes_with_dropout_are_averaged_after_the_windows_are_pooled(tiny: str
         ("--long_texts summarise", "--long_texts"),
     ],
 )
-def test_windows_that_make_no_sense_are_refused(
+def test_impossible_options_of_windows_are_refused(
     words: str, culprit: str, tiny: str, tmp_path: Path, capsys: Any
 ) -> None:
     file = write(tmp_path / "rows.tsv", texts([40, 5] * 4))
@@ -301,9 +301,13 @@ def test_windows_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize("task", ["squad", "swag", "msra"])
-def test_tasks_without_logits_of_rows_have_no_windows(task: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    words = f"finetune --task {task} --model {tiny_checkpoint} {WINDOWS} --output_dir {tmp_path / 'run'}"
-    assert main(words.split()) == 2
+def test_tasks_without_logits_per_row_refuse_windows(
+    task: str, tiny_checkpoint: Path, tmp_path: Path, capsys: Any
+) -> None:
+    file = write_rows(tmp_path / "rows.jsonl", make_rows(TASKS[task], 8))
+    words = f"finetune --task {task} --train_file {file} --model {tiny_checkpoint} {WINDOWS}"
+    assert main([*words.split(), "--output_dir", str(tmp_path / "run")]) == 2
+    assert f"--long_texts windows: task '{task}' is " in capsys.readouterr().err
 
 
 def test_an_attack_on_windows_is_refused(found: Callable[[str], Path], tmp_path: Path, capsys: Any) -> None:

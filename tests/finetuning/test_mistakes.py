@@ -1,4 +1,4 @@
-"""Options that do not fit together are refused in one line, which names the culprit, before anything is read."""
+"""Options that conflict are refused in one line, which names the culprit, before anything is read."""
 
 import pytest
 
@@ -26,7 +26,7 @@ MISTAKES = [
     (f"--model da --model_config hidden_dim=0 {PAIRS}", "hidden_dim"),
     (f"--model da --embeddings missing.txt {PAIRS}", "missing.txt"),
     (f"--model ./missing --embeddings missing.txt {PAIRS}", "--embeddings"),
-    # Training methods of which one defines what another does.
+    # Training methods that exclude each other.
     (f"{CHOICE} --mc_dropout_passes 0", "--mc_dropout_passes 0"),
     (f"{CHOICE} --freelb_steps 0", "--freelb_steps 0"),
     (f"{CHOICE} --r_drop_weight -1", "--r_drop_weight -1"),
@@ -35,11 +35,11 @@ MISTAKES = [
     (f"{CHOICE} --r_drop_weight 1 --freelb_steps 2", "--freelb_steps"),
     (f"{CHOICE} --weight_averaging ema --early_stopping_patience 2", "--load_best_model_at_end"),
     (f"{CHOICE} --weight_averaging ema --balance epoch", "--balance"),
-    # Adapters are of pretrained models.
+    # Adapters are for pretrained models.
     (f"{CHOICE} --lora_alpha 8", "--lora_r"),
     (f"{CHOICE} --lora_r 0", "--lora_r 0"),
     (f"--model esim --lora_r 2 {PAIRS}", "--lora_r"),
-    # The best checkpoint is chosen by what is evaluated and saved.
+    # The best checkpoint needs evaluations and saved checkpoints.
     (f"{CHOICE} --early_stopping_patience 0", "--early_stopping_patience 0"),
     (f"{CHOICE} --early_stopping_patience 2 --eval_strategy no", "--eval_strategy"),
     (f"{CHOICE} --load_best_model_at_end --save_strategy no", "--save_strategy"),

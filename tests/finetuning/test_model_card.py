@@ -1,4 +1,4 @@
-"""The model card of a run, and the run on the Hub: without a network, what uploads is replaced, as tests' names say."""
+"""The model card of a run, and its push to the Hub: without a network, replaced functions stand in for the upload."""
 
 import json
 import re
@@ -30,7 +30,7 @@ REPO = "someone/pairs"
 
 @pytest.fixture(scope="module")
 def words_of_run(tiny_checkpoint, tmp_path_factory):
-    """The words of a small run; its folder is to be added."""
+    """The command line of a small run, without its folder."""
     pairs = tmp_path_factory.mktemp("rows") / "pairs.csv"
     rows = [(f"the {a} sees", f"{b} likes", a == b) for a in WORDS for b in WORDS]
     pd.DataFrame(rows, columns=["a", "b", "label"]).to_csv(pairs, index=False)
@@ -49,7 +49,7 @@ def result_of(folder):
 
 
 def measured_in(folder):
-    """The accuracy that the card's metadata has, and that of results.json."""
+    """Return the accuracy in the metadata of the card and that in results.json."""
     measured = card_of(folder).data.eval_results[0]
     return measured.metric_value, result_of(folder)["metrics"]["validation"]["accuracy"]
 
@@ -59,7 +59,7 @@ def code_of(card):
 
 
 def naming(secret, folder):
-    """The files of a folder, or the file, in which a text stands."""
+    """Return the names of the files of a folder, or of the file, that contain a text."""
     files = folder.rglob("*") if folder.is_dir() else [folder]
     return [file.name for file in files if file.is_file() and str(secret).encode() in file.read_bytes()]
 
@@ -68,7 +68,7 @@ def pushing(words, folder, *more):
     return [*words, "--output_dir", str(folder), "--push_to_hub", "--hub_model_id", REPO, "--hub_token", TOKEN, *more]
 
 
-def test_a_run_that_names_its_plain_twin_says_how_far_its_function_is_from_it(words_of_run, tmp_path, capsys):
+def test_a_run_with_a_plain_twin_reports_the_change_of_its_function(words_of_run, tmp_path, capsys):
     plain = [*words_of_run, "--attention", "soft", "--seeds", "1", "2", "--output_dir", str(tmp_path / "plain")]
     assert main(plain) == 0
     twin = ["--plain_twin", str(tmp_path / "plain"), "--learning_rate", "1e-3"]
@@ -80,7 +80,7 @@ def test_a_run_that_names_its_plain_twin_says_how_far_its_function_is_from_it(wo
     assert result["products"] > 0
     assert 0 < result["predictions"] < 1
     assert f"| {result['attention']:.3f}; at most {result['most_attention']:.3f} in" in card.text
-    # A repetition of the plain run is where the plain run is.
+    # A repetition of the plain run computes the same function.
     again = [*words_of_run, "--attention", "soft", "--seed", "1", "--plain_twin", str(tmp_path / "plain")]
     assert main([*again, "--output_dir", str(tmp_path / "again")]) == 0
     assert result_of(tmp_path / "again")["twin"]["attention"] == pytest.approx(0, abs=1e-6)
@@ -186,7 +186,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize(("splits", "metric", "choosing"), CHOICES.values(), ids=CHOICES)
-def test_the_rows_that_chose_the_checkpoint_are_told_from_those_that_did_not(splits, metric, choosing):
+def test_the_card_distinguishes_the_rows_that_chose_the_checkpoint(splits, metric, choosing):
     words = "--model albert-base-v2 --task mnli --attention aa-ot --load_best_model_at_end true"
     measured = {"metrics": {split: {"accuracy": 0.8} for split in splits}, "evaluation_rows": dict.fromkeys(splits, 9)}
     best = None if metric is None else BestModel(3, metric, 0.8)
@@ -196,7 +196,7 @@ def test_the_rows_that_chose_the_checkpoint_are_told_from_those_that_did_not(spl
     assert lines[1:] == [f"- The rows of {' and '.join(unused)} were not used for that choice."] * bool(unused)
 
 
-def test_models_and_data_of_the_hub_are_named_as_the_hub_names_them():
+def test_the_card_uses_the_hubs_names_of_models_and_data():
     card = card_from("--model albert-base-v2 --task mnli --attention aa-ot --max_eval_samples 32 --skip_bad_rows")
     assert card.data.base_model == "albert-base-v2"
     assert card.data.datasets == ["nyu-mll/glue"]
@@ -248,7 +248,7 @@ def test_a_run_that_was_not_evaluated_has_a_card_without_results():
     assert "was not evaluated" in card.text
 
 
-def test_what_the_user_named_is_shown_and_is_no_markup():
+def test_names_given_by_the_user_are_shown_and_escaped():
     words = "--model ./x<i>|`y --train_file <script>alert(1)</script>.csv --text_columns a --attention aa-ot"
     changes = {"task": "user", "model": "./x<i>|`y", "derived_splits": {"validation": "<b>rows</b>"}}
     text = card_from(words, **changes).text
@@ -272,18 +272,18 @@ def test_a_baseline_is_loaded_by_this_package(words_of_run, tmp_path, monkeypatc
     assert loaded["model"].config.architectures == ["DecomposableAttentionForSequenceClassification"]
 
 
-def test_a_card_that_the_user_changed_stays_and_one_of_a_torn_run_is_renewed(words_of_run, tmp_path, capsys):
+def test_a_card_changed_by_a_user_stays_and_that_of_a_killed_run_is_rewritten(words_of_run, tmp_path, capsys):
     words = [*words_of_run, "--output_dir", str(tmp_path / "run")]
     folder = tmp_path / "run"
     assert main(words) == 0
     written = (folder / "README.md").read_text()
 
-    # As after a kill between card and results: a whole card of figures that nothing else has.
+    # As after a kill between card and results: a complete card with scores that no other file has.
     (folder / "results.json").unlink()
     (folder / "README.md").unlink()
     write_model_card(folder, "figures of a run that never finished\n")
     assert main(words) == 0
-    assert "stays as it is" not in capsys.readouterr().err
+    assert "changed by a user" not in capsys.readouterr().err
     card_accuracy, accuracy = measured_in(folder)
     assert card_accuracy == accuracy
     (folder / "results.json").unlink()
@@ -295,7 +295,7 @@ def test_a_card_that_the_user_changed_stays_and_one_of_a_torn_run_is_renewed(wor
 
 @pytest.fixture
 def stand_in_hub(monkeypatch, tmp_path):
-    """Keeps what would be uploaded, each upload as a folder, with the arguments of every call."""
+    """Keeps each upload as a folder, and the arguments of every call."""
     hub = SimpleNamespace(created=[], uploads=[], refuse_uploads=False)
 
     def create_repo(self, repo_id, *, token=None, private=None, exist_ok=False, **options):
@@ -356,7 +356,7 @@ def test_with_upload_functions_replaced_the_whole_run_is_pushed_last(
     assert not [path for path in folder.iterdir() if path.name.startswith("_")]
 
 
-def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made_up_for(
+def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_succeeds_later(
     words_of_run, tmp_path, stand_in_hub, capsys, monkeypatch
 ):
     folder = tmp_path / "run"
@@ -378,7 +378,7 @@ def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made
     config = yaml.safe_load(kept.pop("config.yaml"))
     assert yaml.safe_load(pushed.pop("config.yaml")).keys() == config.keys()
     assert kept.pop("training_args.bin")
-    # It quotes rows.
+    # It contains rows.
     assert kept.pop("report.html")
     assert pushed == kept
     assert str(tmp_path) not in pushed["data.json"].decode()
@@ -406,7 +406,7 @@ def test_with_upload_functions_replaced_only_listed_files_are_pushed(words_of_ru
     assert all((upload.folder / "optimizer.pt").is_file() for upload in resumed)
 
 
-def test_the_model_that_another_was_made_of_is_named_without_its_path(tmp_path):
+def test_the_base_model_is_named_without_its_path(tmp_path):
     fields = {"_name_or_path": "/home/me/models/albert", "vocab": ["/", "/s/t"]}
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / name).write_text(json.dumps(fields))
@@ -419,7 +419,7 @@ def test_the_model_that_another_was_made_of_is_named_without_its_path(tmp_path):
     assert adapter == {"base_model_name_or_path": "albert"}
 
 
-def test_the_calibration_of_a_run_is_pushed_and_nothing_of_its_name_elsewhere(tmp_path):
+def test_calibration_rows_are_pushed_only_from_the_calibration_folder(tmp_path):
     (tmp_path / "calibration").mkdir()
     for name in ("calibration/rows.parquet", "calibration/calibration.json", "rows.parquet"):
         (tmp_path / name).write_text("rows")
@@ -444,7 +444,7 @@ def test_with_upload_functions_replaced_a_finished_run_is_pushed_later_with_its_
     assert (folder / "results.json").read_bytes() == results
 
 
-def test_a_hub_out_of_reach_is_one_line_before_anything_is_trained(words_of_run, tmp_path, capsys):
+def test_an_unreachable_hub_is_one_line_before_training(words_of_run, tmp_path, capsys):
     folder = tmp_path / "run"
     assert main(pushing(words_of_run, folder)) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
@@ -456,5 +456,5 @@ def test_a_hub_out_of_reach_is_one_line_before_anything_is_trained(words_of_run,
 def test_several_seeds_are_not_pushed_to_one_repository(words_of_run, tmp_path, capsys):
     assert main(pushing(words_of_run, tmp_path / "runs", "--seeds", "1", "2")) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "--push_to_hub: 2 seeds make as many models, and a repository holds one" in line
+    assert "--push_to_hub: 2 seeds make several models, and a repository holds one" in line
     assert not (tmp_path / "runs").exists()

@@ -1,4 +1,4 @@
-"""What a model's attention has no place for is refused before anything is read."""
+"""Options that a model's attention cannot support are refused before anything is read."""
 
 import checkpointing
 import pytest
@@ -12,7 +12,7 @@ WITHOUT_PLACES = {"cnn-att", "lstm-att", "lstm-multidim", "lstm-dme", "han", "co
 WITH_PLACES = {"mcan", "transformer", "seq2seq-lstm", "seq2seq-transformer", "transformer-crf", "cnn-transformer-crf"}
 
 
-def test_every_model_whose_attention_may_have_a_window_is_looked_at():
+def test_every_model_whose_attention_may_have_a_window_is_listed():
     with_windows = {
         name for name in MODELS if capabilities_of(name).has_attention and not capabilities_of(name).attends_edges
     }
@@ -20,8 +20,8 @@ def test_every_model_whose_attention_may_have_a_window_is_looked_at():
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_PLACES | WITH_PLACES | {"bert-base-uncased"}))
-def test_a_window_is_counted_from_queries_that_have_a_place(name):
-    # One learned query stands at the first key: it read eleven words of any text.
+def test_a_window_needs_queries_with_positions(name):
+    # A learned query counts as the first position: its window was the first eleven words of every text.
     check_fits(ModelOptions(model=name, normalizer="local", normalizer_options=("kind=predictive",)), None)
     options = ModelOptions(model=name, normalizer="local", normalizer_options=("window=3",))
     if name not in WITHOUT_PLACES:
@@ -32,7 +32,7 @@ def test_a_window_is_counted_from_queries_that_have_a_place(name):
 
 
 @pytest.mark.parametrize("name", [*MODELS, "bert-base-uncased"])
-def test_a_budget_is_of_steps(name):
+def test_a_budget_needs_attention_step_by_step(name):
     check_fits(ModelOptions(model=name, attention="soft"), None)
     options = ModelOptions(model=name, normalizer="csoftmax", normalizer_options=("fertility=1.5",))
     if name in ("seq2seq-lstm", "captioner"):
@@ -49,7 +49,7 @@ def test_a_budget_is_of_steps(name):
 
 @pytest.mark.parametrize("option", sorted({"gradient_checkpointing", checkpointing.NAME}))
 @pytest.mark.parametrize("name", MODELS)
-def test_activations_are_kept_by_models_from_nothing(name, option):
+def test_models_from_scratch_refuse_activation_checkpointing(name, option):
     words = ["--task", "mrpc", "--output_dir", "runs/x", f"--{option}", "true"]
     with pytest.raises(AlignAttnError, match=rf"^--{option} is for pretrained encoders, not for {name}"):
         get_command("finetune").parse(["--model", name, *words])

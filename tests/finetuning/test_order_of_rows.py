@@ -1,4 +1,4 @@
-"""The order in which the rows of a training come: of like length, of its seed, the same of each of a row's choices."""
+"""The order of training rows: by similar length, decided by the seed, the same for all choices of a row."""
 
 import random
 import shutil
@@ -25,13 +25,13 @@ BY_LENGTH, REBALANCED = "group_by_length", "batch_rebalance"
 
 @pytest.fixture
 def batches(tiny_checkpoint: Path, tmp_path: Path) -> Callable[..., list[list[int]]]:
-    """Makes an epoch's batches, each the lengths of its rows' longest sequences: all rows differ in them."""
+    """Returns the batches of an epoch, as the lengths of the longest sequences of their rows, which all differ."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint)
     model = transformers.AutoModelForMultipleChoice.from_pretrained(tiny_checkpoint)
     longest = random.Random(0).sample(range(2, ROWS + 2), ROWS)
 
     def make(order: str, choices: int = 1, seed: int = 1) -> list[list[int]]:
-        # The longest choice stands last: the first tells nothing.
+        # The longest choice is last, so that the length of the first tells nothing.
         sequences = [[[5]] * (choices - 1) + [[5] * length] for length in longest]
         rows = sequences if choices > 1 else [one for (one,) in sequences]
         trainer = TaskTrainer(
@@ -52,7 +52,7 @@ def batches(tiny_checkpoint: Path, tmp_path: Path) -> Callable[..., list[list[in
 
 
 def padded(batches: list[list[int]]) -> int:
-    """How many tokens the batches have, padding among them."""
+    """Return the number of tokens of the batches, including padding."""
     return sum(max(batch) * len(batch) for batch in batches)
 
 
@@ -69,7 +69,7 @@ def test_a_row_of_several_choices_is_as_long_as_its_longest(
 
 
 @pytest.mark.parametrize("order", ["random", BY_LENGTH, REBALANCED])
-def test_an_order_is_its_seed_s(order: str, batches: Callable[..., list[list[int]]]) -> None:
+def test_the_seed_decides_the_order(order: str, batches: Callable[..., list[list[int]]]) -> None:
     assert batches(order, seed=1) == batches(order, seed=1) != batches(order, seed=2)
 
 
@@ -83,7 +83,7 @@ def orders(lengths: list[int], rows_a_step: int, seed: int, epochs: int) -> list
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 32, 1001])
-def test_steps_of_like_length_come_in_any_order_after_the_longest(count: int) -> None:
+def test_steps_of_similar_length_come_in_random_order_after_the_longest(count: int) -> None:
     lengths = [1 + (7 * row) % 97 for row in range(count)]
     (rows,) = orders(lengths, 16, 1, 1)
     assert sorted(rows) == list(range(count))
@@ -95,7 +95,7 @@ def test_steps_of_like_length_come_in_any_order_after_the_longest(count: int) ->
         assert sum(max(step) - min(step) for step in steps) / len(steps) < 10
 
 
-def test_no_epoch_of_a_seed_is_one_of_its_neighbour() -> None:
+def test_no_epoch_repeats_an_earlier_one_or_one_of_the_next_seed() -> None:
     lengths = [1 + row % 9 for row in range(200)]
     first, second = (orders(lengths, 4, scattered(seed), 3) for seed in (1, 2))
     assert orders(lengths, 4, scattered(1), 3) == first
@@ -110,7 +110,7 @@ def test_lengths_are_counted_whatever_form_rows_are_given_in() -> None:
 
 
 @pytest.mark.parametrize("order", [BY_LENGTH, REBALANCED])
-def test_two_processes_go_on_within_their_second_epoch_with_the_order_of_that(
+def test_two_processes_resume_within_their_second_epoch_with_its_order(
     order: str, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     texts = [" ".join(WORDS[:1] * (1 + n % 11)) for n in range(40)]

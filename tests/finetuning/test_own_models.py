@@ -1,4 +1,4 @@
-"""A model is added by its file and one line: its runs, their cards, `inspect` and tables then know what it is."""
+"""A model is added by a file and one line: runs, cards, `inspect` and tables then support it."""
 
 import json
 import re
@@ -136,7 +136,7 @@ columns:
 """
 
 
-def test_a_table_compares_the_attentions_of_a_model_and_gives_it_what_it_takes():
+def test_a_table_compares_the_attentions_of_a_model_and_passes_only_options_that_apply():
     table = parse_table("attentions", TABLE).with_options({"model": "albert-base-v2", "embeddings": "words.npz"})
     soft, aligned, da, pretrained = table.rows
     assert table.baseline(aligned) is soft
@@ -170,7 +170,7 @@ def test_rows_that_need_no_tokenizer(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("model", ["toy", "da", "vectors"])
-def test_a_task_that_a_model_does_not_take_is_refused(model, tmp_path, capsys):
+def test_a_task_that_a_model_does_not_support_is_refused(model, tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"tokens": ["a"], "ner_tags": ["O"]}\n')
     words = ["--model", model, "--train_file", str(rows), "--tokens_column", "tokens", "--label_column", "ner_tags"]
@@ -178,7 +178,7 @@ def test_a_task_that_a_model_does_not_take_is_refused(model, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"alignattn: --model {model} ")
 
 
-def test_capabilities_that_leave_a_slot_open_say_why():
+def test_capabilities_without_a_slot_need_a_reason():
     with pytest.raises(ValueError, match="needs a reason"):
         ModelCapabilities(slots=("score", "normalizer"), reasons_unsupported={"alignment": "has one query"})
     assert ModelCapabilities(

@@ -1,4 +1,4 @@
-"""What a run shows: a bar with the present losses in a terminal, short lines in a log, and no bar of a library."""
+"""The progress of a run: a bar with the current losses in a terminal, short lines in a log, and no bar of a library."""
 
 import os
 import pty
@@ -61,7 +61,7 @@ def test_other_processes_show_nothing(state, capsys):
 
 
 @pytest.mark.parametrize(("disable", "expected"), [(None, True), (True, False), (False, True)])
-def test_a_terminal_is_known(disable, expected, monkeypatch):
+def test_a_terminal_is_recognised(disable, expected, monkeypatch):
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)

@@ -1,4 +1,4 @@
-"""What a run says of its rows and words: which are truncated, which are unknown, one class for all."""
+"""Messages of a run about its rows: truncated rows, unknown words, a constant prediction."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def words_of(model: Path, rows: Path, folder: Path, *words: str) -> list[str]:
     return [*line.split(), *words]
 
 
-def test_a_run_says_what_is_odd_of_its_rows(
+def test_a_run_reports_what_is_unusual_in_its_rows(
     tiny_checkpoint: Path, rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -63,7 +63,7 @@ def test_a_run_says_what_is_odd_of_its_rows(
     assert cut["train"]["rows"] + cut["validation"]["rows"] == 20
     assert {entry["length_of_99_percent"] for entry in cut.values()} == {14}
     assert "of the rows; 14 would cover 99 %" in out
-    # Two texts in all, and a model that is not trained: it may well tell them apart, and then says nothing.
+    # Only two different texts and an untrained model: it may distinguish them, and then there is no message.
     predicted = pd.read_parquet(folder / "predictions.parquet")["prediction"]
     assert (predicted.nunique() == 1) == ("validation" in result["constant_prediction"]) == ("learned nothing" in out)
     card = (folder / "README.md").read_text()
@@ -72,7 +72,7 @@ def test_a_run_says_what_is_odd_of_its_rows(
 
 
 @pytest.mark.parametrize("name", ["mrpc", "swag", "hellaswag", "msra", "squad", "stsb"])
-def test_cut_rows_are_those_that_are_longer(name: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_truncated_rows_are_those_longer_than_the_limit(name: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in make_rows(TASKS[name], 24)))
     loaded = load_task_files(TASKS[name], path, None)
@@ -107,7 +107,7 @@ def test_cut_rows_are_those_that_are_longer(name: str, tiny_checkpoint: Path, tm
         ("squadv2", ["", ""], ["", "a cat"], "no answer"),
     ],
 )
-def test_one_answer_for_all_rows_is_told(name: str, same: Any, different: Any, words: str) -> None:
+def test_a_constant_prediction_is_named(name: str, same: Any, different: Any, words: str) -> None:
     processor = processor_for(TASKS[name])
     assert processor.constant_prediction(pa.table({"prediction": same})) == words
     for others in (different, same[:1]):
@@ -120,11 +120,11 @@ def test_processes_on_a_cpu_make_one_run(tiny_checkpoint: Path, rows: Path, tmp_
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("2 labels") == 1
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
-    # A step of two processes is of eight rows, a fifth of all.
+    # A step of two processes trains on eight rows, a fifth of all.
     assert state["epoch"] == pytest.approx(1 / 5)
 
 
-def test_accelerate_that_starts_one_process_of_two_is_told_of(
+def test_accelerate_that_starts_one_process_of_two_is_reported(
     tiny_checkpoint: Path, rows: Path, tmp_path: Path
 ) -> None:
     words = words_of(tiny_checkpoint, rows, tmp_path / "run")
@@ -134,7 +134,7 @@ def test_accelerate_that_starts_one_process_of_two_is_told_of(
 
 
 @pytest.mark.parametrize(("enough", "words"), [(40, "40 would cover 99 %"), (32, "it covers 99 %")])
-def test_the_length_that_would_do_is_told_in_a_sentence(enough: int, words: str) -> None:
+def test_the_sentence_names_the_sufficient_length(enough: int, words: str) -> None:
     assert str(TruncatedRows(1, 0.005, 32, enough)) == f"--max_length 32 truncates 0.5 % of the rows; {words}"
 
 
@@ -150,7 +150,7 @@ def test_unknown_words_are_counted_by_word_and_by_row():
 @pytest.mark.parametrize(
     ("dev", "said"), [(HALF, "validation: 50.0 % of the words are not in the model's vocabulary"), (KNOWN, "")]
 )
-def test_a_run_and_its_predictions_say_it(dev, said, tmp_path, capsys, caplog):
+def test_a_run_and_its_predictions_report_unknown_words(dev, said, tmp_path, capsys, caplog):
     for name, text in (("train", KNOWN), ("dev", dev)):
         (tmp_path / f"{name}.csv").write_text(f"text,label\n{text},a\n{text},b\n")
     words = "--model cnn --text_columns text --model_config embedding_dim=4 hidden_dim=4 --num_train_epochs 1 "

@@ -1,4 +1,4 @@
-"""Which task, rows and files a run is of: they are known again, and may move or go."""
+"""The task, rows and files of a run: they are recognised, and may move or be deleted."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ sources:
 
 @pytest.fixture
 def definition(tmp_path: Path) -> Path:
-    """The file of a user's own task, whose rows lie beside it."""
+    """The definition of a custom task, with its rows next to it."""
     path = tmp_path / "mine" / "own-task.yaml"
     path.parent.mkdir()
     path.write_text(OWN)
@@ -61,7 +61,7 @@ def test_a_run_outlives_the_file_of_its_task(words: list[str], definition: Path,
     result, rows = json.loads((run / "results.json").read_text()), load_run_evaluation(read_run_options(run))
     definition.unlink()
 
-    # Broken off before its end, it goes on; finished, it is known as such.
+    # An interrupted run resumes, and a finished run is recognised.
     (run / "results.json").unlink()
     capsys.readouterr()
     assert main(words) == 0
@@ -88,7 +88,7 @@ def test_a_run_outlives_the_file_of_its_task(words: list[str], definition: Path,
     assert main(["figure", "attention", "--run", str(moved), "--output_file", f"{tmp_path}/head.svg"]) == 0
 
 
-def test_a_task_that_has_changed_since_is_another_runs(words: list[str], definition: Path, capsys) -> None:
+def test_a_changed_definition_of_the_task_is_refused(words: list[str], definition: Path, capsys) -> None:
     assert main(words) == 0
     definition.write_text(OWN.replace('["no", "yes"]', '["yes", "no"]'))
     capsys.readouterr()
@@ -118,7 +118,7 @@ def rows_of(data_dir, *words):
     return load_run_rows(get_command("finetune").parse([*given, *words]))
 
 
-def test_each_seed_draws_its_own_rows_to_train_on_and_none_its_own_to_be_judged_by(data_dir):
+def test_each_seed_samples_its_own_training_rows_and_the_same_evaluation_rows(data_dir):
     limits = ("--max_train_samples", "10", "--max_eval_samples", "10")
     first, again, second = (rows_of(data_dir, *limits, "--take", "seed", "--seed", seed) for seed in ("1", "1", "2"))
     assert first.train["sentence1"][:] == again.train["sentence1"][:] != second.train["sentence1"][:]
@@ -128,7 +128,7 @@ def test_each_seed_draws_its_own_rows_to_train_on_and_none_its_own_to_be_judged_
         assert rows.evaluation["validation"][:] == drawn.evaluation["validation"][:]
 
 
-def test_another_split_is_evaluated_on(data_dir):
+def test_another_split_can_be_evaluated(data_dir):
     rows = rows_of(data_dir, "--evaluation_splits", "test")
     assert list(rows.evaluation) == ["test"]
     assert rows.evaluation["test"]["sentence1"][0] == "test 0"
@@ -146,7 +146,7 @@ def test_mistakes(words, reason, data_dir):
         rows_of(data_dir, *words.split())
 
 
-def test_files_of_a_task_of_ones_own_are_told_apart_by_their_content(tmp_path: Path) -> None:
+def test_files_of_a_custom_task_are_identified_by_their_content(tmp_path: Path) -> None:
     examples = shutil.copytree(ROOT / "docs" / "examples", tmp_path / "examples")
     given = {"model": "x", "task": str(examples / "messages.yaml"), "output_dir": str(tmp_path / "run")}
     options = resolve(RunOptions, given)

@@ -1,4 +1,4 @@
-"""The options of a run: transformers' own beside ours, what does not go together, and the config that repeats a run."""
+"""The options of a run: those of transformers and ours, conflicts, and the config that repeats a run."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from conftest import ROOT
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
 import alignattn
@@ -30,7 +31,7 @@ OWN = ("--model", "any", "--train_file", "rows.csv", "--text_columns", "a", "--o
 
 def test_every_training_argument_of_transformers_is_an_option_or_set_by_us():
     known = all_options_of(TransformersOptions).keys() | options_of(RunOptions).keys()
-    # No text makes a value of these.
+    # No text can give these a value.
     assert {field.name for field in fields(TrainingArguments) if field.init} - known - SET_BY_ALIGNATTN <= {
         "accelerator_config", "parallelism_config", "fsdp_transformer_layer_cls_to_wrap",
     }  # fmt: skip
@@ -56,7 +57,7 @@ def test_the_help_shows_the_options_in_daily_use():
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_what_a_model_trains_with_by_default_is_declared(model: str):
+def test_training_defaults_of_a_model_are_options(model: str):
     assert capabilities_of(model).training_defaults.keys() <= options_of(RunOptions).keys()
 
 
@@ -95,12 +96,12 @@ def test_the_trainers_arguments_are_the_options():
     ("words", "culprit"),
     [
         ("--lr_scheduler_type reduce_lr_on_plateau", "strategy"),
-        # On a CPU accelerate would train without FSDP, and say nothing.
+        # On a CPU, accelerate would silently train without FSDP.
         ("--fsdp true", "--fsdp needs GPUs"),
         ("--report_to wandb", "--report_to wandb"),
     ],
 )
-def test_what_cannot_be_trained_with_is_one_line(words: str, culprit: str):
+def test_unusable_training_arguments_are_refused(words: str, culprit: str):
     options = get_command("finetune").parse([*GIVEN, "--use_cpu", *words.split()]).training
     with pytest.raises(AlignAttnError, match=culprit):
         training_arguments(options, RunArguments)
@@ -133,7 +134,7 @@ def test_what_cannot_be_trained_with_is_one_line(words: str, culprit: str):
         "--logging_steps 1.5",
     ],
 )
-def test_what_does_nothing_or_does_not_fit_is_refused(words: str):
+def test_options_without_effect_or_in_conflict_are_refused(words: str):
     with pytest.raises(AlignAttnError) as raised:
         get_command("finetune").parse([*GIVEN, *words.split()])
     assert any(word.removeprefix("--") in str(raised.value) for word in words.split() if word.startswith("--"))
@@ -152,12 +153,12 @@ def test_what_does_nothing_or_does_not_fit_is_refused(words: str):
         '--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr":1e-6}',
     ],
 )
-def test_what_does_something_is_taken(words: str):
+def test_options_with_an_effect_are_accepted(words: str):
     get_command("finetune").parse([*GIVEN, *words.split()])
 
 
 @pytest.mark.parametrize("words", ["--max_eval_samples 5", "--laplace", "--mc_dropout_passes 5"])
-def test_own_rows_are_evaluated_where_some_are_given(words: str):
+def test_options_of_evaluation_need_evaluation_rows(words: str):
     with pytest.raises(AlignAttnError, match="--validation_share"):
         get_command("finetune").parse([*OWN, *words.split()])
     get_command("finetune").parse([*OWN, *words.split(), "--validation_share", "0.1"])
@@ -165,7 +166,7 @@ def test_own_rows_are_evaluated_where_some_are_given(words: str):
         get_command("finetune").parse([*OWN, "--validation_file", "more.csv", "--validation_share", "0.1"])
 
 
-def test_choices_that_learn_are_those_with_parameters() -> None:
+def test_learned_choices_are_those_with_parameters() -> None:
     config = BertConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=8, num_labels=2
     )
@@ -197,7 +198,7 @@ class TestSameRun:
         assert self.options(*squad).differences(shorter) == []
         assert self.options(*squad, "--doc_stride", "64").differences(shorter) == ["doc_stride"]
 
-    def test_an_option_that_only_the_other_run_has_tells_them_apart(self):
+    def test_an_option_that_only_the_other_run_has_is_a_difference(self):
         other = yaml.safe_load(self.options().to_yaml()) | {"of_another_version": 1}
         assert self.options().differences(other) == ["of_another_version"]
 
@@ -214,7 +215,7 @@ class TestSameRun:
         assert self.options(*mine).differences(written) == []
         assert "layers" in self.options(*mine, "--layers", "0").differences(written)
 
-    def test_what_is_no_default_is_written_even_where_it_is_none(self, tmp_path: Path):
+    def test_a_none_that_is_not_the_default_is_written(self, tmp_path: Path):
         path = tmp_path / "config.yaml"
         path.write_text("save_total_limit: null\n", encoding="utf-8")
         options = self.options("--config", str(path))
@@ -225,7 +226,7 @@ class TestSameRun:
     @pytest.mark.parametrize(
         ("model", "order"), [("minilm", "group_by_length"), ("da", "random"), ("lstm", "random"), ("gat", "random")]
     )
-    def test_rows_of_like_length_go_together_in_an_encoder_s_batches(self, model: str, order: str):
+    def test_encoders_batch_rows_by_length_and_other_models_at_random(self, model: str, order: str):
         values = {"model": model, "task": "cora" if model == "gat" else "mrpc", "output_dir": "run"}
         assert resolve(RunOptions, values).training.train_sampling_strategy == order
         of_a_table = RunFolder(Path("results"), Experiment("finetune", values))
@@ -240,7 +241,9 @@ class TestSameRun:
         words = ("--model", "bert-base-uncased", "--output_dir", "run")
         shift = get_command("domain-shift").parse([*words, "--pair", "snli-mnli"])
         assert shift.values[SAMPLING_OPTION] == "random"
-        for config in Path("configs").glob("albert-*.yaml"):
+        configs = [*(ROOT / "configs").glob("albert-*.yaml")]
+        assert configs
+        for config in configs:
             options = get_command("finetune").parse(["--config", str(config), "--output_dir", "run"])
             assert options.values[SAMPLING_OPTION] == "random"
 

@@ -1,4 +1,4 @@
-"""The report of a run: slices against pandas, the parts that each kind of task has, and its bounded size."""
+"""The report of a run: slices against pandas, the parts for each task type, and its bounded size."""
 
 import json
 import math
@@ -44,7 +44,7 @@ def finetune(model, folder, path, *more):
 
 @pytest.fixture(scope="module")
 def classes(tiny_checkpoint, tmp_path_factory):
-    """A run of three classes, and its file."""
+    """The folder of a run with three classes and its file of rows."""
     folder = tmp_path_factory.mktemp("classes")
     labels = np.random.default_rng(1).choice(["x", "<b>y</b>", "z"], ROWS)
     rows(label=labels, age=np.arange(ROWS), some=[None, *range(3)] * 10).to_csv(
@@ -88,7 +88,7 @@ def test_the_page_of_a_run_has_its_parts_and_escapes_texts(classes):
 
 
 @pytest.mark.parametrize(("column", "named"), [("absent", "absent"), ("label", "label")])
-def test_refuses_a_column_that_is_not_there_or_is_the_label(column, named, classes, tiny_checkpoint, tmp_path, capsys):
+def test_slice_by_refuses_a_missing_column_and_the_label(column, named, classes, tiny_checkpoint, tmp_path, capsys):
     words = ("--text_columns", "text", "--slice_by", column)
     assert finetune(tiny_checkpoint, tmp_path / "run", classes / "rows.tsv", *words) == 2
     assert named in capsys.readouterr().err
@@ -96,7 +96,7 @@ def test_refuses_a_column_that_is_not_there_or_is_the_label(column, named, class
 
 
 @pytest.mark.parametrize("column", ["age", "some"])
-def test_training_rows_need_no_such_column(column, classes, tiny_checkpoint, tmp_path):
+def test_training_rows_need_no_column_of_slices(column, classes, tiny_checkpoint, tmp_path):
     table = pd.read_csv(classes / "rows.tsv", sep="\t")
     train = tmp_path / "train.csv"
     table[["text", "label"]].to_csv(train, index=False)
@@ -153,6 +153,15 @@ def test_each_kind_of_task_has_the_parts_that_make_sense(kind, tiny_checkpoint, 
     assert titles_of(tmp_path / "run" / "report.html") == titles
 
 
+def test_a_rare_tag_is_one_of_few_words(tiny_checkpoint, tmp_path, capsys):
+    lines = [{"tokens": ["the", "cat", "the"] * 4, "tags": ["O", "B-PER", "O"] * 4} for _ in range(10)]
+    lines[0]["tags"][-1] = "B-LOC"
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    words = ["--tokens_column", "tokens", "--label_column", "tags"]
+    assert finetune(tiny_checkpoint, tmp_path / "run", tmp_path / "rows.jsonl", *words) == 0
+    assert "under 1.0% of the 120 training words have the tag B-LOC (1)" in capsys.readouterr().err
+
+
 def test_a_tagger_has_confusions_of_words_and_scores_by_type(tiny_checkpoint, tmp_path):
     lines = [{"tokens": ["the", "cat", "sees"], "tags": ["O", "B-PER", "B-LOC"], "shop": name} for name in "ab" * 10]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -178,12 +187,21 @@ def test_slices_of_many_values_are_those_with_most_rows():
     assert slices[MISSING].tolist() == [205, 206, 207]
 
 
-def test_numbers_are_cut_into_quarters_however_they_repeat():
+def test_numbers_are_split_into_quarters_despite_repeated_values():
     values = [0] * 90 + list(range(1, 31))
     slices = slices_of(values)
     assert sum(map(len, slices.values())) == len(values)
     assert len(slices["0 to 0"]) == 90
     assert slices_of([str(one) for one in values]).keys() == slices.keys()
+
+
+def test_quarters_of_large_close_numbers_have_a_name_each():
+    values = [1_764_000_000 + number for number in range(40)]
+    slices = slices_of(values)
+    assert [len(rows) for rows in slices.values()] == [10] * 4
+    assert next(iter(slices)) == "1764000000 to 1764000009"
+    close = slices_of([1 + number / 1e9 for number in range(40)])
+    assert [len(rows) for rows in close.values()] == [10] * 4
 
 
 def test_wilsons_interval_of_a_share():
@@ -206,7 +224,7 @@ def result_of(task, **fields):
     return RunResult(**empty | known | fields)
 
 
-def test_pictures_stand_in_the_page_small_and_without_matplotlib(tmp_path, monkeypatch):
+def test_the_page_embeds_small_images_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     file = BytesIO()
     Image.new("RGB", (2000, 1000), "red").save(file, "PNG")

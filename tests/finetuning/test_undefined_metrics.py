@@ -1,4 +1,4 @@
-"""What labels leave undefined is null in the files of a run and said; what cannot be scored ends it before training."""
+"""Undefined metrics are null in the files of a run; rows that cannot be scored are refused before training."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_constant_labels_have_no_correlation(
 ) -> None:
     files = write(tmp_path / "train.csv", labels), write(tmp_path / "val.csv", of_validation)
     folder = tmp_path / "run"
-    # The steps in between are judged by what is undefined, so that none of them is the best.
+    # The undefined metric evaluates each step, so no step is the best.
     metric = min(undefined)
     words = ["--load_best_model_at_end", "--metric_for_best_model", metric, "--eval_strategy", "steps"]
     words += ["--eval_steps", "1", "--save_steps", "1", "--early_stopping_patience", "3"]

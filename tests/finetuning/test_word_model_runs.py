@@ -1,4 +1,4 @@
-"""The models that read words go the same way as the pretrained: `finetune`, `domain-shift`."""
+"""Models that read words run as pretrained models do, with `finetune` and `domain-shift`."""
 
 import json
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -
     assert read.get("token_type_ids") == ([0, 1] if reads_pairs else None)
 
 
-def test_a_run_with_query_value_interaction_predicts_what_it_wrote_and_resumes_bitwise(
+def test_a_run_with_query_value_interaction_repeats_its_predictions_and_resumes_bitwise(
     pairs: Path, tmp_path: Path, capsys
 ) -> None:
     words = f"--train_file {pairs} --validation_file {pairs} --text_columns a --num_train_epochs 2"
@@ -93,12 +93,12 @@ def test_a_run_with_query_value_interaction_predicts_what_it_wrote_and_resumes_b
 
 def test_a_broken_line_of_the_embeddings_is_named(run, vectors: Path, capsys) -> None:
     assert run("--model", "da", "--embeddings", str(vectors)) == 2
-    error = capsys.readouterr().err.splitlines()[-1]  # after the bar of the reading
+    error = capsys.readouterr().err.splitlines()[-1]  # after the progress bar of reading
     assert f"{vectors}, line 3: the vector of 'man' has an entry that is not a number" in error
     assert "--skip_bad_rows" in error
 
 
-def test_a_baseline_brings_the_training_settings_of_its_own() -> None:
+def test_a_baseline_has_its_own_training_defaults() -> None:
     words = ["--model", "esim", "--task", "snli", "--output_dir", "x"]
     settings = COMMAND.parse(words).training
     assert (settings.learning_rate, settings.per_device_train_batch_size) == (4e-4, 64)

@@ -1,4 +1,4 @@
-"""What a newcomer types, one command after the other, as it stands in the documentation; `make slow` runs it."""
+"""The commands of the guide, one after another, as a newcomer types them; `make slow` runs them."""
 
 import os
 import shlex
@@ -23,32 +23,32 @@ PAGES = (
     "reproduce",
     "own",
 )
-"""Those of the guide, in the order in which their commands rest on each other."""
-LEAST = 30
+"""The pages of the guide, in the order in which their commands depend on each other."""
+MIN_COMMANDS = 30
 NEEDS_MORE = (
     *("albert-", "bert-base-", "bae", "reproduce lambda", "reproduce qvi", "--bf16", "--device cuda"),  # the Hub, a GPU
-    "study-small",  # a night
-    *("pairs.csv", "reviews/", "comments.tsv", "train.conll", "tags.jsonl", "questions.jsonl"),  # somebody's files
+    "study-small",  # takes a night
+    *("pairs.csv", "reviews/", "comments.tsv", "train.conll", "tags.jsonl", "questions.jsonl"),  # a user's files
     *("FOLDER", "mine.yaml"),
 )
-"""What is in the documented commands that neither a clone nor `../shared` can do."""
+"""Parts of documented commands that need more than a clone and `../shared`."""
 
 
 def journey() -> list[str]:
-    """The commands of the guide that a clone can do, each once."""
+    """The commands of the guide that a clone can run, each once."""
     lines = (" ".join(line.split()) for name in PAGES for line in command_lines(ROOT / "docs" / f"{name}.md"))
     commands = [line for line in lines if "alignattn " in line and not any(word in line for word in NEEDS_MORE)]
     return list(dict.fromkeys(commands))
 
 
-def test_there_are_thirty() -> None:
-    assert len(journey()) >= LEAST
+def test_the_guide_has_enough_commands() -> None:
+    assert len(journey()) >= MIN_COMMANDS
     assert {shlex.split(line)[1] for line in journey()} >= {"finetune", "figure", "inspect", "calibrate", "reproduce"}
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What a newcomer has: the repository's examples and configs, and `../shared` beside it."""
+    """A newcomer's folder: the repository's examples and configs, and `../shared` beside it."""
     skip_without(SHARED / "data", SHARED / "resources")
     folder = tmp_path / "clone"
     shutil.copytree(ROOT / "docs" / "examples", folder / "docs" / "examples")

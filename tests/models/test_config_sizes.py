@@ -1,4 +1,4 @@
-"""What a user may write into the config of a model from nothing, over the registry: its values have ranges."""
+"""The config fields of models from scratch, over the registry: their values have ranges."""
 
 import dataclasses
 
@@ -49,13 +49,13 @@ def test_every_count_of_a_config_is_at_least_one(name):
         ("transformer-crf", {"crf_tags": "BIO"}, "the data determine crf_tags: leave it out"),
         ("memn2n", {"memroy_size": 3}, "MemN2NConfig has no field 'memroy_size' (did you mean 'memory_size'?)"),
         ("memn2n", {"train_embeddings": False}, "MemN2NConfig has no field 'train_embeddings'"),
-        # It would take the place of what saves the model.
+        # It would replace the method that saves the model.
         ("cnn", {"save_pretrained": 3}, "CnnConfig has no field 'save_pretrained'"),
         ("cnn", {"return_dict": False}, "CnnConfig has no field 'return_dict'"),
         ("seq2seq-lstm", {"input_feeding": "perhaps"}, "Field 'input_feeding' expected bool, got str"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_by_name(name, fields, message):
+def test_an_invalid_value_is_refused_by_the_name_of_its_field(name, fields, message):
     assert message in refusal(name, **fields)
 
 
@@ -70,7 +70,7 @@ def test_a_whole_number_is_a_number(name):
     assert all(type(value) is float for value in fields.values())
 
 
-def test_the_fields_that_are_given_stay_as_they_are():
+def test_given_fields_are_not_modified():
     given = {"dropout": 0}
     checked_fields(given, TransformerConfig)
     assert type(given["dropout"]) is int
@@ -78,7 +78,7 @@ def test_the_fields_that_are_given_stay_as_they_are():
 
 @pytest.mark.parametrize("name", ["seq2seq-lstm", "captioner"])
 @pytest.mark.parametrize("field", OF_HARD_ATTENTION)
-def test_weights_of_hard_attention_are_finite_and_of_hard_attention(name, field):
+def test_weights_of_hard_attention_are_finite_and_need_hard_attention(name, field):
     config_class = MODELS.load(name).config_class
     for value in (float("nan"), float("inf"), -float("inf"), -0.5, -1, 10**400, None, True, "much"):
         said = refusal(name, **{field: value}, hard_attention=True)
@@ -92,7 +92,7 @@ def test_weights_of_hard_attention_are_finite_and_of_hard_attention(name, field)
         )
 
 
-def test_states_are_heads_of_one_size():
+def test_states_must_divide_into_heads():
     config = TransformerConfig(hidden_dim=6, num_attention_heads=4)
     with pytest.raises(ValueError, match="hidden_dim 6 is not divisible by num_heads 4"):
         TransformerForSequenceClassification(config)

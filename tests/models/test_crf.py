@@ -27,7 +27,7 @@ TASK = TokenClassification(name="own", labels=LABELS)
 ROWS = [
     (["Ann", "sees", "New", "York", "."], ["B-X", "O", "B-Y", "I-Y", "O"]),
     (["York"], ["B-Y"]),
-    (["ann", "\u3000", "sleeps"], ["O", "O", "O"]),  # of a blank the tokenizer makes nothing
+    (["ann", "\u3000", "sleeps"], ["O", "O", "O"]),  # the tokenizer returns no token for a blank
 ]
 SMALL = {"embedding_dim": 6, "hidden_dim": 8, "num_attention_heads": 2, "dropout": 0.0}
 
@@ -55,10 +55,10 @@ def batch_of(tokenizer, pairs=ROWS):
 
 
 @pytest.mark.parametrize("scheme", [BIO, ANY])
-def test_likelihood_path_and_probabilities_are_those_over_all_sequences(scheme):
+def test_likelihood_path_and_probabilities_equal_those_of_enumeration(scheme):
     crf = crf_of(scheme)
     chain, lengths = crf.chain, [4, 1, 0, 3]
-    # Where no word begins, there is another piece before each.
+    # A further piece, which begins no word, is before each word.
     words = torch.zeros(4, 9, dtype=torch.bool)
     for row, length in enumerate(lengths):
         words[row, 1 : 1 + 2 * length : 2] = True
@@ -104,7 +104,7 @@ def is_legal(path):
     )
 
 
-def test_what_bio_forbids_never_comes_out_and_half_precision_is_summed_in_full():
+def test_predicted_tags_follow_bio_and_half_precision_is_summed_in_float32():
     crf = crf_of(BIO)
     emissions = torch.randn(64, 7, len(LABELS), dtype=torch.bfloat16)
     emissions[..., [2, 4]] += 1e4
@@ -126,7 +126,7 @@ def test_what_bio_forbids_never_comes_out_and_half_precision_is_summed_in_full()
         (("NN", "VB"), [["NN"]], ANY, None),
     ],
 )
-def test_the_scheme_is_read_off_the_tags_and_mistakes_are_told(names, rows, scheme, told):
+def test_the_scheme_is_inferred_from_the_tags_and_violations_are_reported(names, rows, scheme, told):
     found = scheme_of(names, rows)
     assert found.name == scheme
     assert (found.remark is None) == (told is None)
@@ -141,7 +141,7 @@ def test_autocast_trains_near_full_precision(name, filling):
 
 
 @pytest.mark.parametrize(("name", "filling"), with_fillings(TAGGERS))
-def test_padding_changes_nothing_wherever_it_stands(name, filling):
+def test_padding_on_either_side_changes_nothing(name, filling):
     built = built_of(name)
     model, tokenizer = fill(built.model.double(), filling), built.tokenizer
     whole = model(**batch_of(tokenizer))
@@ -154,7 +154,7 @@ def test_padding_changes_nothing_wherever_it_stands(name, filling):
         for output, place in ((whole, slice(length)), (left, slice(-length, None))):
             torch.testing.assert_close(output.logits[row, place], alone.logits[0])
             assert torch.equal(output.tags[row, place], alone.tags[0])
-    # Without word_starts every real token is a word, as it is here; a text of nothing is finite.
+    # Without word_starts every real token is a word, as in this batch; an empty text has finite logits.
     batch = batch_of(tokenizer)
     assert torch.equal(model(batch["input_ids"], batch["attention_mask"]).tags, left.tags)
     assert model(torch.zeros(1, 3, dtype=torch.long)).logits.isfinite().all()
@@ -175,7 +175,7 @@ def test_learns_by_heart_with_a_gradient_for_every_parameter(name):
     model, batch = built.model.train(), batch_of(built.tokenizer, pairs)
     model(**batch).loss.backward()
     for path, parameter in model.named_parameters():
-        # A bias of keys moves all scores of a query alike, and softmax does not see it.
+        # A bias of the keys shifts all scores of a query equally, which softmax ignores.
         assert parameter.grad.abs().max() > 0 or path.endswith("key_projection.bias"), path
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(40):
@@ -187,7 +187,7 @@ def test_learns_by_heart_with_a_gradient_for_every_parameter(name):
 
 @pytest.mark.parametrize("filling", FILLINGS, ids=str)
 @pytest.mark.parametrize("name", TAGGERS)
-def test_takes_every_slot_saves_and_loads(name, filling, tmp_path):
+def test_supports_every_slot_saves_and_loads(name, filling, tmp_path):
     assert filling.slot in capabilities_of(name).slots
     built = built_of(name)
     batch = batch_of(built.tokenizer)
@@ -195,7 +195,7 @@ def test_takes_every_slot_saves_and_loads(name, filling, tmp_path):
     assert torch.equal(loaded(**batch).tags, model(**batch).tags)
 
 
-def test_words_are_read_as_they_are_written_and_the_scheme_is_kept():
+def test_words_keep_their_case_and_the_config_has_the_scheme():
     built = built_of(TAGGERS[0])
     assert {"Ann", "ann", "New", "."} <= built.tokenizer.get_vocab().keys()
     assert built.model.config.crf_tags == BIO
@@ -217,5 +217,5 @@ def test_a_pretrained_tagger_scores_the_first_piece_of_each_word():
     expected = model.crf(tagger(**batch).logits, starts.bool(), labels)
     torch.testing.assert_close(output.loss, expected.loss)
     assert torch.equal(output.tags, expected.tags)
-    # Labels alone tell as much.
+    # Labels alone also mark the first pieces.
     assert torch.equal(model(**batch, labels=labels).tags, output.tags)

@@ -1,4 +1,4 @@
-"""GAT and GATv2: against torch-geometric's layers, against a loop over nodes, and what cannot be asked of them."""
+"""GAT and GATv2: against the layers of torch-geometric, against a loop over nodes, and what they refuse."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def logits_of(model, inputs):
 
 @pytest.mark.parametrize("output_heads", [1, 3])
 @pytest.mark.parametrize("name", ["gat", "gatv2"])
-def test_it_is_what_torch_geometric_computes(name, output_heads, inputs, graph):
+def test_it_computes_what_torch_geometric_does(name, output_heads, inputs, graph):
     model = make_model(name, num_output_heads=output_heads)
     layer_class = layers.GATConv if name == "gat" else layers.GATv2Conv
     theirs = [layer_class(WIDTH, 4, heads=2), layer_class(8, CLASSES, heads=output_heads, concat=False)]
@@ -58,7 +58,7 @@ def test_it_is_what_torch_geometric_computes(name, output_heads, inputs, graph):
             copies |= {f"key_projection.{part}": getattr(other.lin_l, part) for part in ("weight", "bias")}
             copies |= {"own_score.vector": other.att[0]}
         mine.load_state_dict(copies)
-    # theirs are directed from the node that is attended
+    # Edges of torch-geometric start at the attended node.
     edges = graph.edges.flip(0)
     expected = theirs[1](F.elu(theirs[0](graph.features.to_dense(), edges)), edges)
     torch.testing.assert_close(logits_of(model, inputs), expected, atol=1e-6, rtol=0)
@@ -74,7 +74,7 @@ def test_permuting_nodes_permutes_outputs(name, attention, inputs):
     torch.testing.assert_close(logits_of(model, moved), logits_of(model, inputs)[order], atol=1e-5, rtol=1e-5)
 
 
-def test_features_by_rows_are_dense_ones(inputs):
+def test_sparse_features_train_as_dense_ones(inputs):
     dense = inputs["features"].to_dense()
     by_rows = {**inputs, "features": dense.to_sparse_csr()}
     for attention in ("soft", "aa-ct"):
@@ -97,7 +97,7 @@ def test_autocast_trains_near_full_precision(by_rows, attention, inputs):
     assert_near_under_autocast(model, {**given, "labels": torch.arange(NODES) % CLASSES})
 
 
-def test_dropout_drops_features_by_rows_at_its_rate():
+def test_dropout_drops_sparse_features_at_its_rate():
     model = make_model(num_features=500, dropout=0.6).train()
     features = torch.ones(400, 500).to_sparse_csr()
     dropped = model._dropped(features).to_dense()
@@ -118,7 +118,7 @@ def test_every_parameter_gets_a_gradient(name, inputs):
 def test_learns_32_nodes_by_heart(name):
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(32, WIDTH, generator=generator)
-    # Each node has four neighbours, and sees itself.
+    # Each node has four neighbours and attends to itself.
     edges = torch.stack(
         [torch.arange(32).repeat(5), (torch.arange(32) + torch.tensor([[0], [1], [3], [7], [12]])).flatten() % 32]
     )
@@ -134,7 +134,7 @@ def test_learns_32_nodes_by_heart(name):
 
 
 def queries_and_keys(model, inputs):
-    """Each layer's a_l ⊙ W h_i and a_r ⊙ W h_j, node by node and head by head."""
+    """Return a_l ⊙ W h_i and a_r ⊙ W h_j of each layer, node by node and head by head."""
     states, found = inputs["features"].to_dense(), []
     for layer in model.layers:
         queries, keys = [], []
@@ -167,7 +167,7 @@ def test_an_alignment_on_a_graph_is_that_of_a_loop_over_nodes(inputs):
     assert all((query - key).abs().max() > 0.01 for query, key in queries_and_keys(model, given))
 
 
-def test_the_alignment_moves_what_makes_queries_and_keys_and_nothing_below(inputs):
+def test_the_alignment_updates_only_what_computes_queries_and_keys(inputs):
     model = make_model(attention="aa-ct")
     model.train()(**inputs)
     alignattn.alignment_loss(model).backward()
@@ -176,15 +176,10 @@ def test_the_alignment_moves_what_makes_queries_and_keys_and_nothing_below(input
         for values in (layer.shared_projection.weight, layer.query_vector, layer.key_vector):
             assert values.grad.abs().sum() > 0
         assert layer.bias.grad is None
-    of_first = first.shared_projection.weight.grad.clone()
-    model.zero_grad()
-    model.train()(**inputs)
-    (alignattn.alignment_loss(model) * 2).backward()
-    assert of_first.abs().sum() > 0
 
 
 class OneCloud(GATLayer):
-    """Takes W h for both."""
+    """Uses W h as queries and as keys."""
 
     def queries_and_keys(self, projected):
         return projected, projected
@@ -197,7 +192,7 @@ def test_one_cloud_for_queries_and_keys_is_refused(inputs):
         alignattn.patch(model, "aa-ct")
 
 
-def test_what_reads_the_basis_of_queries_and_keys_is_refused(inputs):
+def test_balance_and_the_scope_basis_are_refused(inputs):
     model = make_model()
     with pytest.raises(AlignAttnError, match=r"a score of its own \(GAT\)"):
         alignattn.balance(model, [inputs, inputs])

@@ -26,7 +26,7 @@ def make_model(attention=None, *, width=WIDTH, **fields):
 
 @pytest.fixture
 def inputs():
-    """Three questions of 4, 2 and 3 words about images of 5, 3 and 4 regions, padded with what must not be seen."""
+    """Three questions of 4, 2 and 3 words about images of 5, 3 and 4 regions, with padding that must be ignored."""
     torch.manual_seed(1)
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]])
     regions = torch.arange(BOXES) < torch.tensor([[5], [3], [4]])
@@ -53,7 +53,7 @@ def name_of(choice):
 
 
 @pytest.mark.parametrize("attention", EVERY_CHOICE, ids=name_of)
-def test_a_padded_batch_is_its_samples_alone(attention, inputs):
+def test_logits_of_a_padded_batch_are_those_of_its_samples(attention, inputs):
     model = make_model(attention)
     together = logits_of(model, inputs)
     for index in range(3):
@@ -161,7 +161,7 @@ def test_it_is_saved_and_loaded_with_its_slots(inputs, tmp_path):
     ],
     ids=["width", "picture"],
 )
-def test_other_images_are_refused(fields, image, message, inputs):
+def test_images_of_another_shape_are_refused(fields, image, message, inputs):
     with pytest.raises(AlignAttnError, match=message):
         make_model(**fields)(**{**inputs, "image": image})
 

@@ -1,4 +1,4 @@
-"""Memory networks against their equations, and stories: made up, and in bAbI's format."""
+"""Memory networks against their equations, and stories: generated ones, and those in the format of bAbI."""
 
 import json
 from dataclasses import replace
@@ -47,7 +47,7 @@ def batch_of(tokenizer, stories=STORIES, questions=QUESTIONS, **options):
 
 
 def by_sentences(model, tokenizer, sentences, question):
-    """The last state, and a hop's weights after the other's, as Sukhbaatar et al. 2015 have them."""
+    """Return the last state and the weights of each hop, by the equations of Sukhbaatar et al. 2015."""
     config = model.config
     is_adjacent, size = config.tying == ADJACENT, config.embedding_dim
     tables = [hop.key_projection for hop in model.hops] + [model.last_values]
@@ -74,7 +74,7 @@ def by_sentences(model, tokenizer, sentences, question):
 @pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
 @pytest.mark.parametrize("hops", [1, 3])
 @pytest.mark.parametrize("encodes", [True, False])
-def test_it_is_its_equations_sentence_by_sentence(tying, hops, encodes):
+def test_it_follows_its_equations_sentence_by_sentence(tying, hops, encodes):
     built = built_of(tying=tying, hops=hops, position_encoding=encodes, temporal_encoding=encodes)
     model, tokenizer = built.model.double(), built.tokenizer
     model.apply(lambda part: [weight.data.normal_() for weight in part.parameters(recurse=False)])
@@ -100,7 +100,7 @@ def test_autocast_trains_near_full_precision(filling):
 
 @pytest.mark.parametrize("filling", [None, *STEP_BY_STEP], ids=str)
 @pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
-def test_padding_changes_nothing_wherever_it_stands(tying, filling):
+def test_padding_on_either_side_changes_nothing(tying, filling):
     built = built_of(tying=tying)
     model, tokenizer = fill(built.model.double(), filling), built.tokenizer
     right = model(**batch_of(tokenizer)).logits
@@ -133,7 +133,7 @@ def test_the_latest_sentences_are_kept_and_a_row_of_10000_words_is_read():
 
 @pytest.mark.parametrize("filling", STEP_BY_STEP, ids=str)
 @pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
-def test_takes_every_slot_saves_and_loads(filling, tying, tmp_path):
+def test_supports_its_slots_saves_and_loads(filling, tying, tmp_path):
     built = built_of(tying=tying)
     batch = batch_of(built.tokenizer)
     plain = built.model(**batch).logits
@@ -155,9 +155,9 @@ def test_takes_every_slot_saves_and_loads(filling, tying, tmp_path):
     ("labels", "words"),
     [
         (("Garden", "HALL"), ["garden", "hall"]),
-        # Python's lower() writes another sigma at the end of a word than the tokenizer does.
+        # At the end of a word, the lower() of Python and the tokenizer write different sigmas.
         (("ΚΗΠΟΣ", "ΟΔΟΣ"), ["κηποσ", "οδοσ"]),
-        # Decomposed, as some files are.
+        # Decomposed Unicode, as in some files.
         (("\u1100\u1161", "\u1102\u1161"), ["가", "나"]),
         (("garden", "Garden"), []),
         (("garden", "the hall"), []),
@@ -166,7 +166,7 @@ def test_takes_every_slot_saves_and_loads(filling, tying, tmp_path):
     ],
     ids=ascii,
 )
-def test_answers_are_words_where_each_is_one_of_its_own(labels, words):
+def test_answers_are_words_if_each_is_a_different_word(labels, words):
     built = built_of(labels=labels)
     assert built.tokenizer.convert_ids_to_tokens(list(built.model.config.answer_words)) == words
     assert built.model.config.ties_answers is bool(words)

@@ -1,4 +1,4 @@
-"""The classifiers of pairs against their equations, and in transformers' hands."""
+"""The classifiers of pairs: against their equations, and with transformers."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ def built_of(name, texts=TEXTS, *, num_labels=3, embeddings=None, seed=0, config
 
 
 def small_model(name, num_labels=3, dtype=torch.float64, filling=None, **fields):
-    """A small model, in evaluation mode, and its tokenizer."""
+    """Return a small model in evaluation mode, and its tokenizer."""
     built = built_of(name, num_labels=num_labels, config_fields=SMALL | fields)
     return fill(built.model.to(dtype), filling), built.tokenizer
 
@@ -71,14 +71,14 @@ def test_split_pair_returns_each_sentence_padded_to_its_own_longest():
     assert torch.equal(b.mask, b.tokens != 0)
 
 
-def test_split_pair_does_not_mind_where_the_padding_stands():
+def test_split_pair_accepts_padding_on_the_left():
     a, b = split_pair(
         torch.tensor([[7, 7, 3, 4, 5]]), torch.tensor([[0, 0, 1, 1, 1]]), torch.tensor([[0, 0, 0, 1, 1]]), pad=0
     )
     assert (a.tokens.tolist(), b.tokens.tolist()) == ([[3]], [[4, 5]])
 
 
-def test_masked_softmax_gives_padding_exactly_nothing():
+def test_masked_softmax_gives_padding_a_weight_of_zero():
     scores = torch.tensor([[1.0, 2.0, 50.0], [1e4, -1e4, 0.0], [0.0, 0.0, 0.0]])
     mask = torch.tensor([[True, True, False], [True, True, False], [False, False, False]])
     weights = masked_softmax(scores, mask)
@@ -115,7 +115,7 @@ def words_of(model, tokenizer, text):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_decomposable_attention_is_its_equations(pair):
+def test_decomposable_attention_follows_its_equations(pair):
     model, tokenizer = small_model("da")
     a, b = ([linear(model.projection, word) for word in words_of(model, tokenizer, text)] for text in pair)
     e = [[relu_layers(model.attend, x) @ relu_layers(model.attend, y) for y in b] for x in a]
@@ -129,7 +129,7 @@ def test_decomposable_attention_is_its_equations(pair):
 
 
 def lstm_states(lstm, vectors):
-    """Both directions of an LSTM, step by step (PyTorch's gates: input, forget, cell, output)."""
+    """Return the states of both directions of an LSTM, step by step (gates in PyTorch: input, forget, cell, output)."""
 
     def run(inputs, suffix):
         weights = [getattr(lstm, f"{kind}_l0{suffix}") for kind in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")]
@@ -148,7 +148,7 @@ def lstm_states(lstm, vectors):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_esim_is_its_equations(pair):
+def test_esim_follows_its_equations(pair):
     model, tokenizer = small_model("esim")
     a, b = (lstm_states(model.encoder, words_of(model, tokenizer, text)) for text in pair)
     e = [[x @ y for y in b] for x in a]
@@ -165,7 +165,7 @@ def test_esim_is_its_equations(pair):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_parallel_co_attention_is_its_equations(pair):
+def test_parallel_co_attention_follows_its_equations(pair):
     model, tokenizer = small_model("co-attention")
     a, b = (lstm_states(model.encoder.network, words_of(model, tokenizer, text)) for text in pair)
     affinity = [[torch.tanh(x @ model.co_attention.affinity.weight.T @ y) for y in b] for x in a]
@@ -223,7 +223,7 @@ def test_the_package_does_not_import_the_models():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
-def test_the_names_of_the_models_and_what_an_encoder_is_cost_no_torch():
+def test_names_and_capabilities_of_models_need_no_torch():
     code = (
         "import sys; from alignattn.models import MODELS, capabilities_of as of; "
         "from alignattn.models.packaged import PACKAGED; "
@@ -247,7 +247,7 @@ def test_a_fresh_process_loads_a_saved_model_and_its_tokenizer(name, tmp_path):
 
 
 @pytest.mark.parametrize("model_name", MODELS)
-def test_a_model_says_whose_a_saved_folder_is(model_name):
+def test_the_model_type_of_a_saved_folder_identifies_its_class(model_name):
     model_class = MODELS.load(model_name)
     assert model_class.config_class.model_type == MODEL_TYPE_PREFIX + model_name
     assert saved_class({"model_type": MODEL_TYPE_PREFIX + model_name}) is model_class

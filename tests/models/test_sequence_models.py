@@ -1,4 +1,4 @@
-"""The models that write sequences: against loops, and what they write."""
+"""The models that generate sequences: against loops, and their output."""
 
 from itertools import product
 
@@ -65,7 +65,7 @@ def test_autocast_trains_near_full_precision(model_name, filling):
 
 
 @pytest.mark.parametrize(("model_name", "filling"), with_fillings(WRITING))
-def test_padding_changes_nothing_wherever_it_stands(model_name, filling):
+def test_padding_on_either_side_changes_nothing(model_name, filling):
     model, batch = small_model(model_name, filling)
     output, (written, probable) = model(**batch), model.generate(**without_labels(batch))
     log_probability = log_likelihood(output.logits, batch["labels"])
@@ -81,13 +81,13 @@ def test_padding_changes_nothing_wherever_it_stands(model_name, filling):
     torch.testing.assert_close(model(**shifted, labels=batch["labels"]).logits, output.logits)
 
 
-def test_what_is_written_is_as_probable_as_a_forward_says(name):
+def test_probabilities_of_generated_sequences_are_those_of_a_forward(name):
     model, batch = small_model(name)
     model.config.longest_output = 6
     for beams in (1, 3):
         written, probability = model.generate(**without_labels(batch), num_beams=beams)
         labels = written.masked_fill(written == model.config.pad_token_id, -100)
-        # Of what is never written the forward tells a probability, too.
+        # The forward also gives tokens a probability that are never generated.
         logits = model(**batch | {"labels": labels}).logits
         logits[..., :3] = torch.finfo(logits.dtype).min
         torch.testing.assert_close(log_likelihood(logits, labels), probability)
@@ -100,7 +100,7 @@ def test_every_parameter_gets_a_gradient(name, fields):
     model, batch = small_model(name, **fields)
     model(**batch).loss.backward()
     for path, parameter in model.named_parameters():
-        # A bias of keys moves all scores of a query alike, and softmax does not see it.
+        # A bias of the keys shifts all scores of a query equally, which softmax ignores.
         if not path.endswith("key_projection.bias"):
             assert parameter.grad.abs().max() > 0, path
 
@@ -122,7 +122,7 @@ def test_learns_32_rows_by_heart_and_writes_them(name):
 
 
 @pytest.mark.parametrize("filling", FILLINGS, ids=str)
-def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
+def test_supports_its_declared_slots_and_no_others(name, filling, tmp_path):
     built, slot = built_of(name), filling.slot
     if slot not in capabilities_of(name).slots:
         with pytest.raises(AlignAttnError, match=REFUSED):
@@ -135,7 +135,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
     assert torch.equal(loaded.generate(**without_labels(batch))[0], model.generate(**without_labels(batch))[0])
 
 
-def test_a_task_whose_answer_is_not_written_is_refused_by_name(name):
+def test_a_task_without_generated_answers_is_refused_by_name(name):
     with pytest.raises(
         AlignAttnError, match=f"--model {name} is for text2text-generation, and task 'mrpc' is text-cla"
     ):
@@ -143,7 +143,7 @@ def test_a_task_whose_answer_is_not_written_is_refused_by_name(name):
 
 
 @pytest.mark.parametrize("fields", ORDERS, ids=str)
-def test_a_step_of_the_lstm_is_its_equations(fields):
+def test_a_step_of_the_lstm_follows_its_equations(fields):
     model, batch = small_model("seq2seq-lstm", **fields)
     row, right = batch["input_ids"][2], batch["labels"][2]
     states, _ = model.encoder.network(model.embedding(row)[None])
@@ -172,7 +172,7 @@ def test_a_step_of_the_lstm_is_its_equations(fields):
     torch.testing.assert_close(model(**batch).logits[2], torch.stack(logits))
 
 
-def test_no_word_of_the_transformer_sees_one_behind_it():
+def test_no_word_of_the_transformer_attends_to_a_later_one():
     model, batch = small_model("seq2seq-transformer", num_attention_heads=2)
     memory = model.read_ids(batch["input_ids"], batch["attention_mask"])
     tokens = model.shifted(batch["labels"])
@@ -195,7 +195,7 @@ def test_local_attention_of_a_step_is_around_its_own_place():
 
 @pytest.mark.parametrize("fertility", [0.4, 1.1])
 def test_a_budget_bounds_each_step_by_what_those_before_it_left(fertility):
-    """Each step's weights against the definition: nearest to the softmax of those below the bounds (Malaviya 2018)."""
+    """The weights of each step are the nearest to softmax within the bounds, by definition (Malaviya et al. 2018)."""
     model, batch = small_model("seq2seq-lstm")
     plain = alignattn.patch(model, "soft", normalizer="csoftmax", normalizer_options={"fertility": fertility})
     with alignattn.collect(plain) as seen:
@@ -219,8 +219,8 @@ def test_a_budget_bounds_each_step_by_what_those_before_it_left(fertility):
     assert (bounds[:-1] > -1e-9).all()
 
 
-def test_reinforce_has_in_the_mean_the_gradient_of_the_expectation():
-    """All draws of two steps over three places, each by its probability, whatever the baseline."""
+def test_the_mean_gradient_of_reinforce_is_that_of_the_expectation():
+    """Sum over all draws of two steps from three places, weighted by their probabilities, with any baseline."""
     model, _ = small_model("seq2seq-lstm", hard_attention=True, entropy_weight=0.0)
     ids, labels = torch.tensor([[5, 6, 3]]), torch.tensor([[4, 3]])
     parameters = list(model.parameters())
@@ -245,7 +245,7 @@ def test_reinforce_has_in_the_mean_the_gradient_of_the_expectation():
 
 
 def loss_of(model, ids, labels, places):
-    """-log p(y) where the places are given, without what REINFORCE adds."""
+    """Return -log p(y) for given places, without the term of REINFORCE."""
     memory = model.read_ids(ids, None)
     state, logits = model.begin(memory)._replace(choices=places), []
     for column in model.shifted(labels).unbind(dim=1):
@@ -268,7 +268,7 @@ def test_hard_attention_draws_in_training_and_keeps_a_baseline():
         model(**batch)
 
 
-def test_hard_attention_tells_the_places_that_it_takes_and_a_budget_is_spent_by_them():
+def test_hard_attention_records_the_places_it_chooses_and_they_spend_a_budget():
     model, batch = small_model("seq2seq-lstm", hard_attention=True)
     alignattn.patch(model, "soft", normalizer="csoftmax", normalizer_options={"fertility": 1.0})
     steps = batch["labels"].shape[1]
@@ -278,13 +278,13 @@ def test_hard_attention_tells_the_places_that_it_takes_and_a_budget_is_spent_by_
     assert weights.shape[1] == steps
     assert set(weights.unique().tolist()) == {0.0, 1.0}
     assert (weights.sum(dim=-1) == 1).all()
-    # A budget of one for each place but the end, which has none: no place is taken twice.
+    # Each place has a budget of one, except the end, which has no limit: no place is chosen twice.
     for taken, mask in zip(weights, batch["attention_mask"], strict=True):
         assert taken[:, : int(mask.sum()) - 1].sum(dim=0).max() == 1
 
 
 def made_step(table):
-    """Logits of the next of four tokens by the last two, of two rows."""
+    """Return a step with the logits of the next token given the last two, for two rows."""
 
     def step(tokens, state):
         (before, rows) = state
@@ -322,17 +322,17 @@ def test_beam_search_finds_the_likeliest_of_all_and_greedy_is_a_beam_of_one():
 
 def test_a_budget_is_refused_where_all_words_are_attended_at_once():
     model, batch = small_model("seq2seq-transformer")
-    with pytest.raises(AlignAttnError, match=r"fertility is a budget .* Seq2SeqTransformer attends in one: give bound"):
+    with pytest.raises(AlignAttnError, match=r"fertility is a budget .* Seq2SeqTransformer attends in one step"):
         alignattn.patch(model, "soft", normalizer="csoftmax", normalizer_options={"fertility": 1.5})
     assert not alignattn.is_patched(model)
     model(**batch)
 
 
-def test_balance_leaves_what_it_writes_as_it_is():
+def test_balance_does_not_change_generated_sequences():
     model, batch = small_model("seq2seq-transformer")
     before, written = model(**batch).logits, model.generate(**without_labels(batch))
     report = alignattn.balance(model, [batch] * 2)
-    # The encoder's, and the decoder's two of each layer.
+    # One per layer of the encoder, and two per layer of the decoder.
     assert len(report.layers) == 6
     assert report.means()["after"] < report.means()["before"]
     torch.testing.assert_close(model(**batch).logits, before)

@@ -1,4 +1,4 @@
-"""The classifiers of single texts against their equations, over the registry."""
+"""The classifiers of single texts, against their equations, over the registry."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def built_of(name, texts=TEXTS, **fields):
 
 
 def small_model(name, filling=None, **fields):
-    """A small model in float64 and in evaluation mode, and its tokenizer."""
+    """Return a small model in float64 and evaluation mode, and its tokenizer."""
     built = built_of(name, **fields)
     return fill(built.model.double(), filling), built.tokenizer
 
@@ -55,7 +55,7 @@ def test_a_vocabulary_of_one_word_is_read(model_name, filling):
     assert not torch.equal(logits[0], logits[2])
 
 
-def test_han_is_its_equations_sentence_by_sentence():
+def test_han_follows_its_equations_sentence_by_sentence():
     model, tokenizer = small_model("han")
     model.config.sentence_ends = [tokenizer.get_vocab()[end] for end in (".", "!")]
 
@@ -79,7 +79,7 @@ def test_han_is_its_equations_sentence_by_sentence():
 
 
 def by_features(pooling, states):
-    """Shen et al. 2018, feature by feature."""
+    """Return the pooled states by Shen et al. 2018, feature by feature."""
     scores = []
     for state in states:
         hidden = [pooling.hidden.weight[j] @ state + pooling.hidden.bias[j] for j in range(len(state))]
@@ -92,7 +92,7 @@ def by_features(pooling, states):
     return torch.stack(pooled)
 
 
-def test_multi_dimensional_attention_has_a_weight_a_feature():
+def test_multi_dimensional_attention_has_a_weight_per_feature():
     model, tokenizer = small_model("lstm-multidim")
     torch.nn.init.normal_(model.pooling.pooling_query)
     alignattn.patch(model, "soft")
@@ -115,7 +115,7 @@ def test_dynamic_meta_embeddings_weigh_a_words_vector_and_its_spelling():
     from_vector, from_spelling = meta.key_projection.projections
 
     def embedded(word):
-        # What is longer is cut, an unknown word has no bytes; filters see nothing beyond a word's ends.
+        # A longer word is truncated, an unknown word has no bytes; filters are padded at the ends of a word.
         index = tokenizer.get_vocab().get(word, tokenizer.unk_token_id)
         spelled = [spelling.bytes.weight[byte] for byte in word.encode()[:5]] if index != tokenizer.unk_token_id else []
         around, filters = [torch.zeros(4), *spelled, torch.zeros(4)], spelling.filters.filters
@@ -141,7 +141,7 @@ def test_sentences_end_at_the_last_of_several_marks_and_after_the_longest():
     assert place.tolist() == [[0, 1, 2, 0, 1, 2, 3, 0, 0]]
 
 
-def test_han_knows_what_ends_a_sentence_and_takes_a_text_of_10000_words():
+def test_han_recognises_ends_of_sentences_and_reads_a_text_of_10000_words():
     built = built_of("han", ["one . two !", "three ?"])
     words = built.tokenizer.get_vocab()
     assert set(built.model.config.sentence_ends) == {words["."], words["!"], words["?"]}
@@ -192,13 +192,13 @@ def test_a_transformer_is_that_of_pytorch():
     torch.testing.assert_close(model(ids).logits, model.classifier(states.mean(1)))
 
 
-def test_a_transformer_sees_words_beside_their_positions():
+def test_a_transformer_sees_words_and_not_only_positions():
     model = built_of("transformer", embedding_dim=300, hidden_dim=512).model.eval()
     words = torch.arange(2, model.config.vocab_size)[:, None]
     states = model.encoder.projection(model.embedding(words))
     positions = sinusoids(64, 512)
     of_words, of_positions = (part - part.mean(dim=0) for part in (states[:, 0], positions))
-    # Ten times less, and a training of 130 steps saw positions alone: every row was one class.
+    # With words ten times smaller, 130 steps of training learned only positions: all rows got one class.
     assert of_words.norm(dim=-1).mean() > of_positions.norm(dim=-1).mean() / 2
 
 

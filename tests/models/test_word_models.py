@@ -1,4 +1,4 @@
-"""What every classifier of words does, of single texts and of pairs: padding, training, slots of attention, saving."""
+"""What all classifiers of words share, for single texts and for pairs: padding, training, slots, saving."""
 
 import gc
 from dataclasses import replace
@@ -57,7 +57,7 @@ def built_of(name, rows=None, *, labels=TASK.labels, seed=0, **fields):
 
 
 def small_model(name, filling=None, **fields):
-    """A small model in float64 and in evaluation mode, and its tokenizer."""
+    """Return a small model in float64 and evaluation mode, and its tokenizer."""
     built = built_of(name, **fields)
     return fill(built.model.double(), filling), built.tokenizer
 
@@ -78,14 +78,14 @@ def test_autocast_trains_near_full_precision(name, filling):
 
 
 @pytest.mark.parametrize(("name", "filling"), with_fillings(NAMES))
-def test_padding_changes_nothing_wherever_it_stands(name, filling):
+def test_padding_on_either_side_changes_nothing(name, filling):
     model, tokenizer = small_model(name, filling)
     rows = rows_of(name)
     batch = batch_of(tokenizer, rows)
     logits = model(**batch).logits
     alone = torch.cat([model(**batch_of(tokenizer, [row])).logits for row in rows])
     left = model(**batch_of(tokenizer, rows, padding_side="left")).logits
-    # The ids of further padding are a word's: only the mask tells.
+    # Further padding has the ids of a word: only the mask marks it.
     further = {key: pad(value, (0, 3), value=2 if key == "input_ids" else 0) for key, value in batch.items()}
     expected = gradients(model, logits)
     for other in (alone, left, model(**further).logits):
@@ -107,7 +107,7 @@ def test_every_parameter_gets_a_gradient_and_an_empty_text_is_finite(name, label
     torch.testing.assert_close(output.loss, expected, check_dtype=False)
     output.loss.backward()
     for path, parameter in model.named_parameters():
-        # A bias of keys moves all scores of a query alike, and softmax does not see it.
+        # A bias of the keys shifts all scores of a query equally, which softmax ignores.
         if not path.endswith("attention.key_projection.bias"):
             assert parameter.grad.abs().max() > 0, path
     assert (model.embedding.weight.grad[tokenizer.pad_token_id] == 0).all()
@@ -149,7 +149,7 @@ def test_learns_32_rows_by_heart(name):
 
 
 @pytest.mark.parametrize("filling", FILLINGS, ids=str)
-def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
+def test_supports_its_declared_slots_and_no_others(name, filling, tmp_path):
     built, slot = built_of(name), filling.slot
     if slot not in capabilities_of(name).slots:
         with pytest.raises(AlignAttnError, match=r"attention|distribution"):
@@ -165,7 +165,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if capabilities_of(name).has_attention])
-def test_weights_of_a_recording_are_of_the_real_words(name):
+def test_recorded_weights_are_zero_on_padding(name):
     model, tokenizer = small_model(name)
     alignattn.patch(model, "soft")
     with alignattn.collect(model) as seen:
@@ -177,10 +177,10 @@ def test_weights_of_a_recording_are_of_the_real_words(name):
 
 
 @pytest.mark.parametrize("train_embeddings", [True, False])
-def test_what_is_saved_loads_with_the_auto_classes(name, tmp_path, train_embeddings):
+def test_a_saved_model_loads_with_the_auto_classes(name, tmp_path, train_embeddings):
     built = built_of(name, train_embeddings=train_embeddings)
     torch.manual_seed(1)
-    with torch.no_grad():  # not the weights that a model begins with
+    with torch.no_grad():  # other weights than the initial ones
         for parameter in built.model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     built.model.eval().save_pretrained(tmp_path)
@@ -193,7 +193,7 @@ def test_what_is_saved_loads_with_the_auto_classes(name, tmp_path, train_embeddi
     }
     assert type(loaded) is MODELS.load(name)
     assert not alignattn.is_patched(loaded)
-    # An LSTM's weights lie elsewhere in memory after loading, which may change the last bit of a sum.
+    # After loading, the weights of an LSTM have another place in memory, which may change the last bit of a sum.
     torch.testing.assert_close(loaded(**again).logits, built.model(**batch).logits, rtol=1e-5, atol=1e-6)
     assert loaded.embedding.weight.requires_grad is train_embeddings
     assert loaded.get_input_embeddings() is loaded.embedding
@@ -212,21 +212,21 @@ def test_the_seed_alone_decides_the_weights(name):
 
 
 class LiveTensors(TrainerCallback):
-    """Counts the bytes of all tensors that are there after each step."""
+    """Counts the bytes of all live tensors after each step."""
 
     def __init__(self):
         self.bytes = []
 
     def on_step_end(self, args, state, control, **kwargs):
         gc.collect()
-        # By type: some proxies among the objects answer isinstance by what they stand for, which need not be there.
+        # By type: isinstance asks some proxies for the class of their referent, which may not exist.
         tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
         storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
         self.bytes.append(sum(storages.values()))
 
 
 STEPS, WARM_STEPS = 30, 3
-"""Of an epoch, and those until the optimizer and the Trainer have all their state."""
+"""Steps of an epoch, and steps until the optimizer and the Trainer have all their state."""
 
 
 @pytest.mark.parametrize(
@@ -250,5 +250,5 @@ def test_memory_is_constant_over_an_epoch(name, attention, tmp_path):
         callbacks=[live],
     ).train()
     assert len(live.bytes) == STEPS
-    # At the last step no next batch waits.
+    # At the last step, no next batch is prefetched.
     assert len(set(live.bytes[WARM_STEPS:-1])) == 1, str(live.bytes)

@@ -31,11 +31,11 @@ def write(path, text):
 def test_words_are_lower_cased_and_punctuation_stands_alone():
     tokenizer = build_tokenizer(TEXTS)
     assert tokenizer.tokenize("THE cat, a Zebra") == ["the", "cat", ",", "a", UNKNOWN]
-    # The same word, composed and decomposed.
+    # The same word in composed and decomposed Unicode.
     assert tokenizer("cafe\u0301")["input_ids"] == tokenizer("caf\u00e9")["input_ids"] != [tokenizer.unk_token_id]
 
 
-def test_characters_are_words_where_no_blanks_stand_between_words_and_nowhere_else(tmp_path):
+def test_characters_are_words_only_in_scripts_without_blanks(tmp_path):
     tokenizer = build_tokenizer(
         ["\u4eca\u5929\u5929\u6c14\u5f88\u597d\uff0c I like it", "\u732b\u304c\u30b3\u30fc\u30d2\u30fc"]
     )
@@ -65,7 +65,7 @@ def test_a_pair_is_joined_without_special_tokens():
     assert set(tokenizer.model_input_names) == set(encoding)
 
 
-def test_of_a_pair_that_is_too_long_the_longer_sentence_is_cut():
+def test_truncation_shortens_the_longer_sentence_of_a_pair():
     encoding = build_tokenizer(TEXTS)("the cat sees a dog", "a dog", truncation=True, max_length=4)
     assert encoding["token_type_ids"] == [0, 0, 1, 1]
 
@@ -120,13 +120,13 @@ def test_the_wanted_words_of_a_text_file_are_read(tmp_path, header):
 
 
 def test_words_with_odd_characters_windows_line_ends_and_trailing_blanks_are_read(tmp_path):
-    # U+0085 and U+2028 end a line for `str.splitlines`; GloVe's 840B file holds such words.
+    # U+0085 and U+2028 end a line for `str.splitlines`; the 840B file of GloVe has such words.
     text = "a\u0085b 1 2\r\nc\u2028 3 4 \r\ncaf\u00e9 5 6"
     embeddings = read_embeddings(write(tmp_path / "glove.txt", text), {"a\u0085b", "c\u2028", "café"})
     assert [vector.tolist() for vector in embeddings.vectors.values()] == [[1, 2], [3, 4], [5, 6]]
 
 
-def test_of_a_word_that_stands_twice_the_first_vector_is_taken(tmp_path):
+def test_a_word_that_occurs_twice_has_its_first_vector(tmp_path):
     embeddings = read_embeddings(write(tmp_path / "glove.txt", "cat 1 2\ncat 3 4\n"), {"cat"})
     assert embeddings.vectors["cat"].tolist() == [1, 2]
 

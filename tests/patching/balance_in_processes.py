@@ -25,7 +25,7 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
     model, report = balanced(rank, world, wrap=DistributedDataParallel)
     try:
-        # The last has none of its own.
+        # The last process has no batches.
         alignattn.balance(model, [tiny_batch(seed=seed) for seed in range(world - 1 - rank)])
         refusal = ""
     except alignattn.AlignAttnError as error:

@@ -1,4 +1,4 @@
-"""Load a folder in every way of libraries that know nothing of patches, and write what became of each as JSON."""
+"""Load a folder in every way of libraries that do not know patches, and print the error of each way as JSON."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What peft keeps of a user's own: the config that was given, what it says of a model, and which parameters train."""
+"""peft with patched models: the given config, the status of a model, and which parameters train."""
 
 import copy
 import json
@@ -55,8 +55,8 @@ def adapted(base, preset, config, order=ORDERS[0]):
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_model_keeps_the_config_that_peft_was_given(base, tmp_path, order, preset):
-    # peft's own tests look for the very object, which a user may change later.
+def test_a_model_keeps_the_config_given_to_peft(base, tmp_path, order, preset):
+    # peft's own tests check the identity of the object, which a user may change later.
     config = ADAPTERS["lora"]()
     model = adapted(base, preset, config, order)
     assert model.peft_config["default"] is config
@@ -70,8 +70,8 @@ def test_a_model_keeps_the_config_that_peft_was_given(base, tmp_path, order, pre
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_adapters_are_deleted_beside_a_patch(base, order):
-    """As peft's own tests look at it: each wrapper of a module names the active adapters."""
+def test_adapters_of_a_patched_model_can_be_deleted(base, order):
+    """Checked as in peft's own tests: each wrapper of a module lists the active adapters."""
     model = adapted(base, "aa-ct+qvi", ADAPTERS["lora"](), order)
     model.add_adapter("second", ADAPTERS["lora"]())
     model.set_adapter("second")
@@ -80,6 +80,7 @@ def test_adapters_are_deleted_beside_a_patch(base, order):
         wrappers = [module for module in model.modules() if isinstance(module, AuxiliaryTrainingWrapper)]
         assert all(module.active_adapters == active for module in wrappers)
         if active:
+            assert wrappers
             model.delete_adapter("default")
     assert model.base_model(**tiny_batch()).logits.isfinite().all()
 
@@ -121,7 +122,7 @@ def test_attention_that_an_adapter_copies_is_saved_with_its_slots(copied, is_pef
     else:
         model = alignattn.patch(AutoModelForSequenceClassification.from_pretrained(base), preset)
         if Version(peft.__version__) < Version(MIN_PEFT_VERSION):
-            # transformers 5.24 asks for peft 0.22, which was not out with it.
+            # transformers 5.24 requires peft 0.22, which was released later.
             with pytest.raises(ValueError, match=f"PEFT.*{MIN_PEFT_VERSION}"):
                 model.add_adapter(config)
             return
@@ -133,20 +134,20 @@ def test_attention_that_an_adapter_copies_is_saved_with_its_slots(copied, is_pef
     merged.save_pretrained(tmp_path / "merged")
     whole = alignattn.from_pretrained(tmp_path / "merged", AutoModelForSequenceClassification)
     torch.testing.assert_close(logits_of(whole), logits_of(model))
-    # What was copied is the model's own now, and further adapters carry its slots.
+    # After merging, the copy belongs to the model, and further adapters save its slots.
     peft.get_peft_model(merged, ADAPTERS["lora"]()).save_pretrained(tmp_path / "again")
     held = load_file(tmp_path / "again" / "adapter_model.safetensors").keys()
     assert {f"base_model.model.{name}" for name in whole.state_dict() if "alignattn" in name} <= held
 
 
-def test_the_head_beside_prompts_is_no_new_one(base, tmp_path):
+def test_the_head_of_a_prompt_adapter_is_not_new(base, tmp_path):
     adapted(base, "aa-ct", PROMPTS["prompts"]()).save_pretrained(tmp_path / "adapter")
     load_checkpoint(str(tmp_path / "adapter"), AutoModelForSequenceClassification, lacking="classifier: train one")
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_config_that_was_given_stays_the_users(order, preset, base, tmp_path):
+def test_the_given_config_is_not_changed(order, preset, base, tmp_path):
     config = ADAPTERS["lora"]()
     model = adapted(base, preset, config, order)
     model.add_adapter("second", config)
@@ -178,7 +179,7 @@ def test_an_unpatched_model_has_plain_adapters(base, tmp_path):
 
 @pytest.mark.parametrize("kind", ADAPTERS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_peft_says_of_a_patched_model_what_it_says_of_a_plain_one(order, kind, base):
+def test_peft_reports_the_same_status_for_patched_and_plain_models(order, kind, base):
     plain = peft.get_peft_model(AutoModelForSequenceClassification.from_pretrained(base), ADAPTERS[kind]())
     model = adapted(base, "aa-ct+qvi", ADAPTERS[kind](), order)
     for state in ("enabled", "disabled"):
@@ -191,7 +192,7 @@ def test_peft_says_of_a_patched_model_what_it_says_of_a_plain_one(order, kind, b
             each.base_model.disable_adapter_layers()
 
 
-def test_what_a_user_froze_stays_frozen(base):
+def test_frozen_parameters_stay_frozen(base):
     model = alignattn.patch(AutoModelForSequenceClassification.from_pretrained(base), "aa-ct+qvi")
     for own in function_parameters(model):
         own.requires_grad_(False)
@@ -201,7 +202,7 @@ def test_what_a_user_froze_stays_frozen(base):
         assert all(own.requires_grad for own in alignment_parameters(twin))
 
 
-def test_adapters_around_a_part_that_is_patched_are_refused(base, tmp_path):
+def test_adapters_around_a_patched_part_are_refused(base, tmp_path):
     model = AutoModelForSequenceClassification.from_pretrained(base)
     alignattn.patch(model.bert, "aa-ct")
     with pytest.raises(AlignAttnError, match="BertModel is a part of"):

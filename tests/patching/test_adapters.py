@@ -1,4 +1,4 @@
-"""Adapters of peft, whichever comes first: what is aligned is what attention receives, and all of it is saved."""
+"""Adapters of peft, added before or after a patch: attention's inputs are aligned, and adapter and patch are saved."""
 
 import copy
 import gc
@@ -42,7 +42,7 @@ def without_model_dropout(family):
 
 
 def adapted(family="bert", order=ORDERS[0], preset="aa-ct", config=None, **options):
-    """A tiny model in float64, patched and adapted, the same whichever came first."""
+    """Return a tiny model in float64, patched and adapted; it is the same in both orders."""
     model = without_model_dropout(family)
 
     def patch():
@@ -74,7 +74,7 @@ def aligned_gradients(model, batch=None):
 
 
 class Dense:
-    """The alignment of a model by hand: adapted projections of blocked inputs, with the dropout that was drawn."""
+    """A reference for the alignment of a model: adapted projections of detached inputs, with the same dropout."""
 
     def __init__(self, model, scope):
         self.model, self.scope, self.calls = model, scope, []
@@ -157,7 +157,7 @@ def test_scope_all_reaches_the_layers_below(order):
     assert_same(aligned_gradients(model()), expected)
 
 
-def test_dropout_goes_on_as_if_nothing_had_been_repeated():
+def test_repeating_a_projection_does_not_change_the_dropout():
     plain = peft.get_peft_model(without_model_dropout("bert"), lora(lora_dropout=0.5, init_lora_weights=True)).train()
     patched = adapted(config=lora(lora_dropout=0.5))
     patched.load_state_dict(plain.state_dict(), strict=False)
@@ -182,8 +182,8 @@ def test_dropout_goes_on_as_if_nothing_had_been_repeated():
     ],
     ids=["ia3", "oft", "loha", "dora", "all-linear", "projections copied", "attention copied"],
 )
-def test_any_adapter_is_followed(config):
-    """Both scopes give the last layer's projections the same: no other layer's alignment reaches them."""
+def test_the_alignment_follows_any_adapter(config):
+    """The last layer's projections have equal gradients in both scopes: no other layer's alignment reaches them."""
     of_scope = {}
     for scope in ("projections", "all"):
         model = adapted(config=config(), gradient_scope=scope)
@@ -205,7 +205,7 @@ def test_any_adapter_is_followed(config):
 
 
 class Stored(nn.Module):
-    """A projection whose weight is stored in another way, as a quantised one's is."""
+    """A projection that stores its weight in another form, as quantised layers do."""
 
     def __init__(self, layer):
         super().__init__()
@@ -218,7 +218,7 @@ class Stored(nn.Module):
 
 @pytest.mark.parametrize("scope", ["projections", "all"])
 @pytest.mark.parametrize("order", ORDERS)
-def test_any_module_in_the_place_of_a_projection_is_followed(order, scope):
+def test_the_alignment_follows_any_module_that_replaces_a_projection(order, scope):
     found = []
     for replaces in (False, True):
         model = without_model_dropout("bert").train()
@@ -236,8 +236,8 @@ def test_any_module_in_the_place_of_a_projection_is_followed(order, scope):
     assert_same(stored, plain)
 
 
-def test_hooks_of_accelerate_around_projections():
-    """As `device_map` over several devices puts there, before a patch or behind it."""
+def test_accelerate_hooks_around_projections_change_nothing():
+    """`device_map` over several devices adds such hooks, before or after a patch."""
     from accelerate.hooks import AlignDevicesHook, add_hook_to_module, remove_hook_from_module
 
     expected = aligned_gradients(alignattn.patch(without_model_dropout("bert").train(), "aa-ot"))
@@ -259,7 +259,7 @@ def test_hooks_of_accelerate_around_projections():
 
 
 @pytest.mark.parametrize("preset", ["aa-ct", "qvi"])
-def test_offloaded_models_are_refused_or_right(preset):
+def test_offloading_is_refused_before_a_patch_and_keeps_the_outputs_after_it(preset):
     model = accelerate.cpu_offload(tiny_model("bert"), execution_device="cpu")
     keys = list(model.state_dict())
     with pytest.raises(AlignAttnError, match="patch it before it is offloaded"):
@@ -275,7 +275,7 @@ def test_offloaded_models_are_refused_or_right(preset):
             alignattn.alignment_loss(model)
 
 
-def test_targets_touch_nothing_of_a_patch():
+def test_target_modules_match_no_module_of_a_patch():
     for targets in (["query", "key", "value"], "all-linear"):
         plain = peft.get_peft_model(tiny_model("bert"), lora(target_modules=targets, task_type="SEQ_CLS"))
         patched = tiny_model("bert")
@@ -288,7 +288,7 @@ def test_targets_touch_nothing_of_a_patch():
 
 @pytest.mark.parametrize("preset", [*ALIGNED, *FUNCTIONS])
 @pytest.mark.parametrize("order", ORDERS)
-def test_own_parameters_stay_trainable(order, preset):
+def test_parameters_of_the_patch_stay_trainable(order, preset):
     model = adapted(order=order, preset=preset)
     own = [*alignment_parameters(model), *function_parameters(model)]
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -343,7 +343,7 @@ def test_an_adapter_is_saved_and_loaded_with_its_patch(preset, task_type, base, 
     }
 
 
-def test_the_head_of_an_adapter_is_no_new_one(tiny_checkpoint, tmp_path, caplog):
+def test_the_saved_head_of_an_adapter_is_not_new(tiny_checkpoint, tmp_path, caplog):
     lacking = {"lacking": "classifier: train one"}
     for name, heads in (("with", ["classifier"]), ("without", None)):
         trained(tiny_checkpoint, "aa-ct", task_type=None, modules_to_save=heads).save_pretrained(tmp_path / name)
@@ -356,7 +356,7 @@ def test_the_head_of_an_adapter_is_no_new_one(tiny_checkpoint, tmp_path, caplog)
 
 @pytest.mark.parametrize("preset", [None, "aa-ct", "qvi"])
 def test_an_adapter_of_another_class_of_model_is_refused(preset, base, tmp_path):
-    """peft but warns that it finds no weights, and goes on with an adapter that changes nothing."""
+    """peft only warns about the missing weights, and continues with an adapter that changes nothing."""
     model = AutoModelForSequenceClassification.from_pretrained(base)
     if preset is not None:
         alignattn.patch(model, preset)
@@ -365,7 +365,7 @@ def test_an_adapter_of_another_class_of_model_is_refused(preset, base, tmp_path)
         alignattn.from_pretrained(tmp_path, AutoModel)
 
 
-def test_an_adapter_without_a_tokenizer_has_that_of_its_model(tiny_checkpoint, tmp_path):
+def test_an_adapter_without_a_tokenizer_uses_that_of_its_base_model(tiny_checkpoint, tmp_path):
     model = AutoModelForSequenceClassification.from_pretrained(tiny_checkpoint)
     peft.get_peft_model(model, lora()).save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
@@ -373,7 +373,7 @@ def test_an_adapter_without_a_tokenizer_has_that_of_its_model(tiny_checkpoint, t
 
 
 @pytest.mark.parametrize("preset", [*ALIGNED, *FUNCTIONS])
-def test_what_plain_peft_makes_of_an_adapter(preset, base, tmp_path):
+def test_plain_peft_loads_adapters_of_alignments_and_refuses_other_slots(preset, base, tmp_path):
     model = trained(base, preset)
     model.save_pretrained(tmp_path / "adapter")
     plain = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
@@ -398,7 +398,7 @@ def test_an_adapter_of_another_function_is_refused(base, tmp_path):
 
 
 @pytest.mark.parametrize("preset", ["aa-ct", "aa-gan+qvi"])
-def test_merged_and_unloaded_models_are_patched_ones(preset, base, tmp_path):
+def test_merged_and_unloaded_models_stay_patched(preset, base, tmp_path):
     model = trained(base, preset)
     expected = logits_of(model)
     model.merge_adapter()
@@ -438,7 +438,7 @@ def test_a_peft_model_is_patched_and_collected():
     assert len(seen.losses()) == 3
 
 
-def test_no_parameter_to_follow_an_alignment_is_refused():
+def test_an_alignment_that_no_parameter_can_follow_is_refused():
     frozen = alignattn.patch(tiny_model("bert"), "aa-ct").train()
     for name, parameter in frozen.named_parameters():
         if any(part in name for part in (".query.", ".key.")):
@@ -448,7 +448,7 @@ def test_no_parameter_to_follow_an_alignment_is_refused():
         model(**tiny_batch())
         with pytest.raises(AlignAttnError, match="no parameter can follow the alignment"):
             alignattn.alignment_loss(model)
-    # One of both is enough, and scope `all` moves the layers below.
+    # One trained projection is enough, and with scope `all` the layers below can follow.
     for fine in (
         adapted(config=lora(target_modules=["query"])),
         adapted(config=lora(target_modules=["value"]), gradient_scope="all"),
@@ -456,19 +456,19 @@ def test_no_parameter_to_follow_an_alignment_is_refused():
         assert aligned_gradients(fine)
 
 
-def test_the_alignment_is_in_no_modules_to_save():
+def test_an_alignment_in_modules_to_save_is_refused():
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     with pytest.raises(AlignAttnError, match="modules_to_save"):
         peft.get_peft_model(model, lora(modules_to_save=["alignattn"]))
 
 
-def test_copies_of_attention_are_made_after_the_patch():
+def test_a_patch_of_copied_attention_is_refused():
     model = peft.get_peft_model(tiny_model("bert"), lora(target_modules=["dense"], modules_to_save=["attention.self"]))
     with pytest.raises(AlignAttnError, match="patch the model before it is adapted"):
         alignattn.patch(model, "aa-ct")
 
 
-def test_models_of_ones_own_are_adapted_too(tmp_path):
+def test_custom_models_can_be_adapted(tmp_path):
     from own_encoder import own_encoder
 
     model = alignattn.attach(own_encoder(), "aa-gan+qvi")
@@ -494,7 +494,7 @@ def test_a_copied_model_records_for_itself():
         alignattn.alignment_loss(model)
 
 
-def test_nothing_is_kept_behind_a_step():
+def test_a_step_keeps_no_queries():
     model = adapted(config=lora(target_modules=["dense"], modules_to_save=["query"]))
     model(**tiny_batch())
     query = weakref.ref(patch_of(model).collector.newest.query)
@@ -517,7 +517,7 @@ def test_the_documented_code_runs(base, tmp_path, monkeypatch):
     assert patch_of(names["model"]).config.name == "aa-ct"
 
 
-def test_adapter_file_holds_what_was_trained(base, tmp_path):
+def test_the_adapter_file_holds_all_slots(base, tmp_path):
     model = trained(base, "aa-gan+qvi")
     model.save_pretrained(tmp_path / "adapter")
     held = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
@@ -526,7 +526,7 @@ def test_adapter_file_holds_what_was_trained(base, tmp_path):
     assert all(torch.equal(held[name], value) for name, value in own.items())
 
 
-def test_adapters_of_a_model_of_which_a_part_is_patched_are_not_saved(tmp_path):
+def test_adapters_around_a_patched_part_are_not_saved(tmp_path):
     model = without_model_dropout("bert")
     alignattn.patch(model.bert, "aa-ct")
     with pytest.raises(AlignAttnError, match=r"BertModel is a part of.*patch the whole model instead"):

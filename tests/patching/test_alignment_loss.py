@@ -1,4 +1,4 @@
-"""`alignattn.alignment_loss` in loops of one's own."""
+"""`alignattn.alignment_loss` in custom training loops."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ WEIGHT = 0.3
 
 @pytest.fixture(params=["blocks", "generic"])
 def path(request, monkeypatch):
-    """Both roads on the CPU."""
+    """Both implementations on the CPU."""
     if request.param == "generic":
         monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
 
@@ -40,7 +40,7 @@ def half_batches():
 
 @pytest.mark.parametrize("variant", [name for name in ALIGNED if name not in DRAWN])
 @pytest.mark.parametrize("family", ["albert", "bert"])
-def test_it_is_the_weighted_mean_over_calls(family, variant, path):
+def test_the_loss_is_the_weighted_mean_over_calls(family, variant, path):
     model = patched(variant, family)
     with alignattn.collect(model) as seen:
         task_loss = model(**tiny_batch()).loss
@@ -71,7 +71,7 @@ def test_forwards_of_a_step_are_averaged_by_samples(variant, path):
     torch.testing.assert_close(gradients(model), of_each)
 
 
-def test_records_are_consumed_and_without_any_it_raises():
+def test_the_loss_consumes_the_records_and_raises_without_any():
     model = patched()
     with pytest.raises(AlignAttnError, match="no attention layer of this Bert"):
         alignattn.alignment_loss(model)
@@ -108,7 +108,7 @@ def test_the_model_may_be_wrapped():
 
 
 @pytest.mark.parametrize("other", [nn.Linear(2, 2), None], ids=["plain", "aligned"])
-def test_the_step_of_another_models_optimizer_leaves_the_records(other, recwarn):
+def test_an_optimizer_step_of_another_model_keeps_the_records(other, recwarn):
     model = patched()
     other = patched() if other is None else other
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -124,7 +124,7 @@ def test_the_step_of_another_models_optimizer_leaves_the_records(other, recwarn)
         optimizer.step()
 
 
-def test_the_step_of_an_optimizer_of_a_head_alone_keeps_nothing():
+def test_training_only_a_separate_head_keeps_no_records():
     model = patched()
     head = nn.Linear(model.config.num_labels, 1)
     optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
@@ -153,7 +153,7 @@ def test_recomputed_forwards_record_nothing(consumes_first):
 
 
 def test_a_forward_within_a_backward_pass_is_refused():
-    """As losses make that cache embeddings, and reentrant checkpointing."""
+    """Losses that cache embeddings and reentrant checkpointing run such forwards."""
     model = patched()
     inputs = model.get_input_embeddings()(tiny_batch()["input_ids"])
 
@@ -165,7 +165,7 @@ def test_a_forward_within_a_backward_pass_is_refused():
         loss.backward()
 
 
-def test_layers_of_unlike_heads_are_aligned_each_by_its_own():
+def test_layers_with_other_head_sizes_have_their_own_alignment():
     from own_encoder import own_encoder
 
     model = own_encoder()

@@ -1,4 +1,4 @@
-"""Slots in models that are not of transformers: `attend` and `attach` against what a patched encoder does."""
+"""Slots in models outside transformers: `attend` and `attach` have the effects of a patch."""
 
 import json
 
@@ -48,7 +48,7 @@ class Rows(Dataset):
 
 
 def train(model, folder, **changes):
-    """The Trainer's steps, at a learning rate that moves everything."""
+    """Train with the Trainer, at a learning rate that changes every parameter."""
     settings = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "logging_steps": 1}
     settings |= {"alignment_learning_rate": 1e-2, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
     args = alignattn.AlignmentTrainingArguments(str(folder), **(settings | changes))
@@ -59,7 +59,7 @@ def train(model, folder, **changes):
 
 
 class TestAttend:
-    def test_without_slots_it_is_scaled_dot_product_attention(self):
+    def test_attend_without_slots_is_scaled_dot_product_attention(self):
         layer = OwnAttention().eval()
         query, key, value = torch.randn(3, 2, HEADS, 5, SIZE // HEADS)
         mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
@@ -76,14 +76,14 @@ class TestAttend:
     @pytest.mark.parametrize(
         "mask", [torch.zeros(2, 5), torch.ones(2, 5, 5).bool(), torch.ones(2, 3, 5, 5).bool(), torch.ones(2, 4).bool()]
     )
-    def test_other_masks_are_refused(self, mask):
+    def test_masks_of_other_types_or_shapes_are_refused(self, mask):
         query, key, value = torch.randn(3, 2, HEADS, 5, SIZE // HEADS)
         with pytest.raises(AlignAttnError, match=r"not a mask of attend: give bool, \[2, 5\] or"):
             alignattn.attend(OwnAttention(), query, key, value, mask)
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_trained_saved_reloaded_and_unpatched(attention, tmp_path):
+def test_a_model_is_trained_saved_reloaded_and_unpatched(attention, tmp_path):
     plain = own_encoder()
     keys, classes = list(plain.state_dict()), [type(module) for module in plain.modules()]
     model = alignattn.attach(own_encoder(), attention, alignment_weight=0.5)
@@ -97,7 +97,7 @@ def test_trained_saved_reloaded_and_unpatched(attention, tmp_path):
         name = next(name for name, other in model.named_parameters() if other is parameter)
         assert not torch.equal(parameter, before[name]), name
 
-    model.double()  # which of two near keys `hard` attends to then hangs on no rounding
+    model.double()  # so that rounding does not decide which of two close keys `hard` attends to
     batch = tiny_batch()
     expected = logits_of(model, batch)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
@@ -129,7 +129,7 @@ def test_evaluation_is_bitwise_unchanged(attention):
 
 
 @pytest.mark.parametrize("attention", ALIGNED)
-def test_the_loss_is_that_of_the_layers_queries_and_keys_and_padding_never_enters(attention):
+def test_the_loss_is_that_of_the_recorded_queries_and_keys_without_padding(attention):
     model = alignattn.attach(own_encoder(), attention)
     losses = []
     for batch in (tiny_batch(), padded(tiny_batch())):
@@ -146,7 +146,7 @@ def test_the_loss_is_that_of_the_layers_queries_and_keys_and_padding_never_enter
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
 
 
-def test_the_alignment_moves_the_projections_alone():
+def test_the_alignment_trains_only_the_projections():
     model = alignattn.attach(own_encoder(), "aa-ct")
     with alignattn.collect(model) as seen:
         model(**tiny_batch())
@@ -161,14 +161,14 @@ def test_the_alignment_moves_the_projections_alone():
     }
 
 
-def test_some_layers_alone():
+def test_layers_restrict_the_slots():
     model = alignattn.attach(own_encoder(), "entmax15", layers=[1])
     assert [hasattr(layer.attention, "alignattn") for layer in model.layers] == [False, True]
     with pytest.raises(AlignAttnError, match="this model has layers 0 to 1"):
         alignattn.attach(own_encoder(), "entmax15", layers=[2])
 
 
-def test_it_compiles_without_a_graph_break():
+def test_a_model_with_slots_compiles_without_a_graph_break():
     torch._dynamo.reset()
     model = alignattn.attach(own_encoder(), "aa-ct").train()
     loss = torch.compile(model, backend="aot_eager", fullgraph=True)(**tiny_batch())["loss"]
@@ -251,7 +251,7 @@ class TestRefusals:
             (with_an_encoder_of_transformers, r"bert.*self \(BertSelfAttention\) is attention that slots cannot reach"),
         ],
     )
-    def test_what_slots_cannot_reach_is_named(self, change, message):
+    def test_an_unsuitable_model_is_refused_and_left_unchanged(self, change, message):
         model = Wrapped()
         change(model)
         keys = list(model.state_dict())
@@ -261,11 +261,11 @@ class TestRefusals:
         assert list(model.state_dict()) == keys
 
     def test_a_model_without_attention(self):
-        with pytest.raises(AlignAttnError, match="Linear has no attention: an attention module names num_heads"):
+        with pytest.raises(AlignAttnError, match="Linear has no attention: an attention module has num_heads"):
             alignattn.attach(nn.Linear(2, 2), "soft")
 
     def test_an_encoder_of_transformers_goes_to_patch(self):
-        with pytest.raises(AlignAttnError, match=r"alignattn\.patch is for transformers' encoders"):
+        with pytest.raises(AlignAttnError, match=r"alignattn\.patch is for transformers' models"):
             alignattn.attach(tiny_model("bert"), "soft")
 
     def test_a_module_of_attention_alone(self):

@@ -1,4 +1,4 @@
-"""Balancing a model: its function stays, its queries and keys agree, and what cannot be balanced is refused."""
+"""Balancing a model: its function stays, moments of queries and keys become equal, and other models are refused."""
 
 import copy
 import logging
@@ -32,7 +32,7 @@ HELD_BACK = tiny_batch(batch=8, length=12, seed=9)
 
 
 def sharp(model, dtype=torch.float64):
-    """The model with queries and keys of a size that makes attention uneven, and biases that shift them."""
+    """Scale queries and keys so that attention is uneven, and draw biases that shift them."""
     torch.manual_seed(7)
     with torch.no_grad():
         for parameter in balanced_parameters(model):
@@ -79,7 +79,7 @@ def test_the_function_stays_and_the_moments_agree(family, padded):
     assert list(model.state_dict()) == keys
     assert not alignattn.is_patched(model)
     calls = recorded(model, given)
-    if family == "albert":  # one A a head for all calls
+    if family == "albert":  # one A per head for all calls
         calls = [tuple(torch.cat(clouds, dim=1) for clouds in zip(*calls, strict=True))]
     assert len(report.condition) == len(calls)
     assert len(report.before) == 3
@@ -109,7 +109,7 @@ def test_every_normalizer_that_ignores_a_constant_computes_as_before(normalizer)
     assert report.means()["after"] < report.means()["before"]
 
 
-def test_a_second_time_there_is_nothing_to_do():
+def test_balancing_twice_changes_nothing_more():
     model = sharp(tiny_model("bert"))
     alignattn.balance(model, batches(), held_back=[HELD_BACK])
     state = copy.deepcopy(model.state_dict())
@@ -119,7 +119,7 @@ def test_a_second_time_there_is_nothing_to_do():
     assert max(map(max, report.condition)) < 1 + 1e-6
 
 
-def test_centre_makes_the_means_alone_equal():
+def test_centre_makes_only_the_means_equal():
     model = sharp(tiny_model("bert"))
     given, expected = batches(), logits_of(model, HELD_BACK)
     before = copy.deepcopy(model.state_dict())
@@ -153,7 +153,7 @@ def test_the_control_keeps_the_function_in_a_random_basis_of_the_same_condition(
     assert any("a control" in note for note in control.notes)
 
 
-def test_the_control_of_equal_means_makes_means_equal_and_covariances_not():
+def test_the_control_makes_means_equal_and_covariances_unequal():
     model = sharp(tiny_model("bert"))
     alignattn.balance(model, batches(), held_back=[HELD_BACK], random_seed=3)
     for query, key in recorded(model, batches()):
@@ -183,7 +183,7 @@ def test_nothing_else_of_the_model_changes(tmp_path):
     assert torch.equal(logits_of(loaded, HELD_BACK), logits_of(model, HELD_BACK))
 
 
-def test_before_and_after_a_patch():
+def test_a_patched_model_is_balanced_as_a_plain_one():
     patched = sharp(alignattn.patch(tiny_model("bert"), "aa-ct"))
     plain = sharp(tiny_model("bert"))
     slots = {name: values.clone() for name, values in patched.state_dict().items() if "alignattn" in name}
@@ -202,13 +202,13 @@ def test_before_and_after_a_patch():
     assert plain.bert.encoder.layer[0].attention.self.query.weight.grad.abs().max() > 0
 
 
-def test_of_a_patch_of_some_layers_those_are_balanced():
+def test_only_patched_layers_are_balanced():
     model = sharp(alignattn.patch(tiny_model("bert"), "aa-ot", layers=(1,)))
     report = alignattn.balance(model, batches())
     assert report.layers == ("bert.encoder.layer.1.attention.self",)
 
 
-def test_a_model_of_ones_own():
+def test_a_custom_model_is_balanced():
     model = sharp(own_encoder())
     expected = logits_of(model, HELD_BACK)
     report = alignattn.balance(model, batches())
@@ -250,19 +250,19 @@ def test_the_first_batch_is_held_back_unless_it_is_the_only_one():
     assert (single.tokens, single.held_back_tokens) == (tokens[0], tokens[0])
 
 
-def test_the_report_tells_each_head():
+def test_the_report_covers_each_head():
     report = alignattn.balance(sharp(tiny_model("bert")), batches())
     assert all(len(heads) == 3 for heads in (*report.before, *report.after, *report.floor, *report.condition))
     assert report.means()["after"] < report.means()["before"] / 2
     text = report.describe()
     assert "bert.encoder.layer.2.attention.self" in text
-    assert "half" not in text.splitlines()[0]
+    assert "against float64" not in text
     fields = report.to_dict()
     assert fields["before"] == [list(heads) for heads in report.before]
     assert fields["rounding"] is None
 
 
-def test_fewer_tokens_than_a_head_has_features_are_said(caplog):
+def test_fewer_tokens_than_features_of_a_head_are_noted(caplog):
     model = sharp(tiny_model("bert"))
     expected = logits_of(model, HELD_BACK)
     with caplog.at_level(logging.WARNING, logger="alignattn"):
@@ -279,11 +279,11 @@ def test_half_precision_is_judged_by_its_own_error(dtype):
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
     before, after = report.rounding
     assert 0 < after <= 1.5 * before
-    assert f"{after:.2g} after" in report.describe()
+    assert f"against float64: {before:.2g} before, {after:.2g} after" in report.describe()
 
 
 class Leaking(nn.Module):
-    """A model whose outputs read the queries of a layer beside its attention."""
+    """A model whose outputs read the queries of a layer outside its attention, too."""
 
     def __init__(self):
         super().__init__()
@@ -297,7 +297,7 @@ class Leaking(nn.Module):
         return {"logits": outputs["logits"] + seen[0].mean(dim=1)[:, :3]}
 
 
-def test_what_would_change_the_function_is_not_written():
+def test_balancing_that_would_change_the_function_is_refused():
     model = sharp(Leaking())
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(AlignAttnError, match="its weights are left as they were"):
@@ -339,7 +339,7 @@ def with_weight(value):
 
 
 def hooked():
-    """What accelerate's hooks do to a layer."""
+    """Return a model with a replaced forward, as accelerate's hooks replace it."""
     model = tiny_model("bert")
     layer = model.bert.encoder.layer[0].attention.self.key
     layer.forward = layer.forward
@@ -386,7 +386,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_balanced_is_refused_by_its_name(name):
+def test_a_model_that_cannot_be_balanced_is_refused_with_the_reason(name):
     build, message = REFUSED[name]
     model = build()
     before = copy.deepcopy(model.state_dict())
@@ -439,7 +439,7 @@ def test_two_processes_make_the_model_of_one(tmp_path):
         assert torch.equal(parts[0]["state"][name], parts[1]["state"][name])
         torch.testing.assert_close(parts[0]["state"][name], values, rtol=1e-9, atol=1e-9)
     assert [part["tokens"] for part in parts] == [report.tokens, report.tokens]
-    # One that has no batches leaves none waiting.
+    # A process without batches does not leave the others waiting.
     assert [part["refusal"].split(":")[0] for part in parts] == [
         "another process could not balance its model",
         "balance needs at least one batch",

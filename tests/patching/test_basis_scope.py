@@ -1,4 +1,4 @@
-"""The scope that cannot touch the function: what it leaves alone, how it is folded in, and what it refuses."""
+"""The gradient scope `basis`, which cannot change the function: what it trains, folding, and refusals."""
 
 import copy
 
@@ -18,7 +18,7 @@ BATCH = tiny_batch(batch=8, length=12)
 
 
 def patched(family="bert", alignment="aa-moments", steps=1, **changes):
-    """A model in training, and its basis off the identity."""
+    """Return a model in training mode after some steps, which move its basis from the identity."""
     model = alignattn.patch(tiny_model(family).train(), alignment, gradient_scope="basis", **changes)
     groups = alignattn.parameter_groups(model, learning_rate=1e-3, alignment_learning_rate=0.3)
     optimizer = torch.optim.AdamW(groups)
@@ -30,7 +30,7 @@ def patched(family="bert", alignment="aa-moments", steps=1, **changes):
 
 
 @pytest.mark.parametrize("family", BALANCED)
-def test_folded_in_the_function_stays(family):
+def test_folding_keeps_the_function(family):
     model = patched(family).double().eval()
     expected, before = logits_of(model, BATCH), copy.deepcopy(model.state_dict())
     conditions = alignattn.fold_basis(model)
@@ -46,7 +46,7 @@ def test_folded_in_the_function_stays(family):
     assert all(torch.equal(values, again[name]) for name, values in model.state_dict().items())
 
 
-def test_plain_transformers_loads_what_was_folded(tmp_path):
+def test_plain_transformers_loads_a_folded_model(tmp_path):
     model = patched(alignment="aa-ct").eval()
     alignattn.fold_basis(model)
     expected = logits_of(model, BATCH)
@@ -58,7 +58,7 @@ def test_plain_transformers_loads_what_was_folded(tmp_path):
         assert torch.equal(loaded.state_dict()[name], values)
 
 
-def test_what_is_saved_before_has_the_basis_beside_it(tmp_path):
+def test_a_model_saved_before_folding_keeps_its_basis(tmp_path):
     model = patched(alignment="aa-sliced").eval()
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, transformers.AutoModelForSequenceClassification)
@@ -69,7 +69,7 @@ def test_what_is_saved_before_has_the_basis_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize("alignment", ["aa-gan", "aa-ot", "aa-ct", "aa-moments", "aa-mmd", "aa-sliced"])
-def test_the_gradient_is_the_basis_own(alignment):
+def test_only_the_basis_gets_a_gradient(alignment):
     model = patched(alignment=alignment, steps=0)
     own = {id(parameter) for parameter in alignment_parameters(model)}
     generator = torch.get_rng_state()
@@ -87,7 +87,7 @@ def test_the_gradient_is_the_basis_own(alignment):
     assert model.alignattn.alignments["8"].generator.grad.abs().max() > 0
 
 
-def test_two_forwards_of_a_step_and_some_layers():
+def test_a_basis_of_some_layers_learns_from_two_forwards():
     model = patched(steps=0, layers=(0, 2))
     model(**BATCH)
     model(**tiny_batch(batch=3, length=5, seed=1))
@@ -96,7 +96,7 @@ def test_two_forwards_of_a_step_and_some_layers():
     assert len(alignattn.fold_basis(model)) == 2
 
 
-def test_unpatched_it_is_the_model_that_was_trained():
+def test_unpatch_returns_the_trained_model():
     model = patched()
     weights = {name: values.clone() for name, values in model.state_dict().items() if "alignattn" not in name}
     state = alignattn.unpatch(model).state_dict()
@@ -104,7 +104,7 @@ def test_unpatched_it_is_the_model_that_was_trained():
     assert all(torch.equal(state[name], values) for name, values in weights.items())
 
 
-def test_a_model_of_ones_own_and_a_frozen_one():
+def test_a_frozen_custom_model_learns_a_basis():
     model = alignattn.attach(own_encoder().train(), "aa-ot", gradient_scope="basis").requires_grad_(False)
     model.alignattn.requires_grad_(True)
     model(**BATCH)
@@ -116,7 +116,7 @@ def test_a_model_of_ones_own_and_a_frozen_one():
     assert (logits_of(model, BATCH) - expected).abs().max() <= 1e-10 * expected.std()
 
 
-def test_balancing_lets_a_learned_basis_begin_anew():
+def test_balancing_resets_a_learned_basis():
     model = patched()
     alignattn.balance(model, [BATCH])
     assert not model.alignattn.alignments["8"].generator.any()
@@ -152,7 +152,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_open_basis_is_refused_by_its_name_and_left_alone(name):
+def test_a_model_without_a_free_basis_is_refused_and_left_unchanged(name):
     build, changes, message = REFUSED[name]
     model = build()
     keys, give = list(model.state_dict()), alignattn.patch if name != "tied" else alignattn.attach
@@ -170,12 +170,12 @@ def test_queries_that_are_normed_after_their_projection_are_refused_at_the_first
         model(**BATCH)
 
 
-def test_an_adapter_that_comes_after_is_refused():
+def test_an_adapter_after_the_patch_is_refused():
     model = patched(steps=0)
     with pytest.raises(AlignAttnError, match="leave adapters out"):
         peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"], r=2))
 
 
-def test_without_a_learned_basis_there_is_nothing_to_fold():
+def test_folding_without_a_learned_basis_is_refused():
     with pytest.raises(AlignAttnError, match="does not learn a basis"):
         alignattn.fold_basis(alignattn.patch(tiny_model("bert"), "aa-ct"))

@@ -1,4 +1,4 @@
-"""Layers removed, moved, copied or replaced after a patch: the folder holds what is there, or is refused at saving."""
+"""Layers removed, moved, copied or replaced after a patch: the folder holds the current layers, or is not saved."""
 
 import copy
 
@@ -20,7 +20,7 @@ VARIANTS = ("aa-gan", "aa-ct", "aa-ot", "aa-mmd", "sparsemax", "aa-ct+qvi", "aa-
 
 
 def patched(family="bert", preset="aa-ct", **options):
-    """A patched model of six layers, the slots of each unlike the others'."""
+    """Return a patched model of six layers whose slots all differ."""
     field = "n_layers" if family == "distilbert" else "num_hidden_layers"
     model = alignattn.patch(tiny_model(family, **{field: LAYERS}), preset, **options)
     with torch.no_grad():
@@ -30,7 +30,7 @@ def patched(family="bert", preset="aa-ct", **options):
 
 
 def stack_of(model):
-    """Where a model keeps its layers: the module and the name."""
+    """Return the module that holds the layers of a model, and the name of its attribute."""
     base = model.base_model
     return getattr(base, "encoder", getattr(base, "transformer", None)), "layer"
 
@@ -42,7 +42,7 @@ def keep(model, *places):
 
 
 def seen_of(model):
-    """Logits, and the distance of each layer where there is one."""
+    """Return the logits, and the distance of each aligned layer."""
     with torch.no_grad(), alignattn.collect(model) as seen:
         logits = model.eval()(**tiny_batch()).logits
     return logits, [layer.loss for layer in seen.layers if layer.loss is not None]
@@ -60,7 +60,7 @@ def saved_and_loaded(model, folder):
     assert_same(seen_of(model), expected)
     loaded = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
     assert_same(seen_of(loaded), expected)
-    # The model that was saved takes it back, as a training takes its best checkpoint.
+    # The saved model loads the file again, as a training loads its best checkpoint.
     with torch.no_grad():
         for parameter in alignment_parameters(model):
             parameter.zero_()
@@ -71,7 +71,7 @@ def saved_and_loaded(model, folder):
 
 @pytest.mark.parametrize("places", [(0, 1, 2), (4, 0, 2), (5, 4, 3, 2, 1, 0)], ids=["cut", "drawn", "reversed"])
 @pytest.mark.parametrize("preset", VARIANTS)
-def test_the_layers_that_are_there_are_saved(preset, places, tmp_path):
+def test_the_current_layers_are_saved(preset, places, tmp_path):
     model = patched(preset=preset)
     keep(model, *places)
     loaded = saved_and_loaded(model, tmp_path)
@@ -80,13 +80,13 @@ def test_the_layers_that_are_there_are_saved(preset, places, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["distilbert", "mpnet", "deberta-v3"])
-def test_layers_of_other_families_are_cut(family, tmp_path):
+def test_layers_of_other_families_can_be_removed(family, tmp_path):
     model = patched(family, "aa-gan+qvi")
     keep(model, 1, 3)
     saved_and_loaded(model, tmp_path)
 
 
-def test_a_basis_is_cut_with_its_layers(tmp_path):
+def test_a_basis_is_removed_with_its_layers(tmp_path):
     model = patched(gradient_scope="basis").train()
     model(**tiny_batch())
     alignattn.alignment_loss(model).backward()
@@ -95,7 +95,7 @@ def test_a_basis_is_cut_with_its_layers(tmp_path):
 
 
 @pytest.mark.parametrize(("places", "layers"), [((0, 1, 2), (1, 2)), ((4, 0, 2), (0, 2)), ((3, 4), (1,))])
-def test_layers_that_were_chosen_are_counted_anew(places, layers, tmp_path):
+def test_chosen_layers_are_renumbered(places, layers, tmp_path):
     model = patched(layers=(1, 2, 4))
     keep(model, *places)
     assert patch_of(saved_and_loaded(model, tmp_path)).config.layers == layers
@@ -124,7 +124,7 @@ def test_plain_transformers_loads_the_layers_of_an_alignment(tmp_path):
         assert torch.equal(plain.eval()(**tiny_batch()).logits, model.eval()(**tiny_batch()).logits)
 
 
-def forget_to_say_so(model):
+def remove_layers_without_the_config(model):
     model.bert.encoder.layer = model.bert.encoder.layer[:3]
 
 
@@ -139,12 +139,12 @@ def take_all_slots_away(model):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (forget_to_say_so, r"bert\.encoder\.layer\.3.*num_hidden_layers"),
+        (remove_layers_without_the_config, r"bert\.encoder\.layer\.3.*num_hidden_layers"),
         (take_from_another_model, "another model's patch"),
         (take_all_slots_away, "alignattn.unpatch"),
     ],
 )
-def test_what_could_not_be_loaded_is_refused_at_saving(change, said, tmp_path):
+def test_saving_refuses_a_model_that_could_not_be_loaded(change, said, tmp_path):
     model = patched()
     change(model)
     with pytest.raises(AlignAttnError, match=said):
@@ -152,7 +152,7 @@ def test_what_could_not_be_loaded_is_refused_at_saving(change, said, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_adapter_of_a_model_with_layers_that_its_base_lacks_is_refused(tmp_path):
+def test_an_adapter_of_a_model_with_changed_layers_is_refused(tmp_path):
     model = patched()
     keep(model, 0, 1)
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query"]))
@@ -160,7 +160,7 @@ def test_an_adapter_of_a_model_with_layers_that_its_base_lacks_is_refused(tmp_pa
         adapted.save_pretrained(tmp_path)
 
 
-def test_an_alignment_trainer_goes_on_with_fewer_layers(tmp_path):
+def test_an_alignment_trainer_resumes_with_fewer_layers(tmp_path):
     import datasets
     from transformers import TrainingArguments
 

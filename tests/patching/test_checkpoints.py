@@ -36,7 +36,7 @@ def logits_of(model, batch):
 
 
 def assert_same_function(loaded, model):
-    """Bitwise the same weights; their place in memory, and by it the last bits of a product, may be another."""
+    """Assert bitwise equal weights; their place in memory, and so the last bits of a product, may differ."""
     weights = loaded.state_dict()
     for name, tensor in model.state_dict().items():
         assert torch.equal(weights[name], tensor), name
@@ -44,7 +44,7 @@ def assert_same_function(loaded, model):
 
 
 def moved_slots(model):
-    """Take the slots' parameters away from what a fresh patch would give them."""
+    """Move the slots' parameters away from the initial values of a patch, and return copies of them."""
     with torch.no_grad():
         for index, parameter in enumerate(alignment_parameters(model)):
             parameter.add_(index + 1)
@@ -100,7 +100,7 @@ def test_an_unpatched_model_saves_as_a_plain_one(tmp_path):
     assert not alignattn.is_patched(alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification))
 
 
-def test_a_checkpoint_without_a_patch_is_said_to_be_plain_in_one_line(tmp_path, caplog):
+def test_one_line_reports_that_a_checkpoint_has_no_patch(tmp_path, caplog):
     model = tiny_model("bert")
     model.save_pretrained(tmp_path / "plain")
     alignattn.patch(model, "aa-ct").save_pretrained(tmp_path / "patched")
@@ -142,14 +142,14 @@ def test_a_checkpoint_without_its_slots_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["no/such/model", "nowhere-model"])
-def test_an_unknown_path_is_one_line(path):
+def test_an_unknown_path_is_refused_in_one_line(path):
     with pytest.raises(AlignAttnError, match="cannot load the model") as caught:
         alignattn.from_pretrained(path, AutoModelForSequenceClassification)
     assert "\n" not in str(caught.value)
 
 
 def count_right(model, sequences, mask_id):
-    """Mask each inner token in turn and count those that the model names; the closest calls are 0.1 apart in logits."""
+    """Mask each inner token in turn and count correct predictions; the closest logits are 0.1 apart."""
     right = total = 0
     for ids in sequences:
         rows = torch.tensor(ids).repeat(len(ids) - 2, 1)
@@ -176,7 +176,7 @@ def reaction_ids(vocabulary: Path):
 
 
 @pytest.mark.parametrize("variant", chosen([*ALIGNED, "qvi"], "aa-ot", "qvi"))
-def test_real_roberta_names_as_many_residues(shared_checkpoints, variant, tmp_path):
+def test_real_roberta_predicts_as_many_residues_as_before(shared_checkpoints, variant, tmp_path):
     model = transformers.RobertaForMaskedLM.from_pretrained(shared_checkpoints / "roberta-sapiens-vh").eval()
     assert count_right(model, antibody_ids(), mask_id=24) == (197, 241)
     alignattn.patch(model, variant)
@@ -187,7 +187,7 @@ def test_real_roberta_names_as_many_residues(shared_checkpoints, variant, tmp_pa
 
 
 @pytest.mark.parametrize("variant", chosen([*ALIGNED, "qvi"], "aa-gan", "aa-ct"))
-def test_real_albert_names_as_many_tokens(shared_checkpoints, variant):
+def test_real_albert_predicts_as_many_tokens_as_before(shared_checkpoints, variant):
     folder = shared_checkpoints / "albert-rxnmapper"
     model = transformers.AlbertForMaskedLM.from_pretrained(folder).eval()
     sequences, mask_id = reaction_ids(folder / "vocab.txt")

@@ -1,6 +1,6 @@
 """`torch.compile` of patched models and of their alignment: one graph each, with the gradients of eager mode.
 
-On the CPU what is compiled is the generic path, the one that a GPU runs.
+On the CPU, the compiled path is the generic one, which a GPU runs, too.
 """
 
 import peft
@@ -15,7 +15,7 @@ from alignattn.patching import patch_of
 from alignattn.patching.slots import has_alignment
 
 OWN_OPERATIONS = ("aa-ct+entmax", "aa-ct+fusedmax", "aa-ct+bilinear", "aa-ct+qvi")
-"""What the compiler does not know: solvers with gradients of their own; and what has parameters."""
+"""Slots whose solvers have custom gradients, which the compiler does not know, and slots with parameters."""
 
 VARIANTS = [
     *(name for name in alignattn.PRESETS if name not in DRAWN),
@@ -28,7 +28,7 @@ def patched(variant, layers=2):
         "bert", num_hidden_layers=layers, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, use_cache=False
     )
     alignattn.patch(model, variant, alignment_weight=0.3).train()
-    # transformers notes something of a model's first forward, which the compiler guards on.
+    # transformers stores something in a model's first forward, and the compiler guards on it.
     model(**tiny_batch())
     patch_of(model).collector.take()
     return model
@@ -60,7 +60,7 @@ def forgotten():
     torch._dynamo.utils.counters.clear()
 
 
-@pytest.mark.parametrize("variant", chosen(VARIANTS, "soft", *(f"aa-ct+{choice}" for choice in OWN_OPERATIONS)))
+@pytest.mark.parametrize("variant", chosen(VARIANTS, "soft", *OWN_OPERATIONS))
 def test_one_graph_of_the_model_serves_any_number_of_forwards_a_step(variant):
     model = patched(variant, layers=1)
     forward = compiled(model)
@@ -85,7 +85,7 @@ def test_one_graph_of_the_model_and_one_of_the_alignment(variant, checkpoints):
     assert graphs() == 2
 
 
-# Each alignment is compiled above; that of the paper's first has networks of its own.
+# Each alignment is compiled above; these two have networks.
 @pytest.mark.parametrize("variant", ["aa-gan", "aa-ct"])
 def test_one_graph_of_a_whole_step(variant):
     model = patched(variant)
@@ -103,7 +103,7 @@ def test_one_graph_of_a_whole_step(variant):
 @pytest.mark.parametrize(
     ("gradient_scope", "is_frozen"), [("projections", False), ("all", False), ("basis", False), ("projections", True)]
 )
-def test_gradients_without_a_step_keep_the_records_of_one_compiled_pass(gradient_scope, is_frozen):
+def test_backward_passes_without_a_step_keep_the_records_of_one_compiled_forward(gradient_scope, is_frozen):
     model = alignattn.patch(tiny_model("bert"), "aa-ct", gradient_scope=gradient_scope).train()
     for layer in model.bert.encoder.layer if is_frozen else ():
         layer.attention.self.query.requires_grad_(False)
@@ -119,7 +119,7 @@ def test_gradients_without_a_step_keep_the_records_of_one_compiled_pass(gradient
     assert len(collector.calls()) == 2 * records[0]
 
 
-def test_sizes_that_change_cost_the_alignment_no_more_graphs_than_the_model():
+def test_changing_sizes_compile_no_more_graphs_of_the_alignment_than_of_the_model():
     model = patched("aa-ct", layers=1)
     forward, alignment_loss = compiled(model), compiled(alignattn.alignment_loss)
     of_model = of_alignment = 0
@@ -168,14 +168,14 @@ def test_one_graph_of_a_model_with_lora(order, checkpoints):
     assert graphs() == 1
 
 
-def test_dropout_of_lora_breaks_the_graph_and_is_repeated_all_the_same():
+def test_lora_dropout_breaks_the_graph_and_is_repeated():
     model = adapted("patched first", lora_dropout=0.3)
     forward = torch.compile(model, backend="aot_eager")
     torch.testing.assert_close(adapted_step(model, forward), adapted_step(model, model), rtol=1e-4, atol=1e-6)
     assert graphs() > 1
 
 
-def test_a_plain_twin_that_is_compiled_first_leaves_a_patched_model_its_hooks():
+def test_hooks_of_a_patched_model_run_after_a_plain_twin_is_compiled():
     torch.compiler.reset()
     model, plain = patched("aa-moments"), tiny_model("bert", num_hidden_layers=2).train()
     for compiled in (torch.compile(plain, backend="eager"), torch.compile(model, backend="eager")):
@@ -184,7 +184,7 @@ def test_a_plain_twin_that_is_compiled_first_leaves_a_patched_model_its_hooks():
 
 
 @pytest.mark.parametrize("variant", ["aa-ct", "aa-ct+dot+qvi"])
-def test_an_exported_graph_takes_any_number_of_rows_and_tokens(variant):
+def test_an_exported_graph_accepts_any_number_of_rows_and_tokens(variant):
     model = patched(variant).eval()
     names = ("input_ids", "attention_mask")
     sizes = {name: {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens", max=64)} for name in names}

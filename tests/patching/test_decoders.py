@@ -1,6 +1,7 @@
-"""Causal language models: an alignment observes them, and other slots are right with a cache of keys, or refused."""
+"""Causal language models: an alignment only observes, and other slots are right with a cache of keys, or refused."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def unrotated_heads(model, inputs):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_distance_is_that_of_heads_before_the_rotation_with_the_keys_of_their_group(name):
+def test_the_distance_is_that_of_unrotated_queries_and_the_keys_of_their_group(name):
     model, inputs = decoder(name, num_hidden_layers=1), batch()
     query, key = unrotated_heads(model, inputs)
     alignattn.patch(model, "aa-moments").train()
@@ -56,7 +57,7 @@ def test_the_distance_is_that_of_heads_before_the_rotation_with_the_keys_of_thei
 def test_an_alignment_leaves_evaluation_and_generation_as_they_are(name, implementation):
     model, inputs = decoder(name), batch()
     if name != "gemma2":
-        # Its soft-capping has no SDPA.
+        # SDPA does not support its soft-capping.
         model.set_attn_implementation(implementation)
     left = {side: values.flip(1) for side, values in inputs.items()}
     with torch.no_grad():
@@ -68,7 +69,7 @@ def test_an_alignment_leaves_evaluation_and_generation_as_they_are(name, impleme
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_its_gradient_reaches_projections_and_their_norms_alone(name):
+def test_the_gradient_reaches_only_projections_and_their_norms(name):
     model = alignattn.patch(decoder(name), "aa-ct").train()
     model(**batch())
     alignattn.alignment_loss(model).backward()
@@ -95,7 +96,7 @@ def test_each_real_token_counts_once(side):
 
 
 @pytest.mark.parametrize("alignment", ["aa-ct", "aa-gan", "aa-moments"])
-def test_samples_packed_in_rows_by_their_positions_are_those_of_a_padded_batch(alignment):
+def test_samples_packed_by_positions_have_the_loss_of_a_padded_batch(alignment):
     model = alignattn.patch(decoder("llama"), alignment).train()
     lengths = (3, 5, 4, 4)
     ids = torch.randint(4, 60, (4, 5))
@@ -110,7 +111,7 @@ def test_samples_packed_in_rows_by_their_positions_are_those_of_a_padded_batch(a
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("slot", ROW_BY_ROW)
-def test_slots_with_a_cache_of_keys_give_what_they_give_without(slot, implementation):
+def test_slots_compute_the_same_with_and_without_a_cache(slot, implementation):
     model = decoder("llama")
     model.set_attn_implementation(implementation)
     alignattn.patch(model, slot, **OPTIONS.get(slot, {}))
@@ -159,7 +160,7 @@ def test_records_hold_both_numbers_of_heads():
     assert (record.query.shape[1], record.key.shape[1], record.weights.shape[1]) == (4, 2, 4)
 
 
-def test_generation_in_training_mode_leaves_nothing():
+def test_generation_in_training_mode_leaves_no_records():
     model, inputs = alignattn.patch(decoder("llama"), "aa-ct").train(), batch()
     model(**inputs)
     expected = alignattn.alignment_loss(model)
@@ -170,7 +171,7 @@ def test_generation_in_training_mode_leaves_nothing():
     torch.testing.assert_close(alignattn.alignment_loss(model), expected)
 
 
-def test_a_forward_without_adapters_leaves_nothing():
+def test_a_forward_with_disabled_adapters_leaves_no_records():
     peft = pytest.importorskip("peft")
     model, inputs = alignattn.patch(decoder("llama"), "aa-ct"), batch()
     adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "k_proj"]))
@@ -191,7 +192,7 @@ def test_a_forward_without_adapters_leaves_nothing():
     assert all(parameter.grad.isfinite().all() for parameter in adapted.parameters() if parameter.grad is not None)
 
 
-def test_a_prefix_of_learned_keys_is_of_no_token():
+def test_the_keys_of_a_learned_prefix_do_not_count():
     peft = pytest.importorskip("peft")
     model, inputs = decoder("llama"), batch()
     plain = alignattn.patch(copy.deepcopy(model), "aa-moments", layers=(0,)).train()
@@ -224,6 +225,7 @@ def test_balance_under_rotation_makes_mean_squares_per_frequency_equal(name):
         report = alignattn.balance(model, [rows])
         torch.testing.assert_close(model(**rows).logits, expected)
     assert report.form == "rotary"
+    assert report.tokens == rows["attention_mask"].sum()
     alignattn.patch(model, "soft")
     with torch.no_grad(), alignattn.collect(model) as seen:
         model(**rows)
@@ -237,7 +239,7 @@ def test_balance_under_rotation_makes_mean_squares_per_frequency_equal(name):
         torch.testing.assert_close(*squares, rtol=1e-5, atol=1e-7)
 
 
-def test_a_rotated_model_has_no_basis_to_learn():
+def test_a_basis_of_a_rotated_model_is_refused():
     with pytest.raises(AlignAttnError, match="rotates"):
         alignattn.patch(decoder("gpt_neox"), "aa-ct", gradient_scope="basis")
 
@@ -278,12 +280,12 @@ def test_cross_attention_is_aligned_on_request_with_both_masks(implementation):
     torch.testing.assert_close(found, alone)
 
 
-def test_cross_attention_is_for_alignments_alone():
+def test_cross_attention_with_other_slots_is_refused():
     with pytest.raises(AlignAttnError, match="cross_attention"):
         alignattn.AttentionConfig.resolve("aa-ct+entmax15", cross_attention=True)
 
 
-def test_layers_without_attention_are_named(caplog):
+def test_layers_without_attention_are_logged(caplog):
     sizes = {
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,
@@ -301,17 +303,19 @@ def test_layers_without_attention_are_named(caplog):
     assert alignattn.alignment_loss(model).isfinite()
 
 
-def test_records_of_shared_keys_are_measured_by_head_of_queries():
+def test_shared_keys_are_repeated_for_each_query_head():
     model = alignattn.patch(decoder("llama"), "soft")
     with torch.no_grad(), alignattn.collect(model) as seen:
         model(**batch())
     record = seen.layers[0]
     assert torch.equal(record.shared_key[:, 1], record.key[:, 0])
     assert torch.equal(record.shared_key[:, 2], record.key[:, 1])
-    assert all(value == value for value in query_key_distances(model, batch()).values())
+    distances = query_key_distances(model, batch())
+    assert distances
+    assert all(math.isfinite(value) for value in distances.values())
 
 
-def test_cross_attention_before_any_self_attention_has_the_mask_of_its_keys_alone():
+def test_cross_attention_before_self_attention_has_only_the_mask_of_its_keys():
     collector = Collector()
     collector.proof = []
     real = torch.tensor([[True, True, False], [True, False, False]])

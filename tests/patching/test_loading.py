@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint is said in one line by whatever loads it; what is odd, too, and then it loads."""
+"""Broken checkpoints are refused in one line by every loader; unusual ones are logged in one line and loaded."""
 
 import json
 import pickle
@@ -128,7 +128,7 @@ def test_a_broken_tokenizer_is_refused_in_one_line(broken, folder):
     [(command, "config of albert") for command in COMMANDS]
     + [(command, "no tokenizer") for command in COMMANDS if command != "benchmark"],
 )
-def test_every_command_refuses_it(command, broken, folder, tmp_path, capsys):
+def test_every_command_refuses_a_broken_model(command, broken, folder, tmp_path, capsys):
     break_it, words = (BROKEN_MODELS | BROKEN_TOKENIZERS)[broken]
     rows, texts = tmp_path / "rows.csv", tmp_path / "texts.txt"
     rows.write_text("text,label\n" + "the cat sees,a\na dog runs,b\n" * 4)
@@ -158,8 +158,8 @@ def test_every_command_refuses_it(command, broken, folder, tmp_path, capsys):
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 @pytest.mark.parametrize("preset", ["aa-ct", "sparsemax"])
-def test_what_is_not_of_the_folder_is_told_as_what_it_is(preset, options, said, tmp_path):
-    """Neither a missing package, nor a device that is not here, nor a wrong argument is damage of the checkpoint."""
+def test_errors_that_the_folder_does_not_cause_keep_their_reason(preset, options, said, tmp_path):
+    """A missing package, a missing device or a wrong argument is not reported as damage of the checkpoint."""
     alignattn.patch(tiny_model("bert"), preset).save_pretrained(tmp_path)
     with pytest.raises(AlignAttnError) as error:
         alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification, **options)
@@ -169,23 +169,23 @@ def test_what_is_not_of_the_folder_is_told_as_what_it_is(preset, options, said, 
 
 
 @pytest.mark.parametrize("auto_class", [None, "BertModel", torch.nn.Linear])
-def test_what_is_no_class_of_models_is_refused(auto_class, folder):
+def test_only_model_classes_are_accepted(auto_class, folder):
     with pytest.raises(AlignAttnError, match="cannot load a model"):
         alignattn.from_pretrained(folder, auto_class)
 
 
-def test_a_file_of_weights_that_is_cut_is_damaged(folder):
+def test_a_truncated_weight_file_is_reported_as_damaged(folder):
     cut_weights(folder)
     with pytest.raises(AlignAttnError, match="damaged"):
         alignattn.from_pretrained(folder, AutoModel)
 
 
 def said_of_weights(caplog):
-    """The lines but the one that says that the checkpoint is a plain one's."""
+    """Return the log lines except the one about a checkpoint without a patch."""
     return [message for message in caplog.messages if "names no patch" not in message]
 
 
-def test_what_is_new_and_what_is_left_is_one_line(folder, caplog):
+def test_new_and_unused_weights_are_logged_in_one_line(folder, caplog):
     configure(num_hidden_layers=1)(folder)
     model = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
     (line,) = said_of_weights(caplog)
@@ -196,7 +196,7 @@ def test_what_is_new_and_what_is_left_is_one_line(folder, caplog):
 
 
 @pytest.mark.parametrize("auto_class", [AutoModel, AutoModelForSequenceClassification])
-def test_a_whole_checkpoint_is_loaded_without_a_word(auto_class, tmp_path, caplog):
+def test_a_complete_checkpoint_is_loaded_without_a_warning(auto_class, tmp_path, caplog):
     tiny_model("bert").save_pretrained(tmp_path)
     alignattn.from_pretrained(tmp_path, auto_class)
     assert not said_of_weights(caplog)
@@ -207,7 +207,7 @@ def test_no_bar_is_drawn_for_the_weights(tiny_checkpoint, capsys):
     assert "Loading weights" not in capsys.readouterr().err
 
 
-def test_a_head_of_another_size_is_new_where_the_caller_says_so(folder, tmp_path):
+def test_a_head_of_another_size_is_new_if_the_caller_allows_it(folder, tmp_path):
     tiny_model("bert").save_pretrained(tmp_path / "three")
     with pytest.raises(AlignAttnError, match=r"2 weights are not there or of another size, such as classifier\.bias"):
         alignattn.from_pretrained(tmp_path / "three", AutoModelForSequenceClassification, num_labels=2)
@@ -217,7 +217,7 @@ def test_a_head_of_another_size_is_new_where_the_caller_says_so(folder, tmp_path
     assert model.classifier.weight.shape[0] == 2
 
 
-def test_a_padded_vocabulary_and_a_missing_pooler_are_ordinary(tmp_path):
+def test_a_padded_vocabulary_and_a_missing_pooler_are_accepted(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL + WORDS))
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     tiny_model("bert").save_pretrained(tmp_path)  # of 50 rows

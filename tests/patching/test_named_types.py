@@ -1,4 +1,4 @@
-"""Forty types of models, each small and with random weights: an alignment observes them, and they keep their ways."""
+"""Many model types, each small and with random weights: an alignment does not change what they compute."""
 
 import copy
 import functools
@@ -54,7 +54,7 @@ def target(request):
     return copy.deepcopy(_built(request.param))
 
 
-def test_evaluation_stays_as_it_is_to_the_bit(target):
+def test_evaluation_is_bitwise_unchanged(target):
     expected = [run(target.model, inputs) for inputs in target.inputs]
     alignattn.patch(target.model, "aa-ct")
     for inputs, before in zip(target.inputs, expected, strict=True):
@@ -62,7 +62,7 @@ def test_evaluation_stays_as_it_is_to_the_bit(target):
         assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-def test_the_gradient_reaches_what_makes_queries_and_keys_and_nothing_else(target):
+def test_the_gradient_reaches_only_the_projections_of_queries_and_keys(target):
     alignattn.patch(target.model, "aa-ct").train()
     target.model(**copy.deepcopy(target.inputs[-1]))
     alignattn.alignment_loss(target.model).backward()

@@ -1,4 +1,4 @@
-"""An alignment observes: whatever a model attends with, it computes what it computed, and its queries are recorded."""
+"""An alignment only observes: with any attention, a model computes the same, and its queries are recorded."""
 
 import copy
 import gc
@@ -69,7 +69,7 @@ def test_an_alignment_keeps_the_attention_function_of_a_model_that_caps_its_scor
 
 
 def test_slots_of_a_model_that_caps_its_scores_cap_them_too():
-    """Against the formula by hand, on the first layer's queries, keys and values."""
+    """Compare with the formula, on the first layer's queries, keys and values."""
     model, batch = capped_encoder(), tiny_batch(padded=False)
     alignattn.patch(model, "sparsemax")
     seen = []
@@ -108,7 +108,7 @@ def test_no_module_changes_its_class_or_its_attention_implementation(family):
 
 
 def of_ids(_module, query, key, value, attention_mask, **kwargs):
-    """What flash attention takes: a mask `[B, n]`, or None where nothing is padded."""
+    """Replace flash attention, whose mask is `[B, n]`, or None if nothing is padded."""
     pairs = (
         None if attention_mask is None else attention_mask.bool()[:, None, None, :].expand(-1, 1, query.shape[2], -1)
     )
@@ -116,7 +116,7 @@ def of_ids(_module, query, key, value, attention_mask, **kwargs):
 
 
 def of_blocks(_module, query, key, value, attention_mask, **kwargs):
-    """What flex attention takes: a `BlockMask`."""
+    """Replace flex attention, whose mask is a `BlockMask`."""
     batch, length = len(query), query.shape[2]
     sample, token = torch.arange(batch)[:, None, None], torch.arange(length)
     pairs = attention_mask.mask_mod(sample, torch.zeros_like(sample), token[:, None], token[None])
@@ -132,8 +132,8 @@ for _name, (_function, _mask) in STUBS.items():
 
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("implementation", STUBS)
-def test_masks_of_flash_and_flex_attention_tell_padding(implementation, padded):
-    """Stubs of their signatures and masks: neither runs on this machine. The loss is that of eager attention."""
+def test_masks_of_flash_and_flex_attention_mark_padding(implementation, padded):
+    """Stubs have their signatures and masks, as neither runs on this machine. The loss is that of eager attention."""
     losses = []
     for name in ("eager", implementation):
         model = tiny_model("bert")
@@ -177,8 +177,8 @@ def test_real_tokens_of_attention_to_other_tokens_are_read_from_every_mask():
         real_tokens(torch.ones(2, 1, 3, 3, dtype=torch.bool), 2, (2, 3))
 
 
-def test_a_decoder_of_objects_with_a_mask_of_its_own_is_aligned():
-    """It attends to tokens of a prompt and of an image under masks of n queries and m keys; no input can be made."""
+def test_an_object_decoder_with_a_custom_mask_is_aligned():
+    """It attends to a prompt and to an image under masks of n queries and m keys; a patch can make no input for it."""
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_layers": 2, "num_attention_heads": 2, "num_queries": 5}
     torch.manual_seed(0)
     model = Sam3DetrDecoder(transformers.Sam3DETRDecoderConfig(**sizes))
@@ -199,7 +199,7 @@ def test_a_decoder_of_objects_with_a_mask_of_its_own_is_aligned():
     assert loss.isfinite()
 
 
-def test_a_mask_of_the_users_own_is_taken():
+def test_a_custom_mask_is_accepted():
     batch = tiny_batch()
     batch["attention_mask"] = torch.zeros(4, 1, 9, 9).masked_fill(
         ~batch["attention_mask"].bool()[:, None, None, :], torch.finfo(torch.float32).min
@@ -213,7 +213,7 @@ def test_a_mask_of_the_users_own_is_taken():
     assert alignattn.alignment_loss(model).isfinite()
 
 
-def test_an_attention_implementation_set_after_the_patch():
+def test_an_implementation_set_after_the_patch_is_refused_unless_only_aligned():
     model = alignattn.patch(tiny_model("bert"), "sparsemax")
     model.set_attn_implementation("eager")
     with pytest.raises(AlignAttnError, match="after the patch"):
@@ -264,7 +264,7 @@ def eager_config(config):
     return type(config).from_dict(config.to_dict(), attn_implementation="eager")
 
 
-def test_a_failed_forward_leaves_nothing():
+def test_a_failed_forward_leaves_no_records():
     model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -303,8 +303,8 @@ def test_an_abandoned_forward_is_discarded():
 
 
 @pytest.mark.parametrize("frozen_layers", [0, 1])
-def test_gradients_without_a_step_keep_no_records(frozen_layers):
-    """As of saliency, and of attacks by gradients: memory stays level, and the next loss counts its own forward."""
+def test_backward_passes_without_a_step_keep_no_records(frozen_layers):
+    """Saliency and gradient attacks do so: memory stays constant, and the next loss counts only its own forward."""
     model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
     model.bert.embeddings.requires_grad_(frozen_layers == 0)
     model.bert.encoder.layer[:frozen_layers].requires_grad_(False)
@@ -331,7 +331,7 @@ def test_a_loss_may_follow_a_backward_pass_that_keeps_its_graph():
     assert alignattn.alignment_loss(model) > 0
 
 
-def test_a_graph_that_is_kept_under_checkpointing_records_each_forward_once():
+def test_a_retained_graph_under_checkpointing_records_each_forward_once():
     model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model(**tiny_batch()).logits.sum().backward(retain_graph=True)
@@ -341,7 +341,7 @@ def test_a_graph_that_is_kept_under_checkpointing_records_each_forward_once():
 
 
 def test_passes_over_a_frozen_encoder_keep_the_records_of_one():
-    """As of a Fisher information of the head, or a probe that accumulates gradients."""
+    """The Fisher information of a head, or a probe that accumulates gradients, does so."""
     model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
     model.bert.requires_grad_(False)
     for _ in range(3):
@@ -370,7 +370,7 @@ def test_weights_on_the_meta_device_are_checked_at_the_first_forward(attention):
     for name, buffer in plain.named_buffers():
         model.get_buffer(name).copy_(buffer)
     query = model.bert.encoder.layer[0].attention.self.query
-    # A fault of a patch: something that only the patched model does.
+    # Simulate a faulty patch: only the patched model does this.
     query.register_forward_hook(lambda *args: args[2] + patched_only(model))
     with pytest.raises(AlignAttnError, match="would change what"):
         model(**tiny_batch())
@@ -381,8 +381,8 @@ def patched_only(model):
     return 0.0 if collector.is_off else torch.randn(24) * 10
 
 
-def test_a_forward_that_is_put_in_place_of_a_projections_after_the_patch():
-    """As accelerate does. The gradient of the alignment is that of what the projection then computes."""
+def test_the_alignment_follows_a_projections_forward_replaced_after_the_patch():
+    """accelerate replaces forwards. The gradient of the alignment is that of the new computation."""
     model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
     query = model.bert.encoder.layer[0].attention.self.query
     own_forward = query.forward
@@ -414,7 +414,7 @@ def fail(output):
 
 
 @pytest.mark.parametrize(("fault", "said"), [(add_something, "would change what"), (fail, "shapes differ")])
-def test_a_difference_is_refused_at_the_patch_and_undone(fault, said):
+def test_a_patch_that_changes_the_outputs_is_refused_and_undone(fault, said):
     model = tiny_model("bert")
     query = model.bert.encoder.layer[0].attention.self.query
     query.register_forward_hook(lambda *args: fault(args[2]) if is_patched(model) else args[2])

@@ -1,4 +1,4 @@
-"""Models whose attention is another than BERT's: what slots cannot serve is refused at the patch, the rest is right."""
+"""Models with attention unlike BERT's: a patch refuses slots that they cannot have, and the others are correct."""
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def whisper_encoder():
 
 
 @pytest.mark.parametrize(("make", "attention"), [(clip, "qvi"), (clip, "local")])
-def test_what_slots_cannot_serve_is_refused_at_the_patch(make, attention):
+def test_slots_that_a_causal_model_cannot_have_are_refused_at_the_patch(make, attention):
     torch.manual_seed(0)
     model = make().train()
     implementation = model.config._attn_implementation
@@ -72,7 +72,7 @@ def test_what_slots_cannot_serve_is_refused_at_the_patch(make, attention):
 
 
 @pytest.mark.parametrize("attention", ["aa-ct", "bilinear", "entmax15", "qvi"])
-def test_an_encoder_whose_heads_share_keys_is_served(attention):
+def test_an_encoder_whose_heads_share_keys_is_supported(attention):
     torch.manual_seed(0)
     model, inputs = eurobert().eval(), {"input_ids": torch.randint(5, 50, (2, 6)), "attention_mask": torch.ones(2, 6)}
     inputs["attention_mask"][1, 4:] = 0
@@ -88,8 +88,8 @@ def test_an_encoder_whose_heads_share_keys_is_served(attention):
         torch.testing.assert_close(model(**inputs).last_hidden_state[1, :4], found[1, :4])
 
 
-def test_a_model_that_attends_causally_where_a_batch_is_padded():
-    """Aimv2's SDPA lets all tokens of an unpadded batch attend, and its mask of a padded batch is causal."""
+def test_a_model_that_is_causal_only_for_padded_batches_refuses_qvi():
+    """With SDPA, all tokens of an unpadded batch of Aimv2 attend to all; its mask of a padded batch is causal."""
     fields = SIZES | {"eos_token_id": 3}
     model = transformers.Aimv2TextModel(transformers.Aimv2TextConfig(**fields))
     with pytest.raises(AlignAttnError, match="attends causally"):
@@ -97,14 +97,14 @@ def test_a_model_that_attends_causally_where_a_batch_is_padded():
     assert is_patched(alignattn.patch(model, "aa-ct"))
 
 
-def test_a_window_that_keeps_the_first_token_from_the_last_is_not_causal():
+def test_longformer_is_refused_for_its_layout_and_not_as_causal():
     """Longformer pads to whole windows, and its attention keeps tokens before samples."""
     fields = SIZES | {"attention_window": 4, "num_hidden_layers": 1}
     with pytest.raises(AlignAttnError, match="tokens before samples"):
         alignattn.patch(transformers.LongformerModel(transformers.LongformerConfig(**fields)), "aa-ct")
 
 
-def test_modules_that_read_no_implementation_do_not_call_the_interface():
+def test_modules_that_do_not_call_the_attention_interface_are_refused():
     sizes = {"depths": [1], "num_attention_heads": [2], "patch_embeds_hidden_size": 16, "hidden_size": 16}
     images = {"window_size": 4, "num_mel_bins": 16, "spec_size": 64, "patch_size": 4, "patch_stride": [4, 4]}
     model = transformers.ClapAudioModel(transformers.ClapAudioConfig(**sizes, **images, num_hidden_layers=1))
@@ -112,8 +112,8 @@ def test_modules_that_read_no_implementation_do_not_call_the_interface():
         alignattn.patch(model, "entmax15")
 
 
-def test_attention_to_chosen_places_of_an_image_is_not_causal():
-    """EoMT masks the places that a query's segment does not reach, and these see the query."""
+def test_masked_attention_to_an_image_is_not_causal():
+    """EoMT masks the places that a query's segment does not reach, but these places attend to the query."""
     sizes = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "num_blocks": 1, "num_queries": 4}
     torch.manual_seed(0)
     model = transformers.EomtForUniversalSegmentation(
@@ -127,8 +127,8 @@ def test_attention_to_chosen_places_of_an_image_is_not_causal():
     assert alignattn.alignment_loss(model).isfinite()
 
 
-def test_a_mark_of_causal_attention_is_no_reason_to_refuse_an_alignment():
-    # Its forward takes embeddings alone, and lets all tokens attend although its modules say `is_causal`.
+def test_is_causal_alone_does_not_refuse_an_alignment():
+    # Its forward accepts only embeddings, and its attention is not causal, although its modules set `is_causal`.
     sizes = {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 3, "num_hidden_layers": 1}
     model = BltGlobalTransformer(BltGlobalTransformerConfig(**sizes, intermediate_size=32))
     assert is_patched(alignattn.patch(model, "aa-ct"))
@@ -136,19 +136,19 @@ def test_a_mark_of_causal_attention_is_no_reason_to_refuse_an_alignment():
 
 @pytest.mark.parametrize("attention", ["dot", "qvi", "sum", "interaction"])
 @pytest.mark.parametrize("make", [esm, whisper_encoder])
-def test_queries_that_arrive_scaled_are_not_scaled_again(make, attention):
+def test_slots_that_would_scale_scaled_queries_again_are_refused(make, attention):
     with pytest.raises(AlignAttnError, match="scales its queries before"):
         alignattn.patch(make(), attention)
 
 
-def test_queries_that_are_never_scaled_are_served():
+def test_unscaled_queries_are_supported():
     sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 3}
     model = DiaEncoder(DiaEncoderConfig(vocab_size=50, **sizes, head_dim=8, intermediate_size=32))
     assert alignattn.patch(model, "qvi")(input_ids=torch.arange(5)[None]).last_hidden_state.isfinite().all()
 
 
 @pytest.mark.parametrize("attention", ["aa-ct", "bilinear"])
-def test_other_slots_serve_models_that_scale_queries_themselves(attention):
+def test_other_slots_support_models_that_scale_queries_themselves(attention):
     torch.manual_seed(0)
     model = esm().eval()
     batch = {"input_ids": torch.randint(5, 50, (2, 9)), "attention_mask": torch.ones(2, 9, dtype=torch.long)}
@@ -159,7 +159,7 @@ def test_other_slots_serve_models_that_scale_queries_themselves(attention):
         torch.testing.assert_close(model(**batch).last_hidden_state[0], expected[0])
 
 
-def test_a_patch_draws_nothing_and_leaves_the_mode():
+def test_patch_and_unpatch_keep_the_random_numbers_and_the_mode():
     model = tiny_model("bert").train()
     model.bert.embeddings.eval()
     modes = [module.training for module in model.modules()]
@@ -179,8 +179,8 @@ def test_models_without_weights_are_patched():
 
 
 @pytest.mark.parametrize("make", [layoutlm, markuplm])
-def test_masks_that_a_model_makes_itself_tell_padding(make):
-    """Its mask is `[B, 1, 1, n]`. What a padded row holds is what the row alone holds, as of weights and of losses."""
+def test_masks_that_a_model_makes_mark_padding(make):
+    """Its mask is `[B, 1, 1, n]`. A padded row has the weights and the loss of the same row without padding."""
     torch.manual_seed(0)
     model = alignattn.patch(make().eval(), "aa-ct+sparsemax")
     ids = torch.randint(5, 50, (1, 9))
@@ -196,7 +196,7 @@ def test_masks_that_a_model_makes_itself_tell_padding(make):
 
 @pytest.mark.parametrize("attention", ["aa-ct", "aa-gan+qvi"])
 @pytest.mark.parametrize("size", ["50GB", "20KB"])
-def test_variants_of_a_checkpoint(attention, size, tmp_path):
+def test_a_variant_of_a_checkpoint_is_loaded(attention, size, tmp_path):
     model = alignattn.patch(tiny_model("bert"), attention)
     model.save_pretrained(tmp_path, variant="fp16", max_shard_size=size)
     assert not (tmp_path / "model.safetensors").exists()
@@ -206,7 +206,7 @@ def test_variants_of_a_checkpoint(attention, size, tmp_path):
         assert torch.equal(loaded.state_dict()[name], tensor), name
 
 
-def test_torch_func_transforms_no_forward_that_records():
+def test_torch_func_refuses_a_forward_that_records():
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     batch = tiny_batch()
     parameters = dict(model.named_parameters())
@@ -226,7 +226,7 @@ def test_torch_func_transforms_no_forward_that_records():
 
 @pytest.mark.parametrize("preset", ["aa-gan", "aa-ot", "aa-ct"])
 def test_half_precision_loses_nothing_of_a_scaled_gradient(preset):
-    """As a gradient scaler scales it; against the same numbers in float32."""
+    """The loss is scaled as by a gradient scaler, and compared with the same numbers in float32."""
     scale, weight, found = 2.0**16, 1e-3, {}
     torch.manual_seed(0)
     for dtype in (torch.float16, torch.float32):

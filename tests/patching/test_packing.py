@@ -1,4 +1,4 @@
-"""Packed batches: what a padded one gives, losses and gradients, and no sample meets another."""
+"""Packed batches have the losses and gradients of padded ones, and their samples do not attend to each other."""
 
 import pytest
 import torch
@@ -16,11 +16,11 @@ from alignattn.utils.errors import AlignAttnError
 ENCODERS = ("albert", "bert", "roberta", "distilbert", "electra", "modernbert")
 LENGTHS = (5, 9, 1, 7)
 FIRST_POSITION = {"roberta": 1}
-"""After that of padding."""
+"""The first position after that of padding."""
 
 
 def sample_by_sample(module, query, key, value, attention_mask, cu_seq_lens_q=None, **kwargs):
-    """A stand-in for flash attention, which no machine without a GPU runs: the samples of a packed row attend apart."""
+    """Replace flash attention, which needs a GPU: each sample of a packed row attends only to itself."""
     if cu_seq_lens_q is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     attended = []
@@ -65,7 +65,7 @@ def encoder(variant, family="bert", implementation="sdpa", **overrides):
 
 
 def loss_and_gradients(model, batch, aligns=True):
-    """Of a loss that tells every feature of every real token from every other."""
+    """Return a loss that weighs every feature of every real token differently, the states and the gradients."""
     states = model.base_model(**batch).last_hidden_state
     states = states[batch["attention_mask"].bool()] if "attention_mask" in batch else states[0]
     wanted = torch.randn(states.shape, dtype=states.dtype, generator=torch.Generator().manual_seed(5))
@@ -83,17 +83,17 @@ def assert_equal(variant, family="bert", aligns=True, **overrides):
 
 
 @pytest.mark.parametrize("family", ENCODERS)
-def test_a_packed_batch_gives_what_a_padded_one_gives(family):
+def test_a_packed_batch_equals_a_padded_one(family):
     assert_equal("aa-ct", family, implementation="sample_by_sample")
 
 
 @pytest.mark.parametrize("variant", [name for name in ALIGNED if name != "aa-ct"])
-def test_whatever_the_alignment(variant):
+def test_a_packed_batch_equals_a_padded_one_for_every_alignment(variant):
     assert_equal(variant, implementation="sample_by_sample")
 
 
-def test_an_alignment_leaves_a_packed_batch_to_the_model():
-    """SDPA does not hear of samples: they meet, with an alignment as without."""
+def test_an_alignment_keeps_the_models_attention_to_a_packed_batch():
+    """SDPA ignores the bounds of samples: they attend to each other, with and without an alignment."""
     model = tiny_model("bert")
     expected = model.base_model(**packed_batch()).last_hidden_state
     alignattn.patch(model, "aa-ct")
@@ -110,7 +110,7 @@ def test_layers_that_are_not_patched_keep_samples_apart_too():
     assert_equal("entmax15", layers=(1,), aligns=False)
 
 
-def test_what_is_recorded_of_a_packed_batch_is_that_of_its_samples():
+def test_records_of_a_packed_batch_are_by_sample():
     model = encoder("aa-ct").eval()
     with torch.no_grad(), alignattn.collect(model) as packed:
         model.base_model(**packed_batch())
@@ -120,7 +120,7 @@ def test_what_is_recorded_of_a_packed_batch_is_that_of_its_samples():
     assert packed.layers[0].mask.sum(dim=1).tolist() == list(LENGTHS)
 
 
-def test_bounds_that_are_changed_in_place_are_read_anew():
+def test_bounds_changed_in_place_take_effect():
     model, batch = encoder("entmax15").eval(), packed_batch()
     first = model.base_model(**batch).last_hidden_state
     for bounds in (batch["cu_seq_lens_q"], batch["cu_seq_lens_k"]):
@@ -128,14 +128,14 @@ def test_bounds_that_are_changed_in_place_are_read_anew():
     assert not torch.allclose(model.base_model(**batch).last_hidden_state, first)
 
 
-def test_in_inference_mode_a_packed_batch_gives_what_it_gives_outside():
+def test_inference_mode_does_not_change_a_packed_batch():
     model = encoder("entmax15").eval()
     expected = model.base_model(**packed_batch()).last_hidden_state
     with torch.inference_mode():
         torch.testing.assert_close(model.base_model(**packed_batch()).last_hidden_state, expected)
 
 
-def test_a_packed_batch_counts_by_its_samples():
+def test_the_size_of_a_packed_batch_counts_its_samples():
     labels = torch.tensor([[1] * 10 + [-100] * 12])
     size = BatchSize.of(packed_batch() | {"labels": labels})
     assert (size.samples, size.labels) == (len(LENGTHS), 10)
@@ -153,7 +153,7 @@ def test_a_packed_batch_counts_by_its_samples():
     ],
     ids=["short", "empty", "keys", "rows"],
 )
-def test_bounds_that_are_none_are_refused(changes, said):
+def test_invalid_bounds_are_refused(changes, said):
     batch = packed_batch() | changes
     if "cu_seq_lens_k" not in changes:
         del batch["cu_seq_lens_k"]
@@ -164,7 +164,7 @@ def test_bounds_that_are_none_are_refused(changes, said):
 
 
 @pytest.mark.parametrize("family", ["deberta-v3", "mpnet"])
-def test_models_whose_attention_does_not_hear_of_it_refuse_it(family):
+def test_models_without_packed_attention_refuse_a_packed_batch(family):
     model, batch = encoder("aa-ct", family), packed_batch()
     with pytest.raises(AlignAttnError, match="samples of a packed batch"):
         model(**batch)

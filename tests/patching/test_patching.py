@@ -27,7 +27,7 @@ def logits_of(model, batch):
 
 
 def align_loss(model, batch, *, loss_scale=1.0):
-    """The mean alignment loss of one training forward, as the trainer takes it."""
+    """Return the mean alignment loss of one training forward, as the trainer computes it."""
     model(**batch)
     ((_, loss, _),) = step_alignments(model)
     return loss_scale * loss
@@ -64,7 +64,7 @@ def test_evaluation_is_bitwise_unchanged_and_unpatch_restores_the_model(family, 
 
 @pytest.mark.parametrize("attention", ["aa-ct", "sparsemax"])
 @pytest.mark.parametrize("patches_the_whole", [True, False])
-def test_models_that_share_a_config_are_left_as_they_are(attention, patches_the_whole, tmp_path):
+def test_models_that_share_a_config_are_unchanged(attention, patches_the_whole, tmp_path):
     model = tiny_model("bert")
     config = model.config
     twin = transformers.BertForSequenceClassification(config)
@@ -87,7 +87,7 @@ def test_models_that_share_a_config_are_left_as_they_are(attention, patches_the_
     assert torch.equal(logits_of(loaded, tiny_batch()), expected)
 
 
-def test_unpatch_keeps_what_became_of_the_config():
+def test_unpatch_keeps_changes_of_the_config():
     model = alignattn.patch(tiny_model("bert"), "sparsemax")
     model.resize_token_embeddings(60)
     model.config.id2label = {0: "no", 1: "yes", 2: "maybe"}
@@ -126,7 +126,7 @@ def tiny_siglip():
 
 
 @pytest.mark.parametrize("attention", ["aa-ct", "entmax15"])
-def test_unpatch_gives_the_parts_of_a_composite_their_configs_back(attention):
+def test_unpatch_restores_the_configs_of_a_composites_parts(attention):
     model = tiny_siglip()
     before = [(module, module.config) for module in model.modules() if hasattr(module, "config")]
     alignattn.unpatch(alignattn.patch(model, attention))
@@ -171,7 +171,7 @@ def test_training_mode_gives_the_plain_outputs(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_patching_leaves_the_random_numbers_of_the_run_alone(family):
+def test_patching_does_not_change_the_random_numbers_of_the_run(family):
     model = tiny_model(family)
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -208,7 +208,7 @@ def test_each_layer_counts_and_the_loss_is_that_of_its_queries_and_keys(family, 
         torch.testing.assert_close(record.loss, loss)
 
 
-def test_what_is_collected_is_shown_by_shapes():
+def test_the_repr_of_a_recording_shows_shapes():
     model = alignattn.patch(tiny_model("bert"), "aa-gan").train()
     with alignattn.collect(model) as seen:
         model(**tiny_batch())
@@ -220,7 +220,7 @@ def test_what_is_collected_is_shown_by_shapes():
     assert repr(alignattn.patching.recording.LayerRecord()) == "LayerRecord()"
 
 
-def test_weights_collected_are_those_of_eager_attention():
+def test_collected_weights_are_those_of_eager_attention():
     model = tiny_model("bert")
     model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -244,7 +244,7 @@ def test_attention_is_collected_in_double_precision():
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("scope", ["projections", "all"])
-def test_gradient_scope(family, scope):
+def test_the_gradient_scope_limits_the_gradient(family, scope):
     model = without_dropout(tiny_model(family))
     alignattn.patch(model, "aa-ct", gradient_scope=scope)
     align_loss(model, tiny_batch()).backward()
@@ -262,7 +262,7 @@ def test_gradient_scope(family, scope):
 
 @pytest.mark.parametrize("family", ["albert", "bert", "distilbert", "modernbert", "deberta-v3", "mpnet"])
 def test_projection_gradient_is_that_of_a_detached_input(family):
-    """Both gradients at once, the task's and the alignment's, against a loss rebuilt from detached inputs."""
+    """Compare the sum of both gradients, the task's and the alignment's, with a loss rebuilt from detached inputs."""
     model = without_dropout(tiny_model(family)).double()
     alignattn.patch(model, "aa-ct", head_reduction="mean")
     weight = 0.7
@@ -321,7 +321,7 @@ def test_shared_layers_refuse_layers():
         alignattn.patch(tiny_model("albert"), "aa-ct", layers=[0])
 
 
-def test_the_papers_patch_functions_name_a_config():
+def test_the_papers_patch_functions_equal_a_patch_with_a_config():
     first = alignattn.patch_alignment(tiny_model("bert"), "ct", weight=0.5, gradient_scope="all")
     second = alignattn.patch(tiny_model("bert"), "aa-ct", alignment_weight=0.5, gradient_scope="all")
     assert first.alignattn.config == second.alignattn.config
@@ -331,7 +331,7 @@ def test_the_papers_patch_functions_name_a_config():
     assert first.alignattn.config == second.alignattn.config
 
 
-def test_a_copy_of_a_patched_model_has_a_collector_of_its_own():
+def test_a_copy_of_a_patched_model_has_its_own_collector():
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     twin = copy.deepcopy(model)
     with torch.no_grad(), alignattn.collect(twin) as seen:
@@ -388,7 +388,7 @@ def test_reentrant_checkpointing_is_refused_where_it_would_lose_the_gradient():
 
 
 def test_without_the_mask_registration_padding_would_be_attended():
-    """The mask function of our name is what keeps padding out: a registered attention alone gets no mask."""
+    """An attention function that is registered without a mask function gets no mask; ours has one for padding."""
     masks = []
 
     def spy(module, query, key, value, attention_mask, **kwargs):
@@ -476,7 +476,7 @@ class TestRefusals:
         assert not alignattn.is_patched(model)
 
 
-class OfItsOwn(transformers.PreTrainedModel):
+class CustomModel(transformers.PreTrainedModel):
     config_class = transformers.RobertaConfig
 
     def __init__(self, config):
@@ -486,11 +486,11 @@ class OfItsOwn(transformers.PreTrainedModel):
 
 
 class TestPartOfAModel:
-    """A part has a config of its own: that of the whole does not tell how it attends."""
+    """A part has its own config: the config of the whole does not record its patch."""
 
     @pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
     @pytest.mark.parametrize("attention", ["sparsemax", "qvi"])
-    def test_a_changed_function_is_said_where_the_whole_is_saved(self, family, attention, tmp_path):
+    def test_saving_the_whole_warns_of_a_changed_part(self, family, attention, tmp_path):
         model = tiny_model(family)
         alignattn.patch(model.base_model, attention)
         with pytest.warns(UserWarning, match=f"{attention}.*as a part of another model.*patch the whole model instead"):
@@ -499,20 +499,20 @@ class TestPartOfAModel:
             torch.nn.parallel.DataParallel(model).state_dict()
 
     @pytest.mark.parametrize("attention", ["sparsemax", "qvi"])
-    def test_whatever_the_whole_is(self, attention, tmp_path):
+    def test_the_warning_covers_composite_and_custom_models(self, attention, tmp_path):
         two = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(FAMILIES["bert"](), FAMILIES["bert"]())
         pair = transformers.EncoderDecoderModel(two)
         alignattn.patch(pair.encoder, attention)
         with pytest.warns(UserWarning, match=f"{attention}.*as a part of another model's .encoder."):
             pair.save_pretrained(tmp_path)
-        own = OfItsOwn(FAMILIES["roberta"]())
+        own = CustomModel(FAMILIES["roberta"]())
         alignattn.patch(own.reader, attention)
         with pytest.warns(UserWarning, match="as a part of another model's .reader."):
             own.save_pretrained(tmp_path)
         with pytest.warns(UserWarning, match="as a part of another model's .reader."):
             torch.nn.ModuleDict({"reader": own.reader}).state_dict()
 
-    def test_what_tells_it_or_attends_as_before_is_not_warned_of(self, tmp_path):
+    def test_recorded_patches_and_alignments_do_not_warn(self, tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             whole = alignattn.patch(tiny_model("modernbert"), "sparsemax")
@@ -525,7 +525,7 @@ class TestPartOfAModel:
             alignattn.patch(aligned.bert, "aa-ct")
             aligned.save_pretrained(tmp_path / "aligned")
 
-    def test_slots_that_a_config_does_not_tell_of_are_said_where_they_are_loaded(self, tmp_path, caplog):
+    def test_loading_reports_slots_that_the_config_does_not_record(self, tmp_path, caplog):
         model = tiny_model("bert")
         alignattn.patch(model.bert, "qvi")
         with pytest.warns(UserWarning, match="as a part"):
@@ -535,7 +535,7 @@ class TestPartOfAModel:
         assert "of the checkpoint are not used (bert.encoder.layer.0.attention.self.alignattn." in caplog.text
 
 
-def test_unpatch_takes_the_slots_of_a_copy_that_an_adapter_trains():
+def test_unpatch_removes_the_slots_of_a_copy_that_an_adapter_trains():
     peft = pytest.importorskip("peft")
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["dense"], modules_to_save=["self"]))

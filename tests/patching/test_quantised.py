@@ -44,7 +44,7 @@ def quantised(folder, name):
 
 
 def with_the_same_weights(folder, model):
-    """A float model with the weights that the quantised ones stand for: what they make of the unit matrix."""
+    """Return a float model with the dequantised weights: the outputs of the quantised layers for the unit matrix."""
     twin = AutoModelForCausalLM.from_pretrained(folder)
     for path, layer in model.named_modules():
         if isinstance(layer, nn.Linear):
@@ -101,7 +101,7 @@ def test_an_adapter_follows_the_alignment(name, folder):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_without_an_adapter_nothing_can_follow(name, folder):
+def test_an_alignment_without_an_adapter_is_refused(name, folder):
     model = alignattn.patch(quantised(folder, name), "aa-ct").train()
     model(torch.randint(4, 60, (2, 9)))
     with pytest.raises(AlignAttnError, match="adapt them"):

@@ -1,4 +1,4 @@
-"""A folder whose patch changes the function refuses by itself; that of an alignment alone is anyone's."""
+"""Plain libraries refuse a folder whose patch changes the function, and load that of an alignment."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ def logits_of(model):
 
 @pytest.fixture(scope="module")
 def saved(tiny_checkpoint, tmp_path_factory):
-    """By preset, a classifier with a tokenizer."""
+    """Return the folder of a classifier and its tokenizer, by preset."""
     folders = {}
     for preset in ("sparsemax", "aa-ct"):
         folders[preset] = tmp_path_factory.mktemp(preset)
@@ -81,7 +81,7 @@ def test_each_family_is_refused_and_loaded_again(family, preset, tmp_path):
     assert (tmp_path / CONFIG).read_text() == written
 
 
-def test_what_the_config_says_is_what_the_caller_asks_for(saved):
+def test_keyword_arguments_override_the_config(saved):
     model = alignattn.from_pretrained(
         saved["sparsemax"],
         AutoModelForSequenceClassification,
@@ -98,7 +98,7 @@ def test_what_the_config_says_is_what_the_caller_asks_for(saved):
     assert load_config(str(saved["sparsemax"]), num_labels=5).num_labels == 5
 
 
-def test_a_pipeline_takes_what_was_loaded(saved):
+def test_a_pipeline_accepts_a_loaded_model(saved):
     model, tokenizer = load_pretrained(str(saved["sparsemax"]), AutoModelForSequenceClassification)
     (answer,) = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer)("the cat sees")
     batch = tokenizer("the cat sees", return_tensors="pt")
@@ -106,7 +106,7 @@ def test_a_pipeline_takes_what_was_loaded(saved):
         assert answer["score"] == pytest.approx(model(**batch).logits.softmax(-1).max().item())
 
 
-def test_copies_and_what_is_unpatched_are_saved_as_what_they_are(tmp_path):
+def test_copies_are_saved_as_patched_and_unpatched_models_as_plain(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "sparsemax")
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.compile(model)):
         twin.save_pretrained(tmp_path)
@@ -119,7 +119,7 @@ def test_copies_and_what_is_unpatched_are_saved_as_what_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("preset", ["sparsemax", "qvi"])
-def test_a_training_saves_resumes_and_takes_back_its_best(preset, tmp_path):
+def test_a_training_saves_resumes_and_loads_its_best_checkpoint(preset, tmp_path):
     batch = tiny_batch(8)
     rows = datasets.Dataset.from_dict({name: values.tolist() for name, values in batch.items()})
 
@@ -151,14 +151,14 @@ def test_a_training_saves_resumes_and_takes_back_its_best(preset, tmp_path):
     torch.testing.assert_close(logits_of(resumed.model), logits_of(whole.model))
 
 
-def test_saving_draws_nothing(tmp_path):
+def test_saving_draws_no_random_numbers(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "sparsemax")
     before = torch.random.get_rng_state()
     model.save_pretrained(tmp_path)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_an_adapter_of_a_model_of_another_function(saved, tmp_path):
+def test_an_adapter_of_a_model_with_another_function_is_loaded(saved, tmp_path):
     model = alignattn.from_pretrained(saved["sparsemax"], AutoModelForSequenceClassification)
     model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
     model.save_pretrained(tmp_path)
@@ -168,7 +168,7 @@ def test_an_adapter_of_a_model_of_another_function(saved, tmp_path):
 
 @pytest.mark.parametrize("preset", ["aa-ct", "sparsemax", "aa-gan+bilinear"])
 @pytest.mark.parametrize("family", ["bert", "deberta-v3"])
-def test_a_config_that_asks_for_weights_is_saved_and_loaded(family, preset, tmp_path):
+def test_a_config_with_output_attentions_is_saved_and_loaded(family, preset, tmp_path):
     tiny_model(family).save_pretrained(tmp_path / "plain")
     options = {"output_attentions": True, "attn_implementation": "eager"}
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "plain", **options)

@@ -1,4 +1,4 @@
-"""A config of a model that nobody could build is one line, said before anything is built."""
+"""A config of a model that is too large to build is refused in one line, before anything is built."""
 
 import json
 import shutil
@@ -26,14 +26,14 @@ def folder(tiny_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("field", HUGE)
-def test_a_config_that_no_weights_fill(field, folder):
+def test_a_config_far_larger_than_its_weights_is_refused(field, folder):
     fields = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(fields | {field: HUGE[field]}))
     with pytest.raises(AlignAttnError, match=r"config of "):
         load_pretrained(str(folder), AutoModelForSequenceClassification)
 
 
-def test_layers_that_an_option_asks_for(folder, tmp_path, capsys):
+def test_too_many_layers_by_an_option_are_refused(folder, tmp_path, capsys):
     rows = tmp_path / "rows.csv"
     rows.write_text("a,label\nthe cat,0\nthe dog,1\n")
     words = ["finetune", "--model", str(folder), "--train_file", str(rows), "--text_columns", "a"]

@@ -21,7 +21,7 @@ CHOICES = [
 ]
 MIXES = ["aa-ct+qvi+entmax15", "aa-gan+bilinear+sparsemax+sum", "aa-ot+additive+csoftmax+interaction"]
 UNCHANGED_AT_FIRST = ("bilinear", "sum", "qvi", "csoftmax", "local")
-"""Start at the pretrained function; or a bound or a window wide enough for these short rows leaves them alone."""
+"""Slots that start at the pretrained function, or whose bound or window does not limit these short rows."""
 PAPER_FAMILIES = ("albert", "bert", "roberta")
 SLIDING = "modernbert"
 FITTING = [
@@ -38,7 +38,7 @@ def logits_of(model, batch):
 
 
 def train(model, steps=2):
-    """Some steps of AlignmentTrainer's loss with a learning rate that moves everything."""
+    """Take some steps of AlignmentTrainer's loss, with a learning rate that changes every parameter."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(steps):
         loss = model.train()(**tiny_batch()).loss
@@ -53,7 +53,7 @@ def train(model, steps=2):
 
 @pytest.mark.parametrize(("family", "attention"), crossed(PAPER_FAMILIES, [*PRESETS, *CHOICES, *MIXES]))
 def test_patch_train_save_and_reload_gives_equal_logits(family, attention, tmp_path):
-    """In double precision: which of two near keys `hard` attends to hangs on no rounding."""
+    """In double precision, so that rounding does not decide which of two close keys `hard` attends to."""
     model = train(alignattn.patch(tiny_model(family).double(), attention))
     expected = logits_of(model, tiny_batch())
     assert expected.isfinite().all()
@@ -90,7 +90,7 @@ def test_padding_changes_no_logit(family, attention):
 
 
 @pytest.mark.parametrize(("family", "attention"), FITTING)
-def test_weights_returned_and_collected_are_those_attended_with(family, attention):
+def test_returned_and_collected_weights_are_those_of_the_attention(family, attention):
     model = train(alignattn.patch(tiny_model(family).double(), attention))
     plain = logits_of(model, tiny_batch())
     with torch.no_grad(), alignattn.collect(model) as seen:
@@ -150,7 +150,7 @@ def test_autocast_and_half_precision_models_run(attention):
     assert logits_of(half, tiny_batch()).isfinite().all()
 
 
-def test_a_window_that_keeps_the_first_token_from_the_last_is_no_causal_model():
+def test_a_narrow_window_is_not_taken_for_causal_attention():
     model = alignattn.patch(tiny_model("bert"), "local", normalizer_options={"window": 1})
     assert logits_of(model, tiny_batch()).isfinite().all()
 
@@ -166,7 +166,7 @@ def test_values_mask_is_the_transpose_without_padding():
 
 
 class TestPretrained:
-    """QVI starts at the pretrained function of real checkpoints, alive."""
+    """QVI starts at the pretrained function of real checkpoints, and its weights get gradients."""
 
     def test_logits_and_gradients_of_qvi(self, minilm):
         torch.manual_seed(0)
@@ -206,14 +206,14 @@ class TestConfig:
         assert AttentionConfig.resolve("soft+aa-ct") == AttentionConfig(alignment="ct")
         assert AttentionConfig.from_dict(composed.to_dict()) == composed
 
-    def test_no_choice_stands_in_two_slots(self):
+    def test_no_choice_is_in_two_slots(self):
         names = [name for choices in SLOTS.values() for name in choices]
         assert len(names) == len(set(names))
 
     @pytest.mark.parametrize(
         ("attention", "changes"), [("soft", False), ("aa-ct", False), *((choice, True) for choice in CHOICES)]
     )
-    def test_what_changes_the_function(self, attention, changes):
+    def test_all_choices_except_alignments_change_the_function(self, attention, changes):
         assert AttentionConfig.resolve(attention).changes_function == changes
 
     @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ class TestConfig:
             AttentionConfig.resolve(**fields)
         assert "\n" not in str(raised.value)
 
-    def test_a_slot_that_a_models_attention_cannot_take(self):
+    def test_a_slot_that_the_attention_does_not_support_is_refused(self):
         with pytest.raises(AlignAttnError, match=r"score='additive'.*sliding window.*choose one of scaled_dot"):
             alignattn.patch(tiny_model(SLIDING), "additive")
         model = tiny_model("bert")

@@ -1,4 +1,4 @@
-"""A small measured table made by hand, in which every kind of cell occurs."""
+"""A small measured table made by hand, with every kind of cell."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,14 +28,14 @@ MRPC, COST = "MRPC", "cost"
 
 
 def differs(difference: float, corrected_p: float | None = NOISE) -> Comparison:
-    """A comparison over 3 seeds."""
+    """Return a comparison over 3 seeds."""
     interval = Interval(difference - 0.01, difference + 0.01)
     p_value = None if corrected_p is None else corrected_p / 8
     return Comparison(difference, interval, p_value, corrected_p, "a test", 3, detectable=0.014)
 
 
 def run(row: str, column: str, seed: int) -> Run:
-    """A finished run of a cell, full of what a page must escape."""
+    """Return a finished run of a cell, with texts that a page must escape."""
     digest = f"{row}-{column}-{seed}"
     return Run(
         digest=digest,
@@ -54,7 +54,7 @@ def run(row: str, column: str, seed: int) -> Run:
 
 
 def cell(row: str, column: str, measure: Measure, *values: float, **fields: Any) -> Cell:
-    """A finished cell unless `fields` say otherwise, whose runs are those of three seeds."""
+    """Return a cell with the runs of three seeds, finished unless `fields` change it."""
     runs = {seed: run(row, column, seed) for seed in (1, 2, 3)}
     return Cell(
         row=LABELS[row],
@@ -83,7 +83,7 @@ CELLS = (
 
 
 def measured_table() -> ResultTable:
-    """Three rows by two columns of two measures each."""
+    """Return a table of three rows by two columns of two measures each."""
     runs = {digest: run for one in CELLS for digest, run in zip(one.digests, one.runs.values(), strict=True)}
     failed = CELLS[-1].digests[-1]
     runs[failed] = replace(
@@ -105,7 +105,7 @@ def measured_table() -> ResultTable:
 
 
 def with_cell(table: ResultTable, changed: Cell) -> ResultTable:
-    """The table with a cell in the place of the one that it has there."""
+    """Return the table with one cell replaced."""
     place = (changed.row, changed.column, changed.measure)
     cells = [changed if (one.row, one.column, one.measure) == place else one for one in table.cells]
     return replace(table, cells=cells)

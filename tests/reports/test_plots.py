@@ -1,4 +1,4 @@
-"""Pictures: what is drawn stands where the numbers put it, whatever the texts are, in the format of the file's name."""
+"""Plots: shapes are at the places of their numbers, for any texts, in the format of the suffix of the file."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def labels_of(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-def test_cells_lie_over_the_part_of_the_picture_that_they_are_of_and_words_below_it():
+def test_cells_lie_over_their_part_of_the_image_and_words_below_it():
     pixels = [[[x / 6, y / 4, 0.0] for x in range(6)] for y in range(4)]
     panels = [
         ImagePanel("first", pixels, [[0.1, 0.2, 0.3], [0.4, 0.0, 0.0]], ["what", "$is"], [0.25, 0.75]),
@@ -52,7 +52,7 @@ def test_cells_lie_over_the_part_of_the_picture_that_they_are_of_and_words_below
         picture, cells = above.images
         assert picture.get_array().tolist() == panel.pixels
         assert cells.get_array().tolist() == panel.cells
-        # Both fill one frame from its upper left corner on, and one scale holds for all cells.
+        # Both fill one frame from its upper left corner, and all cells share one scale.
         assert list(picture.get_extent()) == list(cells.get_extent()) == [0, 6, 4, 0]
         assert picture.origin == cells.origin == "upper"
         assert cells.get_clim() == (0, 0.9)
@@ -63,7 +63,7 @@ def test_cells_lie_over_the_part_of_the_picture_that_they_are_of_and_words_below
     assert {axes.get_ylabel() for axes in figure.axes[4:]} == {"weight"}
 
 
-def test_a_token_map_has_a_row_a_query_and_a_column_a_key():
+def test_a_token_map_has_a_row_per_query_and_a_column_per_key():
     panels = [
         TokenMapPanel("a", ["K", "AE"], [[0.1, 0.2, 0.7], [0.0, 0.5, 0.5]], ["c", "a", "$t$"]),
         TokenMapPanel("b", ["x", "y"], [[1.0, 0.0], [0.25, 0.75]]),
@@ -90,7 +90,7 @@ def test_differences_stand_in_their_rows_with_their_intervals():
     assert axes.get_ylim() == (2.5, -0.5)
 
 
-def test_many_panels_of_differences_go_on_below():
+def test_many_panels_of_differences_continue_in_further_rows():
     panel = DifferencePanel("accuracy", "points", [DifferenceLine(0, 1.0, None, survives=False)])
     figure = draw_differences([panel] * (MAX_ABREAST + 1), rows=["aa-ct"], title="all")
     columns = {axes.get_subplotspec().colspan.start for axes in figure.axes}
@@ -98,7 +98,7 @@ def test_many_panels_of_differences_go_on_below():
     assert sum(axes.axison for axes in figure.axes) == MAX_ABREAST + 1
 
 
-def test_growth_is_drawn_without_what_is_negligible():
+def test_growth_is_drawn_without_negligible_values():
     series = {"soft": [(128, 1e6), (256, 4e6)], "none": [(128, 0.0), (256, 1.0)]}
     panel = CurvePanel("memory", "bytes", series)
     names = ["soft", "none"]
@@ -135,12 +135,12 @@ def test_characters_that_no_font_has_are_one_line(ending, said, tmp_path, monkey
 
 
 def test_characters_of_another_font_are_drawn_in_it(tmp_path, caplog, recwarn):
-    # A script letter, which matplotlib's own mathematical fonts have and its text font does not.
+    # A script letter, which the mathematical fonts of matplotlib have and its text font lacks.
     figure = bars_of("\U0001d49c")
     write_figure(figure, tmp_path / "bars.pdf")
     assert not caplog.messages
     assert not recwarn.list
     assert b"Math" in (tmp_path / "bars.pdf").read_bytes()
-    # What is drawn of the figure next has the text font alone again.
+    # The next drawing of the figure uses only the text font again.
     write_figure(figure, tmp_path / "bars.svg")
     assert b"Math" not in (tmp_path / "bars.svg").read_bytes()

@@ -1,4 +1,4 @@
-"""The page of a report: in a real browser, with texts that hold HTML, and what it leaves out."""
+"""The page of a report: in a real browser, with texts that contain HTML, and without empty parts."""
 
 import math
 import re

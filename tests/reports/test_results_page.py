@@ -1,4 +1,4 @@
-"""A page of a measured table in a real browser: nothing is fetched, no error logged, every link leads somewhere."""
+"""A page of a measured table in a real browser: nothing is fetched, no error is logged, every link has a target."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(browser: Any, page: Path) -> Any:
-    """The browser with the page newly opened, its logs empty before."""
+    """The browser with the page newly opened and empty logs before."""
     resize(browser, WIDE)
     browser.get("about:blank")
     forget_logs(browser)
@@ -140,7 +140,7 @@ def test_the_page_follows_the_readers_scheme(opened: Any) -> None:
     assert max(grounds["dark"]) < 50
 
 
-def test_a_table_of_nothing_yet_is_a_page(browser: Any, tmp_path: Path) -> None:
+def test_a_table_without_results_is_a_page(browser: Any, tmp_path: Path) -> None:
     missing = [replace(one, state="missing", values={}, comparison=None, reason=None) for one in CELLS]
     write_text(tmp_path / "empty.html", to_html(replace(measured_table(), cells=missing, runs={}, notes=[])))
     forget_logs(browser)

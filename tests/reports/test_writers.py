@@ -1,4 +1,4 @@
-"""The printed forms of a measured table: what a cell says, what is bold, and that every text survives its form."""
+"""The formats of a measured table: the texts of cells, bold numbers, and the escaping of every text."""
 
 import csv
 import io
@@ -40,7 +40,7 @@ def markdown_cells(line: str) -> list[str]:
 
 
 def markdown_tables(table: ResultTable) -> list[list[list[str]]]:
-    """The tables of the Markdown form: lines of cells, header first."""
+    """Return the tables of the Markdown format as lines of cells, header first."""
     blocks = [block.splitlines() for block in to_markdown(table).split("\n\n") if block.startswith("|")]
     return [[markdown_cells(line) for line in block if not line.startswith("| ---")] for block in blocks]
 
@@ -54,7 +54,7 @@ def body(table: ResultTable) -> list[list[str]]:
 
 
 def text_of(changed: Cell) -> str:
-    """The cell of aa-gan's accuracy on MRPC when it is `changed`."""
+    """Return the text of the cell of aa-gan's accuracy on MRPC, replaced by `changed`."""
     return body(with_cell(measured_table(), changed))[1][1]
 
 
@@ -71,7 +71,7 @@ def test_a_cell_is_mean_and_deviation_beside_the_published_number() -> None:
     ]
 
 
-def test_a_number_of_a_model_that_tells_nothing_apart_is_marked() -> None:
+def test_a_number_of_a_constant_prediction_is_marked() -> None:
     plain = measured_table()
     table = with_cell(plain, cell("gan", MRPC, ACCURACY, 0.8, 0.8, 0.8, is_constant=True))
     assert body(table)[1][1] == "80.00 ± 0.00°"
@@ -129,7 +129,7 @@ def test_the_sources_the_notes_and_the_marks_are_explained(render: Callable[[Res
         assert words in text
 
 
-def test_a_row_that_is_compared_with_another_than_soft_says_so() -> None:
+def test_a_row_with_another_baseline_than_soft_names_it() -> None:
     (own,) = (one for one in CELLS if one.row == "aa-gan" and one.heading == "MRPC accuracy (%)")
     cells = [replace(one, names_baseline=True, baseline="other") if one is own else one for one in CELLS]
     table = replace(measured_table(), cells=cells)
@@ -255,11 +255,11 @@ def test_without_matplotlib_the_picture_alone_is_missing(without_matplotlib, tmp
     assert "alignattn[plots]" in caplog.text
 
 
-def test_a_page_takes_runs_that_have_no_seed_of_their_own() -> None:
+def test_a_page_numbers_runs_without_a_seed() -> None:
     table = measured_table()
     report = RunReport(facts={"passes": "20"})
     runs = {digest: replace(run, report=report) for digest, run in table.runs.items()}
-    assert '">1</a>' in to_html(replace(table, runs=runs))
+    assert ', done">1</a>' in to_html(replace(table, runs=runs))
 
 
 def test_nothing_breaks_out_of_a_page() -> None:

@@ -1,4 +1,4 @@
-"""Attack the toy rows on CHECKPOINT, recorded in PATH; kill itself at swap KILL_AT. Run by test_robustness_resume."""
+"""Attack the toy rows on CHECKPOINT, with records in PATH, and die at swap KILL_AT. Run by test_robustness_resume."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One rule of batches for the classifier, the sentence encoder and the masked-language model: by the device."""
+"""Batches of the classifier, the sentence encoder and the masked-language model: the device determines their size."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def _shape(ids):
     return tuple(ids.shape)
 
 
-def test_a_cpu_is_given_tokens_and_a_gpu_rows():
+def test_batches_are_limited_by_tokens_on_a_cpu_and_by_rows_on_a_gpu():
     assert [rows_at_once(CPU, longest) for longest in (0, 8, 16, 512, 4096)] == [512, 64, 32, 2, 2]
     assert {rows_at_once(torch.device("cuda"), longest) for longest in (8, 512)} == {GPU_ROWS}
 
@@ -38,13 +38,14 @@ def test_batches_hold_each_row_once_and_no_needless_padding(tiny_checkpoint, pad
         assert batch["input_ids"].shape == (len(rows), longest)
         assert longest <= longest_of_all
         longest_of_all = longest
-        assert len(rows) == batch_size or len(rows) * longest <= CPU_TOKENS or len(seen) == len(texts)
+        size = batch_size or rows_at_once(CPU, longest)
+        assert len(rows) == size or (len(rows) < size and len(seen) == len(texts))
         for tokens, real, expected in zip(batch["input_ids"], batch["attention_mask"], alone, strict=True):
             assert tokens[real.bool()].tolist() == expected
     assert sorted(seen) == list(range(len(texts)))
 
 
-def test_keys_are_those_of_the_tokens_and_of_nothing_else(tiny_checkpoint):
+def test_keys_depend_on_the_tokens_alone(tiny_checkpoint):
     def keys(*columns):
         return ModelInputs.of(AutoTokenizer.from_pretrained(tiny_checkpoint), columns, MAX_LENGTH).keys()
 
@@ -52,7 +53,7 @@ def test_keys_are_those_of_the_tokens_and_of_nothing_else(tiny_checkpoint):
     assert padded[:3] == keys(["a zebra", "a gnu", "a cat"])
     assert padded[0] == padded[1]
     assert len(set(padded)) == 3
-    # The same tokens, which stand in other texts of a pair.
+    # The same tokens in other texts of a pair.
     assert len(set(keys(["a [SEP] cat", "a"], ["dog", "cat [SEP] dog"]))) == 2
 
 
@@ -69,8 +70,8 @@ def _masked_language_model(folder, **options):
     from alignattn.robustness.substitutes import PaddedToLongest
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["##s"])  # the mark of a part of a word, by which TextAttack knows its rule
-    model = random_masked_language_model(tokenizer).double()  # what else is in a batch makes no tie
+    tokenizer.add_tokens(["##s"])  # the mark of a subword, by which TextAttack recognises the tokenizer
+    model = random_masked_language_model(tokenizer).double()  # in float64 the rest of a batch makes no tie
     return PaddedToLongest(
         masked_language_model=model, tokenizer=tokenizer, method="bae", min_confidence=0.0, **options
     )

@@ -1,4 +1,4 @@
-"""Importing TextAttack through our door: in processes of their own, for an import happens once."""
+"""The import of TextAttack by `load_textattack`, in new processes, because an import happens once."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from alignattn.utils.errors import AlignAttnError
 needs_nltk_data = needs_files(NLTK_DATA)
 
 CLOSED_PORT = 9
-"""Of "discard", where nothing answers."""
+"""The port of "discard", on which nothing answers."""
 
 CLEAN_IMPORT = """
 import json, logging, os, sys
@@ -145,7 +145,7 @@ allowed = closure(sys.argv[1:]) | {"textattack", "alignattn", "setuptools", "pac
 owners = metadata.packages_distributions()
 
 class Without:
-    # A finder of modules to which all other packages are absent, also to whoever asks for them without an import.
+    # A module finder that hides all other packages, also from code that looks for them without an import.
 
     def __init__(self, finder):
         self.finder = finder
@@ -193,7 +193,7 @@ class TestAnImport:
         assert not clean_import["disabled"]
         assert clean_import["log"] == "still here\n"
 
-    def test_downloads_nothing_and_does_not_say_that_it_did(self, clean_import):
+    def test_downloads_nothing_and_records_no_download(self, clean_import):
         assert clean_import["downloads"] == []
         assert clean_import["in_cache"] == []
 
@@ -217,7 +217,7 @@ def test_a_stock_textattack_still_downloads_its_data_afterwards(clean_import):
 
 
 @needs_nltk_data
-def test_a_text_of_no_language_is_recorded_where_textattacks_csv_logger_dies(tmp_path):
+def test_a_text_of_no_language_is_recorded_although_textattacks_csv_logger_fails(tmp_path):
     done = run(TEXT_OF_NO_LANGUAGE, str(tmp_path / "results.csv"), TA_CACHE_DIR=str(tmp_path / "textattack"))
     assert "outcome='succeeded'" in done.stdout
     assert "22 !!" in done.stdout
@@ -225,7 +225,7 @@ def test_a_text_of_no_language_is_recorded_where_textattacks_csv_logger_dies(tmp
 
 
 @needs_nltk_data
-def test_a_flair_that_is_there_is_used_and_the_extra_is_all_that_is_needed(tmp_path):
+def test_an_installed_flair_is_used_and_only_the_extra_is_needed(tmp_path):
     package = tmp_path / "flair"
     package.mkdir()
     (package / "__init__.py").write_text("from . import data, models\n")
@@ -287,7 +287,7 @@ def test_a_check_imports_nothing():
 
 
 @needs_nltk_data
-def test_without_a_package_of_textattack_it_is_named():
+def test_a_missing_package_of_textattack_is_named():
     block = "import sys; sys.modules['nltk'] = None\n"
     code = "from alignattn.robustness.library import load_textattack; load_textattack()"
     done = run(block + code)
@@ -312,7 +312,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
 
 
 @needs_nltk_data
-def test_nltk_data_are_taken_from_the_folder_or_asked_for(tmp_path, monkeypatch, capfd):
+def test_nltk_data_are_read_from_the_folder_or_downloaded(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(nltk.data, "path", [])
     asked: list[str] = []
     unreachable = nltk.downloader.Downloader(f"http://127.0.0.1:{CLOSED_PORT}/index.xml").download

@@ -1,4 +1,4 @@
-"""The loop over attacks: its records tell what happened to each row, and are what TextAttack itself finds."""
+"""The loop over attacks: its records describe what happened to each row, and equal TextAttack's own results."""
 
 import json
 import random
@@ -20,7 +20,7 @@ from alignattn.utils.errors import AlignAttnError
 pytest_plugins = ["robustness_fixtures"]
 
 
-def test_records_tell_what_happened(whole, tiny_checkpoint):
+def test_records_describe_what_happened(whole, tiny_checkpoint):
     outcomes = Counter(record.outcome for record in whole.records)
     assert set(outcomes) == {"failed", "succeeded", "skipped"}
     assert outcomes["failed"] + outcomes["succeeded"] == NUM_EXAMPLES
@@ -45,7 +45,7 @@ def test_records_tell_what_happened(whole, tiny_checkpoint):
         assert record.queries > 1
 
 
-def test_the_header_says_what_was_attacked(whole):
+def test_the_header_names_what_was_attacked(whole):
     header = json.loads(header_path(whole.path).read_text())
     assert header["settings"]["recipe"] == "toy"
     assert header["settings"]["resources"] == {"words": "twenty"}
@@ -53,7 +53,7 @@ def test_the_header_says_what_was_attacked(whole):
     assert header["shard"] == {"number": 1, "count": 1}
 
 
-def test_outcomes_are_those_of_textattack_itself(whole, tiny_checkpoint):
+def test_outcomes_equal_those_of_textattack(whole, tiny_checkpoint):
     attack = toy_attack(tiny_checkpoint)
     named = {"SuccessfulAttackResult": "succeeded", "FailedAttackResult": "failed", "SkippedAttackResult": "skipped"}
     for record in whole.records:
@@ -71,7 +71,7 @@ def test_another_seed_is_another_attack(whole, tiny_checkpoint, tmp_path):
     assert [record.perturbed for record in other.records] != [record.perturbed for record in whole.records]
 
 
-def test_fewer_rows_than_examples_are_used_whole(tiny_checkpoint, tmp_path):
+def test_all_rows_are_used_if_there_are_fewer_than_examples(tiny_checkpoint, tmp_path):
     done = run(tiny_checkpoint, tmp_path / "toy.jsonl", settings=replace(SETTINGS, num_examples=1000))
     assert done.is_finished
     assert len(done.records) == done.header.rows == done.header.rows_available == NUM_ROWS
@@ -113,16 +113,16 @@ def test_the_bar_shows_the_running_rate(whole, tiny_checkpoint, tmp_path, capsys
 
 
 class Unknown(textattack.transformations.WordSwap):
-    """Swaps that are one input to the toy model, whose tokenizer knows none of these words."""
+    """Swaps with the same input ids: the tokenizer of the toy model knows none of these words."""
 
     def _get_replacement_words(self, word):
         return ["quokka", "gnu", "zebra"] if word in WORDS else []
 
 
-def test_of_candidates_that_are_one_input_the_first_is_taken(tiny_checkpoint, tmp_path):
+def test_the_first_of_candidates_with_the_same_input_wins(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack)
-    search = textattack.search_methods.GreedyWordSwapWIR("delete")  # the recipes'
+    search = textattack.search_methods.GreedyWordSwapWIR("delete")  # that of the recipes
     attack = textattack.Attack(attack.goal_function, attack.pre_transformation_constraints, Unknown(), search)
     records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS)).records
     new = [set(record.perturbed["sentence"].split()) - set(WORDS) for record in records if record.perturbed]
@@ -130,14 +130,14 @@ def test_of_candidates_that_are_one_input_the_first_is_taken(tiny_checkpoint, tm
     assert set().union(*new) == {"gnu"}  # TextAttack sorts the texts of a step
 
 
-def test_goals_hand_over_all_texts_at_once(tiny_checkpoint, tmp_path):
+def test_goals_pass_all_texts_of_a_step_at_once(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     attack.goal_function.batch_size = 1
     calls: list[int] = []
     score = attack.goal_function.model._score
     attack.goal_function.model._score = lambda inputs, rows: (calls.append(len(rows)), score(inputs, rows))[1]
     attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS))
-    # The first call asks which rows to walk; a step of the search asks for all its candidates.
+    # The first call scores all rows to select some; a step of the search scores all its candidates.
     assert calls[0] == NUM_ROWS
     assert max(calls[2:]) > 4
 
@@ -146,7 +146,7 @@ def test_goals_hand_over_all_texts_at_once(tiny_checkpoint, tmp_path):
     ("name", "value"),
     [("outcome", "won"), ("index", "3"), ("original", ["a"]), ("original_scores", [None]), ("perturbed", 3)],
 )
-def test_lines_of_other_kinds_are_refused(whole, name, value):
+def test_lines_with_wrong_types_are_refused(whole, name, value):
     line = whole.records[0].to_line()
     assert AttackRecord.from_line(line) == whole.records[0]
     with pytest.raises(ValueError, match=name):

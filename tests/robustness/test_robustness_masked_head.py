@@ -1,4 +1,4 @@
-"""The head on masked tokens alone computes what the model computes of all tokens."""
+"""The head on the masked tokens alone has the loss, gradients and logits of the head on all tokens."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_loss_and_gradients_are_the_models_own(family):
     with masked_tokens_alone(model):
         loss = model(**inputs).loss
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    # transformers takes some models' cross-entropy in float32.
+    # transformers computes some models' cross-entropy in float32.
     torch.testing.assert_close(loss.double(), expected.double(), rtol=1e-6, atol=0)
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         assert (gradient is None) == (expected_gradient is None)
@@ -38,7 +38,7 @@ def test_loss_and_gradients_are_the_models_own(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_are_those_at_the_masked_tokens_and_the_model_is_left_as_it_was(family):
+def test_logits_are_those_of_the_masked_tokens_and_the_model_is_unchanged_afterwards(family):
     model, inputs = _model(family), _inputs()
     with torch.no_grad():
         expected = model(**inputs).logits[inputs["labels"] != IGNORED_LABEL]
@@ -48,7 +48,7 @@ def test_logits_are_those_at_the_masked_tokens_and_the_model_is_left_as_it_was(f
         assert model(**inputs).logits.shape[:2] == inputs["input_ids"].shape
 
 
-def test_a_batch_without_a_masked_token_weighs_nothing():
+def test_a_batch_without_masked_tokens_has_zero_loss_and_gradients():
     model, inputs = _model("bert"), _inputs()
     inputs["labels"] = torch.full_like(inputs["labels"], IGNORED_LABEL)
     with masked_tokens_alone(model):

@@ -1,4 +1,4 @@
-"""The recipes' original resources: fetched once, and without network the options that do without are named."""
+"""The recipes' original resources: downloaded once; errors name the options for local resources."""
 
 import io
 import re
@@ -43,7 +43,7 @@ def test_original_vectors_are_fetched_as_text_and_once(tmp_path, monkeypatch, ca
 
 @contextmanager
 def served(answer):
-    """The address of a server that gives this answer, and nothing else, to one request."""
+    """Serve this answer, and nothing else, to one request; yield the address of the server."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve():
@@ -66,7 +66,7 @@ def zipped(member, text, damaged=False):
     return content.getvalue()[:start] + b"\xff" * 8 + content.getvalue()[start + 8 :] if damaged else content.getvalue()
 
 
-def test_a_download_of_unknown_size_is_taken(tmp_path, monkeypatch, capsys):
+def test_a_download_of_unknown_size_is_accepted(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with served(b"HTTP/1.0 200 OK\r\n\r\n" + zipped(originals.VECTORS_FILE, "awful 1.0\n")) as address:
         monkeypatch.setattr(originals, "VECTORS_URL", address)
@@ -87,7 +87,7 @@ def test_a_download_that_fails_names_the_options(answer, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with served(answer) as address:
         monkeypatch.setattr(originals, "VECTORS_URL", address)
-        with pytest.raises(AlignAttnError, match="could not be fetched"):
+        with pytest.raises(AlignAttnError, match=r"could not be fetched .* --word_vectors FILE, --neighbors FILE"):
             originals.counter_fitted_vectors()
     assert not (tmp_path / "alignattn" / originals.VECTORS_FILE).exists()
 
@@ -117,7 +117,7 @@ def test_without_network_the_options_are_named(
     assert "fetching" not in capfd.readouterr().err
 
 
-def test_without_tensorflow_the_line_installs_the_extra(monkeypatch):
+def test_without_tensorflow_the_error_gives_the_install_command(monkeypatch):
     command = 'pip install "alignattn[use]"'
     assert command in (ROOT / "docs" / "robustness.md").read_text()
     monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
@@ -126,7 +126,7 @@ def test_without_tensorflow_the_line_installs_the_extra(monkeypatch):
 
 
 def announced(monkeypatch, capfd, endpoint, cache):
-    """What is said before bert-base-uncased is loaded from a Hub and a cache."""
+    """Return what is printed before bert-base-uncased is loaded from a Hub and a cache."""
     from huggingface_hub import constants
 
     template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"

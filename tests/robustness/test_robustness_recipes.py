@@ -1,4 +1,4 @@
-"""The three recipes with local resources: what they attack, and with whose figures."""
+"""The three recipes with local resources: what they attack, and their constants."""
 
 from collections import OrderedDict
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_textfooler_succeeds_with_listed_words_in_the_case_of_the_original(wrapp
         ("bae", 0.936338023, "cosine", True, 15, True),
     ],
 )
-def test_the_recipes_figures_are_textattacks(
+def test_the_constants_of_the_recipes_are_those_of_textattack(
     recipe, threshold, metric, against_original, window, skips, resources, wrapper
 ):
     similarity = constraints(build_attack(recipe, wrapper, resources))["SentenceSimilarity"]
@@ -79,7 +79,7 @@ def test_the_word_distance_is_kept_with_vectors_and_left_out_without(wrapper, re
     assert "left out" not in with_vectors.describe("textfooler")["word_distance"]
 
 
-def test_the_recipe_module_is_itself_again_after_a_build(wrapper, resources):
+def test_a_build_restores_the_recipe_module(wrapper, resources):
     import textattack
     from textattack.attack_recipes import textfooler_jin_2019
 
@@ -93,12 +93,12 @@ def test_the_vectors_of_one_attack_are_not_kept_for_the_next(wrapper, resources)
     attack.attack(*SENTENCES[1])
     first = list(encoded)
     attack.attack(*SENTENCES[1])
-    # The same batches: a vector may differ in its last bits with what else is in its batch.
+    # The batches must be equal: the last bits of a vector may depend on the rest of its batch.
     assert first
     assert encoded == first * 2
 
 
-def test_the_columns_that_are_attacked(wrapper, resources):
+def test_attacked_columns_follow_the_recipe_or_the_option(wrapper, resources):
     assert attacked_columns("textfooler", ("premise", "hypothesis")) == ("hypothesis",)
     assert attacked_columns("bae", ("premise", "hypothesis")) == ("premise", "hypothesis")
     for recipe in RECIPES:

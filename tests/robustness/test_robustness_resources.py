@@ -1,4 +1,4 @@
-"""The local resources of the recipes: what is wrong with them is named, and a table says which they were."""
+"""The local resources of the recipes: errors name what is wrong with them, and descriptions identify them."""
 
 import re
 import shutil
@@ -64,7 +64,7 @@ def test_damaged_neighbours_are_refused(tmp_path):
         Resources(neighbors=tmp_path / "lists.parquet").check()
 
 
-def test_a_bad_line_of_vectors_is_named_and_no_option_that_does_not_help(tmp_path, wrapper, resources):
+def test_a_bad_line_of_vectors_is_named_without_an_option_that_does_not_help(tmp_path, wrapper, resources):
     path = tmp_path / "vectors.txt"
     path.write_text("awful 1.0 0.0\nrotten 0.9\nnice -1.0 nan\n")
     with pytest.raises(AlignAttnError, match=r"line 2: .* \(2 bad lines\); correct the file") as error:
@@ -79,7 +79,7 @@ def test_weights_that_would_be_unpickled_are_refused(tmp_path, wrapper, resource
         build_attack("bae", wrapper, replace(resources, mlm=tmp_path))
 
 
-def test_random_weights_attack_nothing(minilm, tmp_path, wrapper, resources):
+def test_models_with_random_weights_are_refused(minilm, tmp_path, wrapper, resources):
     with pytest.raises(AlignAttnError, match=r"holds no masked-language head: train one with `alignattn robustness tr"):
         build_attack("bae", wrapper, replace(resources, mlm=Path(minilm)))
     shutil.copytree(minilm, tmp_path / "half")
@@ -95,7 +95,7 @@ def test_a_packaged_encoder_is_called_by_its_name(minilm):
     assert Resources(sentence_encoder=minilm).describe("bae")["sentence_encoder"] == said
 
 
-def test_an_encoder_without_a_pooler_is_whole(mlm, wrapper, resources):
+def test_an_encoder_without_a_pooler_is_accepted(mlm, wrapper, resources):
     attack = build_attack("textfooler", wrapper, replace(resources, sentence_encoder=mlm))
     assert constraints(attack)["SentenceSimilarity"].encode(["a movie"]).isfinite().all()
 
@@ -129,7 +129,7 @@ def test_the_vectors_of_the_word_distance_are_those_of_the_swaps(tmp_path):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipes_description_does_not_change_with_what_it_does_not_use(recipe, resources):
+def test_a_recipes_description_covers_only_the_resources_that_it_uses(recipe, resources):
     unused = {"textfooler": {"mlm": None}, "textbugger": {"mlm": None}, "bae": {"neighbors": None}}[recipe]
     assert replace(resources, **unused).describe(recipe) == resources.describe(recipe)
     used = {"textfooler": {"neighbors": None}, "textbugger": {"neighbors": None}, "bae": {"mlm": None}}[recipe]

@@ -1,4 +1,4 @@
-"""A run of attacks that is started again: killed or torn it ends with the same bytes; foreign files are left alone."""
+"""Resumed runs of attacks: a killed or torn run ends with the same bytes, and foreign files do not change."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ from alignattn.utils.shard import WHOLE, Shard
 pytest_plugins = ["robustness_fixtures"]
 
 
-def test_a_killed_run_goes_on_as_if_it_had_not_been(whole, tiny_checkpoint, tmp_path):
+def test_a_killed_run_ends_with_the_bytes_of_an_uninterrupted_one(whole, tiny_checkpoint, tmp_path):
     path = tmp_path / "toy.jsonl"
     script = ROOT / "tests" / "robustness" / "attack_and_die.py"
     killed = run_python(script, tiny_checkpoint, path, 60)
@@ -34,19 +34,19 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(whole, tiny_checkpoint, tmp_
 
 
 @pytest.mark.parametrize("missing", [1, 2, 100, 400, 10**9], ids=lambda missing: f"{missing} bytes")
-def test_a_torn_line_is_attacked_again(whole, tiny_checkpoint, tmp_path, missing):
+def test_the_row_of_a_torn_line_is_attacked_again(whole, tiny_checkpoint, tmp_path, missing):
     content, _ = run_bytes(whole.path)
     path = copy_run(whole, tmp_path, content[: max(0, len(content) - missing)])
     assert run(tiny_checkpoint, path).records == whole.records
     assert run_bytes(path) == run_bytes(whole.path)
 
 
-def test_a_finished_run_is_left_as_it_is(whole, tiny_checkpoint, tmp_path):
+def test_a_finished_run_attacks_nothing(whole, tiny_checkpoint, tmp_path):
     path = copy_run(whole, tmp_path)
     assert run(tiny_checkpoint, path, kill_at=1).records == whole.records
 
 
-def test_more_examples_go_on_with_those_there_are(tiny_checkpoint, tmp_path):
+def test_more_examples_continue_the_recorded_ones(tiny_checkpoint, tmp_path):
     few, many = replace(SETTINGS, num_examples=3), replace(SETTINGS, num_examples=NUM_EXAMPLES)
     for shard in (WHOLE, Shard(2, 2)):
         path, at_once = (tmp_path / f"{name}-{shard.number}.jsonl" for name in ("later", "at_once"))
@@ -59,7 +59,7 @@ def test_more_examples_go_on_with_those_there_are(tiny_checkpoint, tmp_path):
             run(tiny_checkpoint, path, shard, few)
 
 
-def test_a_header_without_records_stands_in_nobodys_way(whole, tiny_checkpoint, tmp_path):
+def test_a_header_without_records_is_replaced(whole, tiny_checkpoint, tmp_path):
     path = tmp_path / "toy.jsonl"
     run(tiny_checkpoint, path, settings=replace(SETTINGS, seed=9))
     path.write_bytes(b"")

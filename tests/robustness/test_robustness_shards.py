@@ -1,4 +1,4 @@
-"""Shards of a run of attacks: each row is in one, and merged they are the whole run or are refused."""
+"""Shards of a run of attacks: each row is in one shard, and a merge equals the whole run or is refused."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ pytest_plugins = ["robustness_fixtures"]
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "3", "a/b", "1/0", "-1/3", "1/2/3", ""])
-def test_what_is_no_shard_is_refused(text):
+def test_an_invalid_shard_is_refused(text):
     with pytest.raises(AlignAttnError, match="shard"):
         Shard.parse(text)
 
@@ -26,7 +26,7 @@ def test_shards_deal_each_row_once():
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_merged_shards_are_one_run(whole, tiny_checkpoint, tmp_path, count):
+def test_merged_shards_equal_one_run(whole, tiny_checkpoint, tmp_path, count):
     parts = run_shards(tiny_checkpoint, tmp_path, count)
     for number, part in enumerate(parts, 1):
         assert [record.index % count for record in part.records] == [number - 1] * len(part.records)
@@ -35,7 +35,7 @@ def test_merged_shards_are_one_run(whole, tiny_checkpoint, tmp_path, count):
     assert run_bytes(out) == run_bytes(whole.path)
 
 
-def test_a_merge_that_was_killed_is_repeated_and_one_that_was_not_left_as_it_is(whole, tiny_checkpoint, tmp_path):
+def test_a_killed_merge_is_repeated_and_a_finished_one_is_not_changed(whole, tiny_checkpoint, tmp_path):
     paths = [part.path for part in run_shards(tiny_checkpoint, tmp_path, 2)]
     out = copy_run(whole, tmp_path)
     out.unlink()  # the header is written first
@@ -80,7 +80,7 @@ def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint, tmp_
     assert not out.exists()
 
 
-def test_rows_that_cannot_be_used_keep_their_numbers(tiny_checkpoint, tmp_path):
+def test_rows_after_unusable_ones_keep_their_numbers(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     rows = [row for row in toy_rows(attack) if row.index not in (0, 4)]
     settings = replace(SETTINGS, num_examples=1000)

@@ -1,4 +1,4 @@
-"""Rows that an attack breaks on are counted; what would befall every row stops the run."""
+"""Rows on which an attack fails with an error are counted; an error that would affect every row stops the run."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def test_strange_rows_are_counted(tiny_checkpoint, tmp_path):
     records = attack_rows(attack, AttackJob(rows, path, SETTINGS)).records
     assert [record.index for record in records] == list(range(len(rows)))
     assert [record.original["sentence"] for record in records] == texts
-    # Nothing can be swapped in these: the model withstands, and no error is at work.
+    # Nothing can be swapped in these rows: the model withstands, without an error.
     assert [records[index].outcome for index in (0, 1, 3)] == ["failed"] * 3
     assert [records[index].error for index in range(5)] == [None] * 5
     assert records[2].words == 600
@@ -33,7 +33,7 @@ def test_strange_rows_are_counted(tiny_checkpoint, tmp_path):
     assert read_run(path).records == records
 
 
-def test_a_text_that_the_tokenizer_breaks_on_is_counted(tiny_checkpoint, tmp_path):
+def test_a_text_that_the_tokenizer_cannot_encode_is_counted(tiny_checkpoint, tmp_path):
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack)
     rows[2] = replace(rows[2], texts={"sentence": "half a pair: \ud83d"})
@@ -44,7 +44,7 @@ def test_a_text_that_the_tokenizer_breaks_on_is_counted(tiny_checkpoint, tmp_pat
 
 
 class Raising(textattack.transformations.WordSwap):
-    """Stands for a part of an attack that some text breaks."""
+    """A part of an attack that raises an error for some texts."""
 
     def __init__(self, error):
         super().__init__()
@@ -65,7 +65,7 @@ def _breaking(folder, error):
 
 
 @pytest.mark.parametrize("error", [IndexError("list\nindex"), ZeroDivisionError("by zero"), KeyError("x")])
-def test_an_attack_that_breaks_off_is_counted_as_skipped(tiny_checkpoint, tmp_path, error):
+def test_an_aborted_attack_is_counted_as_skipped(tiny_checkpoint, tmp_path, error):
     attack, rows = _breaking(tiny_checkpoint, error)
     records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS)).records
     assert [record.outcome == "skipped" for record in records] == [False, True, False]
@@ -83,7 +83,7 @@ def test_an_attack_that_breaks_off_is_counted_as_skipped(tiny_checkpoint, tmp_pa
         (AlignAttnError("no flair"), AlignAttnError),
     ],
 )
-def test_what_would_befall_every_row_stops_the_run(tiny_checkpoint, tmp_path, error, raised):
+def test_an_error_that_would_affect_every_row_stops_the_run(tiny_checkpoint, tmp_path, error, raised):
     attack, rows = _breaking(tiny_checkpoint, error)
     path = tmp_path / "toy.jsonl"
     with pytest.raises(raised):

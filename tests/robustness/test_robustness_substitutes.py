@@ -1,4 +1,4 @@
-"""The parts that stand in for TextAttack's own: TextAttack's own are the oracles."""
+"""The replacements of parts of TextAttack, with those parts as oracles."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_neighbours_of_vectors_are_those_of_a_full_table(resources):
         assert embedding.nearest_neighbours(index, 7) == expected
     stock = WordEmbedding(vectors, {word: index for index, word in enumerate(words)}, words)
     assert embedding.get_cos_sim(3, 8) == pytest.approx(stock.get_cos_sim(3, 8), abs=1e-6)
-    with pytest.raises(AttributeError):  # the fault: a tuple of values and indices is taken for indices
+    with pytest.raises(AttributeError):  # the bug: a tuple of values and indices is used as indices
         stock.nearest_neighbours(3, 7)
 
 
@@ -62,7 +62,7 @@ def test_the_homoglyph_swap_works_without_the_file_that_the_wheel_lacks(resource
             textattack.transformations.WordSwapHomoglyphSwap()
 
 
-def test_the_tagger_loaded_once_gives_nltks_tags(resources):
+def test_the_tagger_that_is_loaded_once_returns_nltks_tags(resources):
     import nltk
     from textattack.constraints.grammaticality import PartOfSpeech
 
@@ -76,14 +76,14 @@ def test_the_tagger_loaded_once_gives_nltks_tags(resources):
     assert PartOfSpeech()._get_pos(words[:1], words[1], words[2:]) == expected["gorgeous"]
 
 
-def test_masked_words_are_those_of_textattack_padding_to_512(mlm, resources):
+def test_masked_words_equal_those_of_textattack_padded_to_512(mlm, resources):
     from textattack.shared import AttackedText
     from textattack.transformations import WordSwapMaskedLM
 
     from alignattn.robustness.substitutes import PaddedToLongest
 
     model = transformers.AutoModelForMaskedLM.from_pretrained(mlm).double()
-    # Likelier and less likely tokens with gaps that no rounding closes, some 40 of them above the least confidence.
+    # The gaps between logits exceed rounding errors, and some 40 tokens are above the minimum confidence.
     order = torch.randperm(model.config.vocab_size, generator=torch.Generator().manual_seed(1))
     model.cls.predictions.bias.data.copy_(-GAP * order)
     parts = {
@@ -102,7 +102,7 @@ def test_masked_words_are_those_of_textattack_padding_to_512(mlm, resources):
     assert PaddedToLongest(method="bae", **parts, **options)._bae_replacement_words(AttackedText(""), []) == []
 
 
-def test_a_model_without_masks_or_with_other_marks_is_refused(mlm, resources):
+def test_a_tokenizer_without_a_mask_or_with_unknown_subword_marks_is_refused(mlm, resources):
     from alignattn.models.words import build_tokenizer
     from alignattn.robustness.substitutes import _token_rule
 
@@ -114,7 +114,7 @@ def test_a_model_without_masks_or_with_other_marks_is_refused(mlm, resources):
         _token_rule(tokenizer)
 
 
-def test_sentence_vectors_are_means_over_real_tokens_each_input_once(minilm, resources):
+def test_sentence_vectors_are_means_over_real_tokens_computed_once_per_input(minilm, resources):
     from alignattn.robustness.encoders import MeanPooling
 
     model = transformers.AutoModel.from_pretrained(minilm).eval()
@@ -130,7 +130,7 @@ def test_sentence_vectors_are_means_over_real_tokens_each_input_once(minilm, res
     assert sum(rows) == 3
 
 
-def test_an_encoder_of_texts_is_asked_for_each_once():
+def test_an_encoder_encodes_each_text_once():
     from alignattn.robustness.encoders import CachedEncoder
 
     asked: list[str] = []

@@ -1,6 +1,6 @@
-"""The Universal Sentence Encoder's way into an attack, with a tiny model in its place.
+"""The Universal Sentence Encoder in an attack, replaced by a tiny model.
 
-In `make test` a stand-in of tensorflow_hub loads it; in `make use` the package itself, from its cache.
+In `make test` a stub of tensorflow_hub loads the model; in `make use` the package itself does, from its cache.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ def encoder(request, tmp_path, monkeypatch):
             [vectors[[crc32(word.encode()) % BUCKETS for word in text.split()]].mean(0) for text in texts]
         )
 
-    # A tensor of PyTorch has a method `numpy`, as TensorFlow's have.
+    # PyTorch tensors have a method `numpy`, as TensorFlow's do.
     monkeypatch.setitem(sys.modules, "tensorflow_hub", SimpleNamespace(load={URL: encode}.__getitem__))
     return encode
 
@@ -72,7 +72,7 @@ class NeverMoved:
         return torch.tensor([[0.2, 0.8]]).double().repeat(len(texts), 1)
 
 
-def test_what_tensorflow_hub_holds_judges_the_sentences_of_an_attack(encoder, tmp_path):
+def test_the_encoder_of_tensorflow_hub_judges_the_sentences_of_an_attack(encoder, tmp_path):
     neighbors = tmp_path / "neighbors.parquet"
     pq.write_table(pa.table({"word": ["movie", "great"], "neighbors": [["film"], ["grand"]]}), neighbors)
     load_textattack(NLTK_DATA)
@@ -85,4 +85,4 @@ def test_what_tensorflow_hub_holds_judges_the_sentences_of_an_attack(encoder, tm
     assert similarity.encode(texts).shape == (3, DIMENSION)
     result = attack.attack("a great movie ever", 1)
     assert type(result).__name__ == "FailedAttackResult"
-    assert result.num_queries > 4  # the text, each of its words left out, and what the encoder let pass
+    assert result.num_queries > 4  # the text, the text without each word, and what the encoder accepted

@@ -1,4 +1,4 @@
-"""The wrapper that TextAttack queries: scores that no batch, padding or cache changes, of every kind of model."""
+"""The wrapper that TextAttack queries: no batch, padding or cache changes the scores of any kind of model."""
 
 import math
 
@@ -27,7 +27,7 @@ def _model(folder, **fields):
 
 
 def _reference(model, tokenizer, texts, max_length=MAX_LENGTH):
-    """Scores by the plainest way: one batch, padded to the longest length there is."""
+    """Return the scores of one batch that is padded to the maximum length."""
     columns = [list(column) for column in zip(*texts, strict=True)] if isinstance(texts[0], tuple) else [texts]
     batch = tokenizer(*columns, padding="max_length", truncation=True, max_length=max_length, return_tensors="pt")
     with torch.no_grad():
@@ -57,20 +57,20 @@ def test_half_precision_is_for_a_gpu_and_near_single_precision(tiny_checkpoint, 
     torch.testing.assert_close(wrapper(texts).float(), expected, rtol=0, atol=0.02 if device == "cuda" else 1e-6)
 
 
-def test_pairs_are_scored_as_pairs_and_cut_as_in_training(wrapped):
+def test_pairs_are_scored_as_pairs_and_truncated_as_in_training(wrapped):
     pairs = list(zip(random_texts(11), random_texts(11, seed=1), strict=True))
     pairs.append((" ".join(WORDS * 3), "the cat sees the dog"))
     torch.testing.assert_close(
         wrapped(pairs).float(), _reference(wrapped.model, wrapped.tokenizer, pairs), rtol=0, atol=1e-6
     )
-    # Only the longer text is cut: what stands behind its cut is not seen, the short one is.
+    # Only the longer text is truncated: words after its limit change nothing, and words of the short text do.
     longer, short = pairs[-1]
     same = wrapped([(longer + " cat cat", short), (longer, short + " runs")])
     torch.testing.assert_close(same[0], wrapped([pairs[-1]])[0])
     assert (same[1] - same[0]).abs().max() > 1e-4
 
 
-def test_a_text_alone_has_the_scores_it_has_among_others(wrapped):
+def test_a_text_has_the_same_scores_alone_and_among_others(wrapped):
     texts = random_texts(17)
     together = wrapped(texts)
     wrapped.clear_cache()
@@ -78,7 +78,7 @@ def test_a_text_alone_has_the_scores_it_has_among_others(wrapped):
     torch.testing.assert_close(alone, together, rtol=0, atol=1e-6)
 
 
-def test_rows_are_probabilities_that_textattack_leaves_alone(wrapped):
+def test_rows_are_probabilities_that_textattack_accepts_unchanged(wrapped):
     scores = wrapped(random_texts(9))
     assert scores.dtype == torch.float64
     assert not scores.is_inference()
@@ -101,7 +101,7 @@ def test_a_text_is_computed_once_and_batches_are_full(wrapped):
     assert sum(rows) == len(texts)
 
 
-def test_texts_that_are_one_input_have_one_score_in_every_batch(wrapped):
+def test_texts_with_the_same_input_have_the_same_score_in_every_batch(wrapped):
     rows = watch_inputs(wrapped.model, len)
     scores = wrapped(["a zebra", *random_texts(9), "a quokka"])
     assert torch.equal(scores[0], scores[-1])
@@ -114,10 +114,10 @@ def test_the_cache_keeps_the_last_used_and_no_more(tiny_checkpoint):
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     wrapped = wrap_model(_model(tiny_checkpoint), tokenizer, max_length=MAX_LENGTH, cache_size=2, device="cpu")
     rows = watch_inputs(wrapped.model, len)
-    many = wrapped(["a cat", "a dog", "a bird"])  # more than it keeps, and none of them wrong
+    many = wrapped(["a cat", "a dog", "a bird"])  # more than the cache keeps
     torch.testing.assert_close(many.float(), _reference(wrapped.model, tokenizer, ["a cat", "a dog", "a bird"]))
     rows.clear()
-    wrapped(["a dog"])  # still known; now used later than "a bird"
+    wrapped(["a dog"])  # still cached; now used more recently than "a bird"
     assert sum(rows) == 0
     wrapped(["a man"])
     wrapped(["a dog"])
@@ -127,7 +127,7 @@ def test_the_cache_keeps_the_last_used_and_no_more(tiny_checkpoint):
 
 
 @pytest.mark.parametrize("attention", ["soft", "aa-ct", "qvi", "aa-gan+entmax15"])
-def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint, tmp_path, attention):
+def test_a_reloaded_patched_model_has_the_same_scores(tiny_checkpoint, tmp_path, attention):
     model = alignattn.patch(_model(tiny_checkpoint), attention)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
@@ -148,7 +148,7 @@ def test_a_baseline_is_wrapped_too(name):
     torch.testing.assert_close(torch.cat([wrapped([pair]) for pair in pairs]), together, rtol=0, atol=1e-6)
 
 
-def test_token_types_that_the_model_does_not_take_are_dropped(tiny_checkpoint):
+def test_token_types_that_the_model_does_not_accept_are_dropped(tiny_checkpoint):
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     assert "token_type_ids" in tokenizer("a cat")
     wrapped = wrap_model(tiny_model("distilbert"), tokenizer, max_length=MAX_LENGTH, device="cpu")

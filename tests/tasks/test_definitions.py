@@ -1,4 +1,4 @@
-"""Tasks as data: every shipped file, a user's own, and every mistake in one."""
+"""Task files: every shipped one, a custom one, and every mistake in one."""
 
 import json
 
@@ -29,7 +29,7 @@ sources:
 
 @pytest.fixture
 def own_task(tmp_path):
-    """The file of a user's own task, whose rows lie beside it."""
+    """The file of a custom task, with its rows next to it."""
     path = tmp_path / "own-task.yaml"
     path.write_text(OWN)
     task = get_task(str(path))
@@ -40,7 +40,7 @@ def own_task(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(CATALOG.iterdir()), ids=lambda path: path.name)
-def test_every_shipped_file_is_whole(path):
+def test_every_shipped_file_is_complete(path):
     task = read_definition(path)
     assert (task.name, task) == (path.stem, TASKS[path.stem])
     assert get_task(task.name.upper()) is TASKS[task.name]
@@ -54,8 +54,8 @@ SHARES = ("length_third", "planetoid")
 """Fields of tasks that share a folder with others."""
 
 
-def test_a_task_has_its_folder_for_itself():
-    # But for those that are parts of another, and graphs, which are a file each.
+def test_no_two_tasks_share_a_folder():
+    # Except for tasks that are a part of another, and graphs, which are one file each.
     whole = [task for task in TASKS.values() if not any(hasattr(task, name) and getattr(task, name) for name in SHARES)]
     assert len({task.sources.folder for task in whole}) == len(whole)
 
@@ -81,8 +81,8 @@ def test_a_task_has_its_folder_for_itself():
             'labels should be a valid list, as a list in the order of their numbers: ["no", "yes"]',
         ),
         ('["no", "yes"]', "[a, b, a]", "labels must be two or more different names, or none for scores: a, b, a"),
-        ('["no", "yes"]', str([f"c{n}" for n in range(10_001)]), "labels are 10,001, and a task has at most 10,000"),
-        ('["no", "yes"]', "[a, b, c]", "metrics f1 do not go with 3 labels"),
+        ('["no", "yes"]', str([f"c{n}" for n in range(10_001)]), "10,001 labels, and a task has at most 10,000"),
+        ('["no", "yes"]', "[a, b, c]", "metrics f1 do not fit 3 labels"),
         ("sources:", "label_range: [0, 5]\nsources:", "label_range needs a task without labels"),
         ("sources:", "max_length: 0\nsources:", "max_length 0 must be at least 1"),
         ("sources:", "evaluation_splits: []\nsources:", "metrics and evaluation_splits need at least one entry"),
@@ -94,7 +94,7 @@ def test_a_task_has_its_folder_for_itself():
         (OWN, "- a", "must hold lines of NAME: VALUE"),
     ],
 )
-def test_a_mistake_in_a_file_is_one_line(tmp_path, old, new, mistake):
+def test_a_mistake_in_a_file_is_refused_in_one_line(tmp_path, old, new, mistake):
     path = tmp_path / "own.yaml"
     assert old in OWN
     path.write_text(OWN.replace(old, new))
@@ -117,14 +117,14 @@ def test_a_mistake_in_a_file_is_one_line(tmp_path, old, new, mistake):
         ("kind: question-answering\ncolumns: [a]", "columns is not a field of this task type"),
     ],
 )
-def test_every_task_type_says_what_is_wrong_with_its_fields(tmp_path, content, mistake):
+def test_every_task_type_reports_wrong_fields(tmp_path, content, mistake):
     path = tmp_path / "own.yaml"
     path.write_text(content)
     with pytest.raises(AlignAttnError, match=mistake):
         read_definition(path)
 
 
-def test_all_mistakes_are_told_at_once(tmp_path):
+def test_all_mistakes_are_reported_at_once(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("kind: text-classification\nlabel: y\nmetrics: accuracy")
     with pytest.raises(AlignAttnError, match=r"metrics should be .*; text_columns is missing; label is not a field"):
@@ -136,7 +136,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         get_task(str(tmp_path / "own.yaml"))
 
 
-def test_files_of_a_task_lie_beside_it_wherever_the_command_runs(own_task, monkeypatch, tmp_path):
+def test_paths_in_a_task_file_are_relative_to_it(own_task, monkeypatch, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     rows = load_rows(get_task(f"../{own_task.name}"))
@@ -155,7 +155,7 @@ def test_a_task_without_sources_asks_for_them(own_task):
         load_rows(get_task(str(own_task)))
 
 
-def test_a_users_own_tasks_are_trained_on_and_shifted_to(own_task, tiny_checkpoint, tmp_path):
+def test_domain_shift_accepts_custom_tasks(own_task, tiny_checkpoint, tmp_path):
     (tmp_path / "other.yml").write_text(OWN)
     words = f"domain-shift --pair {own_task}-{tmp_path}/other.yml --model {tiny_checkpoint} --attention soft"
     words += f" --output_dir {tmp_path}/out --max_length 32 --num_train_epochs 1 --disable_tqdm true --use_cpu true"
@@ -168,12 +168,12 @@ def test_a_users_own_tasks_are_trained_on_and_shifted_to(own_task, tiny_checkpoi
     assert len(read_back.evaluation["validation"]) == 12
 
 
-def test_the_texts_of_a_users_own_task_are_inspected(own_task):
+def test_inspect_accepts_a_custom_task(own_task):
     task, rows = load_texts(InspectOptions(model="any", task=str(own_task), max_eval_samples=5))
     assert (task.name, len(rows)) == ("own-task", 5)
 
 
-def test_a_mistake_in_a_file_of_a_pair_is_told(own_task, tmp_path):
+def test_a_mistake_in_a_file_of_a_pair_is_reported(own_task, tmp_path):
     (tmp_path / "other.yaml").write_text("kind: text-classification")
     with pytest.raises(AlignAttnError, match=r"other\.yaml: metrics is missing; text_columns is missing"):
         parse_pair(f"snli-{tmp_path}/other.yaml")

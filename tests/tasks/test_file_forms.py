@@ -1,4 +1,4 @@
-"""Files as people have them: whatever the form of a file, its rows are the same."""
+"""Files in all formats: the same rows are read from each."""
 
 import bz2
 import csv
@@ -23,7 +23,7 @@ ROWS = {
     "y": ["no", "yes", "no", "yes", "yes", "no"],
 }
 PLAIN_ROWS = {"text": ['He said "no', '"No" he said', "a, b; c", "7"], "y": ["no", "yes", "no", "yes"]}
-"""Without tabs and line ends, as tables without quoting hold them."""
+"""Rows without tabs and line ends, as unquoted tables contain them."""
 
 
 def separated(separator):
@@ -70,7 +70,7 @@ def test_every_compression_holds_the_same_rows(tmp_path, name, suffix):
     assert (rows.task.name, rows.task.labels) == (name.partition(".")[0], ("no", "yes"))
 
 
-def test_a_guessed_separator_is_said(tmp_path, capsys):
+def test_a_guessed_separator_is_reported(tmp_path, capsys):
     for name, said in (("comma.csv", ""), ("tab.tsv", ""), ("semicolon.csv", "semicolons"), ("tab.csv", "tabs")):
         path = tmp_path / name
         path.write_bytes(FORMS[name])
@@ -79,7 +79,7 @@ def test_a_guessed_separator_is_said(tmp_path, capsys):
         assert err == (f"{path}: its columns seem to be separated by {said}\n" if said else "")
 
 
-def test_a_table_between_tabs_need_not_be_quoted(tmp_path, capsys):
+def test_a_tab_separated_table_need_not_be_quoted(tmp_path, capsys):
     path = tmp_path / "rows.tsv"
     lines = ["text\ty", *("\t".join(row) for row in zip(*PLAIN_ROWS.values(), strict=True))]
     path.write_text("\n".join(lines) + "\n")
@@ -87,21 +87,21 @@ def test_a_table_between_tabs_need_not_be_quoted(tmp_path, capsys):
     assert "double quotes are read as text" in capsys.readouterr().err
 
 
-def test_quotes_that_swallow_lines_are_letters(tmp_path):
-    # Quoted, these would be one row whose text runs over two lines.
+def test_quotes_that_would_join_lines_are_text(tmp_path):
+    # Read as quotes, they would make one row with a text of two lines.
     path = tmp_path / "rows.tsv"
     path.write_text('text\ty\n"a\tno\nb"\tyes\n')
     assert read_file(path)[:] == {"text": ['"a', 'b"'], "y": ["no", "yes"]}
 
 
-def test_one_column_is_no_reason_to_guess(tmp_path):
+def test_no_separator_is_guessed_for_one_column(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("text\na;b\nc;d\n")
     assert read_file(path)[:] == {"text": ["a;b", "c;d"]}
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-8"])
-def test_the_encoding_of_a_file(tmp_path, encoding):
+def test_a_file_is_read_in_the_given_encoding(tmp_path, encoding):
     text = "text,y\nKöln,yes\nOslo,no\n"
     path = tmp_path / "rows.csv"
     path.write_bytes(text.encode(encoding))
@@ -111,7 +111,7 @@ def test_the_encoding_of_a_file(tmp_path, encoding):
             read_file(path)
 
 
-def test_a_folder_of_texts_a_class(tmp_path):
+def test_class_folders_of_texts_are_read(tmp_path):
     texts = {"pos/1.txt": "good\nfilm", "pos/2.txt": "fine", "neg/b.txt": "bad", "neg/more/c.txt": "?"}
     for name, text in texts.items():
         (tmp_path / "reviews" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def test_a_run_remembers_that_its_rows_were_a_folder(tmp_path):
         ("rows.zip", b"", "cannot tell the format"),
     ],
 )
-def test_broken_files_are_one_line(tmp_path, name, content, part):
+def test_broken_files_are_refused(tmp_path, name, content, part):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(AlignAttnError, match=part) as caught:
@@ -186,12 +186,12 @@ def test_labels_of_any_kind_are_mapped(tmp_path, values, classes, numbers):
         ([f"class {n % 10_001}" for n in range(40_000)], "10,001 distinct labels"),
     ],
 )
-def test_labels_that_are_no_classes_are_one_line(tmp_path, values, part):
+def test_too_many_distinct_labels_are_refused(tmp_path, values, part):
     with pytest.raises(AlignAttnError, match=part):
         labels_of(tmp_path, values)
 
 
-def test_an_encoding_that_is_none_is_told_at_once(capsys):
+def test_an_unknown_encoding_is_refused(capsys):
     words = "finetune --model x --train_file rows.csv --text_columns a --output_dir o --encoding utf-9"
     assert main(words.split()) == 2
     assert "--encoding 'utf-9'" in capsys.readouterr().err

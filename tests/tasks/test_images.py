@@ -1,4 +1,4 @@
-"""Images end to end: rows of folders, tables and data sets, a small ViT with random weights, its predictions."""
+"""Images end to end: rows from folders, tables and data sets, a small ViT with random weights, and its predictions."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ VIT["intermediate_size"] = 64
 TRAINING = "--use_cpu true --disable_tqdm true --save_strategy no --learning_rate 3e-3 --per_device_train_batch_size 32"
 TRAIN_ROWS, VALIDATION_ROWS = 640, 160
 WELL_ABOVE_CHANCE = 0.5
-"""Of ten classes, of which one row in ten is right by chance."""
+"""Accuracy on ten classes; chance is 0.1."""
 
 
 def save_model(config, folder):
@@ -98,7 +98,7 @@ def test_a_vit_learns_digits_of_class_folders(run):
     assert "AutoTokenizer" not in card
 
 
-def test_what_is_pushed_of_a_run_predicts_as_the_run_does(run, tmp_path):
+def test_the_pushed_files_predict_as_the_run_does(run, tmp_path):
     folder, rows = run
     picture = str(next((rows / "validation").rglob("*.png")))
     pushed, kept = (
@@ -130,7 +130,7 @@ def test_predictions_are_those_of_the_evaluation_and_of_a_pipeline_of_transforme
         assert best["score"] == pytest.approx(row["probability"], abs=1e-5)
 
 
-def test_predict_and_calibrate_take_tables_folders_and_single_images(run, tmp_path, monkeypatch, capsys):
+def test_predict_and_calibrate_accept_tables_folders_and_single_images(run, tmp_path, monkeypatch, capsys):
     folder, rows = run
     flat = tmp_path / "new"
     flat.mkdir()
@@ -191,7 +191,7 @@ def test_the_digits_of_scikit_learn_are_a_task():
     assert open_picture(rows.train[0]["image"]).size == (SIDE, SIDE)
 
 
-def test_a_batch_is_what_the_image_processor_makes_of_its_images(vit, tmp_path, task):
+def test_a_batch_is_the_output_of_the_image_processor(vit, tmp_path, task):
     write_digits(tmp_path, 6)
     rows = datasets.Dataset.from_dict(
         {"image": [str(path) for path in sorted(tmp_path.glob("*/*.png"))], "label": [0, 1] * 3}
@@ -210,7 +210,7 @@ def write_odd_pictures(folder):
     colours = np.random.default_rng(0).integers(0, 256, (5, 7, 4), dtype=np.uint8)
     rgba = Image.fromarray(colours)
     exif = Image.Exif()
-    exif[0x0112] = 6  # turned by a quarter
+    exif[0x0112] = 6  # rotated by 90 degrees
     rgba.convert("L").save(folder / "grey.png")
     rgba.save(folder / "rgba.png")
     rgba.convert("P").save(folder / "palette.gif", save_all=True, append_images=[Image.new("P", (7, 5))])
@@ -237,7 +237,7 @@ def test_pixels_of_16_bits_keep_their_brightness(tmp_path):
 
 
 def broken(folder):
-    """A PNG and a JPEG that end within their pixels."""
+    """Write a PNG and a JPEG that end within their pixels; return their names."""
     large = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
     for name in ("half.png", "half.jpg"):
         large.save(folder / name)
@@ -261,14 +261,14 @@ def test_bad_rows_are_named_or_skipped(tmp_path, task, monkeypatch):
 
 
 def refused(words, capsys):
-    """The one line by which a command refuses its words."""
+    """Run a command that must refuse its arguments; return its one-line message."""
     capsys.readouterr()
     assert main(words) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     return line
 
 
-def test_mistakes_are_told_in_one_line(vit, tiny_checkpoint, tmp_path, capsys):
+def test_mistakes_are_refused_in_one_line(vit, tiny_checkpoint, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     write_digits(tmp_path / "train", 20)
     write_digits(tmp_path / "other", 20)
@@ -282,7 +282,7 @@ def test_mistakes_are_told_in_one_line(vit, tiny_checkpoint, tmp_path, capsys):
     def of(name):
         return "--train_file", str(tmp_path / name)
 
-    assert "empty" in told(vit, *of("empty"), "--image_column", "image")
+    assert "folder without pictures" in told(vit, *of("empty"), "--image_column", "image")
     assert "'nine'" in told(vit, *of("train"), "--validation_file", str(tmp_path / "other"))
     assert "AutoModelForImageClassification" in told(tiny_checkpoint, *of("train"))
     assert "AutoModelForSequenceClassification" in told(vit, *of("texts.csv"), "--text_columns", "text")

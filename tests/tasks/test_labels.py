@@ -1,4 +1,4 @@
-"""What labels mean: names before numbers, codes as they are written, and what may be meant otherwise."""
+"""Labels of files: names before numbers, codes as written, and hints at labels that may mean something else."""
 
 import datetime
 import json
@@ -25,7 +25,7 @@ TRUE = ["neg", "pos", "pos", "neg"]
 
 
 def named_file(path, names, labels, *, in_list=False):
-    """Write texts whose class numbers have names, as `datasets` keeps them; an integer is written as it is."""
+    """Write texts whose class numbers have names, as `datasets` stores them; an integer label is written unchanged."""
     numbers: list[Any] = [names.index(label) if isinstance(label, str) else label for label in labels]
     feature: Any = datasets.ClassLabel(names=list(names))
     features = datasets.Features(
@@ -68,7 +68,7 @@ def refusal(train, validation=None, *, skip=False):
 
 
 @pytest.mark.parametrize("in_list", [False, True])
-def test_numbers_mean_their_names_whatever_their_order(tmp_path, in_list):
+def test_numbers_mean_their_names_in_any_order(tmp_path, in_list):
     train = named_file(tmp_path / "train.parquet", CLASSES, TRUE, in_list=in_list)
     validation = named_file(tmp_path / "val.parquet", CLASSES[::-1], TRUE, in_list=in_list)
     rows = load(train, validation)
@@ -76,14 +76,14 @@ def test_numbers_mean_their_names_whatever_their_order(tmp_path, in_list):
     assert (names_of(rows, "train"), names_of(rows, "validation")) == (TRUE, TRUE)
 
 
-def test_a_file_says_the_order_of_its_classes_and_those_without_a_row(tmp_path):
+def test_class_names_of_a_file_give_their_order_and_the_classes_without_rows(tmp_path):
     rows = load(named_file(tmp_path / "train.parquet", ["pos", "other", "neg"], TRUE))
     assert rows.task.labels == ("pos", "other", "neg")
     assert names_of(rows, "train") == TRUE
 
 
 @pytest.mark.parametrize("is_named", ["train", "validation"])
-def test_written_names_meet_names_of_numbers(tmp_path, is_named):
+def test_a_file_of_names_fits_a_file_of_named_numbers(tmp_path, is_named):
     files = {
         split: named_file(tmp_path / f"{split}.parquet", CLASSES[::-1], TRUE)
         if split == is_named
@@ -95,7 +95,7 @@ def test_written_names_meet_names_of_numbers(tmp_path, is_named):
 
 
 @pytest.mark.parametrize("named", ["train", "validation"])
-def test_numbers_beside_names_are_read_by_these_and_said(tmp_path, capsys, named):
+def test_numbers_next_to_named_numbers_get_their_names_with_a_message(tmp_path, capsys, named):
     has_names = named_file(tmp_path / "names.parquet", CLASSES[::-1], TRUE)
     # In the order of the other file, 0 is pos.
     numbers = csv_file(tmp_path / "numbers.csv", [1, 0, 0, 1])
@@ -108,14 +108,14 @@ def test_numbers_beside_names_are_read_by_these_and_said(tmp_path, capsys, named
 
 @pytest.mark.parametrize("named", ["train", "validation"])
 @pytest.mark.parametrize("skip", [False, True])
-def test_numbers_out_of_range_beside_names_are_refused(tmp_path, named, skip):
+def test_numbers_out_of_range_next_to_named_numbers_are_refused(tmp_path, named, skip):
     has_names = named_file(tmp_path / "names.parquet", CLASSES, TRUE)
     numbers = csv_file(tmp_path / "numbers.csv", [1, 2, 2, 1])
     message = refusal(*((has_names, numbers) if named == "train" else (numbers, has_names)), skip=skip)
     assert all(part in message for part in (str(has_names), str(numbers), "0 = neg, 1 = pos", "1, 2"))
 
 
-def test_names_that_are_numbers_are_names(tmp_path):
+def test_names_that_are_integers_are_names_unless_ambiguous(tmp_path):
     stars = ["1", "2", "3"]
     true = ["1", "3", "2", "1"]
     train = named_file(tmp_path / "train.parquet", stars, true)
@@ -125,7 +125,7 @@ def test_names_that_are_numbers_are_names(tmp_path):
     assert "either.csv" in message
 
 
-def test_rows_without_a_class_stay_so(tmp_path):
+def test_rows_labelled_minus_one_stay_unlabelled(tmp_path):
     train = named_file(tmp_path / "train.parquet", CLASSES, [-1, *TRUE])
     validation = named_file(tmp_path / "val.parquet", CLASSES[::-1], [*TRUE, -1])
     rows = load(train, validation)
@@ -160,7 +160,7 @@ def test_a_shipped_task_reads_numbers_by_name(tmp_path, name):
         load_task_files(task, path, None)
 
 
-def test_a_task_of_a_file_reads_all_its_splits_by_name(tmp_path, capsys):
+def test_a_task_file_reads_all_its_splits_by_name(tmp_path, capsys):
     named_file(tmp_path / "train.parquet", CLASSES, TRUE)
     named_file(tmp_path / "val.parquet", CLASSES[::-1], [-1, *TRUE])
     csv_file(tmp_path / "names.csv", TRUE)
@@ -185,7 +185,7 @@ STARS = TextClassification(name="stars", text_columns=("text",), labels=("1", "2
 
 
 @pytest.mark.parametrize("write", [csv_file, json_file])
-def test_a_task_whose_classes_are_named_by_numbers(tmp_path, write):
+def test_a_task_with_integer_names_reads_names_and_numbers(tmp_path, write):
     for name, labels in {"named": [1, 2, 3], "numbered": [0, 1, 2]}.items():
         path = write(tmp_path / name, labels).rename(tmp_path / f"{name}.{'csv' if write is csv_file else 'jsonl'}")
         assert names_of(load_task_files(STARS, path, None), "train") == ["1", "2", "3"]
@@ -197,7 +197,7 @@ def test_numbers_that_may_be_names_are_refused(tmp_path):
     assert names_of(load_task_files(STARS, csv_file(tmp_path / "rows.csv", [1, 2]), None), "train") == ["1", "2"]
 
 
-def test_endings_whose_numbers_are_called_one_and_two(tmp_path):
+def test_class_numbers_of_endings_may_be_named_1_and_2(tmp_path):
     task = MultipleChoice(name="own", context_column="c", ending_columns=("e", "f"), labels=("A", "B"))
     features = dict.fromkeys("cef", datasets.Value("string")) | {"label": datasets.ClassLabel(names=["1", "2"])}
     columns = {column: ["x", "y"] for column in "cef"} | {"label": [1, 0]}
@@ -205,7 +205,7 @@ def test_endings_whose_numbers_are_called_one_and_two(tmp_path):
     assert names_of(load_task_files(task, tmp_path / "rows.parquet", None), "train") == ["B", "A"]
 
 
-def test_labels_of_several_are_read_by_the_names_for_yes_and_no(tmp_path):
+def test_multi_label_columns_are_read_by_their_names_for_yes_and_no(tmp_path):
     for name, words in {"train": ["no", "yes"], "val": ["yes", "no"]}.items():
         feature = datasets.ClassLabel(names=words)
         columns = {"text": ["u", "v"], "a": [words.index("yes"), words.index("no")], "b": [words.index("no")] * 2}
@@ -229,7 +229,7 @@ def test_tags_are_read_by_name(tmp_path):
     assert rows.evaluation["validation"]["tags"][:] == tags
 
 
-def test_a_list_of_one_is_that_label(tmp_path):
+def test_a_list_of_one_label_is_that_label(tmp_path):
     path = json_file(tmp_path / "rows.jsonl", [[label] for label in TRUE])
     assert names_of(load(path), "train") == TRUE
     assert names_of(load_task_files(OWN, path, None), "train") == TRUE
@@ -237,18 +237,18 @@ def test_a_list_of_one_is_that_label(tmp_path):
 
 @pytest.mark.parametrize("label", [["pos", "neg"], {"name": "pos"}, b"pos", datetime.date(2020, 1, 1)])
 @pytest.mark.parametrize("is_declared", [False, True])
-def test_labels_that_are_no_labels_are_refused_with_their_row(tmp_path, label, is_declared):
+def test_labels_of_a_wrong_type_are_refused_with_their_row(tmp_path, label, is_declared):
     path = tmp_path / "rows.parquet"
-    empty = None if not isinstance(label, list) else ["pos"]
-    pd.DataFrame({"text": ["u", "v"], "label": [empty, label]}).to_parquet(path)
+    skip = not isinstance(label, list)
+    pd.DataFrame({"text": ["u", "v"], "label": [None if skip else ["pos"], label]}).to_parquet(path)
     with pytest.raises(AlignAttnError) as caught:
-        load_task_files(OWN, path, None) if is_declared and empty else load(path, skip=empty is None)
+        load_task_files(OWN, path, None, skip_bad_rows=skip) if is_declared else load(path, skip=skip)
     message = str(caught.value)
     # A file without any good row names the first bad one.
-    assert ("row 2" in message and "--label_column" in message) if empty else "no usable row" in message
+    assert "no usable row" in message if skip else ("row 2" in message and "--label_column" in message)
 
 
-def test_other_rows_stay_where_one_has_several_labels(tmp_path):
+def test_only_rows_with_bad_labels_are_skipped(tmp_path):
     rows = load(json_file(tmp_path / "rows.jsonl", [["pos"], ["pos", "neg"], {"a": 1}, "neg", []]), skip=True)
     assert names_of(rows, "train") == ["pos", "neg"]
     assert [bad.row for bad in rows.bad_rows["train"]] == [2, 3, 5]
@@ -290,13 +290,13 @@ def test_codes_of_another_length_are_other_classes(tmp_path, train, label):
 
 
 @pytest.mark.parametrize("label", ["01", "1_0", "0x1", "1e0", "True"])
-def test_a_task_of_numbers_refuses_what_only_a_parser_takes(tmp_path, label):
+def test_labels_that_only_a_number_parser_accepts_are_refused(tmp_path, label):
     with pytest.raises(AlignAttnError, match=f"row 2: label '{label}'"):
         load_task_files(OWN, csv_file(tmp_path / "rows.csv", ["0", label]), None)
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
-def test_integers_with_a_gap_are_classes(tmp_path, capsys, form):
+def test_integers_with_a_missing_label_are_classes(tmp_path, capsys, form):
     path = tmp_path / f"rows.{form}"
     frame = pd.DataFrame({"text": texts(range(5)), "label": [1.0, 0.0, None, 1.0, 0.0]})
     if form == "jsonl":
@@ -312,12 +312,12 @@ def test_integers_with_a_gap_are_classes(tmp_path, capsys, form):
     assert str(path) in capsys.readouterr().err
 
 
-def test_a_gap_in_the_validation_file_alone(tmp_path):
+def test_a_missing_label_in_the_validation_file_alone_changes_no_class(tmp_path):
     train, validation = csv_file(tmp_path / "train.csv", [0, 1]), csv_file(tmp_path / "val.csv", [1.0, None, 0.0])
     assert names_of(load(train, validation, skip=True), "validation") == ["1", "0"]
 
 
-def test_whole_scores_are_scores_and_look_like_classes(tmp_path, capsys):
+def test_whole_scores_are_scores_with_a_hint(tmp_path, capsys):
     path = csv_file(tmp_path / "rows.csv", [1.0, 2.0, 4.0])
     assert load(path).task.is_regression
     assert str(path) in capsys.readouterr().err
@@ -327,7 +327,7 @@ def test_whole_scores_are_scores_and_look_like_classes(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_decimal_comma_is_hinted_at(tmp_path, capsys):
+def test_a_decimal_comma_gives_a_hint(tmp_path, capsys):
     rows = load(csv_file(tmp_path / "rows.csv", ["1,5", "2,0", "1,000"]))
     assert rows.task.labels == ("1,000", "1,5", "2,0")
     said = capsys.readouterr().err
@@ -351,7 +351,7 @@ def test_a_class_that_may_mark_no_label_is_named_and_counted(tmp_path, capsys, m
 
 
 @pytest.mark.parametrize("labels", [["pos", "neg"], ["+", "-"], [1, -1], [-1, 0, 1], ["a-b", "c"]])
-def test_usual_classes_are_not_hinted_at(tmp_path, capsys, labels):
+def test_usual_classes_give_no_hint(tmp_path, capsys, labels):
     load(csv_file(tmp_path / "rows.csv", labels))
     assert capsys.readouterr().err == ""
 

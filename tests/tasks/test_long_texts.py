@@ -1,4 +1,4 @@
-"""Long texts as windows: which tokens they hold, and how their logits become those of rows."""
+"""Long texts as windows: their tokens, and how their logits are pooled by row."""
 
 import random
 from collections import Counter
@@ -58,7 +58,7 @@ def without_special(ids: list[int], tokenizer: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("task", [TEXT, PAIR, LABELS])
-def test_a_window_of_a_text_that_fits_is_its_truncation(task: Any, tokenizer: Any) -> None:
+def test_a_text_that_fits_is_one_window_equal_to_its_truncation(task: Any, tokenizer: Any) -> None:
     rows = [{"a": text(n, n), "b": text(3, n), "label": n % 2, "x": 1, "y": n % 2} for n in range(1, LENGTH - 5)]
     split, truncated = (encode(task, rows, tokenizer, long_texts=way) for way in (WINDOWS, "truncate"))
     assert split.encoded[WINDOW_OF][:] == list(range(len(rows)))
@@ -67,7 +67,7 @@ def test_a_window_of_a_text_that_fits_is_its_truncation(task: Any, tokenizer: An
 
 
 @pytest.mark.parametrize("stride", [0, STRIDE, LENGTH - 3])
-def test_windows_hold_each_token_and_share_as_many_as_told(stride: int, tokenizer: Any) -> None:
+def test_windows_cover_all_tokens_and_share_doc_stride_tokens(stride: int, tokenizer: Any) -> None:
     rows = [{"a": text(n, n), "label": n % 2} for n in (60, 3, 10, 11)]
     encoded = encode(TEXT, rows, tokenizer, doc_stride=stride).encoded
     counts = window_counts(encoded)
@@ -103,7 +103,7 @@ def test_the_longer_text_of_a_pair_is_split_and_the_other_is_whole_in_each_windo
         assert list(chain.from_iterable(covered)) == of[split]
 
 
-def test_two_long_texts_truncate_the_shorter_which_is_told_with_the_length_that_would_not(tokenizer: Any) -> None:
+def test_the_shorter_of_two_long_texts_is_truncated_and_a_sufficient_length_reported(tokenizer: Any) -> None:
     rows = [{"a": text(50, 1), "b": text(9, 2), "label": 0}, {"a": text(20, 3), "b": text(2, 4), "label": 0}]
     split = encode(PAIR, rows, tokenizer)
     found = truncated_rows(PAIR, split, tokenizer)
@@ -120,7 +120,7 @@ def test_windows_without_room_for_a_new_token_are_refused(task: Any, stride: int
         encode(task, [{"a": text(50), "b": "a", "label": 0}], tokenizer, doc_stride=stride)
 
 
-def test_a_model_without_a_limit_of_length_has_windows_of_the_task_s_length(tiny_checkpoint: Path) -> None:
+def test_a_model_without_a_length_limit_has_windows_of_the_task_length(tiny_checkpoint: Path) -> None:
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint, model_max_length=int(1e30))
     options = DataOptions(long_texts=WINDOWS).task_options(TEXT, tokenizer)
     assert (options.max_length, options.doc_stride) == (128, 42)
@@ -134,7 +134,7 @@ def test_only_rows_with_logits_may_have_windows() -> None:
     assert able == {"text-classification", "multi-label-classification"}
 
 
-def test_the_words_that_a_model_does_not_know_are_counted_by_row(tokenizer: Any) -> None:
+def test_rows_of_unknown_words_alone_are_counted(tokenizer: Any) -> None:
     rows = [{"a": "zebra " * 30, "label": 0}, {"a": "zebra " * 30 + "cat", "label": 0}, {"a": "cat", "label": 0}]
     assert count_unknown_rows(encode(TEXT, rows, tokenizer), tokenizer) == 1
 
@@ -146,18 +146,18 @@ def test_a_row_has_the_largest_logits_of_its_windows(counts: list[int], drawn: r
     assert torch.equal(pool_windows(logits, torch.tensor(counts)), expected)
 
 
-def test_a_score_is_the_mean_of_those_of_the_windows() -> None:
+def test_a_score_is_the_mean_over_its_windows() -> None:
     found = pool_windows(torch.tensor([[1.0], [4.0], [0.7]]), torch.tensor([2, 1]))
     assert torch.equal(found, torch.tensor([[2.5], [0.7]]))
 
 
-def test_the_gradient_is_that_of_the_largest_logits() -> None:
+def test_the_gradient_reaches_only_the_largest_logits() -> None:
     logits = torch.tensor([[1.0, 5.0], [2.0, 4.0], [0.0, 0.0]], requires_grad=True)
     pool_windows(logits, torch.tensor([2, 1])).sum().backward()
     assert torch.equal(logits.grad, torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]))
 
 
-def test_outputs_of_what_has_no_windows_pass_as_they_are(tokenizer: Any) -> None:
+def test_outputs_without_windows_are_unchanged(tokenizer: Any) -> None:
     rows = [{"a": text(50), "label": 1}, {"a": "cat", "label": 0}]
     plain = encode(TEXT, rows, tokenizer, long_texts="truncate").encoded
     outputs, labels = [[1.0, 2.0]] * 2, [1, 0]
@@ -186,7 +186,7 @@ def test_a_training_row_has_a_bounded_number_of_windows_that_are_drawn_anew_each
     assert max(seen.values()) < 1.6 * 200 * MAX_TRAIN_WINDOWS / count
 
 
-def test_what_is_drawn_depends_on_seed_epoch_and_row_alone(tokenizer: Any) -> None:
+def test_sampled_windows_depend_only_on_seed_epoch_and_row(tokenizer: Any) -> None:
     rows, others = windowed(tokenizer), windowed(tokenizer)
     rows[2], rows.set_epoch(3), others.set_epoch(3)
     assert [rows[row] for row in range(3)] == [others[row] for row in reversed(range(3))][::-1]
@@ -195,7 +195,7 @@ def test_what_is_drawn_depends_on_seed_epoch_and_row_alone(tokenizer: Any) -> No
     assert rows[0] != others[0]
 
 
-def test_processes_that_load_data_learn_of_the_epoch(tokenizer: Any) -> None:
+def test_data_loading_processes_use_the_current_epoch(tokenizer: Any) -> None:
     rows = windowed(tokenizer)
     loader = torch.utils.data.DataLoader(
         rows, batch_size=1, num_workers=1, persistent_workers=True, collate_fn=lambda one: one[0]["input_ids"]
@@ -209,7 +209,7 @@ def test_processes_that_load_data_learn_of_the_epoch(tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "deberta-v3"])
-def test_a_model_gives_the_pooled_logits_and_their_loss_whatever_is_padded(family: str, tokenizer: Any) -> None:
+def test_a_model_returns_pooled_logits_and_their_loss_for_any_padding(family: str, tokenizer: Any) -> None:
     model, rows = tiny_model(family, vocab_size=50), windowed(tokenizer, words=30)
     batch = WindowCollator(tokenizer)([rows[row] for row in range(3)])
     windows = {name: batch[name] for name in ("input_ids", "attention_mask")}

@@ -92,7 +92,7 @@ def test_correlation_with_constant_labels_is_undefined(name, predicted):
     assert np.isnan(score(name, predicted, [1, 1, 1]))
 
 
-def test_f1_of_a_class_that_is_nowhere_is_undefined():
+def test_f1_of_an_absent_class_is_undefined():
     assert np.isnan(score("f1", [0, 0], [0, 0]))
     assert score("f1", [0, 1], [0, 0]) == 0
 
@@ -129,8 +129,8 @@ def test_wrong_shapes_raise(task, shape):
         compute_metrics(TASKS[task], np.zeros(shape), TRUE)
 
 
-def test_every_task_has_its_metrics():
-    # The official accuracy of questions about images is of ten answers a row, and not of a label.
+def test_every_metric_belongs_to_a_task():
+    # The official accuracy of questions about images compares with ten answers per row, not with a label.
     labelled = [
         task
         for task in TASKS.values()

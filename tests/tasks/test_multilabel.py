@@ -1,4 +1,4 @@
-"""Several labels at once: a column for each, a logistic loss, F1 as scikit-learn has it."""
+"""Several labels per row: a column for each, a logistic loss, and F1 as in scikit-learn."""
 
 import json
 
@@ -37,7 +37,7 @@ def test_scores_against_scikit_learn(num_rows):
 
 @pytest.fixture
 def rows(tmp_path):
-    """Whether a text has each of three words, written in ways that a file may have."""
+    """A file of texts; each label says whether the text contains a word, in several spellings of yes and no."""
     generator = np.random.default_rng(0)
     lines = ["comment," + ",".join(LABELS)]
     for number in range(40):
@@ -50,7 +50,7 @@ def rows(tmp_path):
     return path
 
 
-def test_a_run_of_several_labels(tiny_checkpoint, rows, tmp_path):
+def test_a_multi_label_run_trains_and_predicts_as_plain_transformers(tiny_checkpoint, rows, tmp_path):
     folder = tmp_path / "run"
     words = (
         f"finetune --model {tiny_checkpoint} --train_file {rows} --validation_share 0.25 --text_columns comment "
@@ -77,7 +77,7 @@ def test_a_run_of_several_labels(tiny_checkpoint, rows, tmp_path):
 
     evaluated = load_task_files(user_multi_label_task(rows, ["comment"], LABELS), rows, None).train
     assert evaluated is not None
-    # Plain transformers computes the same, and takes the logistic loss.
+    # Plain transformers computes the same, with the logistic loss.
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     texts = dict(zip(evaluated["comment"][:], zip(*(evaluated[name][:] for name in LABELS), strict=True), strict=True))
@@ -111,7 +111,7 @@ def test_a_run_of_several_labels(tiny_checkpoint, rows, tmp_path):
         (",1,0,0", "row 1: column 'comment' is empty"),
     ],
 )
-def test_rows_that_say_neither_are_one_line(tmp_path, line, part):
+def test_rows_with_a_bad_label_or_text_are_refused(tmp_path, line, part):
     path = tmp_path / "comments.csv"
     path.write_text(f"comment,{','.join(LABELS)}\n{line}\n")
     with pytest.raises(AlignAttnError, match=part):
@@ -122,13 +122,13 @@ def test_rows_that_say_neither_are_one_line(tmp_path, line, part):
     ("columns", "part"),
     [(("comment", "rude"), "duplicate column"), (("rude", "rude"), "duplicate column"), (("a", "b"), "no column")],
 )
-def test_columns_that_cannot_be_are_one_line(rows, columns, part):
+def test_impossible_label_columns_are_refused(rows, columns, part):
     with pytest.raises(AlignAttnError, match=part):
         load_task_files(user_multi_label_task(rows, ["comment"], columns), rows, None)
 
 
 @pytest.mark.parametrize("words", ["--tokens_column t", "--text_columns a --task mrpc"], ids=["tags", "a task"])
-def test_several_label_columns_are_of_texts(words, capsys):
+def test_several_label_columns_are_refused_for_tags_and_tasks(words, capsys):
     given = "finetune --model x --output_dir o --train_file rows.jsonl --label_column a b"
     assert main([*given.split(), *words.split()]) == 2
     assert "_column" in capsys.readouterr().err
@@ -138,7 +138,7 @@ def test_several_label_columns_are_of_texts(words, capsys):
     ("change", "part"),
     [({}, None), ({"label_columns": ["a"]}, "two or more"), ({"metrics": ["f1"]}, "metrics f1 are not among")],
 )
-def test_a_task_of_several_labels_may_be_a_file(tmp_path, change, part):
+def test_a_multi_label_task_may_be_a_file(tmp_path, change, part):
     path = tmp_path / "comments.yaml"
     content = {"kind": "multi-label-classification", "text_columns": ["comment"], "label_columns": list(LABELS)}
     path.write_text(yaml.safe_dump(content | change))

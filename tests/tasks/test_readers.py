@@ -1,4 +1,4 @@
-"""What files hold beside plain rows: read right, or the row is named and can be left out."""
+"""Irregular files: they are read correctly, or the bad row is named and can be skipped."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def write(path, content):
     ],
     ids=["spam.csv", "short rows", "rows end in a comma", "in the middle", "index of pandas", "spreadsheet"],
 )
-def test_columns_without_a_name_are_no_reason_to_refuse(tmp_path, content):
+def test_columns_without_a_name_are_accepted(tmp_path, content):
     path = write(tmp_path / "rows.csv", content)
     rows = load_user_rows(path, None, ["text"], "label")
     assert rows.train[:] == {"text": TEXTS, "label": [1, 0, 1, 0]}
@@ -47,7 +47,7 @@ def test_columns_without_a_name_are_no_reason_to_refuse(tmp_path, content):
     assert columns == {"text", "label"}
 
 
-def test_values_in_columns_without_a_name_are_kept_and_said(tmp_path, capsys):
+def test_values_in_columns_without_a_name_are_kept_and_reported(tmp_path, capsys):
     path = write(tmp_path / "spam.csv", "v1,v2,,\nham,a,,\nspam,b, cut off,here\nham,c,,\n")
     assert read_file(path)[:] == {
         "v1": ["ham", "spam", "ham"],
@@ -58,16 +58,16 @@ def test_values_in_columns_without_a_name_are_kept_and_said(tmp_path, capsys):
     assert "row 2" in capsys.readouterr().err
 
 
-def test_the_index_of_pandas_is_kept_without_a_word(tmp_path, capsys):
+def test_the_index_of_pandas_is_kept_without_a_message(tmp_path, capsys):
     path = write(tmp_path / "rows.csv", ",text\n7,a\n8,b\n")
     assert read_file(path)[:] == {"Unnamed: 0": ["7", "8"], "text": ["a", "b"]}
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("header", ["text,label,label", "text,label,label,,"])
-def test_a_name_that_stands_twice_is_refused(tmp_path, header):
+def test_a_repeated_column_name_is_refused(tmp_path, header):
     width = header.count(",") - 2
-    with pytest.raises(AlignAttnError, match="twice"):
+    with pytest.raises(AlignAttnError, match="duplicate columns"):
         read_file(write(tmp_path / "rows.csv", f"{header}\na,b,c{',' * width}\n"))
 
 
@@ -126,14 +126,14 @@ def test_a_row_that_cannot_be_read_is_named_and_can_be_left_out(tmp_path, case):
         assert part.inputs["text"][:4] == TEXTS
 
 
-def test_a_value_that_nobody_reads_makes_no_row_bad(tmp_path):
+def test_a_bad_value_in_an_unused_column_is_ignored(tmp_path):
     records = [record | {"note": "\ud83d" if record["text"] == "bad" else "x"} for record in RECORDS]
     path = write(tmp_path / "rows.json", json.dumps(records))
     rows = load_user_rows(path, None, ["text"], "label")
     assert rows.train["text"][:] == TEXTS
 
 
-def test_lines_behind_an_open_quote_are_not_lost(tmp_path):
+def test_lines_after_an_open_quote_are_not_lost(tmp_path):
     content = "text,label\n" + '"open,pos\n' + "".join(f"{text},{label}\n" for text, label in 50 * [("a", "neg")])
     rows = load_user_rows(
         write(tmp_path / "rows.csv", content + "b,pos\n"), None, ["text"], "label", skip_bad_rows=True
@@ -141,7 +141,7 @@ def test_lines_behind_an_open_quote_are_not_lost(tmp_path):
     assert len(rows.train) == 51
 
 
-def test_parts_of_a_broken_field_are_no_rows(tmp_path):
+def test_parts_of_a_broken_field_are_not_rows(tmp_path):
     content = 'text,label\n"one\ntwo "quoted" three",pos\nb,neg\nc,pos\n'
     rows = load_user_rows(write(tmp_path / "rows.csv", content), None, ["text"], "label", skip_bad_rows=True)
     assert rows.train["text"][:] == ["b", "c"]
@@ -180,7 +180,7 @@ def test_every_form_of_json_holds_the_same_rows(tmp_path, name, content):
     ],
     ids=["cut list", "cut objects", "no commas", "other text"],
 )
-def test_json_that_is_broken_over_lines_is_refused_whole(tmp_path, content):
+def test_json_that_is_broken_across_lines_is_refused_as_a_whole(tmp_path, content):
     with pytest.raises(AlignAttnError, match=r"rows\.json is not JSON: .*line \d+"):
         read_file(write(tmp_path / "rows.json", content))
 
@@ -220,7 +220,7 @@ ANSWERS = [
     ids=["line", "pretty", "list", "articles", "paragraphs"],
 )
 @pytest.mark.parametrize("task", ["squad", "squadv2"])
-def test_squads_own_files_are_read(tmp_path, form, task):
+def test_original_squad_files_are_read(tmp_path, form, task):
     path = write(tmp_path / "train.json", form(article(with_impossible=task == "squadv2")))
     rows = load_task_files(TASKS[task], path, path)
     count = 4 if task == "squadv2" else 3
@@ -238,7 +238,7 @@ def test_rows_whose_answers_are_pairs_are_read_from_parquet_too(tmp_path):
     assert rows.train["answers"][:] == [{"text": ["cat"], "answer_start": [2]}]
 
 
-def test_what_is_wrong_within_an_article_is_a_bad_row(tmp_path):
+def test_an_error_within_an_article_is_a_bad_row(tmp_path):
     whole = article(with_impossible=True)
     whole["paragraphs"][0]["qas"].insert(1, "no question")
     whole["paragraphs"].insert(1, {"context": "Alone."})
@@ -266,13 +266,13 @@ def test_what_is_wrong_within_an_article_is_a_bad_row(tmp_path):
     ],
     ids=["UTF-16", "UTF-16-LE", "UTF-16-BE", "gzip", "spreadsheet", "header"],
 )
-def test_files_that_are_no_text_in_the_encoding_say_what_they_are(tmp_path, content, encoding, named):
+def test_undecodable_files_are_refused_with_their_likely_type(tmp_path, content, encoding, named):
     with pytest.raises(AlignAttnError, match=rf"rows\.csv .*{named}"):
         read_file(write(tmp_path / "rows.csv", content), encoding=encoding)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
-def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path, encoding):
+def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path, encoding):
     path = write(tmp_path / "rows.csv", ("\ufeff" + CSV).encode(encoding.replace("-sig", "")))
     assert read_file(path, encoding=encoding)[:] == {"text": TEXTS, "label": LABELS}
 
@@ -292,7 +292,7 @@ def test_files_of_a_folder_that_are_not_read_are_counted(tmp_path, capsys):
     assert ".hidden" not in err
 
 
-def test_a_folder_in_which_nothing_is_read_says_what_is_there(tmp_path):
+def test_a_folder_without_readable_files_lists_its_files(tmp_path):
     write(tmp_path / "reviews" / "pos" / "1.md", "a")
     with pytest.raises(AlignAttnError, match=r"1 file\(s\) are not read, such as pos/1\.md"):
         read_file(tmp_path / "reviews")
@@ -318,7 +318,7 @@ def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path):
     assert [bad.row for bad in rows.bad_rows["train"]] == [2]
 
 
-def test_a_file_of_bad_sentences_alone_says_what_is_wrong(tmp_path):
+def test_a_file_of_bad_sentences_alone_is_refused_with_the_problem(tmp_path):
     path = write(tmp_path / "x.conll", "EU\nsays\n")
     with pytest.raises(AlignAttnError, match=r"x\.conll .*line 1 has a token without a tag"):
         load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None)

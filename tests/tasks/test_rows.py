@@ -1,4 +1,4 @@
-"""Where rows come from and what is refused: real data, files of a user, and every mistake."""
+"""Rows and their sources: real data, a user's files, and every mistake."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from alignattn.utils.errors import AlignAttnError
 SHARED_DATA = SHARED / "data"
 needs_shared_data = needs_files(SHARED_DATA)
 
-# Train and evaluation rows by shared/data/README.md.
+# Numbers of training and evaluation rows, from shared/data/README.md.
 COUNTS = {
     "mrpc": (3668, {"validation": 408}),
     "cola": (8551, {"validation": 1043}),
@@ -67,7 +67,7 @@ def cache_dir(tmp_path_factory):
 
 @pytest.fixture
 def toy_dir(tmp_path):
-    """Writes the splits of the toy task and returns the data folder."""
+    """A function that writes splits of the toy task and returns the data folder."""
 
     def write(**splits):
         (tmp_path / "toy").mkdir(exist_ok=True)
@@ -143,7 +143,7 @@ def test_a_derived_validation_split_is_a_fixed_tenth_of_the_training_rows(toy_di
     assert again.evaluation["validation"]["a"][:] == drawn
 
 
-def test_a_place_without_rows_says_where_they_belong(tmp_path, cache_dir):
+def test_missing_rows_are_reported_with_their_place(tmp_path, cache_dir):
     message = refusal(lambda: load_rows(TASKS["amazonelectronics"], cache_dir=cache_dir))
     assert_mentions(message, "is not on the Hub", "amazon_electronics/train.parquet")
     message = refusal(lambda: load_rows(TOY, data_dir=tmp_path))
@@ -157,7 +157,7 @@ def test_rows_without_a_label_are_dropped_and_counted(toy_dir, cache_dir):
     assert rows.evaluation["validation"][:] == {"a": ["z"], "b": ["q"], "label": [1]}
 
 
-def test_rows_keep_their_numbers_whatever_is_left_out(toy_dir, cache_dir):
+def test_rows_keep_their_numbers_if_others_are_left_out(toy_dir, cache_dir):
     texts = [f"text {number}" for number in range(7)]
     columns = {"a": texts, "b": [text if text != "text 3" else "" for text in texts], "label": [0, -1, 1, 1, -1, 9, 0]}
     data_dir = toy_dir(train=GOOD, validation=columns)
@@ -169,7 +169,7 @@ def test_rows_keep_their_numbers_whatever_is_left_out(toy_dir, cache_dir):
     assert rows.left_out == {"train": frozenset(), "validation": frozenset({1, 3, 4, 5})}
 
 
-def test_unlabelled_scores_are_dropped_where_minus_one_is_no_score(toy_dir, cache_dir):
+def test_scores_of_minus_one_are_dropped_if_out_of_range(toy_dir, cache_dir):
     task = replace(TOY, labels=(), label_range=(0.0, 5.0))
     data_dir = toy_dir(validation=GOOD | {"label": [5.0, -1.0, 0.0]})
     rows = load_rows(task, need_train=False, data_dir=data_dir, cache_dir=cache_dir)
@@ -183,7 +183,7 @@ def test_unlabelled_scores_are_dropped_where_minus_one_is_no_score(toy_dir, cach
         (TOY, [0, 2, 1], ["row 2: label 2", "0 to 1"]),
         (TOY, [0, 1, -2], ["row 3: label -2"]),
         (TOY, [0, 0.5, 1], ["row 2: label 0.5"]),
-        (TOY, [0, None, 1], ["row 2: label None is not a class number of 0 to 1 (no, yes)"]),
+        (TOY, [0, None, 1], ["row 2: label None is not a class number from 0 to 1 (no, yes)"]),
         (TOY, ["no", "maybe", "yes"], ["row 2: label 'maybe'", "0 to 1 (no, yes)"]),
         (TOY, [-1, -1, -1], ["no labelled row"]),
         (
@@ -225,7 +225,7 @@ def test_hub_rows_load_and_keep_empty_texts(toy_dir, cache_dir):
     assert rows.dropped == {"train": 0, "validation": 1}
 
 
-def test_hub_split_that_is_missing(toy_dir, cache_dir):
+def test_a_missing_hub_split_is_reported(toy_dir, cache_dir):
     sources = Sources(hub=str(toy_dir(train=GOOD) / "toy"), config="default")
     task = replace(TOY, sources=sources, evaluation_splits=("validation_matched",))
     message = refusal(lambda: load_rows(task, cache_dir=cache_dir))
@@ -340,7 +340,7 @@ def test_json_text_is_taken_as_written(tmp_path):
     assert rows.train["text"][:] == texts
 
 
-def test_changed_file_is_read_anew(tmp_path, cache_dir):
+def test_a_changed_file_is_read_again(tmp_path, cache_dir):
     path = tmp_path / "train.parquet"
     for texts in (["old", "older"], ["brand-new", "newer"]):
         pd.DataFrame({"text": texts, "y": [0, 1]}).to_parquet(path)
@@ -384,7 +384,7 @@ def test_bad_files_are_refused(tmp_path, cache_dir, name, content, parts):
     assert_mentions(refusal(lambda: load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)), *parts)
 
 
-def test_parquet_without_rows_or_with_a_missing_number(tmp_path, cache_dir):
+def test_parquet_without_rows_or_with_an_infinite_score_is_refused(tmp_path, cache_dir):
     path = tmp_path / "t.parquet"
     pd.DataFrame({"text": pd.Series([], dtype="str"), "y": pd.Series([], dtype="int64")}).to_parquet(path)
     assert_mentions(refusal(lambda: load_one(path)), "t.parquet is empty")
@@ -422,13 +422,13 @@ def test_unseen_validation_labels_are_named(tmp_path, train_labels, label, parts
     ("text_columns", "part"),
     [((), "not 0"), (("a", "b", "c"), "not 3"), (("a", "a"), "duplicate column"), (("a", "y"), "duplicate column")],
 )
-def test_impossible_choices_of_columns(tmp_path, text_columns, part):
+def test_impossible_columns_are_refused(tmp_path, text_columns, part):
     path = write_csv(tmp_path / "t.csv", "a,b,c,y", "u,v,w,0")
     assert_mentions(refusal(lambda: load_one(path, text_columns)), part)
 
 
 @pytest.mark.parametrize("labels", [["0", "1.0", " 1"], ["no", "yes", "yes"], [0, "yes", 1.0]])
-def test_a_tasks_own_labels_may_be_text(tmp_path, cache_dir, labels):
+def test_labels_of_a_task_may_be_text(tmp_path, cache_dir, labels):
     path = tmp_path / "own.csv"
     pd.DataFrame(GOOD | {"label": labels}).to_csv(path, index=False)
     rows = load_task_files(TOY, path, None, cache_dir=cache_dir)
@@ -449,7 +449,7 @@ def test_a_long_field_of_a_csv_file_is_read(tmp_path):
     assert rows.train[0]["text"] == text
 
 
-def test_integers_of_any_size_in_a_column_that_is_not_used(tmp_path):
+def test_an_unused_column_may_hold_integers_of_any_size(tmp_path):
     path = tmp_path / "rows.jsonl"
     rows = [{"text": f"cat {label}", "label": label, "id": 2**70, "more": {"ids": [-(10**30)]}} for label in "ab"]
     path.write_text("\n".join(map(json.dumps, rows)))

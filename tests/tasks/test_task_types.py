@@ -1,4 +1,4 @@
-"""Every task type goes the one way of `finetune`: its rows checked, its head trained, its predictions scored."""
+"""Every task type in `finetune`: its rows are checked, its head is trained, and its predictions are scored."""
 
 import json
 from dataclasses import replace
@@ -60,7 +60,7 @@ def finetune(tiny_checkpoint, tmp_path):
 
 
 def is_part(task):
-    """Whether a task takes but a third of the rows of another."""
+    """Whether a task uses only a third of the rows of another."""
     return bool(getattr(task, "length_third", ""))
 
 
@@ -76,7 +76,7 @@ def predictions_of(tmp_path):
     return pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
 
 
-def test_every_task_type_has_a_task_and_rows_of_the_tests():
+def test_every_task_type_has_a_task_and_test_rows():
     of_own_files, of_files = (
         {"multi-label-classification"},
         {
@@ -91,7 +91,7 @@ def test_every_task_type_has_a_task_and_rows_of_the_tests():
 
 
 @pytest.mark.parametrize("name", TASK_TYPES)
-def test_a_task_type_is_called_as_its_records_say(name):
+def test_the_record_of_a_task_type_has_its_name_and_a_processor(name):
     record = TASK_TYPES.load(name)
     assert record.kind == name
     assert isinstance(processor_for(record), TaskProcessor)
@@ -106,12 +106,12 @@ def test_a_task_type_is_called_as_its_records_say(name):
         ([], []),
     ],
 )
-def test_the_rows_of_test_have_no_part_in_a_training_that_has_others(splits, watched):
+def test_training_does_not_evaluate_the_test_split_if_there_are_others(splits, watched):
     for task in (TASKS["agnews"], TASKS["squad"], TASKS["cora"]):
         assert processor_class(task).splits_in_training(splits) == watched
 
 
-def test_the_rows_of_test_are_evaluated_once_at_the_end(tmp_path):
+def test_the_test_split_is_evaluated_only_at_the_end(tmp_path):
     folder = tmp_path / "data" / "ag_news"
     folder.mkdir(parents=True)
     for split in ("train", "test"):
@@ -165,7 +165,7 @@ def test_multiple_choice(task, rows_file, finetune, tmp_path):
     assert model.alignattn.config.alignment == "ct"
 
 
-def test_the_beginning_of_swags_endings_is_read_with_the_ending(tiny_checkpoint, tmp_path):
+def test_the_common_start_of_swag_endings_is_joined_to_each_ending(tiny_checkpoint, tmp_path):
     (row,) = make_rows(TASKS["swag"], 1)
     rows = load_task_files(TASKS["swag"], write_rows(tmp_path / "swag.jsonl", [row]), None)
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
@@ -181,7 +181,7 @@ def test_tagging(rows_file, finetune, tmp_path):
     result, rows = result_of(tmp_path), predictions_of(tmp_path)
     scores = entity_scores([row["prediction"] for row in rows], [row["label"] for row in rows])
     assert result["metrics"]["validation"] == pytest.approx(scores)
-    assert scores["f1"] > 0.5  # the tag is the word's
+    assert scores["f1"] > 0.5  # the word determines the tag
     model = alignattn.from_pretrained(tmp_path / "run", AutoModelForTokenClassification)
     assert model.config.id2label == {0: "O", 1: "B-ANIMAL"}
 
@@ -259,7 +259,7 @@ BAD = {
     "hellaswag": [
         ({"endings": ["a", "b", "c"]}, "it has 3 endings and must have 4"),
         ({"endings": ["a", "b", "", "d"]}, "its ending 2 is empty"),
-        ({"label": 4}, "label 4 is not a class number of 0 to 3"),
+        ({"label": 4}, "label 4 is not a class number from 0 to 3"),
         ({"ctx": None}, "column 'ctx' is empty"),
     ],
 }
@@ -304,11 +304,11 @@ def test_bad_rows_of_own_texts_are_left_out(finetune, tmp_path):
         {"row": 3, "problem": "column 'text' is empty"},
         {"row": 6, "problem": "it has no label"},
     ]
-    # The label of a row that is left out is no class.
+    # The label of a skipped row is not a class.
     assert all(len(row["probabilities"]) == 2 for row in predictions_of(tmp_path))
 
 
-def test_files_with_bad_rows_alone_are_refused(finetune, tmp_path, capsys):
+def test_files_without_a_good_row_are_refused(finetune, tmp_path, capsys):
     path = tmp_path / "own.csv"
     path.write_text("text,label\n,yes\n,no\n")
     assert finetune(path, "--text_columns", "text", "--skip_bad_rows") == 2
@@ -323,15 +323,15 @@ def test_label_smoothing_needs_classes(rows_file, finetune, capsys):
 @pytest.mark.parametrize(
     ("option", "value"), [("label_smoothing_factor", "0.1"), ("laplace", "true"), ("r_drop_weight", "1")]
 )
-def test_what_takes_one_class_a_row_for_right_is_not_for_questions_with_several_answers(option, value):
+def test_options_for_one_class_per_row_are_refused_for_several_answers(option, value):
     training = resolve(TrainingOptions, {"output_dir": "run", option: value})
-    answered = replace(TASKS["vqav2"], labels=("yes", "no"))  # as it is once its rows are read
+    answered = replace(TASKS["vqav2"], labels=("yes", "no"))  # as after its rows are read
     assert f"--{option}: task 'vqav2'" in training.reason_unsupported(answered)
     assert not training.reason_unsupported(TASKS["easyvqa"])
 
 
 @pytest.mark.parametrize("task", ["cora", "easyvqacaptions"])
-def test_rows_without_a_length_have_no_order_by_it(task):
+def test_rows_without_a_length_cannot_be_grouped_by_length(task):
     training = resolve(TrainingOptions, {"output_dir": "run", "train_sampling_strategy": "group_by_length"})
     assert f"rows of task {task!r} are not sequences" in training.reason_unsupported(TASKS[task])
     assert not training.reason_unsupported(TASKS["mrpc"])
@@ -360,7 +360,7 @@ def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["msra", "squad", "hellaswag"])
-def test_all_rows_are_scored_in_order_whatever_is_chosen_for_training(task, rows_file, finetune, tmp_path):
+def test_training_options_do_not_change_which_rows_are_scored_or_their_order(task, rows_file, finetune, tmp_path):
     file = rows_file(task)
     # At a learning rate of 0 the order of the training rows changes nothing.
     words = ("--max_length", "32", *windows_of(task), "--num_train_epochs", "1", "--learning_rate", "0")
@@ -387,19 +387,23 @@ def test_a_class_number_is_never_taken_for_another_tag(finetune, tmp_path, capsy
 
 
 def test_the_best_checkpoint_is_chosen_by_the_first_of_two_splits(tiny_checkpoint, tmp_path):
-    folder = tmp_path / "data" / "msra_ner"
+    folder = tmp_path / "data" / "glue" / "mnli"
     folder.mkdir(parents=True)
-    for split in ("train", "test"):
-        pd.DataFrame(make_rows(TASKS["msra"], 40)).to_parquet(folder / f"{split}.parquet")
+    rows = pd.DataFrame(make_rows(TASKS["mnli"], 40))
+    for split in ("train", "validation_matched"):
+        rows.to_parquet(folder / f"{split}.parquet")
+    # Other shares of the classes, so that the accuracies of the two splits differ.
+    rows.assign(label=[0] * 20 + [1] * 15 + [2] * 5).to_parquet(folder / "validation_mismatched.parquet")
     words = (
-        f"finetune --model {tiny_checkpoint} --task msra --data_dir {tmp_path / 'data'} "
+        f"finetune --model {tiny_checkpoint} --task mnli --data_dir {tmp_path / 'data'} "
         f"--output_dir {tmp_path / 'run'} --max_length 32 --num_train_epochs 2 --eval_strategy epoch "
-        "--save_strategy best --metric_for_best_model f1 "
+        "--save_strategy best --metric_for_best_model accuracy "
         "--disable_tqdm true --use_cpu true"
     )
     assert main(words.split()) == 0
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
-    assert state["best_metric"] == max(entry.get("eval_validation_f1", 0.0) for entry in state["log_history"])
+    logged, metric = state["log_history"], "eval_validation_matched_accuracy"
+    assert state["best_metric"] == pytest.approx(max(entry[metric] for entry in logged if metric in entry))
 
 
 @pytest.mark.parametrize(
@@ -412,14 +416,14 @@ def test_the_best_checkpoint_is_chosen_by_the_first_of_two_splits(tiny_checkpoin
         ("--task squad --max_length 32 --doc_stride 32", "--doc_stride 32"),
     ],
 )
-def test_mistakes_are_one_line(words, message, rows_file, finetune, tmp_path, capsys):
+def test_wrong_options_are_refused(words, message, rows_file, finetune, tmp_path, capsys):
     file = rows_file("squad" if "squad" in words else "msra")
     assert finetune(file, *words.split()) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run" / "results.json").exists()
 
 
-def test_what_is_attacked_are_the_good_rows_of_the_run(tiny_checkpoint, tmp_path):
+def test_attacks_use_the_good_rows_of_the_run(tiny_checkpoint, tmp_path):
     folder = tmp_path / "data" / "glue" / "sst2"
     folder.mkdir(parents=True)
     texts = [" ".join(sentence(4)) for _ in range(ROWS)]

@@ -44,7 +44,7 @@ def encode(rows, task, tokenizer, max_length, num_proc=1):
 
 @pytest.fixture
 def tokenizer():
-    """A word-level tokenizer with BERT's template, whose file brings padding of its own."""
+    """A word-level tokenizer with BERT's template, whose file sets padding."""
     words = ["[PAD]", "[CLS]", "[SEP]", "one", "two", "three", "four"]
     core = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="[PAD]"))
     core.pre_tokenizer = Whitespace()
@@ -76,7 +76,7 @@ def test_table_holds_the_nine_tasks_of_glue():
     ("written", "name"),
     [("mrpc", "mrpc"), ("SST-2", "sst2"), ("STS-B", "stsb"), ("sst_2", "sst2"), ("CoLA", "cola")],
 )
-def test_get_task_takes_the_usual_spellings(written, name):
+def test_get_task_accepts_the_usual_spellings(written, name):
     assert get_task(written) is TASKS[name]
 
 
@@ -104,7 +104,7 @@ def test_encode_joins_a_pair_and_does_not_pad(tokenizer):
     }
 
 
-def test_encode_cuts_the_longer_text_first(tokenizer):
+def test_encode_truncates_the_longer_text_first(tokenizer):
     rows = Dataset.from_dict({"a": ["one"], "b": ["one two three four"], "label": [1]})
     assert encode(rows, PAIR, tokenizer, 6)["input_ids"][0] == [1, 3, 2, 3, 4, 2]
 

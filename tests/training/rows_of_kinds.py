@@ -1,4 +1,4 @@
-"""Tiny models and rows for each kind of task: rows of many lengths, and as many labels as they have."""
+"""Tiny models and rows for each kind of task: rows of different lengths and numbers of labels."""
 
 import torch
 import transformers
@@ -12,7 +12,7 @@ LENGTH = 9
 CHOICES = 2
 IGNORED = -100
 WITHOUT_LABELS = 5
-"""The row of which no token has a label."""
+"""Index of the row without a labelled token."""
 
 MODELS = {
     "texts": transformers.BertForSequenceClassification,
@@ -60,7 +60,7 @@ class KindRows(Dataset):
 
 
 def kind_model(kind, variant="aa-ct", **overrides):
-    """In double precision, without dropout, with a λ that is seen."""
+    """Return a model in double precision, without dropout, with a λ large enough to matter."""
     torch.manual_seed(0)
     model = _untrained(kind)
     for module in model.modules():

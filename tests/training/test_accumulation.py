@@ -1,4 +1,4 @@
-"""A step's gradient is that of its rows together, however they come: in batches, and in processes."""
+"""A step's gradient does not depend on its split into batches and processes."""
 
 import functools
 import json
@@ -28,7 +28,7 @@ TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Trainers of steps of 8 rows at once, by kind and attention."""
+    """A function that returns a trainer whose steps take 8 rows at once, for a kind and an attention."""
     return functools.cache(lambda kind, variant: train_kind(kind, variant, tmp_path_factory.mktemp("whole"), 8, 1))
 
 
@@ -46,7 +46,7 @@ def test_batches_of_two_equal_one_of_eight(kind, variant, whole, tmp_path):
         assert logged(trainer, name) == pytest.approx(logged(whole(kind, variant), name), rel=1e-5), name
 
 
-def test_a_batch_without_labels_adds_its_alignment_alone(whole, tmp_path):
+def test_a_batch_without_labels_adds_only_its_alignment(whole, tmp_path):
     labels = KindRows("tags", ROWS).batch["labels"]
     assert (labels[WITHOUT_LABELS] == -100).all()
     trainer = train_kind("tags", "aa-ct", tmp_path, 1, 8)
@@ -55,7 +55,7 @@ def test_a_batch_without_labels_adds_its_alignment_alone(whole, tmp_path):
 
 @pytest.fixture(scope="module")
 def two_processes(tiny_checkpoint, made_once):
-    """The folder where two processes left what they trained, by steps of four rows, one by one, in each."""
+    """A folder with what two processes trained; in a step, each takes four rows one by one."""
     return made_once("two", functools.partial(train_by_two, tiny_checkpoint))
 
 
@@ -87,11 +87,11 @@ def test_two_processes_equal_one(kind, variant, whole, two_processes):
 
 
 @pytest.mark.parametrize("variant", FSDP2_VARIANTS)
-def test_two_processes_that_share_the_weights_out_equal_one(variant, two_processes, tmp_path):
+def test_two_processes_that_shard_the_weights_equal_one(variant, two_processes, tmp_path):
     assert_same_training(two_processes, f"fsdp2-{variant}", train_kind("texts", variant, tmp_path, 8, 1, **ADAM))
 
 
-def test_two_processes_of_weighted_classes_equal_one(two_processes, tmp_path):
+def test_two_processes_with_weighted_classes_equal_one(two_processes, tmp_path):
     assert_same_training(two_processes, "weighted", train_weighted(tmp_path, 8, 1))
 
 

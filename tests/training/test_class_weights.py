@@ -1,4 +1,4 @@
-"""Weighted classes against PyTorch's and scikit-learn's own, in double precision."""
+"""Class weights against PyTorch and scikit-learn, in double precision."""
 
 import json
 from functools import partial
@@ -31,13 +31,13 @@ def draw(*shape):
 
 
 def scaled(weights, labels):
-    """With a mean of 1 over the labels."""
+    """Return the weights scaled to a mean of 1 over the labels."""
     return weights * len(labels) / weights[labels].sum()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("shape", [(16,), (4, 9)])
-def test_the_loss_of_all_rows_is_pytorchs(shape, smoothing):
+def test_the_loss_of_all_rows_matches_pytorch(shape, smoothing):
     logits = draw(*shape, CLASSES)
     labels = torch.randint(CLASSES, shape, generator=torch.Generator().manual_seed(2))
     labels.view(-1)[:3] = torch.arange(CLASSES)
@@ -49,13 +49,13 @@ def test_the_loss_of_all_rows_is_pytorchs(shape, smoothing):
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
 
 
-def test_without_weights_smoothed_labels_are_those_of_transformers():
+def test_with_equal_weights_label_smoothing_matches_transformers():
     logits, labels = draw(8, CLASSES), torch.tensor([0, 1, 2, 2, 1, 0, 0, 0])
     loss = weighted_loss((logits,), labels, weights=torch.ones(CLASSES), label_smoothing=0.3)
     torch.testing.assert_close(loss, LabelSmoother(0.3)({"logits": logits}, labels))
 
 
-def test_several_labels_are_weighted_where_they_are_true():
+def test_multilabel_weights_apply_to_true_labels():
     logits, labels = draw(16, CLASSES), (draw(16, CLASSES) > 0.8).double()
     expected = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=WEIGHTS)
     torch.testing.assert_close(weighted_loss((logits,), labels, weights=WEIGHTS), expected, rtol=1e-12, atol=0)
@@ -63,7 +63,7 @@ def test_several_labels_are_weighted_where_they_are_true():
 
 @pytest.mark.parametrize("changes", [{}, {"label_smoothing_factor": 0.1}, {"r_drop_weight": 1.0}])
 @pytest.mark.parametrize("kind", ["texts", "tags"])
-def test_a_step_in_batches_is_the_step_at_once(kind, changes, tmp_path, monkeypatch):
+def test_a_step_in_batches_equals_the_step_at_once(kind, changes, tmp_path, monkeypatch):
     monkeypatch.setattr("alignattn.training.methods.r_drop.RDrop.__init__", _r_drop_of_equals)
     trainer = partial(weighted_trainer, changes.get("label_smoothing_factor", 0.0))
     once = train_kind(kind, "aa-ct", tmp_path, 8, 1, trainer, **changes)
@@ -80,7 +80,7 @@ def _r_drop_of_equals(self, args, model):
 @pytest.mark.parametrize("kind", ["texts", "tags"])
 @pytest.mark.parametrize("changes", [{}, {"r_drop_weight": 1.0}, {"freelb_steps": 1, "freelb_max_norm": 1e-12}])
 def test_every_methods_task_loss_is_weighted(kind, changes, tmp_path, monkeypatch):
-    """Dropout is off: R-Drop's divergence is 0, and its two forwards are one."""
+    """Dropout is off: R-Drop's divergence is 0, and its two forwards are equal."""
     monkeypatch.setattr("alignattn.training.methods.r_drop.RDrop.__init__", _r_drop_of_equals)
     trainer = train_kind(kind, "soft", tmp_path, ROWS, 1, weighted_trainer, max_steps=1, **changes)
     hand, batch = kind_model(kind, "soft"), dict(KindRows(kind, ROWS).batch)
@@ -123,7 +123,7 @@ def words_of(model, files, folder, *more):
     ]
 
 
-def test_a_run_with_balanced_classes(tiny_checkpoint, files, tmp_path, capsys):
+def test_a_run_balances_its_classes_and_reports_each(tiny_checkpoint, files, tmp_path, capsys):
     folder = tmp_path / "run"
     assert main(words_of(tiny_checkpoint, files, folder, "--class_weights", "balanced")) == 0
     result = json.loads((folder / "results.json").read_text())
@@ -142,7 +142,7 @@ def test_a_run_with_balanced_classes(tiny_checkpoint, files, tmp_path, capsys):
     assert "| class weights | balanced: bad" in (folder / "README.md").read_text()
 
 
-def test_named_weights_scale_the_loss(tiny_checkpoint, files, tmp_path):
+def test_named_weights_keep_their_ratios_and_have_a_mean_of_one(tiny_checkpoint, files, tmp_path):
     folder = tmp_path / "run"
     assert main(words_of(tiny_checkpoint, files, folder, "--class_weights", "rare=odd=30", "good=2")) == 0
     config = yaml.safe_load((folder / "config.yaml").read_text())
@@ -160,21 +160,21 @@ def test_named_weights_scale_the_loss(tiny_checkpoint, files, tmp_path):
         (["good=-1"], "good=-1"),
         (["good=nan"], "good=nan"),
         (["good=inf"], "good=inf"),
-        (["good"], "good"),
+        (["good"], "--class_weights good: give"),
         (["=2"], "=2"),
-        (["balanced", "good=2"], "balanced"),
-        (["good=2", "good=3"], "good"),
-        (["fine=2"], "fine"),
+        (["balanced", "good=2"], "--class_weights balanced: give"),
+        (["good=2", "good=3"], "'good' twice"),
+        (["fine=2"], "no class 'fine'"),
         (["balanced", "--laplace"], "laplace"),
         (["balanced", "--label_column", "score"], "no classes"),
     ],
 )
-def test_refuses_weights_that_no_class_has(given, named, tiny_checkpoint, files, tmp_path, capsys):
+def test_invalid_weights_are_refused(given, named, tiny_checkpoint, files, tmp_path, capsys):
     assert main(words_of(tiny_checkpoint, files, tmp_path / "run", "--class_weights", *given)) == 2
     assert named in capsys.readouterr().err
 
 
-def test_refuses_to_balance_a_class_without_rows(tiny_checkpoint, files, tmp_path, capsys):
+def test_balancing_a_class_without_rows_is_refused(tiny_checkpoint, files, tmp_path, capsys):
     path = tmp_path / "lacking.parquet"
     names = datasets.ClassLabel(names=[*LABELS, "never"])
     features = datasets.Features({"text": datasets.Value("string"), "label": names})
@@ -185,7 +185,7 @@ def test_refuses_to_balance_a_class_without_rows(tiny_checkpoint, files, tmp_pat
     assert "never" in capsys.readouterr().err
 
 
-def test_many_classes_are_printed_short():
+def test_only_the_worst_of_many_classes_are_printed():
     names = [str(number) for number in range(500)]
     labels = np.arange(5000) % 500
     classes = class_scores(labels, np.where(labels < 490, labels, 0), names)

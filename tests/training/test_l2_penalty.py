@@ -1,4 +1,4 @@
-"""The L2 penalty against the optimizer that has it built in, with and without gradients that are scaled."""
+"""The L2 penalty against an optimizer with a built-in one, with and without scaled gradients."""
 
 import torch
 import transformers
@@ -11,7 +11,7 @@ from alignattn.training.parameter_groups import add_l2
 PENALTY, RATE = 0.3, 1e-2
 
 
-def test_a_penalised_training_is_that_of_adam_with_weight_decay(tmp_path):
+def test_training_with_the_penalty_equals_adam_with_weight_decay(tmp_path):
     options = {"max_steps": 3, "learning_rate": RATE, "max_grad_norm": 0.0}
     plain = train(tiny_model("bert"), tmp_path, **options).model
     penalised = train(tiny_model("bert"), tmp_path, l2_penalty=PENALTY, **options).model
@@ -29,12 +29,12 @@ def test_a_penalised_training_is_that_of_adam_with_weight_decay(tmp_path):
     assert sum(moved) > 10
 
 
-def test_the_penalty_is_the_same_where_a_fused_optimizer_is_given_scaled_gradients():
+def test_a_fused_optimizer_with_scaled_gradients_applies_the_same_penalty():
     trained = []
     for scale in (None, 1024.0):
         torch.manual_seed(0)
         model, inputs = nn.Linear(4, 3), torch.randn(5, 4)
-        # Plain gradient descent, whose step is as large as its gradient: Adam's hardly is.
+        # Plain gradient descent, whose step is proportional to the gradient; Adam's hardly depends on its scale.
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE, fused=True)
         add_l2(optimizer, PENALTY, ["weight"], model)
         scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)

@@ -24,7 +24,7 @@ def rows(count=ROWS, seed=1):
 
 
 def dense(head, features):
-    """Inputs with a 1 for the bias, and the Gauss-Newton matrix in Kronecker factors, row by row."""
+    """Return the Gauss-Newton matrix from its Kronecker factors, summed row by row; inputs get a 1 for the bias."""
     weight, bias = head.weight.detach().double(), head.bias
     points = [np.append(row, 1) if bias is not None else row for row in features.double().numpy()]
     inputs, outputs = 0.0, 0.0
@@ -70,7 +70,7 @@ def test_far_rows_are_less_certain_than_near_ones(head):
 
 
 def laplace_torch(head, features, precision):
-    """The posterior of laplace-torch, in float64: Kronecker factors of each parameter by itself."""
+    """Return the posterior of laplace-torch, in float64, with Kronecker factors for each parameter separately."""
     data = torch.utils.data.TensorDataset(features, torch.zeros(len(features), dtype=torch.long))
     loader = torch.utils.data.DataLoader(data, batch_size=len(features))
     posterior = laplace.Laplace(
@@ -82,7 +82,7 @@ def laplace_torch(head, features, precision):
 
 @pytest.mark.filterwarnings("ignore")
 def test_agrees_with_laplace_torch(head):
-    """A bias is a weight of an input that is always 1, which is what makes it hang together with the others."""
+    """The bias becomes the weight of an input that is always 1, so that it is correlated with the others."""
     features, others = rows(), rows(6, seed=2)
     posterior = LastLayerLaplace.fit(head, features)
     parts = [head.weight] if head.bias is None else [head.weight, head.bias[:, None]]
@@ -99,12 +99,12 @@ def test_agrees_with_laplace_torch(head):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_laplace_torch_makes_of_a_bias_leaves_out_what_it_shares_with_the_weights():
+def test_laplace_torch_ignores_the_covariance_of_bias_and_weights():
     torch.manual_seed(0)
     head, features, others = nn.Linear(SIZE, CLASSES).double(), rows().double(), rows(6, seed=2).double()
     posterior = LastLayerLaplace.fit(head, features)
     matrix = dense(head, features)
-    # The two blocks on the diagonal: the curvature of the bias is (Σ Λ), without a mean over anything.
+    # The two blocks on the diagonal: the curvature of the bias is (Σ Λ), without a mean.
     is_bias = np.tile(np.arange(SIZE + 1) == SIZE, CLASSES)
     blocks = np.where(is_bias[:, None] == is_bias, matrix, 0)
     covariance = np.linalg.inv(blocks + posterior.prior_precision * np.eye(len(blocks)))
@@ -115,7 +115,7 @@ def test_what_laplace_torch_makes_of_a_bias_leaves_out_what_it_shares_with_the_w
 
 
 class Scored(nn.Module):
-    """A model that divides its logits, which no linear layer gives."""
+    """A model that halves its logits unless `is_plain`, so that no linear layer computes them."""
 
     def __init__(self, *, is_plain):
         super().__init__()
@@ -126,10 +126,10 @@ class Scored(nn.Module):
         return {"logits": logits if self.is_plain else logits / 2}
 
 
-def test_the_head_is_the_layer_that_gives_the_logits():
+def test_the_head_is_the_layer_that_computes_the_logits():
     plain = Scored(is_plain=True).train()
     assert linear_head(plain, {"x": rows()}) is plain.head
     assert plain.training
     assert linear_head(Scored(is_plain=False), {"x": rows()}) is None
-    # A class a token is none a row.
+    # Logits per token are not logits per row.
     assert linear_head(plain, {"x": rows()[None]}) is None

@@ -1,4 +1,4 @@
-"""Loops without a Trainer: those of the documentation, and models in what people wrap them with."""
+"""Loops without a Trainer: those of the documentation, and loops with a wrapped model."""
 
 import warnings
 
@@ -32,8 +32,8 @@ def rows(count=8):
 
 class TestOfTheDocumentation:
     @pytest.mark.parametrize("with_accelerate", [False, True])
-    def test_it_takes_the_steps_of_both_losses(self, with_accelerate, monkeypatch):
-        """Eight rows by four: two steps of AdamW, or with two batches accumulated one step of all."""
+    def test_a_loop_minimises_both_losses(self, with_accelerate, monkeypatch):
+        """Eight rows in batches of four: two steps of AdamW, or one if two batches are accumulated."""
         monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
         model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         names = {"model": model, "loader": DataLoader(rows(), batch_size=4)}
@@ -134,12 +134,12 @@ class TestShardSlots:
         assert {value.dtype for value in found.values()} == {torch.float32, torch.bfloat16}
         torch.testing.assert_close(found, expected)
 
-    def test_slots_that_are_sharded_already_are_refused(self, one_process):
+    def test_sharded_slots_are_refused(self, one_process):
         model = sharded(encoder("qvi"))
         with pytest.raises(AlignAttnError, match="before fully_shard"):
             alignattn.shard_slots(model)
 
-    def test_a_patch_without_parameters_needs_none(self, one_process):
+    def test_a_patch_without_parameters_is_left_as_it_is(self, one_process):
         model = encoder("aa-ot+sparsemax")
         assert alignattn.shard_slots(model, mesh=init_device_mesh("cpu", (1,))) is model
         assert not any(isinstance(parameter, DTensor) for parameter in model.parameters())
@@ -164,7 +164,7 @@ class TestParameterGroups:
         assert {decays[id(parameter)] for parameter in alignment_parameters(model)} == {0.0}
 
     @pytest.mark.parametrize("slot_rate", [None, 3e-4])
-    def test_they_are_those_of_the_trainer(self, slot_rate, tmp_path):
+    def test_the_trainer_has_the_same_groups(self, slot_rate, tmp_path):
         model = encoder("aa-gan+qvi")
         args = alignattn.AlignmentTrainingArguments(
             str(tmp_path), learning_rate=1e-5, weight_decay=0.1, slot_learning_rate=slot_rate, use_cpu=True
@@ -177,7 +177,7 @@ class TestParameterGroups:
 
         assert described(optimizer.param_groups) == described(expected)
 
-    def test_what_is_frozen_is_left_out(self):
+    def test_frozen_parameters_are_left_out(self):
         model = encoder("aa-ct")
         for parameter in model.bert.embeddings.parameters():
             parameter.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""A checkpoint's state names every callback of this package that has one."""
+"""The state of every callback of this package is restored from a checkpoint."""
 
 import dataclasses
 from copy import deepcopy
@@ -19,7 +19,7 @@ def subclasses(kind):
     return {kind}.union(*map(subclasses, kind.__subclasses__()))
 
 
-def test_every_callback_with_a_state_is_read_back():
+def test_every_callback_with_a_state_is_restored():
     own = {
         kind.__name__
         for kind in subclasses(ExportableState)
@@ -54,8 +54,8 @@ def test_an_undefined_metric_is_never_the_best():
 
 
 @pytest.mark.parametrize("make", [measured_loss, measured_best, lambda: EarlyStopping(2)])
-def test_a_callback_that_goes_on_leaves_what_the_checkpoint_kept(make, tmp_path):
-    """The Trainer writes it again at the end of a training that saved nothing since."""
+def test_a_resumed_callback_does_not_change_the_state_of_the_checkpoint(make, tmp_path):
+    """The Trainer writes that state again at the end of a training that saved nothing since."""
     callback = make()
     state = TrainerState(global_step=3, stateful_callbacks={type(callback).__name__: callback.state()})
     kept = deepcopy(state.stateful_callbacks)

@@ -19,7 +19,7 @@ from alignattn.utils.errors import AlignAttnError
 
 WEIGHT = 0.3
 SCALE = 20.0
-"""Of cosines, the default of MultipleNegativesRankingLoss."""
+"""Factor of the cosines, the default of MultipleNegativesRankingLoss."""
 
 ANCHORS = ["cat", "dog runs", "old bird sees", "man"]
 POSITIVES = ["red small woman", "every", "likes chases", "not some and sleeps"]
@@ -105,7 +105,7 @@ def test_each_text_of_a_ranking_has_the_gradient_of_both_losses(scope, tiny_chec
     assert patch_of(model[0].auto_model).collector.newest.previous is None
 
 
-def test_a_cross_encoder(tiny_checkpoint, tmp_path):
+def test_a_cross_encoder_minimises_both_losses(tiny_checkpoint, tmp_path):
     def encoder():
         torch.manual_seed(0)
         model = in_double_without_dropout(cross_encoder.CrossEncoder(str(tiny_checkpoint), num_labels=1, device="cpu"))
@@ -139,7 +139,7 @@ def test_a_loss_that_caches_embeddings_is_refused(tiny_checkpoint, tmp_path):
         trainer.train()
 
 
-def test_it_resumes_and_takes_back_the_best_with_the_losses_networks(tiny_checkpoint, tmp_path):
+def test_it_resumes_and_restores_the_best_model_with_the_alignments_networks(tiny_checkpoint, tmp_path):
     settings = SETTINGS | {
         "per_device_train_batch_size": 2,
         "learning_rate": 0.1,
@@ -168,20 +168,22 @@ def test_it_resumes_and_takes_back_the_best_with_the_losses_networks(tiny_checkp
         torch.testing.assert_close(resumed.model.state_dict()[name], tensor, msg=name)
     best = train(load_best_model_at_end=True, metric_for_best_model="eval_loss", greater_is_better=True)
     assert best.state.best_model_checkpoint.endswith("checkpoint-2")
+    own = zip(alignment_parameters(best.model), alignment_parameters(whole.model), strict=True)
+    assert any(not torch.equal(*pair) for pair in own)
     at_end = {name: tensor.clone() for name, tensor in best.model.state_dict().items()}
     best._load_from_checkpoint(best.state.best_model_checkpoint)
     for name, tensor in best.model.state_dict().items():
         assert torch.equal(at_end[name], tensor), name
 
 
-def test_a_best_model_that_could_not_be_loaded_is_refused_at_the_beginning(tiny_checkpoint, tmp_path):
+def test_a_best_model_that_cannot_be_loaded_is_refused_at_the_start(tiny_checkpoint, tmp_path):
     model = embedder(tiny_checkpoint, attention="aa-ct+entmax15")
     settings = SETTINGS | {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
     with pytest.raises(AlignAttnError, match="load_best_model_at_end"):
         Trainer(model=model, args=Arguments(str(tmp_path), **settings), train_dataset=pairs(), eval_dataset=pairs())
 
 
-def test_the_classes_of_the_documentation(tiny_checkpoint, tmp_path):
+def test_the_classes_of_the_documentation_train(tiny_checkpoint, tmp_path):
     model = st.SentenceTransformer(str(tiny_checkpoint), device="cpu")
     names = {"sentence_transformer": model}
     exec(python_block("SentenceTransformerTrainer"), names)

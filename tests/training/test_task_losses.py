@@ -13,7 +13,7 @@ from alignattn.training.trainer import AlignmentTrainer
 
 
 class OfItsOwn(AlignmentTrainer):
-    """Ignores how many labels it is told of."""
+    """Ignores `num_items_in_batch`."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         labels = inputs.pop("labels")
@@ -29,7 +29,7 @@ class OfSuper(AlignmentTrainer):
 
 
 class OfItself(AlignmentTrainer):
-    """Calls the method of its own name."""
+    """Calls `self.compute_loss` again."""
 
     is_inner = False
 
@@ -44,7 +44,7 @@ class OfItself(AlignmentTrainer):
 
 
 class OfTheWholeStep(AlignmentTrainer):
-    """Divides by the labels of the step, as the Trainer counts them, and says so."""
+    """Divides by the number of labels of the step, and declares it (`loss_is_scaled_for_ga`)."""
 
     loss_is_scaled_for_ga = True
 
@@ -81,7 +81,7 @@ def expected(tmp_path_factory):
     [OfItsOwn, OfSuper, OfItself, OfTheWholeStep, by_function(sum_over_labels), by_function(mean_over_labels)],
     ids=["its own", "super", "itself", "whole step", "function of sum", "function of mean"],
 )
-def test_every_task_loss_takes_the_alignment_once(kind, trainer_class, expected, tmp_path):
+def test_the_alignment_is_added_once_to_every_task_loss(kind, trainer_class, expected, tmp_path):
     trainer = train_kind(kind, "aa-ct", tmp_path, 2, 4, trainer_class)
     for name in ("loss", "task_loss", "align_loss", "train_loss"):
         assert logged(trainer, name) == pytest.approx(logged(expected[kind], name)), name
@@ -90,13 +90,13 @@ def test_every_task_loss_takes_the_alignment_once(kind, trainer_class, expected,
 
 
 @pytest.mark.parametrize("trainer_class", [OfItsOwn, OfSuper, by_function(mean_over_labels)])
-def test_nothing_of_a_step_is_kept(trainer_class, tmp_path):
+def test_no_records_are_kept_after_a_step(trainer_class, tmp_path):
     trainer = train_kind("texts", "aa-ct", tmp_path, 2, 4, trainer_class)
     assert patch_of(trainer.model).collector.newest.previous is None
 
 
 def test_forwards_of_one_loss_are_averaged_by_samples(tmp_path):
-    """As a loss makes of each text and of its noisy twin."""
+    """As in a loss of each text and of a noisy copy."""
 
     class Twice(AlignmentTrainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -118,8 +118,8 @@ def test_forwards_of_one_loss_are_averaged_by_samples(tmp_path):
         torch.testing.assert_close(model.get_parameter(name), parameter - parameter.grad, msg=name)
 
 
-def test_a_batch_of_no_rows_that_can_be_counted(tmp_path):
-    """A step's batches then count alike."""
+def test_batches_whose_rows_cannot_be_counted_weigh_the_same(tmp_path):
+    """Such as batches that are tuples."""
 
     class Wrapped(AlignmentTrainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from checkpointing import checkpointing_arguments
-from conftest import ALIGNED, ROOT, WITHOUT_NETWORKS, chosen, diagnostic_of, tiny_batch, tiny_model
+from conftest import ALIGNED, BY_SAMPLE, ROOT, WITHOUT_NETWORKS, chosen, diagnostic_of, tiny_batch, tiny_model
 from processes import run_python
 from torch import nn
 from torch.utils.data import Dataset
@@ -84,7 +84,7 @@ def test_soft_trains_step_for_step_as_the_plain_trainer(family, is_patched, tmp_
 def test_labels_are_smoothed_and_the_alignment_is_not(smoothing, tmp_path):
     model = alignattn.patch(without_dropout(tiny_model("bert")), "aa-ct", alignment_weight=0.5)
     with torch.no_grad():
-        model.classifier.weight.mul_(50)  # spread logits, in which smoothing is seen
+        model.classifier.weight.mul_(50)  # spread the logits, so that smoothing has an effect
     batch = TinyRows().batch
     with torch.no_grad():
         logits = model(**batch).logits
@@ -99,7 +99,7 @@ def test_labels_are_smoothed_and_the_alignment_is_not(smoothing, tmp_path):
 
 @pytest.mark.parametrize("variant", ALIGNED)
 @pytest.mark.parametrize("family", ["albert", "bert", "roberta"])
-def test_logs_the_parts_and_moves_the_losses_own_networks(family, variant, tmp_path):
+def test_it_logs_the_parts_of_the_loss_and_trains_the_alignments_networks(family, variant, tmp_path):
     model = alignattn.patch(tiny_model(family), variant, alignment_weight=0.5)
     before = [parameter.clone() for parameter in alignment_parameters(model)]
     trainer = train(model, tmp_path)
@@ -107,7 +107,9 @@ def test_logs_the_parts_and_moves_the_losses_own_networks(family, variant, tmp_p
         logged(trainer, "loss"), logged(trainer, "task_loss"), logged(trainer, "align_loss"), strict=True
     ):
         assert loss == pytest.approx(task + 0.5 * aligned, rel=1e-5)
-    assert all(math.isfinite(value) for value in logged(trainer, diagnostic_of(variant)))
+    diagnostics = logged(trainer, diagnostic_of(variant))
+    assert len(diagnostics) == len(logged(trainer, "loss")) > 0
+    assert all(math.isfinite(value) for value in diagnostics)
     assert (len(before) > 0) == (variant not in WITHOUT_NETWORKS)
     for old, new in zip(before, alignment_parameters(model), strict=True):
         assert not torch.equal(old, new)
@@ -150,15 +152,15 @@ def test_gradient_is_that_of_task_plus_weighted_alignment(tmp_path):
 
 
 def steepened(trainer, factor):
-    """The trainer, whose alignment's own networks get gradients that much larger."""
+    """Return the trainer, with the gradients of the alignment's networks multiplied by a factor."""
     for parameter in alignment_parameters(trainer.model):
         parameter.register_hook(lambda gradient: gradient * factor)
     return trainer
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.1, 0.0])
-def test_a_huge_gradient_of_an_adversary_leaves_the_models_step(max_grad_norm, tmp_path):
-    """And its own networks are clipped by themselves."""
+def test_a_huge_gradient_of_an_adversary_does_not_change_the_models_step(max_grad_norm, tmp_path):
+    """The networks of the adversary are clipped separately."""
 
     def one_step(factor):
         model = alignattn.patch(without_dropout(tiny_model("bert")), "aa-gan", alignment_weight=0.3).double()
@@ -190,14 +192,14 @@ def test_a_huge_gradient_of_an_adversary_leaves_the_models_step(max_grad_norm, t
 
 
 @pytest.mark.parametrize("variant", ["aa-ct", "aa-ct+qvi"])
-def test_a_model_is_made_and_patched_by_model_init(variant, tmp_path):
+def test_model_init_makes_and_patches_the_model(variant, tmp_path):
     def make():
         return alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
 
-    settings = {"per_device_train_batch_size": ROWS, "optim": "sgd", "learning_rate": 0.1}  # in any order
+    settings = {"per_device_train_batch_size": ROWS, "optim": "sgd", "learning_rate": 0.1}  # one batch, in any order
     expected = train(make(), tmp_path, **settings)
     trainer = AlignmentTrainer(model_init=make, args=arguments(tmp_path, **settings), train_dataset=TinyRows())
-    for _ in range(2):  # the second begins anew
+    for _ in range(2):  # the second starts over
         trainer.train()
         assert logged(trainer, "loss") == pytest.approx(logged(expected, "loss"), rel=1e-5)
         for name, tensor in expected.model.state_dict().items():
@@ -206,7 +208,7 @@ def test_a_model_is_made_and_patched_by_model_init(variant, tmp_path):
     assert trainer.accelerator.ddp_handler.find_unused_parameters is False
 
 
-def test_a_search_of_hyperparameters_patches_each_model(tmp_path):
+def test_a_hyperparameter_search_patches_each_model(tmp_path):
     optuna.logging.disable_default_handler()
     weights = [0.0, 0.7]
 
@@ -239,14 +241,14 @@ def test_a_search_of_hyperparameters_patches_each_model(tmp_path):
     assert best.hyperparameters["alignment_weight"] in weights
 
 
-def test_plain_training_arguments_take_the_default_rate(tmp_path):
+def test_plain_training_arguments_use_the_default_rate(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     args = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     trainer = AlignmentTrainer(model=model, args=args, train_dataset=TinyRows())
     assert trainer.create_optimizer().param_groups[-1]["lr"] == 1e-3
 
 
-def test_warmup_of_the_weight(tmp_path):
+def test_the_weight_warms_up(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ct", alignment_weight=0.4)
     trainer = train(model, tmp_path, num_train_epochs=4, alignment_warmup_ratio=0.5)
     assert logged(trainer, "alignment_weight") == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4])
@@ -270,7 +272,7 @@ def test_evaluation_reports_the_task_loss_alone(variant, tmp_path):
 def test_gradient_checkpointing_counts_a_layer_once(variant, tmp_path):
     def run(**changes):
         model = alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
-        # By SGD: Adam makes a whole step of a gradient that is rounding and nothing else.
+        # SGD, because Adam makes a full step of a gradient that is only rounding.
         return train(model, tmp_path, optim="sgd", learning_rate=0.1, max_grad_norm=0.0, **changes)
 
     plain = run()
@@ -295,7 +297,7 @@ def test_bf16_autocast_trains_near_float32(variant, tmp_path):
     assert losses(bf16=True) == pytest.approx(losses(), rel=0.03)
 
 
-@pytest.mark.parametrize("variant", ALIGNED)
+@pytest.mark.parametrize("variant", BY_SAMPLE)
 def test_the_path_of_a_gpu_trains_step_for_step_as_that_of_the_cpu(variant, tmp_path, monkeypatch):
     def losses():
         model = alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
@@ -312,7 +314,7 @@ def test_the_path_of_a_gpu_trains_step_for_step_as_that_of_the_cpu(variant, tmp_
 def test_torch_compile_trains_as_eager_does(variant, tmp_path):
     def run(**changes):
         torch._dynamo.reset()
-        # That the layers' alignment is one graph is tried in patching/test_compile.
+        # patching/test_compile tests that the alignment of several layers is one graph.
         model = alignattn.patch(without_dropout(tiny_model("bert", num_hidden_layers=1)), variant, alignment_weight=0.3)
         return train(model, tmp_path, **changes)
 
@@ -326,7 +328,7 @@ def test_torch_compile_trains_as_eager_does(variant, tmp_path):
     assert logged(compiled, "loss") == pytest.approx(logged(run(), "loss"), rel=1e-3)
 
 
-def test_a_model_whose_layers_do_not_report_is_refused(tmp_path):
+def test_a_model_whose_layers_record_nothing_is_refused(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     model.bert.encoder.layer = nn.ModuleList()
     with pytest.raises(AlignAttnError, match="no attention layer"):
@@ -334,14 +336,14 @@ def test_a_model_whose_layers_do_not_report_is_refused(tmp_path):
 
 
 class TwoGpus(AlignmentTrainingArguments):
-    """Without a GPU, DataParallel hands everything to the one model."""
+    """Without a GPU, DataParallel passes everything to the single model."""
 
     @property
     def n_gpu(self):
         return 2
 
 
-def test_data_parallel_without_an_alignment_counts_its_loss_as_one_device_does(tmp_path):
+def test_data_parallel_without_an_alignment_reports_the_loss_of_one_device(tmp_path):
     losses = []
     for kind in (TwoGpus, AlignmentTrainingArguments):
         settings = {"use_cpu": True, "max_steps": 4, "logging_steps": 1, "report_to": "none"}
@@ -360,7 +362,7 @@ def test_data_parallel_is_refused(tmp_path):
         AlignmentTrainer(model=model, args=args, train_dataset=TinyRows())
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(tmp_path):
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     args = arguments(tmp_path, num_train_epochs=4, save_strategy="epoch")
 
@@ -381,20 +383,20 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(tmp_pa
     ("field", "value"),
     [("alignment_warmup_ratio", 1.5), ("alignment_learning_rate", 0.0), ("slot_learning_rate", -1.0)],
 )
-def test_arguments_out_of_range(field, value, tmp_path):
+def test_arguments_out_of_range_are_refused(field, value, tmp_path):
     with pytest.raises(AlignAttnError, match=field):
         arguments(tmp_path, **{field: value})
 
 
 class TestResume:
     @pytest.mark.parametrize("variant", chosen(ALIGNED, "aa-gan", "aa-sliced"))
-    def test_resumed_in_the_middle_of_an_epoch_it_ends_as_uninterrupted(self, variant, tmp_path):
+    def test_a_run_resumed_within_an_epoch_ends_as_an_uninterrupted_one(self, variant, tmp_path):
         def fresh():
             return alignattn.patch(tiny_model("bert"), variant, alignment_weight=0.3)
 
         settings = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 3, "logging_steps": 2}
         whole = train(fresh(), tmp_path / "whole", **settings)
-        # As a killed run leaves it: the folder of step 3, written while the next log was half collected.
+        # What a killed run leaves: the checkpoint of step 3, written between two logs.
         resumed = train(fresh(), tmp_path / "whole", resume=str(tmp_path / "whole" / "checkpoint-3"), **settings)
         for name, tensor in whole.model.state_dict().items():
             assert torch.equal(tensor, resumed.model.state_dict()[name]), name
@@ -424,12 +426,12 @@ def run_folder(tmp_path_factory):
 
 
 class TestLastWholeCheckpoint:
-    def test_the_newest(self, run_folder):
+    def test_the_newest_is_found(self, run_folder):
         assert last_whole_checkpoint(run_folder).name == "checkpoint-4"
 
     @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"])
     @pytest.mark.parametrize("is_cut", [True, False])
-    def test_a_torn_one_is_passed_over(self, run_folder, name, is_cut):
+    def test_a_damaged_one_is_skipped(self, run_folder, name, is_cut):
         file = run_folder / "checkpoint-4" / name
         content = file.read_bytes()
         try:
@@ -441,6 +443,14 @@ class TestLastWholeCheckpoint:
         finally:
             file.write_bytes(content)
 
-    def test_none(self, tmp_path):
+    def test_without_checkpoints_there_is_none(self, tmp_path):
         assert last_whole_checkpoint(tmp_path) is None
         assert last_whole_checkpoint(tmp_path / "missing") is None
+
+
+def test_tied_weights_are_counted_once_in_the_size_of_a_model(tmp_path):
+    config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    model = transformers.BertForMaskedLM(config)
+    model.save_pretrained(tmp_path)
+    trainer = AlignmentTrainer(model=model, args=arguments(tmp_path))
+    assert trainer.model_bytes() <= (tmp_path / "model.safetensors").stat().st_size

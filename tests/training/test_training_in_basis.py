@@ -1,4 +1,4 @@
-"""Trainings whose alignment moves a basis alone: those of plain attention, to the bit, and what they end in."""
+"""Training whose alignment moves only a basis: bitwise that of plain attention, until the basis is folded in."""
 
 import pytest
 import torch
@@ -17,13 +17,13 @@ def weights_of(folder):
 
 
 @pytest.mark.parametrize("variant", ["aa-ct", "aa-sliced"])
-def test_the_task_is_learned_as_by_plain_attention_to_the_bit(variant, tmp_path):
+def test_the_task_is_learned_bitwise_as_by_plain_attention(variant, tmp_path):
     soft = train(alignattn.patch(tiny_model("bert"), "soft"), tmp_path / "soft", **FAST)
     model = alignattn.patch(tiny_model("bert"), variant, gradient_scope="basis", alignment_weight=10)
     trainer = train(model, tmp_path / "basis", **FAST)
     for name, other in (("loss", "task_loss"), ("grad_norm", "grad_norm"), ("learning_rate", "learning_rate")):
         assert logged(soft, name) == logged(trainer, other)
-    # A checkpoint is raw; at the end the basis is folded in, and the function stays.
+    # A checkpoint has the basis unfolded; at the end it is folded in, which keeps the function.
     raw, expected = weights_of(tmp_path / "basis" / "checkpoint-4"), soft.model.state_dict()
     assert all(torch.equal(raw[name], values) for name, values in expected.items())
     assert raw["alignattn.alignments.8.generator"].abs().max() > 0.05
@@ -38,7 +38,7 @@ def test_the_task_is_learned_as_by_plain_attention_to_the_bit(variant, tmp_path)
     assert 1 < logged(trainer, "basis_condition")[-1] <= 10 * (1 + 1e-9)
 
 
-def test_a_run_goes_on_from_a_checkpoint_to_the_bit(tmp_path):
+def test_a_run_resumes_bitwise_from_a_checkpoint(tmp_path):
     ends = []
     for resume in (None, str(tmp_path / "checkpoint-2")):
         model = alignattn.patch(tiny_model("bert"), "aa-sliced", gradient_scope="basis")
@@ -49,7 +49,7 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_bit(tmp_path):
     assert ends[0][2] == ends[1][2]
 
 
-def test_what_could_not_be_folded_is_refused_before_it_trains(tmp_path):
+def test_a_basis_that_cannot_be_folded_is_refused_before_training(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ot", gradient_scope="basis")
     layers = model.bert.encoder.layer
     layers[1].attention.self.query.weight = layers[0].attention.self.query.weight

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from conftest import tiny_batch, tiny_model
 from test_trainer import ROWS, TinyRows, logged, train, without_dropout
 from torch import nn
@@ -17,6 +18,7 @@ from alignattn.models.build import build_model
 from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.training.methods import METHODS
 from alignattn.training.methods.freelb import FreeLB
+from alignattn.training.methods.mc_dropout import can_drop
 from alignattn.training.methods.r_drop import RDrop
 from alignattn.training.step import step_losses
 from alignattn.utils.errors import AlignAttnError
@@ -58,7 +60,7 @@ def of_tags(first, second, labels):
 
 
 def of_sequences(first, second, labels):
-    """Each word counts whole: the task's loss is a mean over rows."""
+    """A sum over the words, because the task's loss is a mean over rows."""
     return of_tags(first, second, labels) * sum(label != -100 for row in labels for label in row) / len(labels)
 
 
@@ -101,7 +103,7 @@ def test_r_drop_is_the_papers_loss(kind):
 
     def forward(inputs):
         loss, numbers = next(forwards)
-        inputs.clear()  # as a loss may that takes the labels
+        inputs.clear()  # as a loss may do that pops the labels
         names = ("start_logits", "end_logits") if labels is None else ("logits",)
         return loss, ModelOutput(dict.fromkeys(names, numbers))
 
@@ -124,7 +126,7 @@ def test_r_drop_trains_and_logs_its_parts(attention, tmp_path):
         assert loss == pytest.approx(task + 0.8 * divergence + 0.01 * alignment, rel=1e-5)
 
 
-def test_r_drop_tells_a_model_that_drops_nothing_by_its_logits_and_not_by_a_batch_without_labels():
+def test_r_drop_refuses_a_model_without_dropout_and_takes_a_batch_without_labels():
     outputs = [ModelOutput(logits=torch.randn(2, 3, 4)) for _ in range(2)]
     none = {"labels": torch.full((2, 3), -100)}
     forwards = iter([*outputs, outputs[0], outputs[0]])
@@ -162,9 +164,14 @@ def freelb_by_hand(model, batch, steps, step_size, max_norm):
     return losses
 
 
-@pytest.mark.parametrize(("family", "max_norm"), [("bert", 0.3), ("albert", 0.05), ("distilbert", 0.3)])
-def test_freelb_is_the_papers_algorithm(family, max_norm):
+@pytest.mark.parametrize(
+    ("family", "max_norm", "has_padding_id"),
+    [("bert", 0.3, True), ("bert", 0.3, False), ("albert", 0.05, True), ("distilbert", 0.3, True)],
+)
+def test_freelb_is_the_papers_algorithm(family, max_norm, has_padding_id):
     model, batch = without_dropout(tiny_model(family)).train(), tiny_batch()
+    if not has_padding_id:  # as in GPT-2: only the mask marks padding
+        model.get_input_embeddings().padding_idx = None
     torch.manual_seed(5)
     losses = freelb_by_hand(model, batch, 3, 0.1, max_norm)
     torch.stack(losses).mean().backward()
@@ -200,7 +207,7 @@ def test_freelb_keeps_one_dropout_mask():
     assert not model.get_input_embeddings()._forward_hooks
 
 
-def test_the_alignment_of_a_trained_step_is_the_mean_over_both_forwards(tmp_path):
+def test_the_alignment_of_a_step_is_the_mean_over_both_forwards(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     seen = []
 
@@ -221,7 +228,7 @@ def test_the_alignment_of_a_trained_step_is_the_mean_over_both_forwards(tmp_path
     assert [0.01 * loss for loss in logged(trainer, "align_loss")] == [pytest.approx(sum(distances) / 2, rel=1e-5)]
 
 
-def test_freelb_trains(tmp_path):
+def test_freelb_logs_the_parts_of_its_loss(tmp_path):
     model = alignattn.patch(tiny_model("albert"), "aa-ct")
     trainer = train(model, tmp_path, freelb_steps=2, bf16=True)
     parts = (logged(trainer, name) for name in ("loss", "task_loss", "align_loss"))
@@ -229,7 +236,7 @@ def test_freelb_trains(tmp_path):
         assert loss == pytest.approx(task + 0.01 * aligned, rel=1e-5)
 
 
-def test_freelb_of_one_step_is_a_random_perturbation(tmp_path):
+def test_freelb_with_a_vanishing_perturbation_trains_as_without(tmp_path):
     plain, perturbed = (
         train(without_dropout(tiny_model("bert")), tmp_path, **options)
         for options in ({}, {"freelb_steps": 1, "freelb_max_norm": 1e-9})
@@ -248,12 +255,12 @@ def test_freelb_of_one_step_is_a_random_perturbation(tmp_path):
         ({"weight_averaging": "ema", "ema_decay": 1.0}, "ema_decay 1.0 must be at least 0 and below 1"),
     ],
 )
-def test_refuses_what_is_out_of_range_or_does_not_go_together(values, reason, tmp_path):
+def test_options_out_of_range_or_in_conflict_are_refused(values, reason, tmp_path):
     with pytest.raises(AlignAttnError, match=reason):
         AlignmentTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **values)
 
 
-def test_freelb_refuses_a_compiled_model_and_one_without_words(tmp_path):
+def test_freelb_refuses_a_compiled_model_and_one_without_word_embeddings(tmp_path):
     with pytest.raises(AlignAttnError, match="torch_compile"):
         train(tiny_model("bert"), tmp_path, freelb_steps=2, torch_compile=True)
     model = tiny_model("bert")
@@ -282,3 +289,9 @@ def test_methods_declare_options_that_trainers_have():
     declared = {field.name for field in dataclasses.fields(AlignmentTrainingArguments)}
     for method in METHODS:
         assert method.predicts or method.switch in declared
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, False), (0.1, True)])
+def test_a_flag_named_like_a_dropout_is_not_a_rate(rate, expected):
+    config = transformers.EsmConfig(token_dropout=True, hidden_dropout_prob=rate, attention_probs_dropout_prob=0.0)
+    assert can_drop(SimpleNamespace(config=config)) is expected

@@ -1,4 +1,4 @@
-"""The mixin in the trainers of TRL: each way of batching gives what a padded batch of the same samples gives."""
+"""The mixin in the trainers of TRL: each way of batching equals a padded batch of the same samples."""
 
 import warnings
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from alignattn.patching import alignment_parameters, patch_of
 WEIGHT = 0.3
 LENGTHS = (3, 7, 4, 6, 3, 5)
 PROMPT = 2
-"""Tokens that a completion-only loss leaves out of each."""
+"""Number of tokens of each sample that a completion-only loss leaves out."""
 
 IN_FLOAT32 = 1e-6
-"""A tolerance: TRL computes the task's loss in float32, also of a model in float64."""
+"""A tolerance, because TRL computes the task's loss in float32 even for a model in float64."""
 
 SETTINGS = SGD_SETTINGS | {
     "per_device_train_batch_size": len(LENGTHS),
@@ -82,7 +82,7 @@ def samples():
 
 
 def rows():
-    """With the marks of completions that TRL makes of prompts and completions."""
+    """Return the samples with the completion masks that TRL makes from prompts and completions."""
     marks = [[0] * PROMPT + [1] * (length - PROMPT) for length in LENGTHS]
     return datasets.Dataset.from_dict({"input_ids": samples(), "completion_mask": marks})
 
@@ -97,7 +97,7 @@ def trainer_of(model, folder, peft_config=None, **changes):
 
 
 def by_hand(model, texts, first_label=0):
-    """Return the losses of a padded batch, whose gradients the model has then."""
+    """Return the losses of a padded batch; the model keeps their gradients."""
     ids = torch.ones(len(texts), max(map(len, texts)), dtype=torch.long)
     mask, labels = torch.zeros_like(ids), torch.full_like(ids, -100)
     for row, text in enumerate(texts):
@@ -126,7 +126,7 @@ def assert_trained_as(expected, hand, trainer):
 @pytest.mark.parametrize("first_label", [0, PROMPT], ids=["all", "completion"])
 @pytest.mark.parametrize("accumulated", [False, True])
 @pytest.mark.parametrize("batches", BATCHES)
-def test_each_batching_is_the_padded_batch(batches, accumulated, first_label, tmp_path):
+def test_each_batching_equals_the_padded_batch(batches, accumulated, first_label, tmp_path):
     changes = {**BATCHES[batches], **(ACCUMULATED if accumulated else {})}
     trainer = trainer_of(patched(), tmp_path, completion_only_loss=first_label > 0, **changes)
     trainer.train()
@@ -135,15 +135,15 @@ def test_each_batching_is_the_padded_batch(batches, accumulated, first_label, tm
 
 
 @pytest.mark.parametrize("attention", ["aa-gan", "aa-ot", "aa-ct+entmax15"])
-def test_whatever_the_attention(attention, tmp_path):
+def test_packing_equals_the_padded_batch_with_other_attention(attention, tmp_path):
     trainer = trainer_of(patched(attention), tmp_path, **PACKED)
     trainer.train()
     hand = patched(attention)
     assert_trained_as(by_hand(hand, samples()), hand, trainer)
 
 
-def test_texts_joined_and_cut_are_rows_of_their_own(tmp_path):
-    """TRL marks no texts in them, and the model attends across."""
+def test_chunks_of_joined_texts_are_separate_rows(tmp_path):
+    """TRL marks no boundaries of texts in them, and the model attends across them."""
     trainer = trainer_of(patched(), tmp_path, packing=True, packing_strategy="wrapped", max_length=9)
     trainer.train()
     joined = [token for text in samples() for token in text]
@@ -189,7 +189,7 @@ def adapted_like(model):
     return twin
 
 
-def test_lora(tmp_path):
+def test_lora_trains_and_saves_its_adapter(tmp_path):
     trainer = trainer_of(patched(), tmp_path, peft_config=adapter(), **PACKED)
     hand = adapted_like(trainer.model)
     trainer.train()
@@ -244,7 +244,7 @@ def test_a_reference_forward_leaves_no_records(is_adapted, tmp_path):
 
 @pytest.mark.parametrize("is_adapted", [False, True])
 def test_generation_while_training_leaves_no_records(is_adapted, tmp_path):
-    # GRPO loads its reference model from where the trained one came from.
+    # GRPO loads its reference model from the path of the trained one.
     decoder("qwen2").float().save_pretrained(tmp_path / "base")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     lengths = {"max_completion_length": 5, "num_generations": 2, "per_device_train_batch_size": 4}

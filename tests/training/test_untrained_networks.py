@@ -1,4 +1,4 @@
-"""An optimizer that lacks the alignment's own networks, or networks that are frozen: said at the first step."""
+"""The first step warns if the alignment's own networks are frozen or in no optimizer."""
 
 import warnings
 
@@ -25,7 +25,7 @@ def own_and_others(model):
 
 
 def warned(model, *optimizers, steps=2, wrapped=None):
-    """How often a loop of two steps says that the networks do not learn."""
+    """Return the warnings of a loop of a few steps that the networks do not learn."""
     wrapped = model if wrapped is None else wrapped
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -40,7 +40,7 @@ def warned(model, *optimizers, steps=2, wrapped=None):
 
 @pytest.mark.parametrize("variant", ["aa-gan", "aa-ct", "aa-gan+qvi"])
 class TestItIsSaid:
-    def test_of_an_optimizer_made_by_name(self, variant):
+    def test_an_optimizer_without_the_networks_warns(self, variant):
         model = encoder(variant)
         own, others = own_and_others(model)
         before = [one.clone() for one in own]
@@ -48,29 +48,28 @@ class TestItIsSaid:
         assert f"{len(own)} of the {len(own)}" in message
         assert all(torch.equal(now, then) for now, then in zip(own, before, strict=True))
 
-    def test_of_an_optimizer_made_before_the_patch(self, variant):
+    def test_an_optimizer_built_before_the_patch_warns(self, variant):
         model = tiny_model("bert")
         optimizer = torch.optim.AdamW(model.parameters())
         assert len(warned(alignattn.patch(model, variant).train(), optimizer)) == 1
 
-    def test_of_networks_that_a_loop_froze(self, variant):
+    def test_frozen_networks_warn(self, variant):
         model = encoder(variant)
         for name, own in model.named_parameters():
             own.requires_grad_("query" in name or "key" in name or "classifier" in name)
         assert len(warned(model, torch.optim.AdamW(named(model, lambda _: True)))) == 1
 
-    def test_of_a_part_of_them(self, variant):
+    def test_an_optimizer_with_only_some_of_the_networks_warns(self, variant):
         model = encoder(variant)
         own, others = own_and_others(model)
         (message,) = warned(model, torch.optim.AdamW([*others, *own[1:]]))
         assert f"1 of the {len(own)}" in message
 
-    def test_of_each_model_by_itself(self, variant):
+    def test_each_model_warns_once(self, variant):
         models = [encoder(variant), encoder(variant)]
         assert [len(warned(model, torch.optim.SGD(own_and_others(model)[1]))) for model in models] == [1, 1]
 
-    def test_of_models_that_step_in_turn(self, variant):
-        """The step of one model must not hide what is missing in that of another."""
+    def test_a_step_of_another_model_does_not_hide_the_warning(self, variant):
         first, second = encoder(variant), encoder(variant)
         good, bad = torch.optim.SGD(first.parameters()), torch.optim.SGD(own_and_others(second)[1])
         for model in (first, second):
@@ -79,7 +78,7 @@ class TestItIsSaid:
         with pytest.warns(UserWarning, match=CULPRIT):
             bad.step()
 
-    def test_in_the_trainer(self, variant, tmp_path):
+    def test_the_trainer_warns(self, variant, tmp_path):
         model = encoder(variant)
         args = alignattn.AlignmentTrainingArguments(
             str(tmp_path), use_cpu=True, max_steps=2, report_to="none", disable_tqdm=True, save_strategy="no"
@@ -89,43 +88,43 @@ class TestItIsSaid:
         with pytest.warns(UserWarning, match=CULPRIT):
             trainer.train()
 
-    def test_of_adapters_alone(self, variant):
+    def test_an_optimizer_with_only_the_adapters_warns(self, variant):
         model = peft.get_peft_model(encoder(variant), peft.LoraConfig(target_modules=["query", "key"]))
         assert len(warned(model.train(), torch.optim.AdamW(named(model, lambda name: "lora" in name)))) == 1
 
 
 class TestNothingIsSaid:
     @pytest.mark.parametrize("variant", ["aa-gan", "aa-ct", "aa-ot", "aa-moments", "aa-mmd", "aa-sliced"])
-    def test_of_the_parameter_groups(self, variant):
+    def test_parameter_groups_do_not_warn(self, variant):
         model = encoder(variant)
         assert not warned(model, torch.optim.AdamW(alignattn.parameter_groups(model, learning_rate=1e-3)))
 
     @pytest.mark.parametrize("variant", ["aa-ot", "aa-moments", "aa-mmd", "aa-sliced"])
-    def test_of_an_alignment_without_networks(self, variant):
+    def test_an_alignment_without_networks_does_not_warn(self, variant):
         model = tiny_model("bert")
         optimizer = torch.optim.AdamW(model.parameters())
         assert not warned(alignattn.patch(model, variant).train(), optimizer)
 
     @pytest.mark.parametrize("is_first", [True, False])
-    def test_of_an_optimizer_of_their_own(self, is_first):
+    def test_a_separate_optimizer_of_the_networks_does_not_warn(self, is_first):
         model = encoder("aa-gan")
         pair = [torch.optim.SGD(group) for group in own_and_others(model)]
         assert not warned(model, *(pair if is_first else pair[::-1]))
 
-    def test_of_an_optimizer_that_steps_more_rarely(self):
+    def test_an_optimizer_that_steps_less_often_does_not_warn(self):
         model = encoder("aa-gan")
         own, others = own_and_others(model)
         rare = torch.optim.SGD(own)
         assert not warned(model, torch.optim.SGD(others))
         rare.step()
 
-    def test_of_a_step_of_another_model(self):
+    def test_a_step_of_another_model_does_not_warn(self):
         other = torch.nn.Linear(2, 2)
         optimizer = torch.optim.SGD(other.parameters())
         other(torch.ones(2)).sum().backward()
         assert not warned(encoder("aa-gan"), optimizer)
 
-    def test_of_adapters(self):
+    def test_an_optimizer_of_adapters_and_networks_does_not_warn(self):
         model = peft.get_peft_model(encoder("aa-gan"), peft.LoraConfig(target_modules=["query", "key"]))
         trained = [own for own in model.parameters() if own.requires_grad]
         assert not warned(model.train(), torch.optim.AdamW(trained))
@@ -135,19 +134,19 @@ class TestNothingIsSaid:
         [DistributedDataParallel, sharded, lambda model: torch.compile(model, backend="eager")],
         ids=["DistributedDataParallel", "fully_shard", "compile"],
     )
-    def test_of_a_wrapped_model(self, wrap, one_process):  # noqa: F811
+    def test_a_wrapped_model_does_not_warn(self, wrap, one_process):  # noqa: F811
         model = encoder("aa-gan")
         wrapped = wrap(model).train()
         optimizer = torch.optim.AdamW(alignattn.parameter_groups(wrapped, learning_rate=1e-3))
         assert not warned(model, optimizer, wrapped=wrapped)
 
-    def test_of_a_copy_of_the_parameters(self):
-        """As DeepSpeed's and other optimizers of master weights have them."""
+    def test_an_optimizer_of_copies_does_not_warn(self):
+        """DeepSpeed and other optimizers of master weights have such copies."""
         model = encoder("aa-gan")
         copies = [own.detach().clone().requires_grad_() for own in model.parameters()]
         assert not warned(model, torch.optim.SGD(copies))
 
-    def test_in_the_trainer(self, tmp_path):
+    def test_the_optimizer_of_the_trainer_does_not_warn(self, tmp_path):
         model = encoder("aa-gan")
         args = alignattn.AlignmentTrainingArguments(
             str(tmp_path), use_cpu=True, max_steps=2, report_to="none", disable_tqdm=True, save_strategy="no"

@@ -1,4 +1,4 @@
-"""Averages of weights against averages made by hand, and resumed bitwise."""
+"""Averages of weights against averages by hand, and their bitwise resumption."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from alignattn.utils.errors import AlignAttnError
 
 
 class Noting(TrainerCallback):
-    """Notes the weights after each step."""
+    """Records the weights after each step."""
 
     def __init__(self):
         self.steps = []
@@ -62,7 +62,7 @@ def test_the_trained_model_is_the_average_by_hand(options, by_hand, tmp_path):
 @pytest.mark.parametrize(
     "chosen", [{"weight_averaging": "ema"}, {"weight_averaging": "swa", "swa_start": 0.2}], ids=["ema", "swa"]
 )
-def test_a_resumed_average_is_bitwise_that_of_a_run_in_one_piece(chosen, tmp_path):
+def test_a_resumed_average_is_bitwise_that_of_an_uninterrupted_run(chosen, tmp_path):
     options = {**chosen, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     whole = train(alignattn.patch(tiny_model("bert"), "aa-ct"), tmp_path, **options)
     for step in (2, 4):
@@ -76,7 +76,7 @@ def test_a_resumed_average_is_bitwise_that_of_a_run_in_one_piece(chosen, tmp_pat
             assert torch.equal(parameter, resumed.model.get_parameter(name)), name
 
 
-def test_a_training_that_ends_before_any_step_counts_says_that_it_averaged_nothing(tmp_path):
+def test_a_training_that_ends_before_its_first_averaged_step_warns(tmp_path):
     class Stop(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             control.should_training_stop = True

@@ -1,4 +1,4 @@
-"""Train a tiny model in FOLDER, resuming; kill this very process at step KILL_AT (-1: never). Run by test_trainer."""
+"""Train a tiny model in FOLDER, resuming; kill this process at step KILL_AT (-1: never). Run by test_trainer."""
 
 import os
 import signal

@@ -23,7 +23,7 @@ from alignattn.training.class_weights import weighted_loss
 from alignattn.training.trainer import AlignmentTrainer
 
 ROWS = 12
-"""Two steps of 8: the last is but half as large."""
+"""One step of 8, and a last one of 4."""
 
 WEIGHTS = torch.tensor([0.2, 1.0, 7.0], dtype=torch.float64)
 
@@ -34,10 +34,10 @@ CASES = [
 ]
 
 FSDP2_VARIANTS = ("aa-gan", "aa-ct+qvi")
-"""With networks of their own; an alignment without any adds nothing to what is sharded."""
+"""Presets with networks of their own; an alignment without networks adds no parameters to shard."""
 
 ADAM = {"optim": "adamw_torch", "adam_epsilon": 1e-3}
-"""It has a state to save, and does not make steps of what rounding leaves of a gradient that is 0."""
+"""Adam has a state to save; this ε keeps it from making a step of rounding errors if the gradient is 0."""
 
 FSDP2 = ADAM | {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
 
@@ -68,7 +68,7 @@ def train_weighted(folder, batch_size, accumulation):
 
 
 def train_nodes(folder, batch_size, accumulation):
-    """By what is drawn around a batch's nodes, all of their neighbours: what is drawn at random is none of one step."""
+    """Train with all neighbours of a batch's nodes: sampled ones would depend on the split of a step into batches."""
     folder = Path(folder)
     graph = read_graph(write_graph(folder / f"{os.getpid()}.npz"))
     torch.manual_seed(0)
@@ -95,7 +95,7 @@ def train_nodes(folder, batch_size, accumulation):
 
 
 def train_sentences(checkpoint, folder, batch_size, accumulation):
-    """By a loss that is a mean over pairs, with a pooler that no loss reaches."""
+    """Train with a loss that is a mean over pairs, and a pooler that no loss reaches."""
     model = embedder(checkpoint)
     settings = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation}
     trainer = Trainer(
@@ -109,7 +109,7 @@ def train_sentences(checkpoint, folder, batch_size, accumulation):
 
 
 def let_a_cpu_shard():
-    """Have accelerate take FSDP2 on a CPU, too, where it is asked for: it would wrap in DDP and say nothing."""
+    """Make accelerate use FSDP2 on a CPU if it is requested: it would silently wrap in DDP."""
     without = AcceleratorState.__init__
 
     def initialize(state, *args, fsdp_plugin=None, **options):
@@ -123,7 +123,7 @@ def let_a_cpu_shard():
 
 
 def train_sharded(variant, folder, batch_size, accumulation):
-    """By the Trainer, with FSDP2: the second step is that of a trainer that goes on from a checkpoint of the first."""
+    """Train with FSDP2; a second trainer makes the second step, from a checkpoint of the first."""
     folder = folder / variant
     changes = FSDP2 | {"save_strategy": "steps", "save_steps": 1}
     train_kind("texts", variant, folder, batch_size, accumulation, **changes)
@@ -148,7 +148,7 @@ if __name__ == "__main__":
     trainers["weighted"] = partial(train_weighted, folder, batch_size, accumulation)
     trainers["nodes"] = partial(train_nodes, folder, batch_size, accumulation)
     trainers["sentences"] = partial(train_sentences, checkpoint, folder, batch_size, accumulation)
-    # They come last: that weights are shared out holds for all trainers after them.
+    # They come last, because all later trainers would shard the weights, too.
     trainers |= {
         f"fsdp2-{variant}": partial(train_sharded, variant, folder, batch_size, accumulation)
         for variant in FSDP2_VARIANTS

@@ -1,4 +1,4 @@
-"""Bars are for terminals: a log is not filled with them."""
+"""Every progress bar states where it is drawn, so that none fills a log."""
 
 import ast
 
@@ -14,6 +14,6 @@ BARS = [
 
 
 @pytest.mark.parametrize(("path", "call"), BARS, ids=[f"{path}:{call.lineno}" for path, call in BARS])
-def test_whether_a_bar_is_drawn_is_decided(path: str, call: ast.Call) -> None:
-    """`disable=None` leaves it out where no terminal is."""
+def test_every_tqdm_call_sets_disable(path: str, call: ast.Call) -> None:
+    """Without `disable`, tqdm draws in logs too."""
     assert "disable" in {keyword.arg for keyword in call.keywords}

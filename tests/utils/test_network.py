@@ -1,4 +1,4 @@
-"""No call to the network without a line that tells to where."""
+"""Every use of the network is logged in a line with its host."""
 
 import pytest
 from huggingface_hub import constants
@@ -21,7 +21,7 @@ def online(monkeypatch):
     network.log_download.cache_clear()
 
 
-def test_a_model_of_the_hub_is_asked_for_in_one_line(online, capsys):
+def test_the_request_for_a_hub_model_is_logged_once(online, capsys):
     for _ in range(2):
         with loading("someone/encoder"):
             pass
@@ -30,7 +30,7 @@ def test_a_model_of_the_hub_is_asked_for_in_one_line(online, capsys):
 
 
 def test_a_hub_that_is_out_of_reach_is_not_tried_again(online, monkeypatch, capsys):
-    # A name that no network knows (RFC 6761).
+    # A host name that never resolves (RFC 6761).
     monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
     with pytest.raises(AlignAttnError, match="there is no such folder here"):
         load_pretrained("someone/encoder", AutoModel)
@@ -48,7 +48,7 @@ def test_behind_a_proxy_the_hub_is_asked(online, monkeypatch, capsys):
     assert capsys.readouterr().err == "asking https://hub.invalid for the model someone/encoder\n"
 
 
-def test_a_folder_is_asked_of_nobody(online, tmp_path, capsys):
+def test_loading_a_folder_logs_no_request(online, tmp_path, capsys):
     with loading(str(tmp_path)):
         pass
     assert capsys.readouterr().err == ""

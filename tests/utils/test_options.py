@@ -1,4 +1,4 @@
-"""Options: each way in which one is given, and each kind of mistake, in one line that names it."""
+"""Options: each way to give one, and the one-line message for each kind of mistake."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def parse(words: str) -> ExampleOptions:
     return resolve(ExampleOptions, read_words(ExampleOptions, words.split(), build_parser(ExampleOptions, "example")))
 
 
-def test_values_are_of_the_type_of_their_option():
+def test_values_have_the_type_of_their_option():
     options = parse('a b --rows 3 --seeds 1 2 --columns x y --fast --device=cuda --more {"a":1} --beta 0.5')
     assert values_of(options) == {
         "files": ("a", "b"), "rows": 3, "columns": ("x", "y"), "rate": None, "seeds": (1, 2), "fast": True,
@@ -57,7 +57,7 @@ def test_values_are_of_the_type_of_their_option():
     ("words", "expected"),
     [("--fast a", True), ("--fast true a", True), ("--fast=no a", False), ("a --fast 0", False), ("a", False)],
 )
-def test_a_yes_or_no_takes_a_value_or_none(words: str, expected: bool):
+def test_a_boolean_option_may_have_a_value(words: str, expected: bool):
     options = parse(words)
     assert (options.files, options.fast) == (("a",), expected)
 
@@ -82,14 +82,14 @@ def test_a_yes_or_no_takes_a_value_or_none(words: str, expected: bool):
         ("a --config nowhere.yaml", "nowhere.yaml"),
     ],
 )
-def test_a_mistake_is_one_line(words: str, culprit: str):
+def test_a_mistake_is_refused_in_one_line(words: str, culprit: str):
     with pytest.raises(AlignAttnError) as raised:
         parse(words)
     assert culprit in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_stands_under_the_command_line(tmp_path: Path):
+def test_the_command_line_overrides_a_file(tmp_path: Path):
     path = tmp_path / "options.yaml"
     path.write_text("files: [a]\nrate: 2e-1\nrows: 5\nseeds: 4\nfast: true\nsave: no\nbeta: 0.1\n")
     options = parse(f"--config {path} --fast no")
@@ -98,7 +98,7 @@ def test_a_file_stands_under_the_command_line(tmp_path: Path):
     assert options.group.others == {"beta": 0.1}
 
 
-def test_values_by_name_join_those_of_a_file(tmp_path: Path):
+def test_named_values_are_merged_with_those_of_a_file(tmp_path: Path):
     path = tmp_path / "options.yaml"
     path.write_text("files: [a]\nfields: [a=1, b=2]\n")
     assert parse(f"--config {path} --fields b=3 c=4").fields == ("a=1", "b=3", "c=4")
@@ -125,14 +125,14 @@ def test_a_mistake_in_a_file_names_the_file(text: str, culprit: str, tmp_path: P
         ("more", "a.json", "a.json"),
     ],
 )
-def test_typed_values_are_taken(name: str, value: Any, expected: Any):
+def test_typed_values_are_accepted(name: str, value: Any, expected: Any):
     assert values_of(resolve(ExampleOptions, {"files": ["a"], name: value}))[name] == expected
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("row", 1), ("rows", None), ("rows", True), ("files", [""]), ("files", ["a\0b", "caf\udce9"])]
 )
-def test_a_wrong_value_of_a_program_is_refused_too(name: str, value: Any):
+def test_wrong_typed_values_are_refused(name: str, value: Any):
     with pytest.raises(AlignAttnError) as raised:
         resolve(ExampleOptions, {"files": ["a"], name: value})
     assert name.upper() in str(raised.value).upper()
@@ -145,12 +145,12 @@ def test_our_own_options_are_checked_before_another_library_is_imported(monkeypa
         resolve(ExampleOptions, {"files": ["a"], "seeds": 1, "columns": "x", "rate": 0.5, "beta": 0.5})
 
 
-def test_an_object_made_directly_is_judged_as_well():
+def test_an_object_created_directly_is_checked():
     with pytest.raises(AlignAttnError, match="--rows 0 must be at least 1"):
         RowOptions(rows=0)
 
 
-def test_the_help_shows_rare_options_only_when_it_is_asked_to():
+def test_the_help_shows_rare_options_only_on_request():
     short = build_parser(ExampleOptions, "example").format_help()
     whole = build_parser(ExampleOptions, "example", everything=True).format_help()
     rare = ("--more", "--beta")

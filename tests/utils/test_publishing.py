@@ -13,7 +13,7 @@ def test_no_absolute_path_is_left_at_any_depth():
     assert publishable(SNAPSHOT) == "nyu-mll/roberta"
 
 
-def test_names_beside_one_another_differ():
+def test_published_names_of_different_paths_differ():
     assert published_names(["/runs/a/model", "org/model"]) == ["model", "org/model"]
     assert published_names(["/runs/a/model", "/runs/b/model"]) == ["a/model", "b/model"]
     assert published_names(["/runs/a", "/runs/a"]) == ["a", "a"]

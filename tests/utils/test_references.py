@@ -1,4 +1,4 @@
-"""The bibliography, and what the registries cite of it."""
+"""The bibliography and the citations of the registries."""
 
 from alignattn.attention.choices import SLOTS
 from alignattn.models import MODELS
@@ -10,7 +10,7 @@ def test_the_bibliography_holds_what_is_cited():
     assert {entry.work for entry in entries} - {None} == set(references())
 
 
-def test_a_citation_tells_authors_title_venue_and_place():
+def test_a_citation_has_authors_title_venue_and_place():
     assert SLOTS["normalizer"]["sparsemax"].citation == (
         'Martins & Astudillo 2016, "From Softmax to Sparsemax: A Sparse Model of Attention and Multi-Label '
         'Classification", International Conference on Machine Learning, eq. 2'

@@ -1,3 +1,5 @@
+"""Registries, which import an entry only when it is loaded."""
+
 import sys
 
 import pytest
@@ -10,7 +12,7 @@ REGISTRY = Registry(
 )
 
 
-def test_what_a_name_stands_for_is_imported_when_it_is_asked_for(monkeypatch):
+def test_an_entry_is_imported_only_when_it_is_loaded(monkeypatch):
     monkeypatch.delitem(sys.modules, "json.tool", raising=False)
     assert list(REGISTRY) == ["upper", "late"]
     assert REGISTRY["upper"].description == "A to Z"
@@ -18,6 +20,6 @@ def test_what_a_name_stands_for_is_imported_when_it_is_asked_for(monkeypatch):
     assert REGISTRY.load("late") is sys.modules["json.tool"].main
 
 
-def test_an_unknown_name_is_answered_with_the_choices():
+def test_the_message_for_an_unknown_name_lists_the_choices():
     with pytest.raises(AlignAttnError, match=r"^unknown case 'lower': choose one of upper, late$"):
         REGISTRY.load("lower")

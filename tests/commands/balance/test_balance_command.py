@@ -1,4 +1,4 @@
-"""`alignattn balance`: what it writes computes what the checkpoint did, and mistakes are one line."""
+"""`alignattn balance`: the balanced model computes the same function, and mistakes are one line."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_plain_transformers_loads_the_same_function(centre, tiny_checkpoint, tex
     plain, balanced = (load_file(folder / "model.safetensors") for folder in (tiny_checkpoint, out))
     assert plain.keys() == balanced.keys()
     differing = {name.rpartition("self.")[2] for name in plain if not torch.equal(plain[name], balanced[name])}
-    # The queries' bias of random weights is zero.
+    # The query biases of the random checkpoint are zero.
     whole = {"query.weight", "key.weight", "key.bias"}
     assert differing == ({"key.bias"} if centre else whole)
     report = json.loads((out / "balance.json").read_text())
@@ -73,7 +73,7 @@ def test_a_patched_checkpoint_keeps_its_slots_and_head(tiny_checkpoint, texts_fi
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
 
 
-def test_a_run_is_balanced_on_rows_as_long_as_its_own(tiny_checkpoint, texts_file, tmp_path):
+def test_max_length_defaults_to_that_of_the_run(tiny_checkpoint, texts_file, tmp_path):
     rows = pd.DataFrame({"text": texts(), "label": ["a", "b"] * 20})
     rows.to_csv(tmp_path / "rows.csv", index=False)
     words = f"--model {tiny_checkpoint} --train_file {tmp_path / 'rows.csv'} --text_columns text --max_length 9"
@@ -138,7 +138,7 @@ def test_what_cannot_be_balanced_is_one_line(tiny_checkpoint, texts_file, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["transformer", "han"])
-def test_of_a_model_from_nothing_it_says_what_is_true(name, texts_file, tmp_path, capsys):
+def test_a_model_from_scratch_is_refused_with_advice_that_fits_it(name, texts_file, tmp_path, capsys):
     rows, folder = {"text": texts()}, tmp_path / "run"
     task = TextClassification(
         name="own", text_columns=("text",), label_column="label", labels=("a", "b"), metrics=("accuracy",)

@@ -1,4 +1,4 @@
-"""What the benchmark counts, and what it writes; no test depends on how long a step takes."""
+"""The measures and the files of the benchmark; no test depends on how long a step takes."""
 
 import csv
 import statistics
@@ -104,7 +104,7 @@ def test_evaluation_of_an_alignment_needs_no_more_memory(result: Path) -> None:
             assert float(line["extra_mib"]) == pytest.approx(0, abs=0.01 * float(line["peak_mib"]))
 
 
-def test_diagnostics_stand_beside_the_training_time(result: Path) -> None:
+def test_diagnostics_are_listed_with_the_training_time(result: Path) -> None:
     for line in lines_of(result / "benchmark.csv"):
         expected = diagnostic_of(line["attention"]) if line["phase"] == "training" else None
         assert line["diagnostics"].partition("=")[0] == (expected or "")
@@ -123,7 +123,7 @@ def test_nothing_is_overwritten(result: Path, model_folder: str, capsys: pytest.
     assert (result / "benchmark.csv").read_bytes() == before
 
 
-def test_what_a_run_left_that_did_not_end_is_measured_anew(
+def test_an_interrupted_benchmark_is_measured_anew(
     model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["benchmark", "--model", model_folder, "--shapes", "2x8", "--attentions", "soft", "aa-ct"]
@@ -195,7 +195,7 @@ def test_peak_counts_what_autograd_keeps() -> None:
 
 
 def test_extra_memory_of_ct_grows_linearly_in_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a long sample; of a short one a matrix of constant size takes the place of attention, for less."""
+    """Growth is linear for long samples; short ones use a matrix of bounded size, which needs less memory."""
 
     def extra(length: int) -> int:
         peaks = measured(("soft", "aa-ct"), Shape(1, length), "training").peak_bytes
@@ -210,7 +210,7 @@ def test_extra_memory_of_ct_grows_linearly_in_length(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("attention", [name for name in ALIGNED if name not in DRAWN])
-def test_a_training_step_moves_what_the_trainer_minimises(attention: str) -> None:
+def test_a_training_step_has_the_gradients_of_the_loss_of_the_trainer(attention: str) -> None:
     model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     torch.manual_seed(3)
     subject = Subject(attention, model, CPU)

@@ -1,4 +1,4 @@
-"""`alignattn calibrate`: its figures against the functions, what it writes, and what it says of mistakes."""
+"""`alignattn calibrate`: its figures compared with the functions, its files, and its messages for mistakes."""
 
 import json
 import re
@@ -130,9 +130,7 @@ def test_the_temperature_is_fitted_on_one_half_and_judged_on_the_other(
     assert "use the other 100 rows" in output
 
 
-def test_a_temperature_at_the_end_of_the_search_is_called_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_temperature_at_the_end_of_the_search_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = columns()
     # Confidently wrong in every row: any larger temperature is better.
     table["probabilities"] = [np.eye(3)[(label + 1) % 3] * 0.94 + 0.02 for label in table["label"]]
@@ -156,13 +154,13 @@ def test_files_of_several_models_have_a_temperature_each(tmp_path: Path, capsys:
     output = capsys.readouterr().out
     assert "soft: far" in output
     assert "aa-ct: far" in output
-    # Of each model its figures, two reliability diagrams and risk over coverage.
+    # Each model has its figures, two reliability diagrams and a risk-coverage curve.
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.count("<h2") == 1 + 2
     assert page.count("<svg") == 2 * 3
 
 
-def test_files_without_splits_are_one_each_and_share_a_temperature(tmp_path: Path) -> None:
+def test_each_file_without_splits_is_one_split_and_all_share_a_temperature(tmp_path: Path) -> None:
     near, far = columns(80, seed=1), columns(50, seed=2)
     del near["split"], far["split"]
     paths = [save(tmp_path / "snli.parquet", near), save(tmp_path / "mnli.parquet", far)]
@@ -298,7 +296,7 @@ def test_a_mistake_is_one_line(words: str, message: str, tmp_path: Path, capsys:
     assert not folder.exists()
 
 
-def test_what_else_is_fitted_is_judged_beside_the_temperature(tmp_path, capsys):
+def test_other_fits_are_evaluated_next_to_the_temperature(tmp_path, capsys):
     table = columns(400)
     words = ["--fit_on", "near", "--also_fit", "vector", "isotonic", "--in_domain", "near"]
     content = run(save(tmp_path / "p.parquet", table), *words, folder=tmp_path / "out")
@@ -330,7 +328,7 @@ def test_the_risk_coverage_chart_has_the_curves_and_their_areas():
     assert np.corrcoef(heights, curve.risk[1:])[0, 1] == pytest.approx(-1, abs=1e-3)
 
 
-def test_how_well_confidence_tells_splits_apart_is_told(tmp_path, capsys):
+def test_the_auroc_of_confidence_between_splits_is_reported(tmp_path, capsys):
     table = columns()
     content = run(save(tmp_path / "p.parquet", table), "--in_domain", "near", folder=tmp_path / "out")
     (near, far) = (rows_of(table, split)[0] for split in ("near", "far"))

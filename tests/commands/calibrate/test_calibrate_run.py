@@ -44,7 +44,7 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in three classes, of which the first word says the likeliest."""
+    """A run with three classes; the first word of a text determines the most frequent one."""
     folder, draw = tmp_path_factory.mktemp("calibrated"), random.Random(1)
     texts = list(dict.fromkeys(" ".join(draw.choices(WORDS, k=5)) for _ in range(1000)))
     rows = [
@@ -71,7 +71,7 @@ def predict(*words: object) -> int:
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line of a mistake."""
+    """The one line of the error."""
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alignattn: ")]
     return line
 
@@ -113,7 +113,7 @@ def test_sets_and_answers_follow_from_the_held_out_rows(folder, tmp_path, capsys
         assert row["decision"] in (row["prediction"], "abstain")
     assert 0 < len(answered) < NEW
     assert min(answered) > max(row["probability"] for row in rows if row["decision"] == "abstain")
-    # The line tells what makes the bound: SciPy finds it by inverting the test.
+    # The line states the counts behind the bound; the exact binomial test confirms it.
     count, wrong = (int(told.split(before)[1].split()[0]) for before in ("calibration rows ", " are, "))
     assert binomtest(wrong, count, MAX_ERROR, alternative="less").pvalue <= 0.05
     is_covered = [meant in row["set"] for row, (_, meant) in zip(rows, rows_of(folder / "new.csv"), strict=True)]
@@ -121,7 +121,7 @@ def test_sets_and_answers_follow_from_the_held_out_rows(folder, tmp_path, capsys
 
 
 @pytest.mark.parametrize("sets", ["lac", "aps"])
-def test_a_program_gets_the_same_as_a_file_in_parts(folder, tmp_path, monkeypatch, sets):
+def test_a_program_and_a_file_in_parts_get_the_same_decisions(folder, tmp_path, monkeypatch, sets):
     decides = {"coverage": COVERAGE, "max_error": MAX_ERROR, "sets": sets}
     predictor = alignattn.load_run(folder / "run")
     texts = [text for text, _ in rows_of(folder / "new.csv")]
@@ -141,14 +141,14 @@ def test_a_program_gets_the_same_as_a_file_in_parts(folder, tmp_path, monkeypatc
         assert [json.loads(row["set"]) for row in csv.DictReader(file)] == [row["set"] for row in expected]
 
 
-def test_where_no_threshold_reaches_the_rate_nothing_is_answered(folder, tmp_path, capsys):
+def test_nothing_is_answered_if_no_threshold_reaches_the_error_rate(folder, tmp_path, capsys):
     words = ("--run", folder / "run", "--file", folder / "new.csv", "--output_file", tmp_path / "new.jsonl")
     assert predict(*words, "--max_error", 0.001) == 0
-    assert "nothing is answered (it takes at least 2995 answered rows" in capsys.readouterr().err
+    assert "nothing is answered (it needs at least 2995 answered rows" in capsys.readouterr().err
     assert {row["decision"] for row in lines_of(tmp_path / "new.jsonl")} == {"abstain"}
 
 
-def test_rows_unlike_the_calibration_rows_are_told(folder, tmp_path, capsys, caplog):
+def test_rows_unlike_the_calibration_rows_cause_a_warning(folder, tmp_path, capsys, caplog):
     warning = "unlike those of the calibration rows"
     words = ("--run", folder / "run", "--output_file", tmp_path / "new.jsonl", "--file")
     assert predict(*words, folder / "new.csv") == 0
@@ -193,7 +193,7 @@ def test_a_damaged_calibration_is_one_line(folder, tmp_path, capsys):
     assert "run `alignattn calibrate --run" in said(capsys)
 
 
-def test_own_rows_calibrate_and_rows_that_were_trained_on_do_not(folder, tmp_path, capsys):
+def test_new_rows_calibrate_and_training_rows_are_refused(folder, tmp_path, capsys):
     plain, new, trained = folder / "plain", rows_of(folder / "new.csv"), rows_of(folder / "train.csv")[:3]
     words = ("--run", plain, "--resamples", 20, "--rows")
     assert calibrate(*words, folder / "train.csv") == USER_ERROR_EXIT_CODE
@@ -212,7 +212,7 @@ def test_own_rows_calibrate_and_rows_that_were_trained_on_do_not(folder, tmp_pat
     assert "is calibrated already" in said(capsys)
 
 
-def test_a_training_file_is_refused_by_its_digest_where_it_is_gone(folder, tmp_path, capsys):
+def test_a_deleted_training_file_is_refused_by_its_digest(folder, tmp_path, capsys):
     run = shutil.copytree(folder / "plain", tmp_path / "run")
     config = (run / "config.yaml").read_text().replace(str(folder / "train.csv"), str(tmp_path / "gone.csv"))
     (run / "config.yaml").write_text(config)
@@ -240,7 +240,7 @@ def test_what_cannot_be_calibrated_is_one_line(folder, capsys, words, part):
     assert part in said(capsys)
 
 
-def test_a_class_without_calibration_rows_is_told(folder, tmp_path, capsys):
+def test_a_class_without_calibration_rows_is_reported(folder, tmp_path, capsys):
     run = shutil.copytree(folder / "plain", tmp_path / "run")
     rows = write(tmp_path / "rows.csv", [row for row in rows_of(folder / "new.csv") if row[1] != "no"])
     assert calibrate("--run", run, "--rows", rows, "--resamples", 20) == 0

@@ -24,7 +24,7 @@ Run = Callable[..., Path]
 
 
 def predictions_of(accuracy: float, seed: int) -> np.ndarray:
-    """Predictions of which exactly this share is right."""
+    """Predictions with exactly this accuracy."""
     wrong = np.random.default_rng(seed).permutation(NUM_ROWS)[round(accuracy * NUM_ROWS) :]
     predictions = LABELS.copy()
     predictions[wrong] = 1 - predictions[wrong]
@@ -33,7 +33,7 @@ def predictions_of(accuracy: float, seed: int) -> np.ndarray:
 
 @pytest.fixture
 def make(tmp_path: Path, made: Path) -> Run:
-    """Makes the folder of a finished run that has such an accuracy."""
+    """A function that makes the folder of a finished run with a given accuracy."""
 
     def make(
         name: str,
@@ -120,7 +120,7 @@ def test_seeds_that_agree_are_paired(make: Run, tmp_path: Path) -> None:
     assert f"over {len(differences)} paired seeds" in line["test"]
 
 
-def test_only_common_seeds_are_paired_and_it_is_said(
+def test_only_common_seeds_are_paired_and_reported(
     make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed, accuracy in ((1, 0.7), (2, 0.72), (3, 0.5)):
@@ -141,7 +141,7 @@ def test_runs_without_a_common_seed_are_compared_by_examples(
     assert "have no seed in common" in capsys.readouterr().out
     by_row = right(other).astype(float) - np.mean([right(folder) for folder in plain], axis=0)
     assert line["difference"] == pytest.approx(25) == pytest.approx(100 * by_row.mean())
-    # The normal theory of a mean of differences, row by row.
+    # The normal approximation for the mean of the differences by row.
     margin = 100 * 1.96 * stats.sem(by_row)
     assert line["difference_low"] == pytest.approx(25 - margin, abs=margin / 5)
     assert line["difference_high"] == pytest.approx(25 + margin, abs=margin / 5)
@@ -170,7 +170,7 @@ def test_any_run_can_be_the_baseline(make: Run, tmp_path: Path) -> None:
 
 
 class Texts(HTMLParser):
-    """The texts of a page, and the names of its tags' attributes that would fetch something."""
+    """The texts of a page, and the addresses that its tags would fetch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Texts(HTMLParser):
         ]
 
 
-def test_the_table_and_the_page_say_what_tells_the_runs_apart(
+def test_the_table_and_the_page_show_the_options_that_differ(
     make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     soft, aligned = make("soft", 0.7, attention="soft"), make("<b>aligned", 0.9, alignment_weight=0.5)
@@ -209,7 +209,7 @@ def test_the_table_and_the_page_say_what_tells_the_runs_apart(
         assert str(tmp_path).encode() not in path.read_bytes()
 
 
-def test_what_a_model_has_seen_before_is_said(make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_that_the_model_saw_are_reported(make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [make(name, 0.8, results={"model": "minilm", "task": "qqp"}) for name in ("a", "b")]
     compare(*runs, folder=tmp_path / "out")
     said = "The model card of minilm lists QQP"
@@ -217,7 +217,7 @@ def test_what_a_model_has_seen_before_is_said(make: Run, tmp_path: Path, capsys:
     assert said in (tmp_path / "out" / "comparison.md").read_text()
 
 
-def test_one_answer_and_unfinished_seeds_are_said(
+def test_constant_predictions_and_unfinished_seeds_are_reported(
     make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make("soft/seed-1", 0.7)
@@ -240,7 +240,7 @@ def test_nothing_is_overwritten(make: Run, tmp_path: Path, capsys: pytest.Captur
 # --- what cannot be compared
 
 
-def test_runs_that_are_not_of_the_same_rows_are_refused(
+def test_runs_that_cannot_be_compared_are_refused(
     make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -254,7 +254,7 @@ def test_runs_that_are_not_of_the_same_rows_are_refused(
     (make("unfinished", 0.7) / "results.json").unlink()
     make("shift/run", 0.7)
     expected = {
-        ("soft", "task"): "task is of another.csv, and soft of ",
+        ("soft", "task"): "task was evaluated on another.csv, and soft on ",
         ("soft", "fewer"): "fewer was evaluated on 100 rows of validation, and soft on 200",
         ("soft", "others"): "others was evaluated on other rows of validation than soft",
         ("soft", "measures"): "measures measured validation f1, and soft validation accuracy",
@@ -269,10 +269,11 @@ def test_runs_that_are_not_of_the_same_rows_are_refused(
     }
     for words, message in expected.items():
         assert message in refusal(words, capsys)
+    assert "lists a folder twice" in refusal(("soft", str(tmp_path / "soft")), capsys)
     assert not (tmp_path / "comparison").exists()
 
 
-def test_a_measure_that_is_undefined_for_a_run_is_left_out_and_said(
+def test_a_measure_that_is_undefined_for_a_run_is_left_out_and_reported(
     make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured = [{"validation": {"accuracy": share, "f1": f1}} for share, f1 in ((0.5, 0.5), (0.75, None))]

@@ -62,7 +62,7 @@ def test_more_rows_than_the_documentation_has_are_refused():
         documentation_rows(NETWORKS, 100_000, seed=1)
 
 
-def test_documentation_gives_whole_sentences_half_of_which_follow():
+def test_documentation_rows_are_whole_sentences_and_half_are_adjacent():
     rows = documentation_rows(NETWORKS, 60, seed=1)
     assert rows == documentation_rows(NETWORKS, 60, seed=1) != documentation_rows(NETWORKS, 60, seed=2)
     assert [row["label"] for row in rows] == [0, 1] * 30

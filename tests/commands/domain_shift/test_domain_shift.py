@@ -39,7 +39,7 @@ Options = dict[str, Any]
 
 
 def write_rows(path: Path, num_rows: int, columns: tuple[str, str], num_classes: int, seed: int) -> None:
-    """Sentence pairs whose label is the number of shared words, more or less."""
+    """Write sentence pairs whose label is the number of shared words, at most that of the last class."""
     rng = np.random.default_rng(seed)
     texts = [[" ".join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(num_rows)] for _ in columns]
     labels = [
@@ -73,7 +73,7 @@ def settings(tiny_checkpoint: Path, data_dir: Path) -> Options:
     return {
         "pair": "snli-mnli",
         "model": str(tiny_checkpoint),
-        # A patch that changes the function: evaluated with plain attention, the figures would be others.
+        # This patch changes the function: evaluation with plain attention would give other figures.
         "attention": "aa-ct+entmax15",
         "data_dir": str(data_dir),
         "num_train_epochs": "3",
@@ -120,7 +120,7 @@ def rows_of(folder: Path, side: str, half: str) -> tuple[np.ndarray, np.ndarray,
 class TestHalves:
     @pytest.mark.parametrize("stratify", [False, True])
     @pytest.mark.parametrize("num_rows", [2, 3, 10, 101])
-    def test_disjoint_and_the_whole(self, num_rows: int, stratify: bool) -> None:
+    def test_halves_are_disjoint_and_complete(self, num_rows: int, stratify: bool) -> None:
         labels = np.random.default_rng(0).integers(0, 3, num_rows)
         development, held_out = halves(labels, stratify=stratify)
         assert sorted([*development, *held_out]) == list(range(num_rows))
@@ -187,7 +187,7 @@ def test_figures_are_those_of_the_saved_predictions(finished: Path) -> None:
             assert accuracy["interval"]["low"] < accuracy["value"] < accuracy["interval"]["high"]
 
 
-def test_how_well_confidence_tells_the_sides_apart(finished: Path) -> None:
+def test_shift_auroc_is_that_of_the_confidence(finished: Path) -> None:
     told = read(finished)["shift_auroc"]
     confidence = [rows_of(finished, side, "held-out")[0].max(axis=1) for side in SIDES]
     is_near = np.repeat([True, False], [len(side) for side in confidence])
@@ -196,7 +196,7 @@ def test_how_well_confidence_tells_the_sides_apart(finished: Path) -> None:
 
 
 def check_trained_model_is_judged(folder: Path) -> None:
-    """The run's own evaluation, of the model before it was saved, is of the same rows."""
+    """Assert that the reloaded model predicts the same as the run did before it saved the model."""
     trained = pd.read_parquet(folder / "run" / "predictions.parquet")
     table = pd.read_parquet(folder / "predictions.parquet")
     reloaded = table[table["side"] == "in-domain"].sort_values("row")
@@ -243,7 +243,7 @@ def test_a_finished_result_is_printed_and_not_computed_again(
     assert f"{UNLABELLED} unlabelled rows left out" in output
 
 
-def test_the_printed_table_is_the_first_calls(
+def test_a_second_call_prints_the_same_table(
     settings: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def table() -> list[str]:
@@ -257,7 +257,7 @@ def test_the_printed_table_is_the_first_calls(
     assert read(tmp_path / "out")["sides"]["out-of-domain"]["split"] == "test"
 
 
-def test_what_is_trained_already_is_only_evaluated(settings: Options, finished: Path, tmp_path: Path) -> None:
+def test_a_trained_run_is_only_evaluated(settings: Options, finished: Path, tmp_path: Path) -> None:
     """As after a kill during the evaluation, and where `finetune` trained the run."""
     folder = tmp_path / "out"
     shutil.copytree(finished / "run", folder / "run")
@@ -315,13 +315,13 @@ def write_splits(folder: Path, columns: tuple[str, str], splits: tuple[str, ...]
 
 
 @pytest.mark.parametrize("pair", ["mrpc-twitterppdb", "qqp-mrpc", "amazonshort-amazonlong"])
-def test_the_shifts_beside_the_papers(pair: str, settings: Options, tmp_path: Path) -> None:
+def test_pairs_that_the_papers_lack(pair: str, settings: Options, tmp_path: Path) -> None:
     sentences, questions = ("sentence1", "sentence2"), ("question1", "question2")
     write_splits(tmp_path / "glue" / "mrpc", sentences, ("train", "validation", "test"))
     write_splits(tmp_path / "glue" / "qqp", questions, ("train", "validation"))
     write_splits(tmp_path / "twitter_ppdb", sentences, ("test",))
     lengths = [1 + row % 30 for row in range(3 * TRAIN_ROWS)]
-    # The shortest third has stars that the longest has not.
+    # The shortest third has stars that the longest third lacks.
     stars = [n % 2 if n <= 10 else 2 if n < 20 else 3 + n % 2 for n in lengths]
     rows = pd.DataFrame({"text": [" ".join(["cat"] * length) for length in lengths], "label": stars})
     (tmp_path / "amazon_electronics").mkdir()
@@ -350,7 +350,7 @@ class TestPublishedTraining:
         assert expected == PUBLISHED_TRAINING
 
     @pytest.mark.parametrize("model", ["roberta-base", "FacebookAI/roberta-base", "models/roberta-base/"])
-    def test_holds_where_nothing_is_given(self, model: str, tmp_path: Path) -> None:
+    def test_applies_to_options_that_are_not_given(self, model: str, tmp_path: Path) -> None:
         config = tmp_path / "config.yaml"
         config.write_text(f"model: {model}\nweight_decay: 0.02\nlearning_rate: 3e-5\n")
         words = ["--pair", "snli-mnli", "--config", str(config), "--output_dir", "x", "--learning_rate", "4e-5"]

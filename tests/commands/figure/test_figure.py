@@ -1,4 +1,4 @@
-"""`alignattn figure`: what is drawn against the runs themselves, and what it says of mistakes."""
+"""`alignattn figure`: its pictures compared with the runs, and its messages for mistakes."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, data: Path) -> dict[str, Path]:
-    """Runs by name; all but the last logged the distance of queries and keys."""
+    """Runs by name; all but the last log the distance between queries and keys."""
     root = tmp_path_factory.mktemp("figure-runs")
     logs = ("--log_query_key_distance", "true")
     return {
@@ -145,11 +145,11 @@ class TestTsne:
             titles.append(panels_of(figure)[0].get_title())
         shown = [float(re.search(r"query-key distance ([\d.]+)", title)[1]) for title in titles]
         assert shown[1] < shown[0] / 2
-        # How they are drawn changes nothing of what is measured.
+        # The drawn basis does not change the measured distances.
         assert titles[0].splitlines()[-1] == titles[1].splitlines()[-1]
         assert re.fullmatch(r"over spread: as is [\d.]+, balanced [\d.]+, floor [\d.]+", titles[0].splitlines()[-1])
 
-    def test_of_more_tokens_a_seeded_draw_is_shown(self, runs: dict[str, Path], tmp_path: Path) -> None:
+    def test_max_tokens_are_sampled_by_the_seed(self, runs: dict[str, Path], tmp_path: Path) -> None:
         clouds = []
         for index, seed in enumerate((3, 3, 4)):
             figure = draw("tsne", runs, tmp_path / f"{index}.png", of=("soft",), max_tokens=7, seed=seed)
@@ -199,7 +199,7 @@ def test_reliability_diagrams_count_all_predictions(runs: dict[str, Path], tmp_p
     assert figure.axes[0].get_ylabel() == "accuracy"
 
 
-def test_distance_is_that_of_the_evaluation_rows_before_and_after(
+def test_the_distance_is_that_of_the_evaluation_rows_before_and_after_training(
     runs: dict[str, Path], data: Path, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     panel, *over_spread = panels_of(draw("distance", runs, tmp_path / "a.png"))
@@ -229,7 +229,7 @@ def test_logging_the_distance_leaves_the_run_bitwise_the_same(runs: dict[str, Pa
 
 
 class TestCurves:
-    def test_a_line_holds_what_was_logged(self, runs: dict[str, Path], tmp_path: Path) -> None:
+    def test_a_line_shows_the_logged_values(self, runs: dict[str, Path], tmp_path: Path) -> None:
         figure = draw("curves", runs, tmp_path / "a.png")
         panels = {panel.get_title(): panel for panel in panels_of(figure)}
         assert {"loss", "task_loss", "align_loss", "critic_gap", DISTANCE_NAME, "eval_loss", "eval_accuracy"} <= {
@@ -277,7 +277,7 @@ class TestCharts:
     def test_nothing_logged_is_no_chart(self, log_history: list[dict[str, float]]) -> None:
         assert training_charts(log_history) == {}
 
-    def test_reliability_says_its_error(self) -> None:
+    def test_the_reliability_title_shows_the_error(self) -> None:
         probabilities = np.array([[0.9, 0.1]] * 4 + [[0.3, 0.7]] * 4)
         panel = reliability_panel(probabilities, np.array([0, 0, 0, 1, 1, 1, 0, 0]))
         # (4 |0.9 - 0.75| + 4 |0.7 - 0.5|) / 8
@@ -341,7 +341,7 @@ class TestMistakes:
         twice = str(runs["soft"])
         assert "lists a folder twice" in refused(capsys, "curves", "--run", twice, twice, *output)
 
-    def test_what_a_run_does_not_hold(
+    def test_missing_and_damaged_files_of_a_run(
         self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         output = ["--output_file", str(tmp_path / "picture.png")]

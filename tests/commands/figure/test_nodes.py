@@ -1,4 +1,4 @@
-"""`alignattn figure nodes`: the states that the model's last layer reads, each node in its class's cloud."""
+"""`alignattn figure nodes`: the inputs of the model's last layer, one cloud of nodes per class."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from alignattn.tasks.nodes.graph import read_graph
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LABELLED = 24
-"""Of the graph's nodes, the first."""
+"""The number of labelled nodes, which are the first of the graph."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def options(run, output, **more):
     return FigureOptions(kind="nodes", run=(str(run),), output_file=str(output), **more)
 
 
-def test_nodes_are_what_the_next_layer_reads(run, tmp_path):
+def test_states_of_nodes_are_the_input_of_the_next_layer(run, tmp_path):
     graph, model = read_graph(run.parent / "mine.npz"), load_run(run).model
     with torch.inference_mode():
         logits = model(torch.arange(NODES), graph.features, graph.edges).logits
@@ -41,7 +41,7 @@ def test_nodes_are_what_the_next_layer_reads(run, tmp_path):
         assert seen.labels.tolist() == graph.labels[:LABELLED].tolist()
         last = node_outputs(run, options(run, tmp_path / "x.png", layer=1))
         assert np.allclose(last.states, logits[:LABELLED].numpy(), atol=1e-6)
-        # All hidden states, those without a class too, are what the last layer makes the logits of.
+        # The hidden states are the input of the last layer, which computes the logits.
         hidden = []
         hook = model.layers[1].register_forward_pre_hook(lambda module, args: hidden.append(args[0]))
         model(torch.arange(NODES), graph.features, graph.edges)
@@ -55,7 +55,7 @@ def test_nodes_are_what_the_next_layer_reads(run, tmp_path):
     assert f"20 of {LABELLED} nodes\nsilhouette {silhouette_score(seen.states, seen.labels):.3f}" in axes.get_title()
 
 
-def test_a_layer_that_is_not_there(run, tmp_path, capsys):
+def test_a_missing_layer_is_refused(run, tmp_path, capsys):
     words = f"figure nodes --run {run} --output_file {tmp_path / 'x.png'} --layer 2"
     assert main(words.split()) == USER_ERROR_EXIT_CODE
     assert "--layer 2: run has layers 0 to 1" in capsys.readouterr().err

@@ -56,7 +56,7 @@ def balances(folder):
 
 
 def mean_gaps(folder, rows_file):
-    """How far the means of queries and keys lie apart, over their spread, by layer, on the rows that gave moments."""
+    """The distance between the means of queries and keys over the spread, by layer, on the rows of the moments."""
     model = alignattn.patch(AutoModelForSequenceClassification.from_pretrained(folder), "soft")
     texts = list(pd.read_csv(rows_file)["text"])[: ROWS - ROWS // 5]
     batch = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
@@ -71,7 +71,7 @@ def mean_gaps(folder, rows_file):
 
 
 @pytest.mark.parametrize(("time", "steps"), [("start", [0]), ("epoch", [0, 5, 10]), ("end", [10])])
-def test_when_it_balances(run_of, rows_file, time, steps):
+def test_weights_are_balanced_at_the_given_time(run_of, rows_file, time, steps):
     folder = run_of(time)
     logged = balances(folder)
     assert [entry["step"] for entry in logged] == steps
@@ -81,7 +81,7 @@ def test_when_it_balances(run_of, rows_file, time, steps):
         assert max(mean_gaps(folder, rows_file)) < 1e-4 < max(mean_gaps(run_of(None), rows_file))
 
 
-def test_the_end_alone_leaves_the_training_as_it_is(run_of):
+def test_balancing_at_the_end_leaves_the_training_unchanged(run_of):
     plain, balanced = (json.loads((run_of(time) / "results.json").read_text()) for time in (None, "end"))
     assert balanced["training"]["loss"] == plain["training"]["loss"]
     weights = [load_file(run_of(time) / "model.safetensors") for time in (None, "end")]
@@ -90,7 +90,7 @@ def test_the_end_alone_leaves_the_training_as_it_is(run_of):
     assert all(".query." in name or ".key." in name for name in differing)
 
 
-def test_the_centre_form_moves_one_bias_a_layer(run_of, tmp_path, tiny_checkpoint, rows_file):
+def test_centring_changes_one_bias_per_layer(run_of, tmp_path, tiny_checkpoint, rows_file):
     centred = finetune(tmp_path / "run", tiny_checkpoint, rows_file, "--balance", "end", "--balance_centre", "true")
     plain, weights = (load_file(folder / "model.safetensors") for folder in (run_of(None), centred))
     differing = {name for name, values in plain.items() if not torch.equal(values, weights[name])}
@@ -98,7 +98,7 @@ def test_the_centre_form_moves_one_bias_a_layer(run_of, tmp_path, tiny_checkpoin
     assert max(mean_gaps(centred, rows_file)) < 1e-4
 
 
-def test_the_first_steps_task_loss_is_that_of_the_plain_run(run_of):
+def test_the_task_loss_of_the_first_step_equals_that_of_the_plain_run(run_of):
     first = []
     for time in (None, "start"):
         history = json.loads((run_of(time) / "trainer_state.json").read_text())["log_history"]
@@ -106,15 +106,17 @@ def test_the_first_steps_task_loss_is_that_of_the_plain_run(run_of):
     assert first[0] == pytest.approx(first[1], rel=1e-4)
 
 
-def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(run_of, tmp_path, tiny_checkpoint, rows_file):
+def test_a_run_resumed_from_a_checkpoint_ends_with_the_same_weights(run_of, tmp_path, tiny_checkpoint, rows_file):
     whole = run_of("epoch")
     words = ["--balance", "epoch", "--resume_from_checkpoint", str(whole / "checkpoint-5")]
     resumed = finetune(tmp_path / "run", tiny_checkpoint, rows_file, *words)
     for name, values in load_file(whole / "model.safetensors").items():
         assert torch.equal(load_file(resumed / "model.safetensors")[name], values)
+    # A run that started again from the beginning would save this checkpoint too.
+    assert not (resumed / "checkpoint-5").exists()
 
 
-def test_after_an_epoch_the_optimizer_starts_anew_for_what_is_balanced(run_of):
+def test_the_optimizer_state_of_balanced_weights_is_reset_after_an_epoch(run_of):
     folder = Path(run_of("epoch")) / "checkpoint-5"
     names = [name for name in load_file(folder / "model.safetensors") if "alignattn" not in name]
     state = torch.load(folder / "optimizer.pt", weights_only=True)["state"]
@@ -122,7 +124,7 @@ def test_after_an_epoch_the_optimizer_starts_anew_for_what_is_balanced(run_of):
     assert len(state) == len(names) - len(balanced)
 
 
-def test_in_a_training_in_half_precision_the_weights_are_balanced_in_their_own(
+def test_half_precision_training_balances_the_weights_in_their_own_precision(
     tmp_path, tiny_checkpoint, rows_file, capsys
 ):
     words = ["--balance", "epoch", "--bf16", "true"]
@@ -133,7 +135,7 @@ def test_in_a_training_in_half_precision_the_weights_are_balanced_in_their_own(
 
 
 def test_the_control_begins_in_a_random_basis_drawn_by_the_seed(tmp_path, tiny_checkpoint, rows_file):
-    # So small a rate that what differs is the draw.
+    # With so small a learning rate, only the random bases differ.
     words = ["--balance", "start", "--balance_basis", "random", "--learning_rate", "1e-9"]
     runs = [
         finetune(tmp_path / name, tiny_checkpoint, rows_file, *words, "--seed", seed)
@@ -148,8 +150,8 @@ def test_the_control_begins_in_a_random_basis_drawn_by_the_seed(tmp_path, tiny_c
     assert (one[name] - two[name]).abs().max() > 1e-3 * one[name].abs().max()
 
 
-def test_a_run_in_a_basis_of_its_own_is_the_plain_run(tmp_path, tiny_checkpoint, rows_file):
-    """The scope `basis`, as a user types it: another basis of queries and keys, and the model that `soft` gives."""
+def test_a_run_with_a_learned_basis_computes_the_function_of_the_plain_run(tmp_path, tiny_checkpoint, rows_file):
+    """The scope `basis` changes the basis of queries and keys, but not the function that the model computes."""
     words = ["--gradient_scope", "basis", "--alignment_weight", "1"]
     soft = finetune(tmp_path / "soft", tiny_checkpoint, rows_file, attention="soft")
     learned = finetune(tmp_path / "basis", tiny_checkpoint, rows_file, *words, attention="aa-ct")
@@ -174,7 +176,7 @@ sources: {files: {train: pairs.tsv, validation: pairs.tsv}}
 
 
 @pytest.mark.parametrize(("words", "steps"), [("start", [0]), ("epoch --bf16 true", [0, 2, 4]), ("end", [4])])
-def test_a_model_that_writes_is_balanced_with_what_it_is_told(tmp_path, words, steps):
+def test_a_generative_model_is_balanced_at_the_given_time(tmp_path, words, steps):
     (tmp_path / "pairs.tsv").write_text(PAIRS)
     (tmp_path / "own.yaml").write_text(WRITTEN)
     options = f"--model seq2seq-transformer --task {tmp_path / 'own.yaml'} --output_dir {tmp_path / 'run'}"

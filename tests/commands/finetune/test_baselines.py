@@ -1,4 +1,4 @@
-"""R-Drop, FreeLB, averages of weights and Monte Carlo dropout as options of a run."""
+"""R-Drop, FreeLB, averaged weights, Monte Carlo dropout and the Laplace approximation as options of a run."""
 
 import json
 import re
@@ -46,14 +46,14 @@ def probabilities(folder):
 @pytest.mark.parametrize(
     "words", ["--r_drop_weight 1", "--freelb_steps 2", "--r_drop_weight 1 --label_column score --weight_averaging swa"]
 )
-def test_a_run_is_trained_and_told_by_its_card(words, tmp_path, tiny_checkpoint, rows_file):
+def test_a_run_trains_and_its_card_shows_the_option(words, tmp_path, tiny_checkpoint, rows_file):
     run = finetune(tmp_path / "run", tiny_checkpoint, rows_file, *words.split())
     assert results(run)["training"]["task_loss"] > 0
     name, value = words.split()[:2]
     assert re.search(rf"\b{name.removeprefix('--')}\b.*\b{value}\b", (run / "README.md").read_text())
 
 
-def test_the_saved_model_and_the_predictions_are_of_the_averaged_weights(tmp_path, tiny_checkpoint, rows_file):
+def test_the_saved_model_and_the_predictions_use_the_averaged_weights(tmp_path, tiny_checkpoint, rows_file):
     words = ("--weight_averaging", "ema", "--ema_decay", "0.5", "--keep_checkpoints", "true")
     run = finetune(tmp_path / "run", tiny_checkpoint, rows_file, *words)
     saved = load_file(run / "model.safetensors")
@@ -63,30 +63,32 @@ def test_the_saved_model_and_the_predictions_are_of_the_averaged_weights(tmp_pat
     assert any(not np.array_equal(saved[name], last[name]) for name in saved)
     again = tmp_path / "predicted.parquet"
     assert main(["predict", "--run", str(run), "--file", str(rows_file), "--output_file", str(again)]) == 0
+    predicted = pq.read_table(again)["probability"].to_numpy()
+    np.testing.assert_allclose(predicted, probabilities(run).max(axis=1), atol=1e-5)
 
 
-def test_a_pass_without_dropout_is_the_evaluation(tmp_path, tiny_checkpoint, rows_file, capsys):
+def test_passes_without_dropout_equal_the_evaluation(tmp_path, tiny_checkpoint, rows_file, capsys):
     still = ("--model_config", "hidden_dropout_prob=0", "attention_probs_dropout_prob=0")
     plain = finetune(tmp_path / "plain", tiny_checkpoint, rows_file, *still)
-    assert "drops nothing" not in capsys.readouterr().err
+    assert "has no dropout" not in capsys.readouterr().err
     dropped = finetune(tmp_path / "dropped", tiny_checkpoint, rows_file, *still, "--mc_dropout_passes", "3")
     assert "--mc_dropout_passes 3: the model has no dropout, so all passes are equal\n" in capsys.readouterr().err
     np.testing.assert_allclose(probabilities(dropped), probabilities(plain), rtol=1e-6)
     assert results(dropped)["metrics"] == results(plain)["metrics"]
 
 
-def test_passes_with_dropout_are_a_mean_of_others(tmp_path, tiny_checkpoint, rows_file, capsys):
+def test_predictions_are_the_mean_of_passes_with_dropout(tmp_path, tiny_checkpoint, rows_file, capsys):
     config = ("--model_config", "hidden_dropout_prob=0.5")
     plain = load_file(finetune(tmp_path / "plain", tiny_checkpoint, rows_file, *config) / "model.safetensors")
     runs = {
         passes: finetune(tmp_path / passes, tiny_checkpoint, rows_file, *config, "--mc_dropout_passes", passes)
         for passes in ("1", "2")
     }
-    assert "drops nothing" not in capsys.readouterr().err
+    assert "has no dropout" not in capsys.readouterr().err
     for run in runs.values():
         weights = load_file(run / "model.safetensors")
         assert all(np.array_equal(one, plain[name]) for name, one in weights.items())
-    # The first pass of both has one mask: the second pass of the second run is what is left of twice the mean.
+    # The first passes share a mask, so the second pass of the second run is twice the mean minus the first.
     first, both = (probabilities(run) for run in runs.values())
     second = 2 * both - first
     assert np.all((second > 0) & (second < 1))
@@ -122,7 +124,7 @@ def test_mistakes_are_one_line(words, reason, tmp_path, tiny_checkpoint, rows_fi
 
 
 def test_laplace_needs_a_linear_layer_that_gives_the_logits(tmp_path, tiny_checkpoint, capsys):
-    """Multiple choice scores each ending by itself: what is compared of a row is of no layer."""
+    """Multiple choice scores each ending separately: no linear layer returns the logits of a row."""
     rows = {
         "ctx": ["the cat"] * 8,
         "endings": [["sat down", "ran", "is", "was"]] * 8,

@@ -1,4 +1,4 @@
-"""Checkpoints that are stored in half precision: in which type a run trains, keeps and predicts."""
+"""Checkpoints in half precision: the types in which a run trains, saves and predicts."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ def losses(folder):
 
 
 def predicted(folder, rows):
-    """The largest probabilities that a run wrote of its rows, and those that its folder predicts now."""
+    """The largest probability of each row as saved by the run, and as predicted from its folder now."""
     texts = list(pd.read_csv(rows)[["a", "b"]].itertuples(index=False, name=None))
     now = [row["probability"] for row in alignattn.load_run(folder).predict(texts, batch_size=8, by_length=False)]
     written = pd.read_parquet(folder / "predictions.parquet")["probabilities"]
@@ -84,8 +84,8 @@ def test_adapters_over_a_half_precision_base_are_in_float32(options, halved, tmp
         torch.testing.assert_close(*predicted(folder, options["--train_file"]))
 
 
-def test_what_adapters_learned_of_a_half_precision_base_survives_the_merge(options, halved, tmp_path):  # noqa: F811
-    """Of deltas far below half a unit in the last place of a weight, which the stored type would round away."""
+def test_updates_of_adapters_survive_the_merge_into_a_half_precision_base(options, halved, tmp_path):  # noqa: F811
+    """The stored type would round away deltas far below half a unit in the last place of a weight."""
     folder = tmp_path / "run"
     changes = {"model": halved.half, "output_dir": str(folder), "lora_r": "2", "attention": "soft"}
     assert run(options, **changes, learning_rate="1e-5") == 0
@@ -150,8 +150,8 @@ def test_a_stored_type_that_cannot_be_trained_is_refused(options, halved, capsys
     ],
     ids=str,
 )
-def test_a_training_that_memory_cannot_hold_is_refused_before_it(options, free, changes, fits, capsys, monkeypatch):  # noqa: F811
-    """By parameters: float32 weights, gradients and two moments are 16 bytes each."""
+def test_a_training_that_exceeds_the_free_memory_is_refused(options, free, changes, fits, capsys, monkeypatch):  # noqa: F811
+    """Float32 weights, gradients and two moments need 16 bytes per parameter."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(options["--model"])
     count = sum(own.numel() for own in model.parameters())
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(free * count)))
@@ -165,11 +165,11 @@ def test_a_training_that_memory_cannot_hold_is_refused_before_it(options, free, 
             run(options, **changes)
     else:
         assert run(options, **changes) == 2
-        assert "memory" in capsys.readouterr().err
+        assert "of memory are free" in capsys.readouterr().err
     assert loads == [1] * fits
 
 
-def test_a_container_s_limit_counts(tmp_path, monkeypatch):
+def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(resources, "CONTAINER_LIMIT", limit)
     free = resources._free_memory(use_cpu=True)

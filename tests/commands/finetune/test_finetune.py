@@ -59,7 +59,7 @@ def options(tiny_checkpoint, rows_file, tmp_path):
 
 
 NO_FILES = dict.fromkeys(("train_file", "validation_file", "text_columns", "label_column"))
-"""Changes that take a user's own files out of the options."""
+"""Changes that remove the data files from the options."""
 
 
 def words_of(options, **changes):
@@ -129,7 +129,7 @@ def test_slots_are_options_and_their_checkpoints_predict_as_the_run_did(options,
 
 
 def check_predictions(folder, rows_file):
-    """The reloaded model gives the probabilities that the run wrote."""
+    """Assert that the reloaded model returns the probabilities that the run saved."""
     model = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = pd.read_csv(rows_file)
@@ -218,7 +218,7 @@ OF_CHARACTERS = ("transformer-crf", "cnn-transformer-crf")
         *(("tags-msra", name) for name in OF_CHARACTERS),
     ],
 )
-def test_shipped_configs_of_models_from_nothing_have_the_published_sizes(config, model):
+def test_shipped_configs_of_models_from_scratch_have_the_published_sizes(config, model):
     parsed = COMMAND.parse(
         ["--config", str(ROOT / "configs" / f"{config}.yaml"), "--model", model, "--output_dir", "x"]
     )
@@ -226,7 +226,7 @@ def test_shipped_configs_of_models_from_nothing_have_the_published_sizes(config,
     model_class, training = MODELS.load(model), parsed.training
     fields = checked_fields(parsed.model.model_config_fields, model_class.config_class)
     built = build_model(model_class, fields | {"vocab_size": 5, "num_labels": 3}, seed=0)
-    # Wu et al. 2020, section 4.1; what a direction has 256 of, a sentence has twice.
+    # Wu et al. 2020, section 4.1; 256 units per direction, so 512 per sentence.
     assert (built.embedding.embedding_dim, built.config.hidden_dim) == (300, 256)
     filters = [part for part in built.modules() if isinstance(part, torch.nn.Conv1d)]
     assert [tuple(part.weight.shape) for part in filters] == ([(256, 300, 3)] if model.startswith("cnn") else [])
@@ -240,7 +240,7 @@ def test_shipped_configs_of_models_from_nothing_have_the_published_sizes(config,
     assert (training.weight_decay, training.learning_rate, training.per_device_train_batch_size) == (0.0, 1e-3, 64)
 
 
-def test_a_given_default_is_taken_over_what_the_model_implies(tmp_path):
+def test_a_given_default_overrides_the_value_that_the_model_implies(tmp_path):
     words = ["--model", "cnn", "--task", "agnews", "--output_dir", "x"]
     given = COMMAND.parse([*words, "--max_grad_norm", "1", "--lr_scheduler_type", "linear"])
     (tmp_path / "config.yaml").write_text(given.to_yaml())
@@ -251,7 +251,7 @@ def test_a_given_default_is_taken_over_what_the_model_implies(tmp_path):
     assert given.differences(yaml.safe_load(COMMAND.parse(words).to_yaml())) == ["lr_scheduler_type", "max_grad_norm"]
 
 
-def test_a_finished_run_is_read_and_not_run_again(options, capsys):
+def test_a_finished_run_is_reported_and_not_repeated(options, capsys):
     assert run(options) == 0
     before = {path: path.stat().st_mtime_ns for path in Path(options["--output_dir"]).rglob("*")}
     assert run(options) == 0
@@ -259,7 +259,7 @@ def test_a_finished_run_is_read_and_not_run_again(options, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in Path(options["--output_dir"]).rglob("*")}
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(options, tmp_path):
+def test_a_killed_run_resumes_to_the_same_weights(options, tmp_path, capsys):
     settings = {"save_strategy": "steps", "save_steps": "2", "save_total_limit": "10", "attention": "aa-ct"}
     assert run(options, **settings) == 0
     whole, killed = Path(options["--output_dir"]), tmp_path / "killed"
@@ -271,14 +271,16 @@ def test_a_killed_run_goes_on_to_the_same_weights(options, tmp_path):
     torn = killed / "checkpoint-4" / "optimizer.pt"
     torn.write_bytes(torn.read_bytes()[:100])
     (killed / "checkpoint-4" / "trainer_state.json").unlink()
+    capsys.readouterr()
     assert run(options, output_dir=str(killed), **settings) == 0
+    assert f"resuming from {killed / 'checkpoint-2'}\n" in capsys.readouterr().out
     expected = weights(whole)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(killed).items())
     assert read(killed)["training"]["train_loss"] == pytest.approx(read(whole)["training"]["train_loss"])
 
 
 def assert_goes_on_after(step, options, folder, capsys, **settings):
-    """A run of which a kill left the checkpoint of a step, in a folder, goes on to the weights of the whole one."""
+    """Assert that a run resumed in `folder` from the checkpoint of `step` ends with the uninterrupted run's weights."""
     settings |= {"save_strategy": "steps", "save_steps": str(step), "save_total_limit": "10"}
     assert run(options, **settings) == 0
     whole, checkpoint = Path(options["--output_dir"]), f"checkpoint-{step}"
@@ -293,7 +295,7 @@ def assert_goes_on_after(step, options, folder, capsys, **settings):
 
 
 @pytest.mark.parametrize("order", ["random", "group_by_length", "batch_rebalance"])
-def test_a_run_goes_on_within_its_second_epoch_with_the_order_of_that(order, options, tmp_path, capsys):
+def test_a_run_resumed_in_its_second_epoch_keeps_the_order_of_rows(order, options, tmp_path, capsys):
     assert_goes_on_after(4, options, tmp_path / "killed", capsys, train_sampling_strategy=order)
 
 
@@ -382,8 +384,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("", "empty"),
-            ("a,b,same\n", "row"),
+            ("", "is empty: give a file that holds rows"),
+            ("a,b,same\n", "is empty except for its header"),
             ("a,b,same\nthe cat,,yes\n", "row 1: column 'b' is empty"),
         ],
     )
@@ -418,7 +420,7 @@ class TestBadInput:
             ({"lora_r": "2", "lora_target_modules": ["qeury"]}, "'qeury'"),
         ],
     )
-    def test_what_the_config_tells_is_said_before_rows_and_weights_are_read(
+    def test_mistakes_that_the_config_shows_are_reported_before_rows_and_weights_are_read(
         self, options, changes, words, tiny_checkpoint, tmp_path, capsys
     ):
         folder = tmp_path / "no-weights"
@@ -429,7 +431,7 @@ class TestBadInput:
         assert run(options, model=str(folder), train_file=str(rows), **changes) == 2
         assert words in one_line(capsys)
 
-    def test_a_mistake_of_a_file_names_the_file(self, options, tmp_path, capsys):
+    def test_a_mistake_in_a_config_file_names_the_file(self, options, tmp_path, capsys):
         path = tmp_path / "options.yaml"
         path.write_text("warmup_steps: -1\n")
         assert run(options, config=str(path)) == 2
@@ -446,7 +448,7 @@ class TestBadInput:
         assert run(options, model=str(folder)) == 2
         assert "under names that alignattn knows" in one_line(capsys)
 
-    def test_equal_names_of_other_data_are_another_run(self, options, rows_file, tmp_path, monkeypatch, capsys):
+    def test_changed_data_under_the_same_name_is_another_run(self, options, rows_file, tmp_path, monkeypatch, capsys):
         lines = Path(rows_file).read_text().splitlines(keepends=True)
         for place, kept in (("here", lines), ("there", lines[:-8])):
             (tmp_path / place).mkdir()
@@ -505,7 +507,7 @@ class TestBadInput:
 
         monkeypatch.setattr("alignattn.commands.finetune.command.finetune", interrupt)
         assert run(options) == 130
-        assert one_line(capsys) == "alignattn: stopped; what is written stays"
+        assert one_line(capsys) == "alignattn: stopped; written files are kept"
 
     @pytest.mark.parametrize(
         ("step", "after"), [(2, "begins anew"), (5, "resumes from checkpoint-3")], ids=["first epoch", "second"]
@@ -576,7 +578,7 @@ def test_a_run_that_failed_at_once_does_not_block_its_correction(options):
         ({"attention": "aa-ct", "alignment": "none"}, "soft"),
     ],
 )
-def test_one_slot_alone_brings_no_alignment_with_it(options, flags, name):
+def test_a_single_slot_option_adds_no_alignment(options, flags, name):
     attention = COMMAND.parse(words_of(options, **flags)[1:]).attention
     assert attention.name == name
     assert alignattn.AttentionConfig.resolve(name) == attention

@@ -1,4 +1,4 @@
-"""Runs that train adapters: their folder is an ordinary run's, with the adapter beside it."""
+"""Runs that train adapters: their folder is that of an ordinary run, plus the adapter."""
 
 import re
 import shutil
@@ -63,13 +63,13 @@ def test_targets_and_scale_are_options(options):  # noqa: F811
 
 
 @pytest.mark.parametrize("attention", ["aa-gan", "sparsemax"])
-def test_a_killed_run_goes_on_to_the_same_weights(attention, options, tmp_path, capsys):  # noqa: F811
+def test_a_killed_run_resumes_to_the_same_weights(attention, options, tmp_path, capsys):  # noqa: F811
     assert_goes_on_after(3, options, tmp_path / "killed", capsys, attention=attention, lora_r="2")
 
 
 @pytest.fixture
 def checkpoint(options, tmp_path):  # noqa: F811
-    """One of a run that trains adapters, alone: no config.yaml says of which."""
+    """A checkpoint of a run that trains adapters, without the config.yaml of the run."""
     saving = {"save_strategy": "steps", "save_steps": "3", "save_total_limit": "10"}
     assert run(options, attention="aa-gan", lora_r="2", output_dir=str(tmp_path / "first"), **saving) == 0
     return shutil.move(tmp_path / "first" / "checkpoint-3", tmp_path / "checkpoint-3")
@@ -85,7 +85,7 @@ def checkpoint(options, tmp_path):  # noqa: F811
         ({"lora_r": None}, "it has an adapter .*and this run trains a whole model"),
     ],
 )
-def test_an_adapter_of_another_run_is_not_gone_on_from(options, checkpoint, changes, message, capsys):  # noqa: F811
+def test_a_run_does_not_resume_from_the_adapter_of_another_run(options, checkpoint, changes, message, capsys):  # noqa: F811
     resumed = {"attention": "aa-gan", "lora_r": "2", "resume_from_checkpoint": str(checkpoint)}
     resumed["train_sampling_strategy"] = "group_by_length"
     resumed = {name: value for name, value in (resumed | changes).items() if value is not None}
@@ -105,6 +105,6 @@ def test_an_adapter_of_another_run_is_not_gone_on_from(options, checkpoint, chan
         ({"lora_r": "2", "lora_target_modules": ["value"]}, "alignment"),
     ],
 )
-def test_options_that_cannot_be_are_one_line(options, capsys, changes, message):  # noqa: F811
+def test_impossible_adapter_options_are_one_line(options, capsys, changes, message):  # noqa: F811
     assert run(options, **changes) == 2
     assert re.search(message, one_line(capsys))

@@ -1,7 +1,8 @@
-"""`alignattn finetune --hyperparameter_search`: trials, a kill in between, the best of them repeated, and mistakes."""
+"""`alignattn finetune --hyperparameter_search`: trials, resuming after a kill, repeating the best, and mistakes."""
 
 import dataclasses
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def words(tiny_checkpoint: Path, tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def made_quickly(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in whose place stands what a run leaves: the nearer the learning rate is to 3e-5, the better."""
+    """Replace runs by files of a finished run, with better metrics the nearer the learning rate is to 3e-5."""
 
     def make(options: RunOptions) -> RunResult:
         finished = read_result(made / "finished" / "aa-ct")
@@ -58,7 +59,7 @@ def trials(folder: Path) -> pd.DataFrame:
     ("given", "metric", "best"),
     [("", "accuracy", max), ("f1", "f1", max), ("eval_mae", "mae", min), ("mae --greater_is_better true", "mae", max)],
 )
-def test_the_metric_that_is_named_chooses(given, metric, best, words, tmp_path, capsys):
+def test_the_given_metric_chooses_the_best_trial(given, metric, best, words, tmp_path, capsys):
     asked = [*words, "--hyperparameter_search", "3", "--output_dir", str(tmp_path / "s")]
     assert main(asked + (f"--metric_for_best_model {given}".split() if given else [])) == 0
     told = trials(tmp_path / "s")
@@ -69,7 +70,7 @@ def test_the_metric_that_is_named_chooses(given, metric, best, words, tmp_path, 
 
 
 @pytest.mark.usefixtures("made_quickly")
-def test_a_killed_search_goes_on_and_tries_what_it_would_have_tried(
+def test_a_killed_search_resumes_with_the_same_trials(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = [*words, "--hyperparameter_search", "14", "--output_dir"]
@@ -94,11 +95,11 @@ def test_a_killed_search_goes_on_and_tries_what_it_would_have_tried(
     assert rates.nunique() == 14
     assert rates.between(1e-5, 1e-4).all()
     best = (np.log(rates / 3e-5)).abs().idxmin()
-    assert f"the best of 14 trials is {tmp_path / 'whole' / f'trial-{best}'}" in capfd.readouterr().out
+    assert f"the best of 14 trials is {tmp_path / 'whole' / f'trial-{best}'}:" in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("made_quickly")
-def test_more_trials_are_added_and_those_there_are_kept(
+def test_more_trials_are_added_and_earlier_ones_are_kept(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [*words, "--output_dir", str(tmp_path / "out"), "--search_space", "weight_decay=0:0.5", "warmup_steps=0:10"]
@@ -111,6 +112,19 @@ def test_more_trials_are_added_and_those_there_are_kept(
     capsys.readouterr()
     assert main([*asked, "--hyperparameter_search", "4", "--max_length", "8"]) == USER_ERROR_EXIT_CODE
     assert "holds a search with other options (max_length)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("made_quickly")
+def test_the_best_remaining_trial_is_named_after_the_best_was_deleted(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*words, "--output_dir", str(tmp_path / "out"), "--hyperparameter_search", "3"]
+    assert main(asked) == 0
+    first = trials(tmp_path / "out").sort_values("validation accuracy", ascending=False)["trial"].tolist()
+    shutil.rmtree(tmp_path / "out" / f"trial-{first[0]}")
+    capsys.readouterr()
+    assert main(asked) == 0
+    assert f"the best of 2 trials is {tmp_path / 'out' / f'trial-{first[1]}'}:" in capsys.readouterr().out
 
 
 def test_the_best_run_is_repeated_by_its_config(
@@ -131,7 +145,7 @@ def test_the_best_run_is_repeated_by_its_config(
     )
 
 
-def test_what_is_given_is_held_and_what_does_nothing_is_not_searched() -> None:
+def test_given_options_stay_fixed_and_options_without_effect_are_not_searched() -> None:
     run = {"model": "x", "task": "mrpc", "output_dir": "o", "hyperparameter_search": 3}
     searched = {
         ("aa-ct", None): ["alignment_weight", "learning_rate", "alignment_learning_rate"],
@@ -142,3 +156,10 @@ def test_what_is_given_is_held_and_what_does_nothing_is_not_searched() -> None:
     for (attention, rate), names in searched.items():
         given = {} if rate is None else {"learning_rate": rate}
         assert list(COMMAND.resolve({**run, "attention": attention, **given}).space) == names
+
+
+def test_a_search_ranks_by_one_metric(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*words, "--hyperparameter_search", "2", "--metric_for_best_model", "accuracy+f1"]
+    assert main([*asked, "--output_dir", str(tmp_path / "out")]) == USER_ERROR_EXIT_CODE
+    assert "accuracy+f1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

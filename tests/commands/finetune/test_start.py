@@ -13,7 +13,7 @@ import alignattn
 
 SHORT = {"max_steps": "2", "num_train_epochs": None}
 STAYS = SHORT | {"learning_rate": "0"}
-"""Nothing of the start moves."""
+"""The weights of the start do not change."""
 
 STARTS = {
     "plain": ({"attention": "soft"}, {"attention": "aa-ct"}),
@@ -59,7 +59,7 @@ def test_a_run_starts_where_another_ended(name, options, tmp_path, capsys):  # n
     assert "started from " in capsys.readouterr().out
 
 
-def test_a_start_is_told_by_its_content(options, tmp_path, capsys):  # noqa: F811
+def test_a_start_is_identified_by_its_content(options, tmp_path, capsys):  # noqa: F811
     assert run(options, **SHORT, attention="soft") == 0
     start, folder = Path(options["--output_dir"]), str(tmp_path / "second")
     assert run(options, model=str(start), output_dir=folder, **STAYS) == 0
@@ -91,14 +91,14 @@ def test_a_start_is_told_by_its_content(options, tmp_path, capsys):  # noqa: F81
         ),
     ],
 )
-def test_another_function_than_the_starts_is_refused(first, second, message, options, tmp_path, capsys):  # noqa: F811
+def test_a_run_that_changes_the_function_of_its_start_is_refused(first, second, message, options, tmp_path, capsys):  # noqa: F811
     assert run(options, **SHORT, **first) == 0
     capsys.readouterr()
     assert run(options, model=options["--output_dir"], output_dir=str(tmp_path / "second"), **SHORT, **second) == 2
     assert message in one_line(capsys)
 
 
-def test_a_run_that_has_not_finished_is_no_start(options, tmp_path, capsys):  # noqa: F811
+def test_an_unfinished_run_cannot_be_a_start(options, tmp_path, capsys):  # noqa: F811
     assert run(options, **SHORT, seeds=["1", "2"]) == 0
     whole = Path(options["--output_dir"])
     capsys.readouterr()
@@ -110,8 +110,8 @@ def test_a_run_that_has_not_finished_is_no_start(options, tmp_path, capsys):  # 
     assert "has no results.json" in one_line(capsys)
 
 
-def test_a_tokenizer_is_saved_as_of_no_call(options, tmp_path):  # noqa: F811
-    """The rows of an equal run are kept encoded: its tokenizer is called for none, and would be saved otherwise."""
+def test_the_tokenizer_is_saved_without_the_settings_of_a_call(options, tmp_path):  # noqa: F811
+    """The second run uses cached encoded rows and does not call its tokenizer, but saves the same file."""
     saved = []
     for folder in (tmp_path / "first", tmp_path / "second"):
         assert run(options, output_dir=str(folder), **SHORT) == 0

@@ -1,4 +1,4 @@
-"""A run of questions about images, from files to predictions: folder, card, resuming, and what is refused of it."""
+"""A run on questions about images, from files to predictions: folder, card, resuming and refusals."""
 
 import json
 import math
@@ -90,7 +90,7 @@ def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypat
     refused = [
         (f"predict --run {run} --file {tmp_path / 'blind.csv'} --output_file no.csv", "names no image"),
         (f"predict --run {run} --file {tmp_path / 'mute.csv'} --output_file no.csv", "column 'question' is empty"),
-        (f"predict --run {run} --text {features} why?", "is not what the task reads, a picture"),
+        (f"predict --run {run} --text {features} why?", "does not fit the task, which reads a picture"),
         (
             f"inspect --model {run} --validation_file {files['rows']} --text_columns question --output_dir no",
             "reads images with its texts, which rows.csv lacks",
@@ -113,7 +113,7 @@ def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypat
 
 
 def check_heads(run, task, tmp_path, capsys):
-    """Its heads, as those of an encoder: three attention calls of two heads."""
+    """Assert that `inspect` measures the heads of the three attention calls, two each."""
     words = f"inspect --model {run} --task {task} --max_eval_samples 9 --batch_size 4 --output_dir {tmp_path / 'heads'}"
     capsys.readouterr()
     assert main(words.split()) == 0
@@ -134,12 +134,12 @@ def check_heads(run, task, tmp_path, capsys):
         figure = make_figure(COMMAND.parse(["tsne", "--run", str(run), "--output_file", str(picture), *words.split()]))
         title = figure.axes[0].get_title()
         assert "layer 2 (regions to words), head 0\n500 of 512 regions, " in title
-        assert "balanced" in title
+        assert ("balanced" in figure._suptitle.get_text()) == bool(words)
     picture = ["--layer", "0", "--output_file", str(tmp_path / "attention.png")]
     assert make_figure(COMMAND.parse(["attention", "--run", str(run), *picture])).axes[0].images
 
 
-def test_rollout_is_a_loop():
+def test_rollout_equals_a_loop_over_the_layers():
     draw = torch.Generator().manual_seed(0)
     sides = [("words", "words"), *[("regions", "regions"), ("regions", "words")] * 2]
     sizes = {"words": 3, "regions": 4}
@@ -159,20 +159,22 @@ def test_rollout_is_a_loop():
     assert [float(cells.sum()), float(words.sum())] == pytest.approx([1, 1])
 
 
-def test_a_killed_run_goes_on_as_if_nothing_had_been(finetune, tmp_path):
+def test_a_run_resumed_from_a_checkpoint_ends_with_the_same_weights(finetune, tmp_path):
     words = "--attention aa-ct+qvi --num_train_epochs 2 --per_device_train_batch_size 9 --save_steps 3"
     words += " --save_strategy steps --save_total_limit 10 --keep_checkpoints true"
     assert finetune(words, "whole") == 0
     assert finetune(f"{words} --resume_from_checkpoint {tmp_path / 'whole' / 'checkpoint-3'}", "resumed") == 0
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "resumed")]
     assert weights[0] == weights[1]
+    # A run that started again from the beginning would save this checkpoint too.
+    assert not (tmp_path / "resumed" / "checkpoint-3").exists()
 
 
 @pytest.mark.parametrize(
     ("field", "value", "words", "message"),
     [
-        ("labels", ["red", "green", "yes", "no"], "", "label 'blue' is not a class number of 0 to 3"),
-        ("feature_width", WIDTH, "", "is not what the task reads, features of width 6"),
+        ("labels", ["red", "green", "yes", "no"], "", "label 'blue' is not a class number from 0 to 3"),
+        ("feature_width", WIDTH, "", "does not fit the task, which reads features of width 6"),
         ("metrics", ["vqa_accuracy"], "", "goes with answers_column"),
         ("labels", None, "", "give two or more labels"),
         ("image_size", 0, "", "image_size and fewest_answers must be at least 1"),

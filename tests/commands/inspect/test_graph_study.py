@@ -1,4 +1,4 @@
-"""`alignattn inspect` of a graph's model: its figures against dense ones, and what is refused."""
+"""`alignattn inspect` of a graph model: its figures against dense attention, and what it refuses."""
 
 import csv
 
@@ -44,13 +44,13 @@ def test_weights_of_edges_are_measured_as_dense_ones():
     shuffled = torch.randperm(len(query), generator=draw)
     edges = Edges(query[shuffled], key[shuffled], nodes)
     found = weight_measures(dense[:, edges.query, edges.key], edges.by_query)
-    # The first node attends nothing.
+    # The first node attends to nothing.
     expected = attention_measures(dense[:, 1:], None, None, is_one_text=False)
     torch.testing.assert_close(found["entropy"], expected["entropy"])
     assert found["sparsity"].tolist() == [0, 0, 0]
 
 
-def test_a_line_a_head_and_two_models_beside_each_other(trained, tmp_path, capsys):
+def test_each_head_of_two_models_has_a_line_and_cells_show_both(trained, tmp_path, capsys):
     assert inspected(trained, tmp_path / "out", "--compare", trained / "sparse") == 0
     printed = capsys.readouterr().out
     with (tmp_path / "out" / "heads.csv").open(encoding="utf-8") as file:
@@ -60,13 +60,13 @@ def test_a_line_a_head_and_two_models_beside_each_other(trained, tmp_path, capsy
     soft, sparse = lines[:3], lines[3:]
     for one, other in zip(soft, sparse, strict=True):
         assert all(float(line[name]) >= 0 for line in (one, other) for name in MEASURES)
-        # Of a softmax no weight is 0, and equal weights have the largest entropy.
+        # Softmax has no weight of 0, and equal weights have the largest entropy.
         assert float(one["sparsity"]) == 0
         assert float(one["entropy"]) <= float(one["entropy_uniform"]) + 1e-6
         assert f"{float(one['entropy']):.3f}/{float(other['entropy']):.3f}" in printed
 
 
-def test_what_a_graph_has_not_is_refused(trained, tmp_path, tiny_checkpoint, capsys):
+def test_options_and_models_that_do_not_fit_a_graph_are_refused(trained, tmp_path, tiny_checkpoint, capsys):
     for words, message in {
         ("--batch_size", 3): "--batch_size: --task",
         ("--compare", tiny_checkpoint): "is not a run folder",

@@ -1,4 +1,4 @@
-"""The measures of heads, on attention made by hand and against loops."""
+"""The measures of heads, on hand-made attention and against loops."""
 
 import math
 
@@ -47,7 +47,7 @@ def study_heads(samples, *, balances=True):
 
 
 def sample_of(weights: Tensor, separators: Tensor = SEPARATORS, rare: Tensor = RARE) -> Sample:
-    """One layer; queries and keys of as many heads are drawn."""
+    """Return a sample of one layer with random queries and keys."""
     features = torch.randn(2, 1, weights.shape[0], weights.shape[-1], 4, generator=torch.Generator().manual_seed(0))
     return Sample(features[0], features[1], weights[None], separators, rare)
 
@@ -106,7 +106,7 @@ def test_each_text_counts_the_same() -> None:
     assert whole.uniform["entropy"] == pytest.approx((math.log(3) + math.log(8)) / 2)
 
 
-def test_texts_are_pooled_for_what_needs_a_covariance() -> None:
+def test_measures_that_need_a_covariance_pool_the_texts() -> None:
     texts = [sample_of(weights_of(length, seed=length), NONE[:length], NONE[:length]) for length in (3, 8)]
     joined = [torch.cat([getattr(text, role)[0] for text in texts], dim=1) for role in ("query", "key")]
     expected = measure_distances(*joined)
@@ -122,7 +122,7 @@ def test_texts_are_pooled_for_what_needs_a_covariance() -> None:
     }
 
 
-def test_a_text_without_neighbours_does_not_enter_their_mean() -> None:
+def test_a_text_of_one_token_does_not_change_the_means_over_neighbours() -> None:
     longer, single = sample_of(weights_of(LENGTH)), sample_of(torch.ones(2, 1, 1), NONE[:1], NONE[:1])
     with_single, without = study_heads([longer, single]), study_heads([longer])
     for name in ("previous", "next"):
@@ -140,20 +140,20 @@ def test_a_role_needs_a_multiple_of_the_uniform_share(factor: float, role: str) 
     assert study_heads([sample_of(row.expand(1, LENGTH, LENGTH))]).roles() == [[role]]
 
 
-def test_of_two_roles_the_larger_multiple_wins() -> None:
+def test_the_role_with_the_larger_multiple_wins() -> None:
     half = (HEADS["separators"] + HEADS["rare"]) / 2
     study = study_heads([sample_of(half[None])])
     assert float(study.measures["separators"]) == float(study.measures["rare"]) == 0.5
     assert study.roles() == [["rare"]]
 
 
-def test_without_separators_there_is_no_role_of_theirs() -> None:
+def test_without_separators_no_head_has_their_role() -> None:
     assert study_heads([sample_of(HEADS["separators"][None], separators=NONE)]).roles() == [[NO_ROLE]]
 
 
 class TestRareTokens:
-    def test_whole_classes_of_occurrences_from_the_rarest(self) -> None:
-        # 40 tokens: 3 once, 2 twice, and 33 of one kind; a tenth is 4, which those that occur once do not reach.
+    def test_rare_tokens_are_whole_frequency_classes_from_the_rarest(self) -> None:
+        # 40 tokens: 3 occur once, 2 twice, and one 33 times; a tenth is 4 tokens, more than the 3 that occur once.
         texts = [[10, 11, 12, 20, 20, 21, 21], [30] * 33]
         assert RareTokens.of(texts, {0}) == RareTokens(frozenset({10, 11, 12, 20, 21}), 2, 7 / 40)
 
@@ -198,15 +198,15 @@ class TestEnergyDistance:
             expected = (2 * mean(q, k) - mean(q, q) - mean(k, k)) / self.size(q, k)
             assert distances[head] == pytest.approx(expected, rel=1e-4)
 
-    def test_zero_for_equal_clouds_and_the_same_in_any_unit(self) -> None:
+    def test_it_is_zero_for_equal_clouds_and_independent_of_the_unit(self) -> None:
         query, key = self.clouds(4)
         shuffled = query[:, :, torch.randperm(6, generator=torch.Generator().manual_seed(0))]
         assert energy_distance(query, shuffled).tolist() == pytest.approx([0, 0], abs=1e-5)
         torch.testing.assert_close(energy_distance(100 * query, 100 * key), energy_distance(query, key))
 
 
-def test_attention_across_is_measured_where_it_can_be() -> None:
-    """Of 5 queries and 8 keys: neither has a token before it, and the sliced distance is of 5 of the keys."""
+def test_cross_attention_has_the_measures_that_are_defined_for_it() -> None:
+    """With 5 queries and 8 keys no token has neighbours, and the sliced distance uses 5 of the keys."""
     draw = torch.Generator().manual_seed(1)
     query, key = torch.randn(1, 2, 5, 4, generator=draw), torch.randn(1, 2, LENGTH, 4, generator=draw)
     weights = torch.randn(1, 2, 5, LENGTH, generator=draw).softmax(-1)

@@ -1,4 +1,4 @@
-"""`alignattn inspect`: its figures against plain transformers, what it writes, and what it says of mistakes."""
+"""`alignattn inspect`: its figures against plain transformers, its output, and its error messages."""
 
 import csv
 import gzip
@@ -23,9 +23,9 @@ from alignattn.reports.plots.maps import draw_heat_maps
 
 NUM_LAYERS = NUM_HEADS = 3
 CONTINUOUS = [name for name in MEASURES if "c2st" not in name]
-"""Measures that the last bits of a float hardly move; an accuracy may jump."""
+"""Measures that the last bits of a float hardly change; an accuracy may jump."""
 SHOWN = [name for name in MEASURES if name != "sparsity"]
-"""Those of which there is anything to see where attention is a softmax."""
+"""The measures that are not constant where attention is a softmax."""
 PNG_SIGNATURE = b"\x89PNG"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CLS, SEP = 2, 3
@@ -33,7 +33,7 @@ RARE_WORDS = ("b", "i")
 """Words of `TEXTS` that occur once: 2 of 19 tokens, the first tenth."""
 TEXTS = ("a a a b a a", "c c", "a c d d d c a", "c i d d")
 SHARPNESS = 12
-"""Random heads attend nearly alike everywhere; with queries and keys so much longer they differ."""
+"""Factor of query and key weights: with this factor random heads differ, and without they attend almost uniformly."""
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -85,7 +85,7 @@ def arguments(model: str, data: str, folder: Path, **others: object) -> InspectO
 
 
 def studied(options: InspectOptions) -> list[ModelStudy]:
-    """What `inspect` writes and draws, neither written nor drawn: drawing takes the longest of all."""
+    """Return the results of `inspect` without files and plots: plots take the longest."""
     return study_models(options)[0]
 
 
@@ -95,7 +95,7 @@ def lines_of(folder: Path) -> list[dict[str, str]]:
 
 
 def table_of(output: str) -> list[list[str]]:
-    """The cells of the lines of heads, which begin with a layer and a head, of all tables that these take."""
+    """Return the cells of each head: of the lines that begin with its layer and number, in all tables."""
     heads: dict[tuple[str, str], list[str]] = {}
     is_of_heads = False
     for line in output.partition("mean over heads")[0].splitlines():
@@ -108,7 +108,7 @@ def table_of(output: str) -> list[list[str]]:
 
 
 def plain_figures(folder: str) -> dict[tuple[int, int], dict[str, float]]:
-    """Each layer's and head's measures from transformers' own eager attention, a text at a time: nothing is padded."""
+    """Return each head's measures from transformers' eager attention, one text at a time, so without padding."""
     model = AutoModel.from_pretrained(folder, attn_implementation="eager")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     projected: dict[str, list[torch.Tensor]] = {"query": [], "key": []}
@@ -161,7 +161,7 @@ def weight_figures(weights: np.ndarray, ids: list[int], rare_ids: list[int]) -> 
 
 
 @pytest.mark.parametrize("family", ["bert", "albert"])
-def test_figures_are_those_of_plain_transformers(
+def test_figures_equal_those_of_plain_transformers(
     family: str, models: dict[str, str], texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--model", models[family], "--validation_file", texts, "--output_dir", str(tmp_path), "--max_length", "32"]
@@ -179,7 +179,7 @@ def test_figures_are_those_of_plain_transformers(
     assert max(entropies) - min(entropies) > 0.1
 
 
-def test_padding_does_not_enter(models: dict[str, str], texts: str, tmp_path: Path) -> None:
+def test_padding_changes_no_measure(models: dict[str, str], texts: str, tmp_path: Path) -> None:
     alone, together = (
         studied(arguments(models["bert"], texts, tmp_path, batch_size=size))[0].heads for size in (1, len(TEXTS))
     )
@@ -221,7 +221,7 @@ def test_two_models_stand_side_by_side(
     assert counted == [Path(models[name]).name for name in ("bert", "other") for _ in range(NUM_LAYERS * NUM_HEADS)]
 
 
-def test_the_second_model_tells_how_far_its_function_is_from_the_first(
+def test_the_lines_of_the_second_model_show_its_change_of_function(
     models: dict[str, str], texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, other = inspect_heads(arguments(models["bert"], texts, tmp_path, compare=models["other"]))
@@ -235,14 +235,14 @@ def test_the_second_model_tells_how_far_its_function_is_from_the_first(
     assert f"{float(other.change.attention.mean()):.3f}" in printed.partition("from A to B")[2]
 
 
-def test_a_panel_for_each_measure_and_model(models: dict[str, str], texts: str, tmp_path: Path) -> None:
+def test_heat_maps_have_a_panel_for_each_measure_and_model(models: dict[str, str], texts: str, tmp_path: Path) -> None:
     studies = studied(arguments(models["bert"], texts, tmp_path, compare=models["other"]))
     for some in (studies[:1], studies):
         figure = draw_heat_maps(
             heat_map_panels([one.frame() for one in some]), x_label="head", y_label="layer", title="t"
         )
         panels = {axes.get_title(): axes.images[0] for axes in figure.axes if axes.images}
-        # Of softmax no weight is 0: there is nothing to see of sparsity.
+        # Softmax has no weight of 0, so sparsity is not shown.
         differences = {title: image for title, image in panels.items() if title.startswith("B - A: ")}
         assert len(panels) - len(differences) == len(SHOWN) * len(some)
         assert len(differences) == (len(SHOWN) if len(some) == 2 else 0)
@@ -279,7 +279,7 @@ def test_a_checkpoint_keeps_the_attention_that_it_was_trained_with(texts: str, t
     assert float(study.heads.measures["sparsity"].min()) > 0
 
 
-def test_where_attention_fixes_the_basis_there_is_no_balanced_distance(
+def test_balanced_distances_are_nan_where_attention_fixes_the_basis(
     texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = save(tmp_path / "model", tiny_model("modernbert"))
@@ -301,7 +301,7 @@ def test_a_file_of_pairs_is_read_by_its_columns(
 
 
 @pytest.mark.parametrize("name", ["pairs.tsv", "pairs.csv.gz"])
-def test_a_table_is_told_from_lines_as_for_finetune(name: str, models: dict[str, str], tmp_path: Path) -> None:
+def test_tables_and_lines_are_distinguished_as_in_finetune(name: str, models: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / name
     text = "x\ty\na b\tc\nd\te f g\n"
     path.write_bytes(gzip.compress(text.replace("\t", ",").encode()) if name.endswith(".gz") else text.encode())
@@ -309,7 +309,7 @@ def test_a_table_is_told_from_lines_as_for_finetune(name: str, models: dict[str,
     assert study.heads.num_tokens == (2 + 1 + 3) + (1 + 3 + 3)
 
 
-def test_max_samples_draws_by_the_seed(models: dict[str, str], tmp_path: Path) -> None:
+def test_the_seed_determines_the_sample_of_max_eval_samples(models: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "many.txt"
     path.write_text("\n".join(" ".join("a" * length) for length in range(1, 30)), encoding="utf-8")
 
@@ -349,8 +349,8 @@ def test_a_task_is_read_from_its_development_split(minilm: str, shared_data: Pat
         ("--model {bert} --validation_file {texts} --compare {bert}", "is the same as --model"),
         ("--model {bert} --validation_file {texts} --compare {small}", "{small} has 2 layers of 3 heads"),
         ("--model {root}/untold --validation_file {texts}", "has no tokenizer"),
-        ("--model {root}/short --validation_file {root}/long.txt --max_length 100", "takes at most 64 tokens"),
-        ("--model {root}/offset --validation_file {root}/long.txt --max_length 64", "takes at most 63 tokens"),
+        ("--model {root}/short --validation_file {root}/long.txt --max_length 100", "accepts at most 64 tokens"),
+        ("--model {root}/offset --validation_file {root}/long.txt --max_length 64", "accepts at most 63 tokens"),
         ("--model {bert}", "either --task NAME or --validation_file FILE"),
     ],
 )

@@ -15,7 +15,7 @@ from alignattn.models import MODELS
 from alignattn.tasks import TASKS
 
 GIVEN_BY_THE_MODEL = {"head_dim", "num_heads", "num_layers", "head_reduction"}
-"""Arguments of the choices' classes that are no options."""
+"""Arguments of the choices' classes that are not options."""
 
 NAMES = {
     "slots": [name for choices in SLOTS.values() for name in choices],
@@ -31,7 +31,7 @@ def listed(capsys: pytest.CaptureFixture[str], *what: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_the_words_are_the_lists_there_are() -> None:
+def test_each_argument_has_a_list() -> None:
     assert set(WHAT) == set(LISTS) == set(NAMES)
 
 
@@ -46,7 +46,7 @@ def test_every_name_has_a_line_and_every_number_a_source(what: str, capsys: pyte
     assert cited == {line.split()[0] for line in lines[first_source:]}
 
 
-def test_a_choice_stands_with_its_equation_and_its_paper(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_choice_is_listed_with_its_equation_and_paper(capsys: pytest.CaptureFixture[str]) -> None:
     lines = listed(capsys, "slots", "presets")
     (choice,) = [line for line in lines if line.split()[:2] == ["alignment", "ct"]]
     (preset,) = [line for line in lines if line.startswith("aa-ct ")]
@@ -57,7 +57,7 @@ def test_a_choice_stands_with_its_equation_and_its_paper(capsys: pytest.CaptureF
     assert source.startswith(f'[{number}] Zhang et al. 2021, "Alignment Attention by Matching Key and Query')
 
 
-def test_the_options_of_a_choice_are_those_that_its_class_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_listed_options_of_a_choice_are_the_arguments_of_its_class(capsys: pytest.CaptureFixture[str]) -> None:
     lines = listed(capsys, "slots")
     for slot, choices in SLOTS.items():
         for name in choices:
@@ -66,13 +66,13 @@ def test_the_options_of_a_choice_are_those_that_its_class_takes(capsys: pytest.C
             assert set(re.findall(r"(\w+)=[\w|]", line)) == keywords - {"args", "kwargs"}
 
 
-def test_without_a_word_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     lines = listed(capsys)
     firsts = {word for line in lines for word in line.split()[:2]}
     assert firsts.issuperset(name for names in NAMES.values() for name in names)
 
 
-def test_another_word_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_list_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "metrics"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "metrics" in line

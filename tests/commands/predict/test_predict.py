@@ -1,4 +1,4 @@
-"""`alignattn predict`: every kind of task against the run's own predictions, every form of file, every mistake."""
+"""`alignattn predict`: every kind of task against the run's own predictions, every file format, and every error."""
 
 import csv
 import io
@@ -68,7 +68,7 @@ def train(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Tr
 
 @pytest.fixture(scope="module")
 def own(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on texts of one's own, in three classes with names."""
+    """A run on custom texts with three named classes."""
     folder = tmp_path_factory.mktemp("own")
     rows = [
         {"said": row["sentence1"], "meant": ("no", "yes", "maybe, or not")[number % 3]}
@@ -95,7 +95,7 @@ def answers_of(predictor: Predictor, rows: list[dict[str, Any]], **batching: Any
 
 
 def close(one: Any, other: Any) -> bool:
-    """Whether answers are equal but for the last bits of floats."""
+    """Return whether answers are equal up to the last bits of floats."""
     if isinstance(one, float):
         return one == pytest.approx(other, abs=1e-5)
     if isinstance(one, list):
@@ -113,13 +113,13 @@ def test_rows_without_labels_are_predicted_as_in_the_runs_own_evaluation(kind: s
     predictor, rows = alignattn.load_run(folder / "run"), unlabelled(folder)
     assert answers_of(predictor, rows, size=4, by_length=False) == own
     for found, row in zip(answers_of(predictor, rows), own, strict=True):
-        # Of spans that tie the order hangs on the last bits.
+        # The order of tied spans depends on the last bits.
         names = {"prediction", "probabilities", "no_answer_score"} & row.keys()
         assert all(close(found[name], row[name]) for name in names if name != "prediction" or not is_tied(row))
 
 
 def is_tied(row: dict[str, Any]) -> bool:
-    """Whether the best class of a row hangs on the last bits of its probabilities."""
+    """Return whether the best class of a row depends on the last bits of its probabilities."""
     *_, second, best = sorted(row.get("probabilities") or (0.0, 1.0))
     return best - second < TIE
 
@@ -129,7 +129,7 @@ def predict(*words: object) -> int:
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line of a mistake."""
+    """Return the one line of an error."""
     err = capsys.readouterr().err
     (line,) = [line for line in err.splitlines() if line.startswith("alignattn: ")]
     return line
@@ -157,7 +157,7 @@ NEW = [
 
 @pytest.fixture
 def new(tmp_path: Path) -> dict[str, Path]:
-    """The same rows in every form."""
+    """The same rows in every format."""
     paths = {name: tmp_path / f"new.{name}" for name in FORMS}
     pd.DataFrame(NEW).to_csv(paths["csv"], index=False)
     pd.DataFrame(NEW).to_csv(paths["tsv"], index=False, sep="\t")
@@ -168,7 +168,7 @@ def new(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("written", FORMS)
 @pytest.mark.parametrize("given", FORMS)
-def test_every_form_is_read_and_written_with_the_columns_of_the_rows(given, written, new, own, tmp_path):
+def test_every_format_is_read_and_written_with_the_columns_of_the_rows(given, written, new, own, tmp_path):
     target = tmp_path / f"out.{written}"
     assert predict("--run", own / "run", "--file", new[given], "--output_file", target) == 0
     rows = read(target)
@@ -178,7 +178,7 @@ def test_every_form_is_read_and_written_with_the_columns_of_the_rows(given, writ
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected
 
 
-def test_what_is_told_of_classes_is_the_runs_own(own):
+def test_classes_and_probabilities_equal_those_of_the_runs_evaluation(own):
     predictor, rows = alignattn.load_run(own / "run"), pd.read_csv(own / "rows.csv")
     written = predictions(own).to_pylist()
     names = ["maybe, or not", "no", "yes"]
@@ -192,7 +192,7 @@ def test_what_is_told_of_classes_is_the_runs_own(own):
     assert [len(row["probabilities"]) for row in top] == [1] * ROWS
 
 
-def test_a_file_is_written_beside_the_rows_and_never_over_another(new, own, capsys):
+def test_predictions_are_written_next_to_the_rows_and_overwrite_nothing(new, own, capsys):
     target = new["csv"].with_name("new-predicted.csv")
     assert predict("--run", own / "run", "--file", new["csv"]) == 0
     assert f"written to {target}" in capsys.readouterr().out
@@ -221,13 +221,13 @@ def test_texts_and_standard_input_are_answered_on_standard_output(new, own, caps
         assert [row["prediction"] for row in found] == [answer["prediction"] for answer in expected]
 
 
-def test_what_is_guessed_of_standard_input_is_said_of_it(own, capsys, monkeypatch):
+def test_a_guess_about_standard_input_is_reported(own, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"said;id\nthe cat;1\n")))
     assert predict("--run", own / "run", "--file", "-") == 0
     assert capsys.readouterr().err == "standard input: its columns seem to be separated by semicolons\n"
 
 
-def test_a_pair_a_question_and_words_are_texts_of_a_row(train, capsys):
+def test_text_accepts_pairs_questions_choices_and_words(train, capsys):
     for kind, texts in (
         ("pair", ["the cat", "a dog"]),
         ("sure-answers", ["who sees the cat", "the man sees the cat"]),
@@ -247,7 +247,7 @@ def test_a_pair_a_question_and_words_are_texts_of_a_row(train, capsys):
             assert f"reads {len(texts)} texts per row" in said(capsys)
 
 
-def test_tags_are_of_the_words_and_answers_are_of_the_context(train):
+def test_tags_belong_to_words_and_answers_are_spans_of_the_context(train):
     (tagged,) = alignattn.load_run(train("tags") / "run").predict([{"tokens": ["the", "cat", "sees"]}])
     assert len(tagged["prediction"]) == 3
     assert set(tagged["prediction"]) <= {"O", "B-ANIMAL"}
@@ -258,7 +258,7 @@ def test_tags_are_of_the_words_and_answers_are_of_the_context(train):
     assert found["answers"][0] == {"answer": found["prediction"]} | {n: found[n] for n in ("start", "probability")}
 
 
-def test_words_of_a_csv_file_are_set_apart_by_blanks(train, tmp_path):
+def test_blanks_separate_the_words_of_a_csv_file(train, tmp_path):
     (tmp_path / "new.csv").write_text("tokens,n\nthe cat sees,1\na,2\n")
     assert (
         predict("--run", train("tags") / "run", "--file", tmp_path / "new.csv", "--output_file", tmp_path / "o.jsonl")
@@ -268,7 +268,7 @@ def test_words_of_a_csv_file_are_set_apart_by_blanks(train, tmp_path):
     assert [(row["tokens"], len(row["prediction"])) for row in rows] == [("the cat sees", 3), ("a", 1)]
 
 
-def test_a_temperature_is_that_of_calibrate(own, new, tmp_path, capsys):
+def test_a_temperature_scales_as_in_calibrate(own, new, tmp_path, capsys):
     words = (
         own / "run" / "predictions.parquet",
         "--fit_on",
@@ -312,7 +312,7 @@ def test_bad_rows_are_named_or_keep_their_place_without_a_prediction(own, tmp_pa
     assert [row["prediction"] for row in read(tmp_path / "bad-predicted.jsonl")] == [None, None]
 
 
-def test_texts_that_are_no_valid_unicode_are_bad_rows(own, tmp_path, capsys):
+def test_texts_that_are_not_valid_unicode_are_bad_rows(own, tmp_path, capsys):
     path = tmp_path / "new.jsonl"
     path.write_text('{"said": "the cat"}\n{"said": "a \\ud83d dog"}\n{"said": \n')
     assert predict("--run", own / "run", "--file", path) == 2
@@ -345,7 +345,7 @@ def test_rows_from_python_are_texts_pairs_or_columns(own, train):
     assert pairs.predict([("the cat", "a dog")]) == pairs.predict([{"sentence1": "the cat", "sentence2": "a dog"}])
 
 
-def test_transformers_pipeline_takes_a_model_whose_attention_is_its_own(train):
+def test_a_transformers_pipeline_accepts_a_patched_model(train):
     predictor = alignattn.load_run(train("pair") / "run")
     assert alignattn.is_patched(predictor.model)
     pipe = transformers.pipeline(
@@ -394,7 +394,7 @@ def test_a_mistake_is_one_line(words, culprit, own, new, tmp_path, capsys):
     assert set(tmp_path.iterdir()) == before
 
 
-def test_a_run_that_is_none_or_unfinished_or_of_another_version_is_one_line(own, new, tmp_path, capsys):
+def test_a_folder_without_a_finished_run_of_this_version_is_refused_in_one_line(own, new, tmp_path, capsys):
     copy = tmp_path / "copy"
     shutil.copytree(own / "run", copy)
     (copy / "results.json").rename(copy / "other.json")
@@ -418,17 +418,17 @@ def test_a_run_that_is_none_or_unfinished_or_of_another_version_is_one_line(own,
         alignattn.load_run(tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "problem"), [("score", "has none"), ("tags", "has none"), ("answers", "has none")])
-def test_a_temperature_is_for_classes(kind, problem, train, capsys):
+@pytest.mark.parametrize("kind", ["score", "tags", "answers"])
+def test_a_temperature_is_for_classes(kind, train, capsys):
     run = train(kind) / "run"
     assert predict("--run", run, "--text", "a", "b", "--temperature", "2") == 2
-    assert problem in said(capsys)
+    assert "has none" in said(capsys)
     with pytest.raises(alignattn.AlignAttnError, match="a temperature is for probabilities"):
         alignattn.load_run(run, temperature=2.0)
 
 
 @pytest.mark.parametrize("kind", ["pair", "choice", "tags", "answers"])
-def test_a_picture_shows_where_a_head_looked(kind, train, tmp_path, capsys, caplog):
+def test_a_picture_shows_the_attention_of_a_head(kind, train, tmp_path, capsys, caplog):
     file = write_rows(tmp_path / "new.jsonl", unlabelled(train(kind)))
     caplog.clear()
     words = ("--run", train(kind) / "run", "--file", file, "--explain", tmp_path / "seen.svg")
@@ -436,7 +436,7 @@ def test_a_picture_shows_where_a_head_looked(kind, train, tmp_path, capsys, capl
     picture = (tmp_path / "seen.svg").read_text(encoding="utf-8")
     assert "layer 1, head 2" in picture
     assert "[CLS]" in picture
-    # A picture reads nothing of the pooler, which models of tags and answers lack.
+    # A picture does not use the pooler, which models of tags and answers lack.
     assert "new weights" not in caplog.text
     capsys.readouterr()
     words = ("--run", train(kind) / "run", "--file", file, "--explain", tmp_path / "b.svg", "--output_file")
@@ -445,7 +445,7 @@ def test_a_picture_shows_where_a_head_looked(kind, train, tmp_path, capsys, capl
     assert not (tmp_path / "b.csv").exists()
 
 
-def test_of_ten_thousand_classes_the_best_are_told(tiny_checkpoint, tmp_path, capsys):
+def test_top_k_lists_the_best_of_ten_thousand_classes(tiny_checkpoint, tmp_path, capsys):
     task = {"kind": "text-classification", "text_columns": ["said"], "label_column": "meant", "metrics": ["accuracy"]}
     task["labels"] = [f"class {number}" for number in range(10_000)]
     (tmp_path / "many.yaml").write_text(json.dumps(task))
@@ -466,17 +466,17 @@ def test_of_ten_thousand_classes_the_best_are_told(tiny_checkpoint, tmp_path, ca
     assert json.loads(out)["probabilities"] == row["probabilities"][:5]
 
 
-def test_what_is_cut_is_told_of_all_parts(own, tmp_path, capsys, monkeypatch):
+def test_truncation_is_reported_over_all_parts(own, tmp_path, capsys, monkeypatch):
     texts = ["the cat"] * 6 + ["the cat " * 20] * 2
     pd.DataFrame({"said": texts}).to_csv(tmp_path / "rows.csv", index=False)
     monkeypatch.setattr("alignattn.commands.predict.prediction.PART_ROWS", 3)
     assert predict("--run", own / "run", "--file", tmp_path / "rows.csv") == 0
     assert "--max_length 32 truncates 25.0 % of the rows; 42 would cover 99 %" in capsys.readouterr().err
     assert predict("--run", own / "run", "--text", "the cat") == 0
-    assert "cut" not in capsys.readouterr().err
+    assert "truncates" not in capsys.readouterr().err
 
 
-def test_a_model_that_is_no_encoder_predicts_and_has_no_head_to_show(tmp_path, capsys):
+def test_a_model_without_attention_heads_predicts_and_refuses_a_picture(tmp_path, capsys):
     task = TASKS["mrpc"]
     file = write_rows(tmp_path / "rows.jsonl", make_rows(task, ROWS))
     words = f"--task mrpc --train_file {file} --validation_file {file} --output_dir {tmp_path / 'run'} --model da"
@@ -490,7 +490,7 @@ def test_a_model_that_is_no_encoder_predicts_and_has_no_head_to_show(tmp_path, c
     assert "is a da run" in said(capsys)
 
 
-def test_the_page_of_servers_answers_rows_and_names_bad_ones(train, monkeypatch):
+def test_the_example_of_the_serving_page_answers_rows_and_names_bad_ones(train, monkeypatch):
     class RefusedError(Exception):
         pass
 
@@ -508,7 +508,7 @@ def test_the_page_of_servers_answers_rows_and_names_bad_ones(train, monkeypatch)
         server.decode_request({"row": ["the cat", ""]})
 
 
-def test_several_labels_of_a_row_are_told_by_name(tiny_checkpoint, tmp_path):
+def test_several_labels_of_a_row_are_predicted_by_name(tiny_checkpoint, tmp_path):
     rows = [
         {"said": row["sentence1"], "red": number % 2, "old": int(number % 3 == 0)}
         for number, row in enumerate(make_rows(TASKS["mrpc"], ROWS))

@@ -1,4 +1,4 @@
-"""A folder of Parquet files: a file at a time, in shards, on a cluster, after a kill."""
+"""`alignattn predict` on a folder of Parquet files: file by file, in shards, on a cluster, and after a kill."""
 
 import os
 import signal
@@ -77,7 +77,7 @@ def test_each_file_is_predicted_with_its_columns(run, parts, whole, tmp_path):
     assert pq.read_table(target).to_pylist() == whole["a.parquet"]
 
 
-def test_what_is_done_is_not_done_again(run, parts, whole, tmp_path, capsys):
+def test_files_with_predictions_are_not_predicted_again(run, parts, whole, tmp_path, capsys):
     folder = tmp_path / "whole"
     (folder / "b.parquet").unlink()
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")}
@@ -88,7 +88,7 @@ def test_what_is_done_is_not_done_again(run, parts, whole, tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_shards_are_the_whole(run, parts, whole, tmp_path):
+def test_shards_together_equal_the_whole(run, parts, whole, tmp_path):
     for shard in ("2/3", "1/3", "3/3"):
         assert predict(run, parts, tmp_path / "shards", "--shard", shard) == 0
     assert written(tmp_path / "shards") == whole
@@ -98,7 +98,7 @@ def test_shards_are_the_whole(run, parts, whole, tmp_path):
 
 
 @pytest.mark.parametrize(("first", "second"), [("1/2", "1/1"), ("1/1", "2/2"), ("1/2", "1/2")])
-def test_all_and_a_shard_wait_for_each_other_and_say_for_whom(first, second, tmp_path, capsys):
+def test_calls_on_the_same_files_wait_for_each_other_and_name_the_process(first, second, tmp_path, capsys):
     entered, said = threading.Event(), ""
 
     def enter() -> None:
@@ -124,7 +124,7 @@ def test_shards_do_not_wait_for_each_other(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_call_that_is_killed_leaves_whole_files_and_the_next_goes_on(run, parts, whole, tmp_path):
+def test_a_killed_call_leaves_whole_files_and_the_next_call_continues(run, parts, whole, tmp_path):
     code = f"""
 import os, signal
 from alignattn.cli import main
@@ -136,7 +136,7 @@ def killed(self, source, target, advance):
     def end(rows):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    # In the midst of the last file.
+    # In the middle of the last file.
     write(self, source, target, end if target.name == "c.parquet" else advance)
 
 Prediction.write = killed
@@ -144,7 +144,7 @@ main(["predict", "--run", {str(run)!r}, "--file", {str(parts)!r}, "--output_dir"
 """
     (tmp_path / "killed.py").write_text(code)
     assert run_python(tmp_path / "killed.py").returncode == -signal.SIGKILL
-    # What was begun has a name of its own, which is hidden.
+    # An unfinished file has a hidden name.
     done = {path.name for path in (tmp_path / "out").rglob("[!.]*.parquet")}
     assert done == {"a.parquet", "b.parquet", "d.parquet"}
     before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in done}
@@ -153,7 +153,7 @@ main(["predict", "--run", {str(run)!r}, "--file", {str(parts)!r}, "--output_dir"
     assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in done} == before
 
 
-def test_a_cluster_gives_what_one_process_gives(run, parts, tmp_path, capsys):
+def test_a_cluster_predicts_the_same_as_one_process(run, parts, tmp_path, capsys):
     long = pa.table({name: ["the cat " * 30] for name in (*TASK.text_columns, "note")})
     pq.write_table(long, parts / "long.parquet")
     cut = "--max_length 32 truncates 7.7 % of the rows; "
@@ -218,12 +218,12 @@ def test_a_mistake_is_one_line_and_writes_nothing(run, parts, whole, tmp_path, c
     assert written(tmp_path / "whole") == whole
 
 
-def test_a_call_that_is_stopped_leaves_whole_files_and_the_next_goes_on(run, parts, whole, tmp_path, monkeypatch):
+def test_a_stopped_call_leaves_whole_files_and_the_next_call_continues(run, parts, whole, tmp_path, monkeypatch):
     write, done = Prediction.write, []
 
     def stopped(self: Prediction, source: Source, target: Path, advance: Callable[[int], object]) -> None:
         if done:
-            # In the midst of a file.
+            # In the middle of a file.
             advance = _stop
         write(self, source, target, advance)
         done.append(target)

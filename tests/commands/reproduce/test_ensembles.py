@@ -1,4 +1,4 @@
-"""Deep ensembles of saved predictions: a row that costs no run, and a seed that draws its own rows."""
+"""Deep ensembles of saved predictions: their means, their scores, and predictions that have no mean."""
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ def test_an_ensemble_is_the_mean_of_probabilities_or_scores(drawn):
     assert mean_predictions(scores)["prediction"].to_pylist() == [1.5, 4.0]
 
 
-def test_other_rows_or_labels_or_answers_are_refused(drawn):
+def test_predictions_without_a_common_mean_are_refused(drawn):
     one = predictions(drawn[0])
     for other in (one.slice(1), predictions(drawn[1], labels=(1, 1, 0, 1, 0, 1))):
         with pytest.raises(AlignAttnError, match="same rows and labels"):
@@ -53,7 +53,7 @@ def test_other_rows_or_labels_or_answers_are_refused(drawn):
 
 
 def test_an_ensemble_of_finished_runs_is_scored_by_its_mean(tmp_path, drawn):
-    """Two that are each wrong on a row of their own are right together."""
+    """Two runs with errors on different rows are right together."""
     sure, unsure = [0.9, 0.05, 0.05], [0.3, 0.4, 0.3]
     labels = (0,) * ROWS
     runs = []

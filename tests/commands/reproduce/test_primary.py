@@ -66,7 +66,7 @@ def result_of(task, seed, accuracy):
 
 
 def write_small_files(path, results):
-    """What of finished runs is small enough to be passed on: what they are, their options and their results."""
+    """Write the small files of finished runs: definition, options, results; return the accuracies by row and seed."""
     noise, values = np.random.default_rng(0), {}
     table = load_table(str(path))
     for cell in table.cells(range(1, SEEDS + 1)):
@@ -84,7 +84,7 @@ def write_small_files(path, results):
 
 
 def write_predictions(path, results, values, row):
-    """What the runs of a row predicted, as accurate as their results say."""
+    """Write predictions of the runs of a row, with the accuracy of their results."""
     rng, labels = np.random.default_rng(1), np.arange(ROWS) % 2
     for cell in load_table(str(path)).cells(range(1, SEEDS + 1)):
         if cell.row.label != row:
@@ -103,10 +103,10 @@ def write_predictions(path, results, values, row):
             pq.write_table(pa.table(columns), folder.output / PREDICTIONS_FILE)
 
 
-def test_small_files_of_finished_runs_fill_the_table_and_families_are_corrected_apart(mine, tmp_path, capsys):
+def test_small_files_of_finished_runs_fill_the_table_and_families_are_corrected_separately(mine, tmp_path, capsys):
     values = write_small_files(mine, tmp_path / "results")
     before = {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.*")}
-    # Of the ensemble alone the small files are not enough.
+    # The small files suffice for every row but the ensemble.
     assert main(["reproduce", str(mine), "--output_dir", str(tmp_path / "results")]) == 2
     captured = capsys.readouterr()
     assert f"{len(values)} of {len(values)} runs are done" in captured.out
@@ -127,8 +127,8 @@ def test_small_files_of_finished_runs_fill_the_table_and_families_are_corrected_
     primary = holm([p_value(row) for row in PRIMARY])
     found = [table.loc[(row, "accuracy"), "corrected_p_value"] for row in PRIMARY]
     assert found == pytest.approx(primary)
-    # All that is left is one family: the others' accuracy, which no seven seeds can carry, and every F1, the ensemble's
-    # among them, which have no p-value yet.
+    # The rest is one family: the accuracy of the other rows, which seven seeds cannot make significant, and every F1.
+    # The ensemble has no p-values yet.
     rest = [(row, measure) for row, measure in table.index if row != "soft" and (row, measure) not in
             set(itertools.product(PRIMARY, ["accuracy"]))]  # fmt: skip
     tested = table.loc[rest].dropna(subset="p_value")
@@ -145,7 +145,7 @@ def test_small_files_of_finished_runs_fill_the_table_and_families_are_corrected_
     assert "7 seeds" in text
 
 
-def test_a_table_is_written_of_what_is_finished_and_nothing_is_run(mine, tmp_path, capsys):
+def test_finished_only_writes_the_table_of_the_finished_runs_and_runs_nothing(mine, tmp_path, capsys):
     write_small_files(mine, tmp_path / "results")
     cells = list(load_table(str(mine)).cells(range(1, SEEDS + 1)))
     missing = [
@@ -160,7 +160,7 @@ def test_a_table_is_written_of_what_is_finished_and_nothing_is_run(mine, tmp_pat
     assert table.loc[("ct", "accuracy"), "seeds"] == 4
     assert "4 of 9" in captured.out
     assert "seeds 1, 2, 3, 4 of 9" in captured.out
-    # Beside each interval stands what could have been found.
+    # Next to each interval is the detectable difference.
     (line,) = [line for line in captured.out.splitlines() if line.startswith("ct") and "MRPC accuracy" in line]
     detectable = table.loc[("ct", "accuracy"), "detectable_difference"]
     assert f"{detectable:.2f}" in line
@@ -168,8 +168,8 @@ def test_a_table_is_written_of_what_is_finished_and_nothing_is_run(mine, tmp_pat
     assert all(f"run-{folder.experiment.digest}" in page for folder in missing)
 
 
-def test_what_is_unfinished_is_paired_by_seed_and_not_tested(mine, tmp_path, capsys):
-    """A difference that is none comes out significant the more often it is looked at while it runs."""
+def test_unfinished_rows_are_paired_by_seed_and_not_tested(mine, tmp_path, capsys):
+    """The more often a growing sample is tested, the more often a difference of zero is significant."""
     values = write_small_files(mine, tmp_path / "results")
     cells = list(load_table(str(mine)).cells(range(1, SEEDS + 1)))
     gone = {("ct", 2), ("ct", 5), ("soft", 7), ("moments", 9)}
@@ -188,14 +188,14 @@ def test_what_is_unfinished_is_paired_by_seed_and_not_tested(mine, tmp_path, cap
     assert ct["difference"] == pytest.approx(100 * np.mean(differences))
     half = t.ppf(0.975, 5) * np.std(differences, ddof=1) / np.sqrt(6)
     assert ct["difference_high"] - ct["difference"] == pytest.approx(100 * half)
-    # Without soft's seventh nothing is whole.
+    # Without seed 7 of soft no comparison is complete.
     assert table["p_value"].isna().all()
     assert "none until all 9 are finished" in ct["test"]
     assert "A comparison is tested once all its runs are finished" in out
 
 
-def test_with_fewer_seeds_than_the_table_plans_nothing_of_them_is_tested(mine, tmp_path, capsys):
-    """Or each seed that is added would be another look."""
+def test_rows_with_fewer_seeds_than_planned_are_not_tested(mine, tmp_path, capsys):
+    """Otherwise each added seed would be another test."""
     write_small_files(mine, tmp_path / "results")
     words = ["reproduce", str(mine), "--output_dir", str(tmp_path / "results"), "--num_seeds"]
     assert main([*words, str(FEW)]) == 2
@@ -204,7 +204,7 @@ def test_with_fewer_seeds_than_the_table_plans_nothing_of_them_is_tested(mine, t
         assert table.loc[(row, "accuracy"), "seeds"] == FEW
         assert np.isnan(table.loc[(row, "accuracy"), "p_value"])
         assert f"none until all {SEEDS} are finished" in table.loc[(row, "accuracy"), "test"]
-    # Those of which it plans no more are whole.
+    # Rows with no more planned seeds are complete.
     assert "none until" not in table.loc[("smoothed", "accuracy"), "test"]
     assert main([*words, str(SEEDS)]) == 2
     table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
@@ -212,7 +212,7 @@ def test_with_fewer_seeds_than_the_table_plans_nothing_of_them_is_tested(mine, t
 
 
 def test_an_ensemble_is_compared_with_its_members_alone(mine, tmp_path):
-    """And not with all seeds of the row whose first it is of."""
+    """Not with all seeds of the row: its members are the first ones."""
     values = write_small_files(mine, tmp_path / "results")
     write_predictions(mine, tmp_path / "results", values, "soft")
     main(["reproduce", str(mine), "--output_dir", str(tmp_path / "results")])
@@ -225,7 +225,7 @@ def test_an_ensemble_is_compared_with_its_members_alone(mine, tmp_path):
 
 
 @pytest.mark.parametrize("drawn", [{}, {"max_train_samples": 100, "take": "seed"}], ids=["equal rows", "own rows"])
-def test_examples_tell_nothing_of_a_few_models_that_drew_rows_of_their_own(drawn, tmp_path):
+def test_few_models_are_tested_over_examples_only_if_they_share_training_rows(drawn, tmp_path):
     path, results = tmp_path / "few.yaml", tmp_path / "results"
     rows = [{"label": row["label"], "options": row["options"]} for row in TABLE["rows"][:2]]
     measures = [{"label": "accuracy", "path": "metrics.validation.accuracy"}]
@@ -245,7 +245,7 @@ def test_examples_tell_nothing_of_a_few_models_that_drew_rows_of_their_own(drawn
         assert 0 < found["p_value"] <= 1
 
 
-def test_a_named_family_stays_as_large_where_rows_are_left_out(mine, tmp_path, capsys):
+def test_a_primary_family_keeps_its_size_if_rows_are_left_out(mine, tmp_path, capsys):
     write_small_files(mine, tmp_path / "results")
     words = ["reproduce", str(mine), "--output_dir", str(tmp_path / "results"), "--attentions"]
     assert main([*words, "aa-ct", "aa-moments", "soft"]) == 2
@@ -258,7 +258,7 @@ def test_a_named_family_stays_as_large_where_rows_are_left_out(mine, tmp_path, c
     assert "of a family of 3 comparisons" in capsys.readouterr().out
 
 
-def test_the_primary_runs_come_first_and_of_all_rows_a_seed_before_the_next(mine, tmp_path):
+def test_primary_runs_come_first_and_each_seed_of_all_rows_before_the_next(mine, tmp_path):
     cells = list(load_table(str(mine)).cells(range(1, SEEDS + 1)))
     runs = [folder.experiment.options for folder in folders_of(tmp_path, cells).values()]
     rows = [(run["seed"], run["attention"], run.get("balance"), run.get("balance_basis")) for run in runs]
@@ -268,13 +268,13 @@ def test_the_primary_runs_come_first_and_of_all_rows_a_seed_before_the_next(mine
     assert [row[0] for row in rows[len(first) :]] == sorted([*range(1, FEW + 1), *range(1, FEW + 1)])
 
 
-def test_the_small_study_is_the_one_that_was_named_beforehand():
+def test_the_small_study_has_the_primary_rows_that_were_named_beforehand():
     table = load_table("study-small")
     cells = list(table.cells(range(1, table.seeds + 1)))
     primary = {cell.row.label: len(cell.experiments) for cell in cells if cell.is_primary}
     assert primary == {"soft": 30, "aa-ct, λ 1": 30, "aa-moments": 30, "balance start": 30}
     assert {len(cell.experiments) for cell in cells if not cell.is_primary} == {10}
     assert {cell.column.label for cell in cells if cell.is_primary} == {"MRPC"}
-    # So few that 10 seeds can carry one of them.
+    # So few that 10 seeds can make one of them significant.
     exploratory = [cell for cell in cells if not cell.is_primary and cell.baseline is not None]
     assert 2 / 2**10 * len(exploratory) < 0.05

@@ -1,4 +1,4 @@
-"""Rows of a table that are a user's own programs, on their own and beside a run of `finetune`."""
+"""Rows of a table that run custom programs, alone and next to a row of `finetune`."""
 
 import json
 import os
@@ -20,6 +20,7 @@ from alignattn.commands import get_command
 from alignattn.commands.reproduce.folder import RunFolder, folders_of
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.worker import work
+from alignattn.commands.reproduce.program import run_digest
 from alignattn.commands.reproduce.table import load_table
 from alignattn.finetuning.rows import load_run_rows
 from alignattn.utils.errors import AlignAttnError
@@ -89,7 +90,7 @@ SAME_ROWS = {name: value for name, value in TABLE["options"].items() if name not
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A folder with a program and rows, in which the command is called."""
+    """The working directory, with a program and rows."""
     monkeypatch.chdir(tmp_path)
     Path("program.py").write_text(PROGRAM)
     chance = np.random.default_rng(0)
@@ -102,7 +103,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def at_hand(monkeypatch):
-    """Runs are made in this process, without a start of seconds for each; what is made is listed."""
+    """Make runs in this process, which saves their start of seconds; return the list of their folders."""
     made = []
 
     def launch(self, paths):
@@ -123,7 +124,7 @@ def reproduce(*words):
 
 
 def runs(row):
-    """The folders of a row's runs, by seed."""
+    """Return the folders of a row's runs, by seed."""
     cells = [cell for cell in load_table("mine.yaml").cells(range(1, SEEDS + 1)) if cell.row.label == row]
     folders = folders_of(Path("results"), cells[:1]).values()
     return {folder.experiment.options["seed"]: folder for folder in folders}
@@ -133,7 +134,7 @@ def frame():
     return pd.read_csv("results/mine/mine.csv").set_index(["row", "measure"])
 
 
-def test_programs_of_a_seed_get_the_rows_of_finetune_and_are_judged_alike(at_hand, capsys):
+def test_programs_get_the_rows_of_finetune_and_are_scored_alike(at_hand, capsys):
     write()
     assert reproduce() == 0, capsys.readouterr().err
     labels = pd.read_csv("validation.csv")["label"].map(CLASSES.index)
@@ -145,7 +146,7 @@ def test_programs_of_a_seed_get_the_rows_of_finetune_and_are_judged_alike(at_han
             drawn = load_run_rows(get_command("finetune").parse([*words.split(), *files])).train
             given = [json.loads(line) for line in (run.output / "output" / "train.jsonl").read_text().splitlines()]
             assert given == list(drawn)
-            # The program writes its rows in an order of its own.
+            # The program shuffles its rows.
             predicted = pd.read_csv(run.output / "output" / "predictions.csv").set_index("id")["prediction"]
             accuracies[row, seed] = (predicted.sort_index() == labels).mean()
             kept = pd.read_parquet(run.output / "predictions.parquet")
@@ -159,12 +160,25 @@ def test_programs_of_a_seed_get_the_rows_of_finetune_and_are_judged_alike(at_han
     assert found["difference"] == pytest.approx(100 * np.mean(differences))
     assert found["corrected_p_value"] == found["p_value"] == pytest.approx(expected)
     assert found["family"] == "primary"
-    # The cost is the program's own, a hundredth of what this process takes to import.
+    # The cost is that of the program alone, a hundredth of the imports of this process.
     assert 0 < table.loc[("better", "processor"), "mean"] < 2
     assert "Differences to noisy" in capsys.readouterr().out
 
 
-def test_finished_runs_are_kept_and_an_edited_program_is_another(at_hand):
+@pytest.mark.parametrize("file", ["recipes/__init__.py", "recipes/inner.py", "elsewhere/apart.py"])
+def test_an_edited_function_of_a_package_or_of_another_folder_is_another_program(file, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    name = {"recipes/__init__.py": "recipes", "recipes/inner.py": "recipes.inner", "elsewhere/apart.py": "apart"}[file]
+    for path in ("recipes/__init__.py", file):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("raise AssertionError('a digest imports nothing')\n")
+    monkeypatch.chdir(tmp_path)
+    before = run_digest(f"{name}:run")
+    (tmp_path / file).write_text("# edited\n")
+    assert run_digest(f"{name}:run") != before
+
+
+def test_finished_runs_are_kept_and_an_edited_program_runs_again(at_hand):
     write(seeds=2)
     assert reproduce() == 0
     assert len(at_hand) == 4
@@ -175,7 +189,7 @@ def test_finished_runs_are_kept_and_an_edited_program_is_another(at_hand):
     assert len(at_hand) == 8
 
 
-def test_a_row_of_finetune_stands_beside_them(at_hand, tiny_checkpoint):
+def test_a_row_of_finetune_is_compared_with_a_program(at_hand, tiny_checkpoint):
     ours = {"label": "ours", "options": {"model": str(tiny_checkpoint), "attention": "soft", "num_train_epochs": 1}}
     write(rows=[*TABLE["rows"], ours | {"against": "noisy"}], options=TABLE["options"] | {"max_length": 16}, seeds=1)
     words = ("--use_cpu", "true", "--save_strategy", "no", "--warmup_steps", "0")
@@ -190,7 +204,7 @@ def test_a_row_of_finetune_stands_beside_them(at_hand, tiny_checkpoint):
 
 
 @pytest.mark.parametrize("drawn", [True, False], ids=["rows by seed", "the same rows"])
-def test_runs_that_predict_the_same_are_told_and_are_no_sample_of_seeds(drawn, at_hand, capsys):
+def test_runs_that_predict_the_same_are_reported_and_are_no_sample_of_seeds(drawn, at_hand, capsys):
     constant = {"label": "constant", "against": "noisy", "run": "program.py:constant"}
     options = TABLE["options"] if drawn else SAME_ROWS
     write(rows=[{"label": "noisy", "run": WORDS}, constant], options=options)
@@ -233,11 +247,11 @@ def predictions(*rows, header="id,prediction"):
         ("pass", "without any output"),
         (predictions(), "empty"),
         (predictions(*ROWS[:-2]), "lacks 2 of the 40 rows, the first with id 38"),
-        (predictions(*ROWS, "3,0"), "id 3 is there twice, in rows 4 and 41"),
+        (predictions(*ROWS, "3,0"), "id 3 occurs twice, in rows 4 and 41"),
         (predictions(*ROWS[:-1], "40,1"), "'40' of row 40"),
         (predictions(*ROWS[:-1], "39,nan"), "'nan' of row 40"),
         (predictions(*ROWS[:-1], "39,"), "'' of row 40"),
-        (predictions(*ROWS[:-1], "39,2"), "'2' of row 40 is not a class number of 0 to 1 (no, yes)"),
+        (predictions(*ROWS[:-1], "39,2"), "'2' of row 40 is not a class number from 0 to 1 (no, yes)"),
         (predictions(*ROWS[:-1], "39,-1"), "'-1' of row 40"),
         (predictions(*ROWS[:-1], "39,yes"), "'yes' of row 40"),
         (predictions(*ROWS, header="id,label"), "no column 'prediction'"),
@@ -245,7 +259,7 @@ def predictions(*rows, header="id,prediction"):
         (predictions(*(f'{row},"[0.5, NaN]"' for row in ROWS), header="id,prediction,probabilities"), "sum 1"),
     ],
 )
-def test_what_a_program_gets_wrong_is_said(program, said):
+def test_an_error_of_a_program_is_named(program, said):
     write(rows=[{"label": "mine", "run": [sys.executable, "-c", program, *WORDS[2:]]}], seeds=1)
     run = runs("mine")[1]
     with pytest.raises(AlignAttnError) as error:
@@ -269,7 +283,7 @@ def test_probabilities_are_kept_and_have_a_mean(name, text, at_hand):
     row = {"label": "own", "run": "own.py:own"}
     write(rows=[row, {"label": "mean", "ensemble": True, "against": "own", "run": "own.py:own"}], seeds=2)
     assert reproduce() == 0
-    # Both together are for class 1.
+    # The mean of both runs predicts class 1.
     labels = pd.read_csv("validation.csv")["label"]
     assert frame().loc[("mean", "accuracy"), "mean"] == pytest.approx(100 * (labels == "yes").mean())
 
@@ -302,13 +316,13 @@ def test_a_row_that_cannot_be_run_is_refused_before_the_first_run(row, said, at_
 
 
 @pytest.mark.parametrize("words", [("--learning_rate", "1"), ("--max_length", "8"), ("--run", "x.py:y")])
-def test_an_option_that_no_program_takes_is_refused(words, capsys):
+def test_an_option_that_no_program_accepts_is_refused(words, capsys):
     write()
     assert reproduce(*words) == 2
     assert words[0] in capsys.readouterr().err
 
 
-def test_only_tasks_with_a_label_a_row_have_programs(capsys):
+def test_programs_are_for_tasks_with_one_label_per_row(capsys):
     write(options={}, columns=[{"label": "SQuAD", "options": {"task": "squad"}, "measures": MEASURES[:1]}])
     assert reproduce("--dry_run") == 0
     assert "12 not supported" in capsys.readouterr().out
@@ -318,14 +332,14 @@ SLEEPS = "import os, time; open('pid', 'w').write(f'{os.getpid()}\\n'); time.sle
 
 
 def started_program():
-    """The process of a program that sleeps, once it runs."""
+    """Wait until the sleeping program has started, and return its process."""
     while not Path("pid").exists() or not Path("pid").read_text().endswith("\n"):
         time.sleep(0.1)
     return psutil.Process(int(Path("pid").read_text()))
 
 
 def test_a_program_ends_with_the_command_that_started_it():
-    """Or it would go on beside the one that the next call starts."""
+    """Otherwise it would continue next to the one that the next call starts."""
     write(rows=[{"label": "sleeps", "run": [sys.executable, "-c", SLEEPS, *WORDS[2:]]}], seeds=1)
     process = Python(["-m", "alignattn.cli", "reproduce", "mine.yaml", "--output_dir", "results"])
     program = started_program()

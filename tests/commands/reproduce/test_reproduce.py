@@ -1,4 +1,4 @@
-"""Tables measured by real runs in real processes: on this machine and with Ray, killed, at once, and damaged."""
+"""Tables of real runs in real processes: on this machine and with Ray, killed, concurrent, and damaged."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def words(tiny_checkpoint, data_dir):
 
 
 def start(words, folder, **options):
-    """The command in a process whose workers are processes, too; with Ray they import all anew."""
+    """Start the command in a process; its workers are processes, too, and only those of Ray import everything again."""
     return Python(["-m", "alignattn.cli", "reproduce", *words, "--output_dir", folder], **options)
 
 
@@ -81,13 +81,13 @@ def frame(results):
 
 
 def trainings(folder):
-    """How often the run came to its last step."""
+    """Return how often the run reached its last step."""
     return len(re.findall(r"step (\d+) of \1:", (folder.path / "log.txt").read_text()))
 
 
 @pytest.fixture(scope="module")
 def measured(words, tmp_path_factory):
-    """A results folder whose table is measured, with what the command printed."""
+    """A results folder with a finished table, and the output of the command."""
     results = tmp_path_factory.mktemp("measured") / "results"
     code, out, error = finish(start(words, results))
     assert code == 0, error
@@ -117,14 +117,14 @@ def test_the_table_holds_what_its_runs_measured(measured, words):
     assert written.keys() == {".md", ".csv", ".tex", ".html"}
     texts = {suffix: path.read_text() for suffix, path in written.items()}
     assert all(folder.experiment.digest in texts[".html"] for folder in folders)
-    # The data and the model lie beside the results, in folders of this machine that no reader has.
+    # The data and the model are next to the results, and the table must not show paths of this machine.
     machine = str(results.parents[2])
     assert machine in words[words.index("--data_dir") + 1]
     assert not [suffix for suffix, text in texts.items() if machine in text]
     assert f"--output_dir results/runs/{folders[0].experiment.digest}/run" in texts[".html"]
 
 
-def test_what_is_finished_is_not_run_again(measured, words, copy, capsys):
+def test_finished_runs_are_not_run_again(measured, words, copy, capsys):
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("results.json")}
     assert main(["reproduce", *words, "--note", "Of tiny data.", "--output_dir", str(copy)]) == 0
     assert "2 of 2 runs are done" in capsys.readouterr().out
@@ -140,8 +140,8 @@ def test_ray_fills_the_table_with_the_same_numbers(measured, words, tmp_path):
     assert frame(tmp_path / "results").equals(frame(measured[0]))
 
 
-def test_runs_that_take_a_share_of_a_gpu_run_on_it_at_once(tmp_path, monkeypatch):
-    """On a cluster that says it has one: each waits for the other, and sees what Ray shows it."""
+def test_runs_with_a_share_of_a_gpu_run_on_it_concurrently(tmp_path, monkeypatch):
+    """The cluster claims to have a GPU; each run waits for the other, and sees the GPU that Ray assigns."""
     from ray.cluster_utils import Cluster
 
     folders = [tmp_path / name for name in "ab"]
@@ -164,7 +164,7 @@ def test_runs_that_take_a_share_of_a_gpu_run_on_it_at_once(tmp_path, monkeypatch
     assert {(folder / "started").read_text() for folder in folders} == {"0"}
 
 
-def test_thirds_of_a_gpu_are_what_ray_counts_and_fit_three_times():
+def test_thirds_of_a_gpu_are_rounded_down_and_fit_three_times():
     with_one = SimpleNamespace(cluster_resources=lambda: {"GPU": 1.0})
     assert gpu_or_core(with_one) == {"num_gpus": 1}
     assert [gpu_or_core(with_one, share)["num_gpus"] for share in (1 / 3, 0.33334, 0.29, 1.0)] == [
@@ -182,7 +182,7 @@ def test_a_share_of_a_gpu_that_the_cluster_lacks_is_refused():
         gpu_or_core(without, 0.25)
 
 
-def test_two_launchers_at_once_make_each_run_once(measured, words, tmp_path):
+def test_two_concurrent_launchers_make_each_run_once(measured, words, tmp_path):
     results = tmp_path / "results"
     both = [start(words, results) for _ in range(2)]
     ended = [finish(process) for process in both]
@@ -191,7 +191,7 @@ def test_two_launchers_at_once_make_each_run_once(measured, words, tmp_path):
     assert frame(results).equals(frame(measured[0]))
 
 
-def test_a_table_that_was_killed_goes_on_where_it_was(measured, words, tmp_path):
+def test_a_killed_table_continues_where_it_stopped(measured, words, tmp_path):
     results = tmp_path / "results"
     first, second = folders_of(words, results)
     process = start(words, results, leads=True)
@@ -223,13 +223,13 @@ def test_a_run_that_another_process_holds_is_not_started(words, tmp_path):
     assert folder.status().state == "missing"
     holder.kill()
     holder.wait()
-    # The system takes the lock from a process that dies.
+    # The system releases the lock of a process that dies.
     lock = FileLock(folder.path / ".lock")
     lock.acquire(timeout=0)
     lock.release()
 
 
-def test_a_failing_run_is_marked_with_its_reason_and_the_rest_go_on(copy, words):
+def test_a_failing_run_is_marked_with_its_reason_and_the_others_run(copy, words):
     words = [*words[:2], "cola", *words[2:]]
     code, _, error = finish(start(words, copy))
     assert code == 2
@@ -246,7 +246,7 @@ def test_a_failing_run_is_marked_with_its_reason_and_the_rest_go_on(copy, words)
     ("script", "code", "said"),
     [("kill -9 $$", -signal.SIGKILL, "was killed by signal 9"), ("exit 3", 3, "ended with exit code 3")],
 )
-def test_a_worker_that_ends_without_a_word_has_failed(script, code, said, words, tmp_path, monkeypatch):
+def test_a_worker_that_ends_without_a_result_has_failed(script, code, said, words, tmp_path, monkeypatch):
     folder = folders_of(words, tmp_path)[0]
     folder.prepare()
     worker = tmp_path / "worker.sh"
@@ -258,7 +258,7 @@ def test_a_worker_that_ends_without_a_word_has_failed(script, code, said, words,
     assert folder.status().reason.startswith(f"the run {said}")
 
 
-def test_a_run_whose_needed_run_is_not_there_has_failed_with_that_reason(tmp_path):
+def test_a_run_fails_if_the_run_that_it_depends_on_is_missing(tmp_path):
     cell = next(load_table("table3").cells([1]))
     folder = RunFolder(tmp_path, cell.experiments[0])
     folder.prepare()
@@ -293,12 +293,12 @@ def limit_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (FEW_BYTES, FEW_BYTES))
 
 
-def test_a_disk_that_takes_no_more_is_one_line(words, tmp_path):
+def test_a_full_disk_is_one_line(words, tmp_path):
     folder = folders_of(words, tmp_path)[0]
     folder.prepare()
     process = run_python("-m", "alignattn.commands.reproduce.launchers.worker", folder.path, first=limit_files)
     assert process.returncode == 1, process.stderr
-    assert len(process.stdout) + len(process.stderr) < FEW_BYTES  # files, too
+    assert len(process.stdout) + len(process.stderr) < FEW_BYTES  # their files are limited, too
     assert folder.status().state == "failed"
     assert "too large" in folder.status().reason
     assert "\n" not in folder.status().reason

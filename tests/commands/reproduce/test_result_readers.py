@@ -1,4 +1,4 @@
-"""What the readers of tables read of finished runs: attacks, domain shifts and benchmarks."""
+"""Tables read finished runs: attacks, domain shifts and benchmarks."""
 
 import json
 from dataclasses import asdict, replace
@@ -26,13 +26,14 @@ from alignattn.evaluation.calibration import apply_temperature, expected_calibra
 from alignattn.reports.writers import to_text
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings, write_header
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import UNFINISHED_FILE
 from alignattn.utils.shard import WHOLE
 
 ROWS = 60
 
 
 def write_attacks(folder, outcomes, labels=(0,)):
-    """The files of a finished run of attacks with these outcomes, row by row."""
+    """Write the files of a finished run of attacks with these outcomes, row by row."""
     settings = AttackSettings(
         "model",
         "12ab",
@@ -91,19 +92,19 @@ def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):
     assert aligned.comparison.interval.low < aligned.comparison.difference < aligned.comparison.interval.high
     assert aligned.comparison.survives
     assert [cell.state for cell in result.cells[2:]] == ["missing"] * 4
-    # The runs that were attacked stand beside the attacks.
+    # The attacked runs are listed with the attacks.
     assert len(soft.digests) == 2
     assert result.runs[soft.digests[0]].report.scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
     assert result.runs[soft.digests[1]].title.startswith("finetune sst2")
 
 
 @pytest.mark.parametrize("labels", [(0,), (0, 1)])
-def test_attacks_on_a_model_that_tells_nothing_apart_are_marked(labels, tmp_path):
+def test_attacks_on_a_constant_model_are_marked(labels, tmp_path):
     table = load_table("table3").narrowed(tasks=["sst2"], attentions=["soft"])
     cells = list(table.cells([1]))
     folder = RunFolder(tmp_path, cells[0].experiments[0])
     folder.prepare()
-    # All scores are equal: the class is the first, whatever the label.
+    # All scores are equal, so the first class is predicted for every row.
     write_attacks(folder.output, ["failed", "skipped"] * (ROWS // 2), labels)
     result = read_table(table, cells, folders_of(tmp_path, cells))
     assert [cell.is_constant for cell in result.cells[:2]] == [len(labels) > 1, False]
@@ -113,7 +114,7 @@ TEMPERATURE = 1.5
 
 
 def write_domain_shift(folder, seed=1):
-    """The files of a finished domain shift of random probabilities."""
+    """Write the files of a finished domain shift with random probabilities; return the predictions of both sides."""
     rng = np.random.default_rng(seed)
     sides, tables = {}, []
     for side, task in (("in-domain", "snli"), ("out-of-domain", "mnli")):
@@ -155,7 +156,7 @@ def write_domain_shift(folder, seed=1):
     return tables
 
 
-def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_path):
+def test_a_domain_shift_has_accuracy_and_calibration_error_of_both_sides(tmp_path):
     reader, folder = reader_of("domain-shift"), tmp_path / "run"
     tables = write_domain_shift(folder)
     assert reader.is_finished(folder)
@@ -188,16 +189,16 @@ def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_p
         ("finetune", ["parameters", "total"]),
     ],
 )
-def test_a_number_that_no_rows_make_up_has_none(command, path, tmp_path):
+def test_numbers_that_are_not_scores_of_rows_have_no_examples_and_no_ensemble(command, path, tmp_path):
     reader, folders = reader_of(command), [tmp_path / "run", tmp_path / "another"]
     write_domain_shift(folders[0])
     write_domain_shift(folders[1])
     assert reader.examples(folders[0], path) is None
-    assert reader.ensemble(folders[:1], path) is None
+    assert reader.ensemble(folders, path) is None
 
 
 @pytest.mark.parametrize(("model", "said"), [("minilm", "lists SNLI, MultiNLI"), ("bert", "")])
-def test_a_domain_shift_says_what_its_model_has_seen_before(model, said, tmp_path):
+def test_a_domain_shift_names_the_training_data_that_its_model_has_seen(model, said, tmp_path):
     write_domain_shift(tmp_path / "run")
     result = replace(read_domain_shift(tmp_path / "run"), model=model)
     tables = [render_domain_shift(result), write_seed_table(tmp_path, [result])]
@@ -209,7 +210,7 @@ def test_a_domain_shift_says_what_its_model_has_seen_before(model, said, tmp_pat
 def test_an_ensemble_of_domain_shifts_is_scored_by_its_mean(tmp_path):
     reader, folders = reader_of("domain-shift"), [tmp_path / "a", tmp_path / "b"]
     tables = [write_domain_shift(folder, seed) for seed, folder in enumerate(folders)]
-    # The labels of one draw, for an ensemble is of the same rows.
+    # Both runs get the same labels, because the runs of an ensemble have the same rows.
     labels = [rows["label"] for rows in tables[0]]
     second = [rows.set_column(2, "label", own) for rows, own in zip(tables[1], labels, strict=True)]
     pq.write_table(pa.concat_tables(second), folders[1] / "predictions.parquet")
@@ -225,7 +226,7 @@ def test_an_ensemble_of_domain_shifts_is_scored_by_its_mean(tmp_path):
         assert reader.ensemble(folders, path).value == pytest.approx(error)
 
 
-def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before(tiny_checkpoint, tmp_path, capsys):
+def test_a_benchmark_fills_the_efficiency_table_after_an_unfinished_one(tiny_checkpoint, tmp_path, capsys):
     words = ["--model", str(tiny_checkpoint), "--shapes", "2x8", "--repeats", "2", "--warmup", "0", "--threads", "1"]
     table = load_table("efficiency").with_options(read_given(["benchmark"], words))
     cells = list(table.cells([1]))
@@ -233,6 +234,7 @@ def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before
     folder.prepare()
     folder.output.mkdir()
     (folder.output / "benchmark.csv").write_text("what,was\nthere,before\n")
+    (folder.output / UNFINISHED_FILE).touch()
     assert main(["reproduce", "efficiency", *words, "--output_dir", str(tmp_path)]) == 0, capsys.readouterr().err
     result = read_table(table, cells, folders_of(tmp_path, cells))
     by_row = {row[0].row: row for row in result.rows}
@@ -243,7 +245,7 @@ def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before
     assert all(cell.comparison is None for cell in result.cells)
 
 
-def test_a_benchmark_of_several_shapes_has_no_one_number(tmp_path):
+def test_a_benchmark_of_several_shapes_or_of_another_version_is_refused(tmp_path):
     names = "attention,phase,batch,length,parameters,median_seconds,ratio_median,peak_mib,"
     names += "machine,device,threads,load_average,dtype,dropout,repeats,torch"
     lines = [f"soft,training,2,{length},1,1,1,1,m,cpu,1,0,float32,0,1,2" for length in (8, 16)]

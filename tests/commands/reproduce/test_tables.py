@@ -1,4 +1,4 @@
-"""Tables as data: their files, their cells, the digests of their runs, and what of a user's options they take."""
+"""Table definitions: their files, their cells, the digests of their runs, and the options that they accept."""
 
 import hashlib
 import math
@@ -25,7 +25,7 @@ SEEDS = (1, 2)
 
 
 def published_numbers(name, rows=slice(None)):
-    """The published numbers of a table, flat, row by row."""
+    """Return the published numbers of a table, flat, row by row."""
     numbers = [number for row in load_table(name).rows[rows] for column in row.published for number in column]
     return [number for number in numbers if number is not None]
 
@@ -37,7 +37,7 @@ def paper():
 
 
 def flat(value):
-    """The numbers of a value of the paper's file: `80.86/88.70` holds two."""
+    """Return the numbers of a value of the paper's file: `80.86/88.70` holds two."""
     if isinstance(value, list):
         return [number for entry in value for number in flat(entry)]
     return [float(part) for part in str(value).split("/")]
@@ -60,7 +60,7 @@ def test_table_2_holds_the_published_numbers(paper):
 
 
 @pytest.mark.parametrize("model", ["da", "esim"])
-def test_runs_that_cannot_be_are_said_to_be_none_and_are_not_missing(model, tmp_path, monkeypatch, capsys):
+def test_runs_that_a_model_does_not_support_are_not_applicable_instead_of_missing(model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["reproduce", "table2", "--models", model, "--tasks", "swag-hellaswag", "--num_seeds", "1"]
     assert main([*words, "--dry_run"]) == 0
@@ -98,7 +98,7 @@ def test_every_cell_has_runs_whose_options_their_commands_know(name):
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if load_table(name).command == "finetune"])
-def test_cells_run_with_every_seed_and_their_commands_take_the_options(name, tmp_path):
+def test_cells_run_with_every_seed_and_their_commands_accept_the_options(name, tmp_path):
     for cell in load_table(name).cells(SEEDS):
         if cell.column.command:
             continue
@@ -109,7 +109,7 @@ def test_cells_run_with_every_seed_and_their_commands_take_the_options(name, tmp
         assert options.training.seed == 1
 
 
-def test_an_attack_works_on_the_run_that_a_finetune_of_the_same_options_makes(tmp_path):
+def test_an_attack_needs_the_run_of_finetune_with_the_same_options(tmp_path):
     table = load_table("table3").narrowed(tasks=["rte"], attentions=["soft", "aa-ct"])
     by_row = {}
     for cell in table.cells([7]):
@@ -147,7 +147,7 @@ def test_equal_options_have_equal_digests_however_they_are_written():
     assert digest() != digest("--max_length", "64")
 
 
-def test_a_run_that_others_start_from_is_told_by_its_content(tmp_path):
+def test_a_run_that_others_start_from_is_identified_by_its_content(tmp_path):
     def digest(folder):
         table = load_table("table1").with_options({"model": str(folder)}).narrowed(tasks=["rte"], attentions=["soft"])
         return next(table.cells([1])).experiments[0].digest
@@ -162,7 +162,7 @@ def test_a_run_that_others_start_from_is_told_by_its_content(tmp_path):
     assert len({digest(folder) for folder in (first, other, plain)}) == 3
 
 
-def test_what_changes_nothing_of_a_run_changes_no_digest():
+def test_options_that_do_not_change_a_run_do_not_change_its_digest():
     def digest(given):
         return next(load_table("table3").with_options(given).cells([1])).experiments[0].digest
 
@@ -184,7 +184,7 @@ def test_a_digest_survives_its_file(tmp_path):
     assert replace(experiment, options={**experiment.options, "num_examples": 7}).digest != experiment.digest
 
 
-def test_a_given_model_takes_the_place_of_every_pretrained_one():
+def test_a_given_model_replaces_every_pretrained_one():
     table = load_table("table2").with_options({"model": "mini"})
     models = [table.model_of(row) for row in table.rows]
     assert models == ["da", "esim", "mini", "mini", "mini"]
@@ -226,11 +226,11 @@ def test_every_row_of_a_study_is_compared_with_soft(name):
         ("table2", "minilm", ["swag-hellaswag"], []),
         ("table2", "bert-base-uncased", ["snli-mnli"], []),
         ("table1", "minilm", ["squad_v2", "squad"], ["SQuAD"]),
-        ("table1", "minilm", ["qnli"], ["SQuAD, whose questions and paragraphs QNLI's rows are"]),
+        ("table1", "minilm", ["qnli"], ["SQuAD, the source of QNLI's questions and paragraphs"]),
         ("table1", "minilm", ["rte", "mrpc"], []),
     ],
 )
-def test_rows_that_a_model_has_seen_before_are_told_below_its_table(name, model, tasks, said, tmp_path):
+def test_a_note_names_the_rows_that_a_model_has_seen_before(name, model, tasks, said, tmp_path):
     table = load_table(name).with_options({"model": model})
     table = table.narrowed(tasks=tasks, attentions=["soft"])
     cells = list(table.cells([1]))
@@ -238,7 +238,7 @@ def test_rows_that_a_model_has_seen_before_are_told_below_its_table(name, model,
     assert [f"lists {tasks} " in note for tasks, note in zip(said, told, strict=True)] == [True] * len(said)
 
 
-def test_an_ensemble_costs_no_run_and_is_told_from_the_row_that_it_is_of():
+def test_an_ensemble_uses_the_runs_of_its_members_and_is_compared_with_them():
     cells = {cell.row.label: cell for cell in load_table("study").narrowed(tasks=["rte"]).cells(SEEDS)}
     plain, ensemble = cells["soft"], cells["soft + ensemble"]
     assert ensemble.experiments == plain.experiments
@@ -247,7 +247,7 @@ def test_an_ensemble_costs_no_run_and_is_told_from_the_row_that_it_is_of():
 
 
 STUDY_MADE = "8ed02df8c4af7849c8eccee47b555633e461f8d32ad0bc69f28f33186079cf8c"
-"""SHA-256 of the digests of the table study-small at commit 9c595cd, under which its runs are made."""
+"""SHA-256 of the digests of the table study-small at commit 9c595cd, which name its finished runs."""
 
 
 def test_the_runs_of_the_small_study_keep_their_digests():
@@ -257,14 +257,14 @@ def test_the_runs_of_the_small_study_keep_their_digests():
     assert hashlib.sha256(" ".join(sorted(digests)).encode()).hexdigest() == STUDY_MADE
 
 
-def test_each_column_is_filled_by_its_own_command_and_attacks_work_on_the_runs_of_another():
+def test_each_column_has_its_command_and_attacks_need_the_runs_of_another_column():
     cells = list(load_table("study").narrowed(attentions=["soft"]).cells([1]))
     assert {cell.experiments[0].command for cell in cells} == {"finetune", "domain-shift", "robustness"}
     made = {cell.column.label: cell.experiments[0] for cell in cells if cell.row.label == "soft"}
     assert made["MRPC, attacked"].needs == made["MRPC"]
 
 
-def test_what_a_command_cannot_make_of_a_row_is_said_in_its_cell_and_costs_no_run(tmp_path):
+def test_unsupported_cells_give_the_reason_and_need_no_run(tmp_path):
     table = load_table("study").narrowed(tasks=["stsb", "sst2", "qqp-mrpc"], attentions=["soft"])
     cells = list(table.cells([1]))
     result = read_table(table, cells, folders_of(tmp_path, cells))
@@ -284,7 +284,7 @@ def test_what_a_command_cannot_make_of_a_row_is_said_in_its_cell_and_costs_no_ru
     assert list(folders_of(tmp_path, attacked)) == [one.digest for cell in attacked for one in cell.experiments]
 
 
-def test_an_option_that_only_columns_take_which_are_left_out_does_nothing_and_is_refused():
+def test_an_option_of_left_out_columns_alone_is_refused():
     table = load_table("study").with_options({"num_examples": 7})
     attacked = table.narrowed(tasks=["mrpc"]).cells([1])
     taken = {cell.column.label: cell.experiments[0].options.get("num_examples") for cell in attacked}
@@ -293,7 +293,7 @@ def test_an_option_that_only_columns_take_which_are_left_out_does_nothing_and_is
         table.narrowed(tasks=["rte"])
 
 
-def test_of_several_plain_rows_the_nearest_is_compared_with():
+def test_a_row_is_compared_with_the_nearest_of_several_plain_rows():
     rows = [
         {"options": {"attention": "soft"}},
         {"options": {"attention": "soft", "weight_averaging": "ema"}},
@@ -333,7 +333,7 @@ def test_a_mistake_is_one_line(words, said, tmp_path, capsys):
     assert not (tmp_path / "results").exists()
 
 
-def test_a_table_may_have_columns_that_are_there_for_the_asking():
+def test_optional_columns_are_made_only_if_they_are_named():
     def tasks(**narrowing):
         return [column.name for column in load_table("lambda").narrowed(**narrowing).columns]
 
@@ -374,12 +374,12 @@ def test_a_dry_run_estimates_from_the_runs_so_far(tmp_path, capsys):
 
 
 def given(*words):
-    """What a digest holds of the words that a user gives to a table of finetune."""
+    """Return what a digest covers of words for a table of finetune."""
     values = read_given(["finetune"], words)
     return {name: digest_value(options_with_name(["finetune"], name)[0], value) for name, value in values.items()}
 
 
-def test_given_words_are_of_the_types_of_their_options():
+def test_given_words_have_the_types_of_their_options():
     words = ["--layers", "0", "1", "--bf16", "--save-strategy", "no", "--model_config", "a=0.1", "--max_steps=5"]
     assert given(*words) == {
         "layers": [0, 1], "bf16": True, "save_strategy": "no", "model_config": "a=0.1", "max_steps": 5,
@@ -388,7 +388,7 @@ def test_given_words_are_of_the_types_of_their_options():
         given("stray")
 
 
-def test_a_folder_that_is_there_is_given_by_its_whole_path(tmp_path, monkeypatch):
+def test_an_existing_folder_is_given_by_its_absolute_path(tmp_path, monkeypatch):
     (tmp_path / "data" / "here").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert given("--data_dir", "data/here") == {"data_dir": str(Path("data/here").resolve())}
@@ -415,7 +415,7 @@ OWN_TABLE = {
 }
 
 
-def test_a_table_may_be_a_file_of_ones_own(tmp_path):
+def test_a_table_may_be_a_custom_file(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(OWN_TABLE).replace("78.8", "78.80"))
     plain, mine = load_table(str(path)).cells([1])
@@ -460,6 +460,7 @@ def compared_with_an_ensemble(content):
         (changed("columns", command="inspect"), "the results of alignattn inspect cannot fill a table"),
         (changed("columns", command="benchmark"), "--task is not an option of benchmark"),
         (changed("columns", measures=[]), "columns.0.measures"),
+        (changed("columns", measures=[{"label": "x", "path": "{atention}.y"}]), "'{atention}.y'"),
         (changed("columns", measures=[{"label": "x", "path": "y", "unit": "miles"}]), "columns.0.measures.0.unit"),
     ],
 )

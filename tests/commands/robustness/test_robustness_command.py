@@ -47,7 +47,7 @@ def words(run_folder, mlm, shallow_minilm):
 
 
 def _another_model(run, folder, lines=1):
-    """A copy of a run whose files are those of another model, by their digest: they end in more empty lines."""
+    """Copy a run as another model: a file ends in more empty lines, so the digest differs."""
     shutil.copytree(run, folder)
     with (folder / "tokenizer.json").open("a") as file:
         file.write("\n" * lines)
@@ -59,11 +59,11 @@ def table_of(folder):
     return table["summaries"]
 
 
-def test_every_recipe_from_a_run_to_the_table_and_the_page(words, tmp_path, capsys):
+def test_every_recipe_attacks_a_run_and_fills_the_table_and_the_page(words, tmp_path, capsys):
     folder = tmp_path / "out"
     assert main([*words, "--output_dir", str(folder)]) == 0
     printed = capsys.readouterr().out
-    assert "neighbour lists of at most 8 words" in printed  # the set stands in the caption
+    assert "neighbour lists of at most 8 words" in printed  # the caption names the resources
     summaries = table_of(folder)
     assert [summary["settings"]["recipe"] for summary in summaries] == list(RECIPES)
     for summary in summaries:
@@ -81,7 +81,7 @@ def test_every_recipe_from_a_run_to_the_table_and_the_page(words, tmp_path, caps
     assert "<html" in page.read_text()
 
 
-def test_merged_shards_are_the_whole_run(words, tmp_path, capsys):
+def test_merged_shards_equal_the_whole_run(words, tmp_path, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     words = [*words, "--recipes", "textbugger"]
     assert main([*words, "--output_dir", str(whole)]) == 0
@@ -109,7 +109,7 @@ def test_a_merge_says_what_is_missing(words, tmp_path, capsys):
     assert "contains no finished attacks" in printed.err
 
 
-def test_what_is_wrong_with_the_last_run_is_known_before_the_first_attack(words, run_folder, tmp_path, capsys):
+def test_an_unreadable_last_run_is_refused_before_the_first_attack(words, run_folder, tmp_path, capsys):
     other = tmp_path / "broken"
     shutil.copytree(run_folder, other)
     (other / WEIGHTS).unlink()
@@ -146,7 +146,7 @@ def test_every_recipe_counts_strange_rows(recipe, run_folder, resources, tmp_pat
     assert (records[4].outcome, records[4].error) == ("skipped", "label 7 is not one of the model's 2 classes")
 
 
-def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(words, run_folder, tmp_path, capsys):
+def test_runs_fill_one_table_and_keep_their_records_in_any_combination_of_calls(words, run_folder, tmp_path, capsys):
     runs = [tmp_path / name / "seed-1" for name in ("soft", "aa-ct")]
     for lines, run in enumerate(runs, 1):
         _another_model(run_folder, run, lines)
@@ -155,7 +155,7 @@ def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(wor
     assert [summary["settings"]["run"] for summary in table_of(folder)] == [named_model(run) for run in runs]
     written = {path: path.read_bytes() for path in folder.glob("*/*.jsonl")}
     assert {path.parent.name for path in written} == {"soft-seed-1", "aa-ct-seed-1"}
-    # The table is of all that the folder holds, but for what is unfinished.
+    # The table has all finished attacks of the folder.
     for run in runs:
         assert main(["robustness", "--run", str(run), *options, "--output_dir", str(folder)]) == 0
         assert len(table_of(folder)) == len(runs)
@@ -170,14 +170,14 @@ def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(wor
     assert len(table_of(folder)) == 1
 
 
-def test_the_folder_of_several_seeds_is_told_from_that_of_one(words, run_folder, tmp_path, capsys):
+def test_the_folder_of_several_seeds_is_refused(words, run_folder, tmp_path, capsys):
     seed = tmp_path / "runs" / "seed-2"
     shutil.copytree(run_folder, seed)
     assert main(["robustness", "--run", str(seed.parent), *words[3:]]) == 2
     assert f"give the folder of a seed, such as {seed}" in capsys.readouterr().err
 
 
-def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path):
+def test_runs_of_the_same_name_get_longer_names(run_folder, tmp_path):
     runs = [tmp_path / name / "mrpc" / "seed-1" for name in ("old", "new")]
     for lines, run in enumerate(runs, 1):
         _another_model(run_folder, run, lines)
@@ -213,21 +213,21 @@ def test_mistakes_are_one_line(changes, message, words, tmp_path, monkeypatch, c
     assert not list(tmp_path.glob("out/*/*.jsonl"))
 
 
-def test_a_regression_is_no_target(minilm, shared_data, tmp_path, capsys):
+def test_a_regression_is_refused_before_the_attack(minilm, shared_data, tmp_path, capsys):
     words = f"robustness --model {minilm} --task stsb --data_dir {shared_data} --output_dir {tmp_path / 'out'}"
     local = f"--neighbors {NEIGHBORS} --sentence_encoder {minilm} --mlm {minilm}"
     assert main([*words.split(), *local.split()]) == 2
     assert "task 'stsb' has none" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_there_is_said_once(tmp_path, capsys, shared_data):
+def test_a_missing_model_is_reported_once(tmp_path, capsys, shared_data):
     words = f"robustness --model {tmp_path / 'none'} --task sst2 --data_dir {shared_data} --recipes textbugger"
     local = f"--neighbors {NEIGHBORS} --output_dir {tmp_path / 'out'}"
     assert main([*words.split(), *local.split()]) == 2
     assert capsys.readouterr().err.splitlines()[-1].count("cannot load the model") == 1
 
 
-def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(run_folder, minilm, tmp_path, capsys):
+def test_bad_rows_are_named_or_left_out_and_a_shortage_of_rows_is_reported(run_folder, minilm, tmp_path, capsys):
     rows = {"sentence": ["a fine movie", "", "1234 !!!", "a dull , awful movie"], "label": [1, 1, 0, 7]}
     (tmp_path / "glue" / "sst2").mkdir(parents=True)
     pq.write_table(pa.table(rows), tmp_path / "glue" / "sst2" / "validation.parquet")
@@ -246,7 +246,7 @@ def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(r
     assert summary["failed"] + summary["succeeded"] + summary["skipped"] == 2
 
 
-def test_what_is_recorded_otherwise_is_known_before_the_first_attack(words, tmp_path, capsys):
+def test_records_of_other_settings_are_refused_before_the_first_attack(words, tmp_path, capsys):
     words = [*words, "--num_examples", "1", "--output_dir", str(tmp_path / "out")]
     assert main([*words, "--recipes", "textbugger"]) == 0
     capsys.readouterr()
@@ -255,7 +255,7 @@ def test_what_is_recorded_otherwise_is_known_before_the_first_attack(words, tmp_
     assert not list(tmp_path.glob("out/*/textfooler*"))
 
 
-def test_a_run_keeps_its_folder_although_another_call_names_one_like_it(words, run_folder, tmp_path):
+def test_a_run_keeps_its_folder_when_another_call_has_a_run_of_the_same_name(words, run_folder, tmp_path):
     alike = _another_model(run_folder, tmp_path / "other" / run_folder.parent.name / run_folder.name)
     rest = [*words[3:], "--num_examples", "1", "--recipes", "textbugger", "--output_dir", str(tmp_path / "out")]
     assert main(["robustness", "--run", str(run_folder), *rest]) == 0
@@ -268,7 +268,7 @@ def test_a_run_keeps_its_folder_although_another_call_names_one_like_it(words, r
     assert len(table_of(tmp_path / "out")) == 2
 
 
-def test_a_model_is_the_same_wherever_its_folder_lies(words, run_folder, tmp_path, capsys):
+def test_a_model_is_identified_by_its_content_wherever_its_folder_is(words, run_folder, tmp_path, capsys):
     copies = [shutil.copytree(run_folder, tmp_path / machine / "run") for machine in ("one", "two")]
     folder = tmp_path / "out"
     options = [*words[3:], "--num_examples", "2", "--recipes", "textbugger", "--output_dir", str(folder)]
@@ -290,7 +290,7 @@ def test_a_model_is_the_same_wherever_its_folder_lies(words, run_folder, tmp_pat
     assert f"--run {moved} and --run {copies[1]} are the same model" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_an_output_folder_that_is_a_file_is_known_first(words, tmp_path, capsys):
+def test_an_output_folder_that_is_a_file_is_refused_first(words, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert main([*words, "--output_dir", str(tmp_path / "file")]) == 2
     refused = f"alignattn: --output_dir {tmp_path / 'file'} is a file: give another folder"

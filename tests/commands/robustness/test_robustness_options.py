@@ -1,6 +1,6 @@
-"""Options of `alignattn robustness` and its subcommands that cannot be: one line before anything is read; and the help.
+"""Invalid options of `alignattn robustness` and its subcommands: one line before anything is read; and the help.
 
-Nothing here needs TextAttack or any data: the options are refused before either is asked for.
+Nothing here needs TextAttack or any data: the options are refused before either is needed.
 """
 
 import re
@@ -21,7 +21,7 @@ TWO_DEFAULTS = re.compile(r"\(default[^()]*(\([^()]*\)[^()]*)*\)\.? \(default:")
 
 @pytest.fixture
 def empty_folder(tmp_path, monkeypatch):
-    """The current folder; what a command wrote by an empty name would lie here."""
+    """The working directory, where a command would write to an empty path."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -70,7 +70,7 @@ def test_an_empty_value_of_a_config_file_is_refused_too(empty_folder, capsys):
 
 
 @pytest.mark.parametrize("option", ["word_vectors", "neighbors", "mlm"])
-def test_an_empty_path_given_in_python_is_no_traceback(option):
+def test_an_empty_path_given_in_python_raises_a_user_error(option):
     with pytest.raises(AlignAttnError, match=f"--{option}"):
         AttackOptions(**{option: ""}).resources()
 
@@ -83,14 +83,14 @@ def test_a_number_below_one_is_refused_at_once(option, number, empty_folder, cap
     assert not list(empty_folder.iterdir())
 
 
-def test_attacks_are_counted_by_one_name(empty_folder, capsys):
+def test_num_examples_replaces_max_eval_samples_for_attacks(empty_folder, capsys):
     assert "--max_eval_samples" in refusal(f"robustness {ATTACK} --max_eval_samples 4".split(), capsys)
     words = "reproduce table3 --tasks rte --num_seeds 1 --max_eval_samples 9 --num_examples 4 --dry_run"
     assert main(words.split()) == 0
 
 
 @pytest.mark.parametrize("command", HELPS, ids="-".join)
-def test_the_help_gives_a_default_once_and_none_that_is_none(command, capsys):
+def test_the_help_states_each_default_once_and_never_none(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*command, "--help"])
     assert ended.value.code == 0
@@ -100,7 +100,7 @@ def test_the_help_gives_a_default_once_and_none_that_is_none(command, capsys):
     assert "(default: None)" not in text
 
 
-def test_the_help_gives_defaults_that_are_values(capsys):
+def test_the_help_states_defaults(capsys):
     with pytest.raises(SystemExit):
         main(["robustness", "--help"])
     text = " ".join(capsys.readouterr().out.split())

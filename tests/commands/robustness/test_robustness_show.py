@@ -60,7 +60,7 @@ def records_of(folder, *lines):
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: the texts by the tags they stand in; it must be well nested."""
+    """A page as a browser parses it: its texts by tag; the tags must be well nested."""
 
     def __init__(self, page):
         super().__init__()
@@ -97,13 +97,13 @@ class Page(HTMLParser):
         ("the\u200b end", "the end", ["-the\\u200b", "=end"], ["+the", "=end"]),
     ],
 )
-def test_changed_words(before, after, left, right):
+def test_changed_words_are_marked(before, after, left, right):
     signs = {"same": "=", "deleted": "-", "inserted": "+"}
     pieces = changed_words(before, after)
     assert [[signs[kind] + words for kind, words in side] for side in pieces] == [left, right]
 
 
-def test_every_word_of_a_long_text_is_there_and_only_one_is_marked():
+def test_every_word_of_a_long_text_is_shown_and_only_one_is_marked():
     before = ["word", "other", "the"] * 200
     after = before.copy()
     after[301] = "changed"
@@ -114,7 +114,7 @@ def test_every_word_of_a_long_text_is_there_and_only_one_is_marked():
     assert [words for kind, words in right if kind != "same"] == ["changed"]
 
 
-def test_an_example_in_the_terminal(tmp_path):
+def test_the_terminal_shows_an_example(tmp_path):
     text = render_terminal(records_of(tmp_path, line(7)), color=False, limit=None, labels=["bad", "good"])
     assert text.splitlines() == [
         "row 7 · textfooler · succeeded · 31 queries · 1 of 4 words changed",
@@ -183,7 +183,7 @@ def test_the_summary_counts(lines, said, tmp_path):
     assert summary_line(records_of(tmp_path, *lines)) == f"{len(lines)} example(s): {said}"
 
 
-def test_the_page_marks_the_changed_words_and_needs_nothing_else(tmp_path):
+def test_the_page_marks_the_changed_words_and_loads_nothing(tmp_path):
     text = examples_page(records_of(tmp_path, line(0), failed(1), skipped(2)), "a title", labels=["bad", "good"])
     page = Page(text)
     assert page.texts["del"] == ["good", "good"]
@@ -216,7 +216,7 @@ def test_texts_cannot_break_out_of_the_page(tmp_path):
     assert page.texts["ins"] == ["<img src=x>"]
 
 
-def test_the_command_prints_what_is_asked_for(tmp_path, capsys):
+def test_the_command_prints_the_selected_examples(tmp_path, capsys):
     path = str(save(tmp_path, *(line(number) for number in range(25)), failed(25)))
     show(path)
     printed = capsys.readouterr().out
@@ -254,7 +254,7 @@ def test_the_command_writes_a_page_and_overwrites_nothing(tmp_path, capsys):
     assert path.read_bytes() == before
 
 
-def test_what_the_encoding_lacks_comes_as_escapes(tmp_path):
+def test_characters_that_the_encoding_lacks_are_escaped(tmp_path):
     path = save(tmp_path, line(0, original={"sentence": "a naïve film “here”"}))
     command = [sys.executable, "-m", "alignattn.cli", "robustness", "show", str(path)]
     shown = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": "latin-1"}, capture_output=True, check=False)
@@ -265,7 +265,7 @@ def test_what_the_encoding_lacks_comes_as_escapes(tmp_path):
     assert "1 example(s)" in text
 
 
-def test_a_torn_last_line_is_left_out_and_said(tmp_path, capsys):
+def test_a_torn_last_line_is_left_out_and_reported(tmp_path, capsys):
     path = save(tmp_path, line(0), failed(1), end=json.dumps(line(2))[:50])
     before = path.read_bytes()
     show(str(path))
@@ -275,7 +275,7 @@ def test_a_torn_last_line_is_left_out_and_said(tmp_path, capsys):
     assert path.read_bytes() == before
 
 
-def test_whole_lines_that_come_while_a_file_is_read_are_not_called_torn(tmp_path, monkeypatch, capsys):
+def test_lines_written_while_a_file_is_read_are_not_reported_as_torn(tmp_path, monkeypatch, capsys):
     path = save(tmp_path, line(0))
     from_line = AttackRecord.from_line
 
@@ -300,7 +300,7 @@ def test_whole_lines_that_come_while_a_file_is_read_are_not_called_torn(tmp_path
         (b"\xff\xfe\n", "UTF-8"),
     ],
 )
-def test_what_is_no_result_is_one_line(content, said, tmp_path):
+def test_a_file_without_results_is_one_line(content, said, tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_bytes(content)
     with pytest.raises(AlignAttnError) as caught:

@@ -1,4 +1,4 @@
-"""Counts, shares, intervals and tables of attacks, against values worked out by hand."""
+"""Counts, shares, intervals and tables of attacks, against values computed by hand."""
 
 import csv
 import json
@@ -67,7 +67,7 @@ MIXED = (
 )
 
 
-def test_recipes_of_different_parts_share_a_table_and_its_caption_names_all():
+def test_recipes_with_different_parts_share_a_table_whose_caption_names_all():
     swaps = {"word_swaps": "lists", "sentence_encoder": "minilm"}
     language_model = {"sentence_encoder": "minilm", "masked_language_model": "bert"}
     runs = [_run(*MIXED, recipe="textbugger", resources=swaps), _run(*MIXED, recipe="bae", resources=language_model)]
@@ -95,16 +95,16 @@ def test_counts_and_shares_of_hand_made_records():
     assert (summary.failed, summary.succeeded, summary.skipped, summary.errors) == (3, 2, 3, 1)
     assert summary.failed_share == pytest.approx(3 / 5)
     assert summary.failed_share_of_all == pytest.approx(3 / 8)
-    # Of the 7 rows without an error.
+    # 7 rows have no error.
     assert summary.accuracy_before == pytest.approx(5 / 7)
     assert summary.accuracy_under_attack == pytest.approx(3 / 7)
     assert summary.mean_queries == pytest.approx(150 / 5)
-    # Of the two that succeeded: 1/10 and 2/4.
+    # The mean of the two that succeeded: 1/10 and 2/4.
     assert summary.words_changed_share == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("errors", [0, 2])
-def test_nothing_has_no_share(errors):
+def test_shares_of_nothing_are_none(errors):
     skipped = [_record("skipped", error="x" if number < errors else None) for number in range(2)]
     summary = summarise_attacks(_run(*skipped))
     assert (summary.failed, summary.succeeded, summary.skipped, summary.errors) == (0, 0, 2, errors)
@@ -116,12 +116,12 @@ def test_nothing_has_no_share(errors):
     assert table.render().splitlines()[3].split()[4] == "-"
 
 
-def test_no_records_at_all():
+def test_a_run_without_records_has_no_shares():
     summary = summarise_attacks(_run())
     assert (summary.failed, summary.failed_share_of_all, summary.accuracy_before) == (0, None, None)
 
 
-def test_all_failed_and_all_succeeded():
+def test_shares_are_one_if_all_attacks_fail_and_zero_if_all_succeed():
     failed, succeeded = (summarise_attacks(_run(*[_record(outcome)] * 4)) for outcome in ("failed", "succeeded"))
     assert (failed.failed_share, failed.accuracy_under_attack, failed.words_changed_share) == (1, 1, None)
     assert (succeeded.failed_share, succeeded.accuracy_under_attack, succeeded.words_changed_share) == (0, 0, 0)
@@ -149,7 +149,7 @@ def test_the_interval_is_that_of_wilson(count, total):
     assert (interval.low, interval.high) == pytest.approx((centre - half, centre + half), abs=1e-12)
 
 
-def test_the_interval_of_a_published_example():
+def test_the_interval_equals_a_published_example():
     # Newcombe (1998), Statistics in Medicine 17, table I, method 3: 81 of 263 gives 0.2553 to 0.3662.
     interval = wilson_interval(81, 263)
     assert interval is not None
@@ -177,7 +177,7 @@ def test_a_table_is_sorted_by_recipe_task_and_attention():
     ]
 
 
-def test_the_text_says_the_resources_and_the_figures():
+def test_the_text_shows_the_resources_and_the_figures():
     [table] = tabulate(_summaries()[:1])
     caption, header, _, line, _, other_header, _, other_line = table.render().splitlines()
     assert all(value in caption for value in LOCAL.values())
@@ -224,13 +224,13 @@ def test_csv_and_json_hold_the_figures(tmp_path):
     assert table["summaries"][0]["versions"] == {"textattack": "0.3.11"}
 
 
-def test_runs_of_one_cell_stay_apart():
+def test_runs_of_one_cell_have_separate_lines():
     twice = [summarise_attacks(_run(*MIXED)), summarise_attacks(replace(_run(*MIXED, run="runs/b", model="b")))]
     [table] = tabulate(twice)
     assert [line.split()[-1] for line in table.render().splitlines()[-2:]] == ["runs/a", "runs/b"]
 
 
-def test_a_model_that_tells_nothing_apart_is_said_to():
+def test_a_constant_model_is_reported():
     one_class = [replace(_record("failed"), label=0), replace(_record("skipped"), label=1)]
     summary = summarise_attacks(_run(*one_class))
     assert (summary.failed_share, summary.constant_prediction) == (1, "class 0")

@@ -1,4 +1,4 @@
-"""What `alignattn robustness` is to attack: models that are whole and fit their task, rows under their own numbers."""
+"""Targets of `alignattn robustness`: complete models that fit their task, and rows with the numbers of the split."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ SST2 = {"sentence": ["the cat sees", "a dog runs", "old cat sleeps", "the bird"]
 
 @pytest.fixture
 def classifier(tiny_checkpoint, tmp_path):
-    """Saves a small classifier of random weights, and returns its folder."""
+    """A function that saves a small classifier of random weights, and returns its folder."""
 
     def save(name="classifier", tokenizer=None, **config_fields):
         folder = tmp_path / name
@@ -43,13 +43,13 @@ def classifier(tiny_checkpoint, tmp_path):
 
 @pytest.fixture
 def unlimited(tiny_checkpoint):
-    """A tokenizer that does not say how many tokens its model takes."""
+    """A tokenizer without a maximum length."""
     return BertTokenizer(str(tiny_checkpoint / "vocab.txt"))
 
 
 @pytest.fixture
 def data(tmp_path):
-    """Writes the development rows of a task, and returns the folder of the data."""
+    """A function that writes the development rows of a task, and returns the folder of the data."""
 
     def save(rows, place="glue/sst2"):
         (tmp_path / "data" / place).mkdir(parents=True)
@@ -86,7 +86,7 @@ def test_weights_that_cannot_be_read_are_refused(spoil, said, classifier, data):
     assert said.format(folder) in refused(folder, data(SST2))
 
 
-def test_a_model_without_a_classifier_or_of_other_classes_is_refused(tiny_checkpoint, classifier, data):
+def test_a_model_without_a_classifier_or_with_other_classes_is_refused(tiny_checkpoint, classifier, data):
     rows = data(SST2)
     said = f"{tiny_checkpoint} holds no classifier: fine-tune it first with `alignattn finetune`"
     assert said in refused(tiny_checkpoint, rows)
@@ -104,7 +104,7 @@ def test_rows_keep_the_numbers_of_the_split(classifier, data):
     ]
 
 
-def test_no_row_is_longer_than_the_model_takes(classifier, unlimited, data):
+def test_no_row_is_longer_than_the_model_accepts(classifier, unlimited, data):
     arguments = AttackOptions(model=str(classifier(tokenizer=unlimited)), task="sst2", data_dir=data(SST2))
     (loader,) = target_loaders(arguments)
     target = loader()
@@ -117,7 +117,7 @@ def test_no_row_is_longer_than_the_model_takes(classifier, unlimited, data):
 
 
 @pytest.mark.parametrize(("family", "longest"), [("bert", 64), ("roberta", 63), ("distilbert", 64), ("mpnet", 62)])
-def test_a_model_takes_what_its_positions_hold(family, longest, unlimited):
+def test_a_model_accepts_as_many_tokens_as_it_has_positions(family, longest, unlimited):
     model = tiny_model(family)
     assert most_tokens(model, unlimited) == longest
     model(torch.full((1, longest), 3))
@@ -143,10 +143,10 @@ def test_records_of_a_model_are_named_by_its_folder(classifier, data, monkeypatc
     assert load(classifier("alone"), rows).name == "alone"
 
 
-def test_other_rows_for_a_run_on_files_of_its_own_are_refused(tmp_path):
+def test_other_rows_for_a_run_on_custom_files_are_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("model: m\ntrain_file: t.csv\nvalidation_file: v.csv\ntext_columns: [text]\n")
     (loader,) = target_loaders(AttackOptions(run=[str(tmp_path)], data_dir="elsewhere"))
-    with pytest.raises(AlignAttnError, match=f"--data_dir does not go with {tmp_path}, a run on the user's own files"):
+    with pytest.raises(AlignAttnError, match=f"--data_dir does not go with {tmp_path}, a run on custom files"):
         loader()
 
 
@@ -156,7 +156,7 @@ def test_a_model_without_attention_is_called_by_its_own_name(made, monkeypatch):
     assert loader().attention == "esim"
 
 
-def test_rows_of_a_run_are_as_long_as_it_had_them(made, monkeypatch):
+def test_rows_of_a_run_keep_its_max_length(made, monkeypatch):
     monkeypatch.chdir(made)
     arguments = AttackOptions(run=("finished/aa-ct",))
     (loader,) = target_loaders(arguments)
@@ -170,8 +170,8 @@ def test_the_words_to_swap_come_from_one_source(tmp_path):
         Resources(neighbors=tmp_path / "neighbors.parquet", synonyms="wordnet")
 
 
-def test_outputs_and_rows_meet_by_the_names_of_classes(classifier, data, tiny_checkpoint, capsys):
-    """A model that names its classes in another order than the task has its outputs put in that order."""
+def test_outputs_are_matched_to_labels_by_class_names(classifier, data, tiny_checkpoint, capsys):
+    """The outputs of a model with another order of classes are put in the order of the task."""
     torch.manual_seed(0)
     model = classifier(id2label={0: "POSITIVE", 1: "NEGATIVE"}, label2id={"POSITIVE": 0, "NEGATIVE": 1})
     saved = BertForSequenceClassification.from_pretrained(model)

@@ -1,4 +1,4 @@
-"""`alignattn robustness train-mlm`: what the head learns, that the saved folder is what was measured, and mistakes."""
+"""`alignattn robustness train-mlm`: the head learns, the saved folder is the measured model, and errors are refused."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ LEARNING = ["--num_train_epochs", "15", "--learning_rate", "5e-3", "--per_device
 
 
 def echoes():
-    """Texts in which every word says what any other is: one word, repeated."""
+    """Return texts of one repeated word, in which each word determines the others."""
     return [" ".join([word] * length) for word in WORDS for length in LENGTHS]
 
 
@@ -85,7 +85,7 @@ def test_it_learns_what_the_texts_determine(trained):
     assert found["versions"]["transformers"]
 
 
-def test_the_saved_folder_is_what_was_measured(trained, tiny_checkpoint):
+def test_the_saved_folder_is_the_measured_model(trained, tiny_checkpoint):
     model, batches = AutoModelForMaskedLM.from_pretrained(trained), held_out_batches(trained)
     found = results(trained)
     assert masked_accuracy(model, batches) == found["masked_accuracy"]["after"]
@@ -99,13 +99,13 @@ def test_the_saved_folder_is_what_was_measured(trained, tiny_checkpoint):
     assert not torch.equal(encoder[key], old[key])
 
 
-def test_the_untrained_head_is_what_before_means(trained, tiny_checkpoint):
+def test_before_is_the_accuracy_of_the_untrained_head(trained, tiny_checkpoint):
     set_seed(results(trained)["seed"])
     model = AutoModelForMaskedLM.from_pretrained(tiny_checkpoint)
     assert masked_accuracy(model, held_out_batches(trained)) == results(trained)["masked_accuracy"]["before"]
 
 
-def test_the_baseline_counts_by_hand(trained):
+def test_the_baseline_equals_a_count(trained):
     train, _ = split_texts(echoes(), results(trained)["seed"])
     counts = Counter(word for text in train for word in text.split())
     found, tokenizer = results(trained), AutoTokenizer.from_pretrained(trained)
@@ -130,7 +130,7 @@ def test_the_same_seed_gives_the_same_figures(trained, tiny_checkpoint, text_fil
     assert f"--mlm {tmp_path / 'again'}" in printed
 
 
-def test_every_measured_token_is_hidden_and_none_that_frames_a_text(trained):
+def test_measured_tokens_are_masked_and_special_tokens_are_not_measured(trained):
     tokenizer = AutoTokenizer.from_pretrained(trained)
     frame = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
     for batch in held_out_batches(trained):
@@ -175,8 +175,8 @@ class EvenTokensMasked(DataCollatorForLanguageModeling):
 
 
 @pytest.mark.parametrize("config_class", [BertConfig, ModernBertConfig])
-def test_a_step_is_that_of_its_tokens_however_they_are_batched(config_class, tiny_checkpoint, tmp_path, monkeypatch):
-    """The steps of the plain Trainer are 4 times as large here, or weigh a token by the others of its batch."""
+def test_a_step_depends_on_its_tokens_and_not_on_its_batches(config_class, tiny_checkpoint, tmp_path, monkeypatch):
+    """The plain Trainer takes 4 times larger steps here, or weighs a token by the rest of its batch."""
     monkeypatch.setattr(train_mlm_module, "DataCollatorForLanguageModeling", EvenTokensMasked)
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32}
@@ -201,7 +201,7 @@ def test_a_step_is_that_of_its_tokens_however_they_are_batched(config_class, tin
     assert trained[2][1] == pytest.approx(trained[8][1], rel=1e-4)
 
 
-def test_texts_of_tables_and_lines(tmp_path):
+def test_texts_are_read_from_tables_and_lines(tmp_path):
     table = tmp_path / "pairs.csv"
     write_csv(table, [{"a": "one", "b": "two", "label": 0}, {"a": "three", "b": "one", "label": 1}])
     lines = tmp_path / "lines.txt"
@@ -226,7 +226,7 @@ def test_the_held_out_texts_depend_on_the_seed():
     assert split_texts(texts, seed=1)[1] != split_texts(texts, seed=2)[1]
 
 
-def test_cut_texts_are_counted(tiny_checkpoint):
+def test_truncated_texts_are_marked(tiny_checkpoint):
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     encoded = encode_texts(["the cat sees", "the cat", "a dog sees a bird"], tokenizer, 5)
     assert encoded["is_cut"][:] == [False, False, True]

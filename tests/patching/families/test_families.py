@@ -1,4 +1,4 @@
-"""Models without the attention interface: DeBERTa-v2 and v3, whose scores have a part of positions, and MPNet."""
+"""Models without the attention interface: DeBERTa-v2 and v3, whose scores include positions, and MPNet."""
 
 import copy
 import warnings
@@ -20,7 +20,7 @@ from alignattn.patching.families import FAMILIES, family_of
 from alignattn.utils.errors import AlignAttnError
 
 MPNET_TAKES_SCORES = Version(transformers.__version__) >= Version("5.10")
-"""Before, MPNet refuses every mask with four dimensions."""
+"""Earlier versions of MPNet refuse every mask with four dimensions."""
 POSITIONS = {"relative_attention": True, "position_biased_input": False, "type_vocab_size": 0}
 V3 = POSITIONS | {"share_att_key": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm"}
 
@@ -39,28 +39,28 @@ CONFIGS = {
     "mpnet": lambda: transformers.MPNetConfig(**TINY),
 }
 SHARING = ("deberta-v3", "projections of positions", "mpnet")
-"""A DeBERTa whose projections serve positions, too, one whose do not, and MPNet."""
+"""A DeBERTa whose projections also project positions, one with other projections of positions, and MPNet."""
 
 EQUAL_FUNCTIONS = {
     "bilinear": {},
     "csoftmax": {"normalizer_options": {"bound": 1.0}},
     "aa-ct+bilinear": {},
 }
-"""What starts at the model's own function."""
+"""Attentions that start at the model's own function."""
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 """DeBERTa rounds the scale of its scores to float32, whatever the type of its weights."""
 
 
 def model_of(name, seed=0, **fields):
-    """In float64 and training mode, without dropout."""
+    """Return a model in float64 and training mode, without dropout."""
     torch.manual_seed(seed)
     config = CONFIGS[name]()
     config.num_labels = 3
     for field, value in fields.items():
         setattr(config, field, value)
     model = AutoModelForSequenceClassification.from_config(config).double().train()
-    # The weights of a new model are so small that no position would weigh anything.
+    # The initial weights are so small that positions would have no effect.
     with torch.no_grad():
         for part, values in model.named_parameters():
             if "LayerNorm" not in part:
@@ -125,7 +125,7 @@ def test_collected_weights_are_the_models_own(name):
 
 
 class Dense:
-    """The alignment of a plain model by hand: of what its projections give of tokens, and of nothing else."""
+    """A reference for the alignment of a plain model, from its projections of tokens alone."""
 
     def __init__(self, model, scope):
         self.scope, self.pairs = scope, []
@@ -206,7 +206,7 @@ def test_evaluation_under_an_alignment_runs_the_models_own_forward_and_records_n
 
 
 @pytest.mark.parametrize("name", SHARING)
-def test_a_copy_records_for_itself_and_undoes_for_itself(name):
+def test_a_copy_records_and_unpatches_independently(name):
     model, batch = alignattn.patch(model_of(name), "aa-ct"), tiny_batch()
     twin = copy.deepcopy(model)
     alignattn.unpatch(model)
@@ -237,7 +237,7 @@ def test_bfloat16_and_autocast_run(name, attention):
 
 @pytest.mark.parametrize(("name", "attention"), [("deberta-v3", "aa-ct"), ("mpnet", "aa-ct+sparsemax")])
 def test_the_encoder_compiles_to_one_graph(name, attention):
-    """Of DeBERTa's classifier the loss breaks the graph, with or without a patch."""
+    """The loss of DeBERTa's classifier breaks the graph, with and without a patch."""
     batch, found = tiny_batch(), []
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -253,7 +253,7 @@ def test_the_encoder_compiles_to_one_graph(name, attention):
 class TestMasks:
     @pytest.mark.parametrize("attention", ["soft", "bilinear"])
     @pytest.mark.parametrize("shape", [(4, 1, 9, 9), (4, 1, 1, 9), (1, 1, 9, 9)])
-    def test_numbers_that_a_user_adds_to_the_scores_of_mpnet(self, attention, shape):
+    def test_mpnet_applies_an_additive_mask(self, attention, shape):
         model, batch = model_of("mpnet"), tiny_batch()
         torch.manual_seed(3)
         batch["attention_mask"] = torch.randn(shape, dtype=torch.float64)
@@ -269,7 +269,7 @@ class TestMasks:
         torch.testing.assert_close(model(**batch).logits, expected)
 
     @pytest.mark.parametrize("attention", ["soft", "aa-ct", "bilinear"])
-    def test_pairs_that_a_user_gives_deberta(self, attention):
+    def test_deberta_applies_a_mask_of_pairs(self, attention):
         model, batch = model_of("deberta-v3"), tiny_batch(padded=False)
         pairs = torch.ones(4, 9, 9, dtype=torch.long)
         pairs[:, 2, 5] = 0
@@ -292,7 +292,7 @@ class TestMasks:
 
 class TestRefusals:
     @pytest.mark.parametrize("name", SHARING)
-    def test_a_forward_that_something_stands_around(self, name):
+    def test_a_wrapped_forward_is_refused(self, name):
         model = model_of(name)
         attention = next(module for module in model.modules() if family_of(module))
         attention.forward = attention.forward
@@ -300,7 +300,7 @@ class TestRefusals:
             alignattn.patch(model, "sparsemax")
         assert not alignattn.is_patched(model)
 
-    def test_a_hook_that_came_after_the_patch_outlives_it(self):
+    def test_unpatch_supports_a_forward_wrapped_after_the_patch(self):
         model = alignattn.patch(model_of("mpnet"), "sparsemax")
         attention = next(module for module in model.modules() if hasattr(module, "plain_class"))
         attention.forward = attention.forward
@@ -308,13 +308,13 @@ class TestRefusals:
         with torch.no_grad():
             assert torch.equal(model(**tiny_batch()).logits, model_of("mpnet")(**tiny_batch()).logits)
 
-    def test_attach_does_not_pass_over_one(self):
+    def test_attach_refuses_a_model_with_such_attention(self):
         model = own_encoder()
         model.other = model_of("mpnet")
         with pytest.raises(AlignAttnError, match=r"MPNetSelfAttention.*slots cannot reach"):
             alignattn.attach(model, "aa-ct")
 
-    def test_a_subclass_may_attend_otherwise(self):
+    def test_a_subclass_of_the_attention_is_refused(self):
         model = model_of("mpnet")
         for module in list(model.modules()):
             if family_of(module):

@@ -1,4 +1,4 @@
-"""Answers from logits: against a double loop over tokens, and with logits that point at known tokens."""
+"""Answers from logits, compared with a double loop over tokens, and from logits that point at known tokens."""
 
 from itertools import product
 
@@ -24,7 +24,7 @@ def letters(first, size):
     )
 
 
-# Two contexts of 26 letters in three and two windows, and not in order.
+# Two contexts of 26 letters in three and two windows, which are not in order.
 LAYOUT = ((0, 0, 12), (1, 0, 14), (0, 7, 12), (1, 10, 16), (0, 14, 12))
 ROWS = [row for row, _, _ in LAYOUT]
 STARTS, ENDS = (list(spans) for spans in zip(*(letters(first, size) for _, first, size in LAYOUT), strict=True))
@@ -78,7 +78,7 @@ def test_against_brute_force(n_best, max_answer_length, seed):
         assert answer.probabilities == pytest.approx(weights / weights.sum(), rel=1e-12)
 
 
-def test_windows_in_several_parts(monkeypatch):
+def test_processing_windows_in_several_parts_changes_nothing(monkeypatch):
     starts, ends = random_logits(3)
     whole = best_answers(ROWS, STARTS, ENDS, starts, ends, [TEXT, TEXT])
     monkeypatch.setattr("alignattn.tasks.answers.spans._WINDOWS_AT_ONCE", 2)
@@ -96,7 +96,7 @@ def test_padding_changes_nothing(fill):
     assert best_answers(ROWS, STARTS, ENDS, *padded, [TEXT, TEXT]) == expected
 
 
-def test_a_span_of_two_windows_is_kept_once_with_its_best_score():
+def test_a_span_in_two_windows_is_kept_once_with_its_best_score():
     starts, ends = (np.full((2, 6), -5.0) for _ in range(2))
     spans = [[*letters(0, 2)], [*letters(1, 2)]]  # windows "ab" and "bc"
     starts[0, QUESTION + 1] = ends[0, QUESTION + 1] = 2.0  # "b"
@@ -106,7 +106,7 @@ def test_a_span_of_two_windows_is_kept_once_with_its_best_score():
     assert (answer.texts[0], answer.scores[0], answer.starts[0]) == ("b", 6.0, 1)
 
 
-def test_the_null_score_is_the_least_of_the_windows():
+def test_the_null_score_is_the_minimum_over_the_windows():
     starts, ends = (np.zeros((2, 6)) for _ in range(2))
     starts[:, 0], ends[:, 0] = [7.0, 1.0], [1.0, 2.0]
     first, last = letters(0, 2)
@@ -123,7 +123,7 @@ def test_white_space_alone_is_no_answer():
     assert dict(zip(answer.texts, answer.scores, strict=True)) == {"a": 10.0, "b": 10.0, "a b": 2.0}
 
 
-def test_the_question_is_no_answer():
+def test_tokens_of_the_question_are_never_an_answer():
     starts, ends = (np.zeros((1, 6)) for _ in range(2))
     starts[0, 1] = ends[0, 2] = 50.0
     first, last = letters(0, 2)
@@ -161,7 +161,7 @@ def test_no_rows_have_no_answers():
 
 
 def pointing_logits(windows, golds):
-    """What a perfect model puts out: 10 where a token starts or ends the answer of its row, 5 at [CLS], 0 elsewhere."""
+    """The logits of a perfect model: 10 where a token starts or ends the answer of its row, 5 at [CLS], 0 elsewhere."""
     width = max(map(len, windows["input_ids"]))
     starts, ends = (np.full((len(windows), width), 0.0, dtype=np.float32) for _ in range(2))
     for number, window in enumerate(windows):

@@ -23,8 +23,8 @@ WORDS = ["the", "a", "cat", "Cat", "dog", "dogs", "red", "...", "1,000", "1000"]
         ("a cat, an owl and the dog!", "cat owl and dog"),
         ("  two\t words\n", "two words"),
         ("another theatre", "another theatre"),  # articles are whole words only
-        ("U.S.A.", "usa"),  # punctuation goes without leaving a gap
-        ("the-cat", "thecat"),  # and goes before the articles do
+        ("U.S.A.", "usa"),  # punctuation is removed without leaving a gap
+        ("the-cat", "thecat"),  # and is removed before the articles
         ("A.", ""),
         ("1,000", "1000"),
         ("“quoted”", "“quoted”"),  # only ASCII punctuation counts
@@ -76,7 +76,7 @@ def random_texts(generator, size, least=1):
 
 def test_version_1_against_torchmetrics():
     generator = np.random.default_rng(0)
-    # Without texts that normalise to nothing, of which torchmetrics takes version 2.0's view.
+    # Without texts that normalise to nothing, which torchmetrics scores as version 2.0 does.
     answers = [text for text in random_texts(generator, 300) if normalize_answer(text)]
     golds = [
         [text for text in random_texts(generator, 3) if normalize_answer(text)] or ["cat"] for _ in range(len(answers))
@@ -101,7 +101,7 @@ def test_version_2_by_hand():
     golds = [("cat",), ("dog",), (), ()]
     scores = squad_scores(answers, golds, [-3.0, 1.0, -2.0, 2.0])
     # Answered as given: "the cat" (right), "" (wrong), "bird" (wrong), "" (right).
-    # Thresholds, from nothing answered: 2 of 4 right; up to -3: 3; up to -2: 2; up to 1: 2, F1 2 + 2/3; up to 2: 1.
+    # Thresholds: 2 of 4 right with nothing answered; up to -3: 3; up to -2: 2; up to 1: 2, F1 2 + 2/3; up to 2: 1.
     assert scores.metrics == pytest.approx(
         {
             "exact": 0.5,
@@ -118,7 +118,7 @@ def test_version_2_by_hand():
     assert scores.thresholds == {"best_exact": -3.0, "best_f1": -3.0}
 
 
-def test_the_two_thresholds_are_tuned_apart():
+def test_the_two_thresholds_are_tuned_separately():
     scores = squad_scores(["cat", "red dog"], [("cat",), ("dog",)], [1.0, 5.0])
     assert scores.metrics["exact"] == scores.metrics["f1"] == 0.0  # both are above the threshold as given
     assert (scores.metrics["best_exact"], scores.thresholds["best_exact"]) == (0.5, 1.0)
@@ -145,7 +145,7 @@ def test_final_answers_are_empty_above_the_threshold_only():
 def brute_force_best(score, answers, golds, no_answer_scores):
     def mean_at(threshold):
         finals = [answer if null <= threshold else "" for answer, null in zip(answers, no_answer_scores, strict=True)]
-        # Rounded, for sums in another order must not part equals: the lowest of equal thresholds is wanted.
+        # Rounded, because sums in another order may differ in the last bit: of equals, the lowest threshold counts.
         return round(np.mean([score(final, texts) for final, texts in zip(finals, golds, strict=True)]), 12)
 
     return max((mean_at(threshold), -threshold) for threshold in [-np.inf, *no_answer_scores])
@@ -156,7 +156,7 @@ def test_best_thresholds_against_brute_force(seed):
     generator = np.random.default_rng(seed)
     size = 80
     golds = [random_texts(generator, 3) if generator.random() < 0.6 else [] for _ in range(size)]
-    # A text that normalises to nothing is where the script's sums part from the scores: not drawn here.
+    # Without texts that normalise to nothing: for them, the sums of the official script differ from the scores.
     golds = [[text for text in texts if normalize_answer(text)] for texts in golds]
     answers = [text if normalize_answer(text) else "cat" for text in random_texts(generator, size)]
     nulls = generator.normal(size=size) + np.array([0.0 if texts else 1.0 for texts in golds])

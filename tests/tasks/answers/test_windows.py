@@ -1,4 +1,4 @@
-"""Windows of question answering: what they hold, how they overlap, and that tokens map back to characters."""
+"""Windows of question answering: their columns, overlap, and the characters of their tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -94,7 +94,7 @@ def test_columns(tokenizer):
         assert set(window["attention_mask"]) == {1}
 
 
-def test_some_window_holds_each_answer_exactly(tokenizer):
+def test_each_answer_is_marked_exactly_in_some_window(tokenizer):
     dataset = rows(*EXAMPLES)
     found: dict[int, list[str]] = {row: [] for row in range(len(dataset))}
     for window in windows(dataset, tokenizer):
@@ -137,7 +137,7 @@ def test_the_span_of_a_token_is_its_text(word_pieces):
     text = "北京 and Paris 🎉 are cities"
     (window,) = windows(rows((text, "which?", None)), word_pieces)
     spans = [text[start:end] for _, start, end in context_tokens(window)]
-    assert spans == ["北", "京", "and", "paris".title(), "🎉", "are", "cities"]
+    assert spans == ["北", "京", "and", "Paris", "🎉", "are", "cities"]
 
 
 def test_questions_and_special_tokens_have_no_span(word_pieces):
@@ -153,7 +153,7 @@ def test_white_space_before_a_question_does_not_count(byte_pairs):
     assert spaced["input_ids"] == plain["input_ids"]
 
 
-def test_an_answer_is_the_one_at_its_offset(tokenizer):
+def test_an_answer_is_located_by_its_offset(tokenizer):
     text = "Paris and Paris and Paris"
     dataset = rows((text, "where?", "Paris"), start_from=3)
     (window,) = windows(dataset, tokenizer)
@@ -201,7 +201,7 @@ def test_a_context_of_white_space_is_one_window_without_spans(tokenizer):
 
 
 @pytest.mark.parametrize(("max_length", "doc_stride"), [(384, 128), (96, 32), (64, 16)])
-def test_a_long_question_is_cut_and_leaves_room(tokenizer, max_length, doc_stride):
+def test_a_long_question_is_truncated_and_leaves_room_for_the_context(tokenizer, max_length, doc_stride):
     question = "why does the 👩🏽‍🚀 fly, 北京 " * 80
     dataset = rows((ENGLISH * 2, question, "bird"))
     encoded = windows(dataset, tokenizer, max_length=max_length, doc_stride=doc_stride)
@@ -210,19 +210,19 @@ def test_a_long_question_is_cut_and_leaves_room(tokenizer, max_length, doc_strid
     for window in encoded:
         asked = len(window["input_ids"]) - len(context_tokens(window)) - special
         limit = min(MAX_QUESTION_TOKENS, free // 2)
-        assert limit - 12 <= asked <= limit  # a cut falls between characters, and an emoji is up to 11 bytes
+        assert limit - 12 <= asked <= limit  # truncation is between characters, and an emoji has up to 11 bytes
     assert all(len(context_tokens(window)) >= doc_stride + free - free // 2 for window in encoded[:-1])
     assert any(window["start_positions"] for window in encoded)
 
 
-def test_a_question_of_just_the_limit_is_whole(word_pieces):
+def test_a_question_at_the_token_limit_is_not_truncated(word_pieces):
     question = " ".join(["why"] * MAX_QUESTION_TOKENS)
     for text in (question, question + " why"):
         (window,) = windows(rows(("Because.", text, None)), word_pieces, max_length=384, doc_stride=128)
         assert word_pieces.convert_ids_to_tokens(window["input_ids"]).count("why") == MAX_QUESTION_TOKENS
 
 
-def test_several_batches_and_processes_number_the_rows_through(word_pieces):
+def test_row_numbers_continue_across_batches_and_processes(word_pieces):
     dataset = rows(*EXAMPLES[:3] * 500)
     lengths = {"max_length": 64, "doc_stride": 16}
     one = encode_windows(dataset, word_pieces, **lengths)

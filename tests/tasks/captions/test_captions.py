@@ -1,4 +1,4 @@
-"""Captions of pictures, from files to what is written."""
+"""Captions of pictures, from files to generated texts."""
 
 import json
 
@@ -39,7 +39,7 @@ def task_file(tmp_path):
     rows = []
     for name, colour in COLOURS.items():
         path = tmp_path / f"{name}.png"
-        # On white: a picture of one colour alone is what normalised groups of channels take away.
+        # On white, because the normalisation of groups of channels removes a uniform colour.
         picture = Image.new("RGB", (16, 16), "white")
         picture.paste(colour, (4, 4, 12, 12))
         picture.save(path)
@@ -62,7 +62,7 @@ def finetune(task_file, folder):
     )
 
 
-def test_a_run_learns_captions_and_predicts_and_draws_them(task_file, tmp_path):
+def test_a_run_learns_predicts_and_draws_captions(task_file, tmp_path):
     run = tmp_path / "run"
     assert finetune(task_file, run) == 0
     assert json.loads((run / "results.json").read_text())["metrics"]["validation"]["exact"] == 1
@@ -93,12 +93,12 @@ def test_cells_are_counted_row_by_row_from_the_upper_left():
 
 
 @pytest.mark.parametrize("fields", [{}, {"hard_attention": True}, {"attends_first": True}], ids=str)
-def test_every_parameter_gets_a_gradient_and_what_is_saved_writes_the_same(fields, tmp_path):
+def test_every_parameter_gets_a_gradient_and_a_saved_model_generates_the_same(fields, tmp_path):
     model = make_model(**fields).train()
     batch = {"image": torch.rand(3, 3, 16, 16), "labels": torch.tensor([[4, 5, 3], [6, 3, -100], [7, 7, 3]])}
     model(**batch).loss.backward()
     for path, parameter in model.named_parameters():
-        # A bias of keys moves all scores of a query alike, and softmax does not see it.
+        # A bias of keys shifts all scores of a query alike, which does not change their softmax.
         assert parameter.grad.abs().max() > 0 or path.endswith("key_projection.bias"), path
     model.eval().save_pretrained(tmp_path)
     loaded = AutoModelForImageTextToText.from_pretrained(tmp_path)
@@ -109,7 +109,7 @@ def test_every_parameter_gets_a_gradient_and_what_is_saved_writes_the_same(field
 
 
 @pytest.mark.parametrize("hard_attention", [False, True])
-def test_the_loss_of_captions_of_unequal_length_is_the_mean_of_that_of_each(hard_attention):
+def test_the_loss_of_captions_of_unequal_length_is_the_mean_of_their_losses(hard_attention):
     model = make_model(hard_attention=hard_attention).double().eval()
     images = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     captions = [[4, 5, 6, 3], [6, 3], [7, 7, 3]]
@@ -128,7 +128,7 @@ def test_autocast_trains_near_full_precision(choices):
 
 
 @pytest.mark.parametrize("choices", SLOTS_TAKEN, ids=str)
-def test_takes_the_slots_that_it_says(choices, tmp_path):
+def test_the_captioner_accepts_the_slots_it_declares(choices, tmp_path):
     model, image = make_model(), torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([[4, 5, 3], [6, 3, -100], [7, 7, 3]])
     plain = model(image, labels=labels).logits
@@ -145,12 +145,12 @@ def test_takes_the_slots_that_it_says(choices, tmp_path):
     assert torch.equal(loaded.generate(image)[0], model.generate(image)[0])
 
 
-def test_its_steps_are_no_distribution_to_align():
+def test_the_captioner_refuses_an_alignment():
     with pytest.raises(alignattn.AlignAttnError, match="one query at a time"):
         check_fits(ModelOptions(model="captioner", alignment="gan"), TASKS["easyvqacaptions"])
 
 
-def test_what_cannot_be_is_one_line(task_file, tmp_path, capsys):
+def test_bad_rows_and_wrong_models_are_refused(task_file, tmp_path, capsys):
     rows = (tmp_path / "rows.jsonl").read_text()
     for line, said in (
         ({"image": "none.png", "caption": "a"}, "there is no image none.png"),
@@ -166,7 +166,7 @@ def test_what_cannot_be_is_one_line(task_file, tmp_path, capsys):
             check_fits(ModelOptions(model=model), TASKS["easyvqacaptions"])
 
 
-def test_easy_vqa_has_a_caption_of_each_picture_that_its_questions_tell_all_of():
+def test_easy_vqa_has_a_caption_of_each_picture_that_its_questions_fully_describe():
     task = TASKS["easyvqacaptions"]
     counts = {}
     for split in ("train", "test"):

@@ -1,4 +1,4 @@
-"""Batches of nodes: whole graphs, and what is drawn around some nodes."""
+"""Batches of nodes: whole graphs, and samples around some nodes."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def rows(*nodes):
 
 
 @pytest.mark.parametrize("name", ["gat", "gatv2"])
-def test_all_neighbours_give_what_the_whole_graph_gives(name, graph):
+def test_sampling_all_neighbours_gives_the_outputs_of_the_whole_graph(name, graph):
     model = build_model(MODELS.load(name), {"num_features": WIDTH, "num_labels": CLASSES}, seed=0)
     asked = rows(4, 17, 29, 4)
     with torch.no_grad():
@@ -35,7 +35,7 @@ def test_all_neighbours_give_what_the_whole_graph_gives(name, graph):
     assert len(drawn["features"]) < len(graph.features)
 
 
-def test_so_many_neighbours_are_drawn_and_each_node_itself(graph):
+def test_each_node_has_itself_and_at_most_fan_out_neighbours(graph):
     torch.manual_seed(0)
     batches = NodeBatches(graph, (2, 1))
     batch = batches(rows(3, 8))

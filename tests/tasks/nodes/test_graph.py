@@ -1,4 +1,4 @@
-"""Graphs from files: what is made of them, and what is wrong with them in one line."""
+"""Graphs from files: their tensors and tasks, and the one-line message about a bad file."""
 
 import numpy as np
 import pytest
@@ -35,12 +35,12 @@ def test_rows_of_features_sum_to_one_unless_they_are_empty(is_dense, tmp_path):
     torch.testing.assert_close(graph.features.to_dense(), expected)
 
 
-def test_few_features_are_kept_by_rows(tmp_path):
+def test_sparse_features_are_stored_as_csr(tmp_path):
     few = {"feat_row": np.arange(NODES), "feat_col": np.arange(NODES) % WIDTH, "feat_val": np.ones(NODES)}
     assert read_graph(write_graph(tmp_path / "g.npz", **few)).features.layout == torch.sparse_csr
 
 
-def test_a_file_poses_its_task(tmp_path):
+def test_a_file_defines_its_task(tmp_path):
     names = np.array(["a", "b", "c"])
     assert get_task(str(write_graph(tmp_path / "named.npz", label_names=names))).labels == ("a", "b", "c")
     task = get_task(str(write_graph(tmp_path / "g.npz", test_idx=None)))
@@ -79,7 +79,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("message", BAD)
-def test_a_bad_graph_is_one_line(message, tmp_path):
+def test_a_bad_graph_is_refused_in_one_line(message, tmp_path):
     path = tmp_path / "bad.npz"
     np.savez(
         path, allow_pickle=True, **{name: it for name, it in (graph_arrays() | BAD[message]).items() if it is not None}
@@ -91,7 +91,7 @@ def test_a_bad_graph_is_one_line(message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_no_file_and_a_file_of_something_else(tmp_path):
+def test_a_missing_file_and_a_file_without_a_graph_are_refused(tmp_path):
     with pytest.raises(AlignAttnError, match="there is no file"):
         get_task(str(tmp_path / "none.npz"))
     (tmp_path / "text.npz").write_text("no archive")
@@ -99,5 +99,5 @@ def test_no_file_and_a_file_of_something_else(tmp_path):
         get_task(str(tmp_path / "text.npz"))
 
 
-def test_the_splits_of_a_file_have_the_names_of_a_tasks():
+def test_the_splits_have_the_usual_names():
     assert tuple(SPLITS) == ("train", "validation", "test")

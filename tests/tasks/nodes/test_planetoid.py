@@ -1,4 +1,4 @@
-"""The public citation graphs by torch-geometric's own loader, from raw files in the collection's form."""
+"""The public citation graphs, loaded by torch-geometric from raw files in the collection's format."""
 
 import pickle
 
@@ -12,14 +12,14 @@ from alignattn.tasks.nodes.planetoid import planetoid_file
 from alignattn.utils.errors import AlignAttnError
 
 CLASSES, WIDTH, TRAIN, VALIDATION, TEST = 3, 5, 6, 500, 4
-"""The loader takes the 500 nodes after the training ones to validate on."""
+"""The loader uses the 500 nodes after the training nodes as the validation split."""
 
 BEFORE_TEST = TRAIN + VALIDATION + 2
 NODES = BEFORE_TEST + TEST
 
 
 def write_raw(folder):
-    """Write a graph as the collection has its own, test nodes in an order of their own; return what it holds."""
+    """Write a graph in the collection's format, its test nodes not in order; return its features, labels and edges."""
     draw = np.random.default_rng(0)
     features = (draw.random((NODES, WIDTH)) < 0.5).astype(np.float32)
     labels = draw.integers(0, CLASSES, NODES)
@@ -61,12 +61,12 @@ def test_raw_files_become_the_graph(tmp_path):
         "validation": list(range(TRAIN, TRAIN + VALIDATION)),
         "test": list(range(BEFORE_TEST, NODES)),
     }
-    # Made once: what it was made of is read no more.
+    # It is converted once: the raw files are not read again.
     (tmp_path / "planetoid" / "Cora" / "raw" / "ind.cora.x").unlink()
     assert planetoid_file(get_task("cora"), str(tmp_path)) == path
 
 
-def test_raw_files_that_cannot_be_read_are_told_in_one_line(tmp_path):
+def test_unreadable_raw_files_are_refused_in_one_line(tmp_path):
     write_raw(tmp_path / "planetoid" / "Cora" / "raw")
     (tmp_path / "planetoid" / "Cora" / "raw" / "ind.cora.graph").write_bytes(b"torn")
     with pytest.raises(AlignAttnError, match=r"cannot load Cora by torch-geometric: .*give --data_dir DIR") as raised:

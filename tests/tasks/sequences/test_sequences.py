@@ -1,4 +1,4 @@
-"""Pairs of sequences from their file to scores, and what is refused of them."""
+"""Pairs of sequences from their file to scores, and which are refused."""
 
 import json
 from itertools import product
@@ -50,7 +50,7 @@ def finetune(task, folder, words):
     return main(f"finetune --task {task} --output_dir {folder} {SMALL} {QUIET} {words}".split())
 
 
-def test_edits_are_the_fewest_and_the_nearest_reference_counts():
+def test_edit_distance_is_minimal_and_the_nearest_reference_counts():
     def fewest(first, second):
         if not first or not second:
             return len(first) + len(second)
@@ -67,13 +67,13 @@ def test_edits_are_the_fewest_and_the_nearest_reference_counts():
 @pytest.mark.parametrize(
     ("units", "text", "parts"), [("words", "a  bc d", ["a", "bc", "d"]), ("characters", "a b", "a b")]
 )
-def test_units_are_composed_and_go_back_to_a_text(units, text, parts):
+def test_units_are_composed_and_joined_again(units, text, parts):
     assert units_of(text, units) == list(parts)
     assert units_of("e\u0301", units) == ["\u00e9"]
     assert units_of(text_of(units_of(text, units), units), units) == list(parts)
 
 
-def test_a_run_writes_and_is_predicted_by_beams(task_file, tmp_path):
+def test_a_run_and_its_predictions_use_beam_search(task_file, tmp_path):
     run = tmp_path / "run"
     assert finetune(task_file, run, "--model seq2seq-lstm --num_train_epochs 4 --score additive --num_beams 2") == 0
     metrics = json.loads((run / "results.json").read_text())["metrics"]["validation"]
@@ -88,7 +88,7 @@ def test_a_run_writes_and_is_predicted_by_beams(task_file, tmp_path):
     read, written = (
         [label.get_text() for label in axis.get_ticklabels()] for axis in (drawn.axes[0].xaxis, drawn.axes[0].yaxis)
     )
-    # Where the most that may be written is reached there is no end; what fills up shorter beams is not drawn.
+    # At the maximum length there is no end; the padding of shorter beams is not drawn.
     assert " ".join(written).removesuffix(" [EOS]") == told["prediction"]
     assert read == ["a", "b", "c", "[EOS]"]
     weights = np.asarray(drawn.axes[0].images[0].get_array())
@@ -110,8 +110,8 @@ def test_a_run_writes_and_is_predicted_by_beams(task_file, tmp_path):
     assert max(likelier) > 0
 
 
-def test_a_target_that_is_too_long_is_cut_and_said_and_bounds_what_is_written(task_file, tmp_path, capsys):
-    """One line of many words is no reason to write as many for each row."""
+def test_max_length_truncates_targets_with_a_message_and_bounds_predictions(task_file, tmp_path, capsys):
+    """One long target does not make the predictions of all rows long."""
     (tmp_path / "pairs.tsv").write_text(PAIRS + "aab\t" + " ".join("ABC" * 100) + "\n")
     run = tmp_path / "run"
     assert finetune(task_file, run, "--model seq2seq-lstm --max_steps 1 --max_length 8") == 0
@@ -129,7 +129,7 @@ def test_a_target_that_is_too_long_is_cut_and_said_and_bounds_what_is_written(ta
     assert tokenizer.eos_token_id not in part
 
 
-def test_a_stopped_run_goes_on_as_one_that_was_not(task_file, tmp_path, capsys):
+def test_a_resumed_run_equals_an_uninterrupted_one(task_file, tmp_path, capsys):
     words = f"--task {task_file} {SMALL} --model seq2seq-transformer --attention soft --num_train_epochs 2".split()
     run = tmp_path / "run"
     resumed.finetune(words, run)
@@ -139,7 +139,7 @@ def test_a_stopped_run_goes_on_as_one_that_was_not(task_file, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("line", "said"), [("\tA", "'word' is empty"), ("a\t", "'spoken' is empty")])
-def test_a_pair_with_an_empty_side_is_one_line(line, said, task_file, tmp_path, capsys):
+def test_a_pair_with_an_empty_side_is_refused_in_one_line(line, said, task_file, tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text(PAIRS + line + "\n")
     assert finetune(task_file, tmp_path / "run", "--model seq2seq-lstm") == 2
     (told,) = capsys.readouterr().err.strip().splitlines()
@@ -156,13 +156,13 @@ def test_a_pair_with_an_empty_side_is_one_line(line, said, task_file, tmp_path, 
         ("--model seq2seq-lstm --num_beams 0", "num_beams"),
     ],
 )
-def test_what_cannot_be_is_one_line(words, said, task_file, tmp_path, capsys):
+def test_impossible_options_are_refused_in_one_line(words, said, task_file, tmp_path, capsys):
     assert finetune(task_file, tmp_path / "run", words) == 2
     (told,) = capsys.readouterr().err.strip().splitlines()
     assert any(part in told for part in said.split("|"))
 
 
-def test_targets_that_are_no_texts_are_told():
+def test_targets_that_are_not_text_are_refused():
     task, rows = SequenceToSequence(name="own"), Dataset.from_dict({"source": ["a"], "target": [3]})
     with pytest.raises(alignattn.AlignAttnError, match="column 'target' holds int64"):
         processor_for(task).normalise(rows)

@@ -27,7 +27,7 @@ def path(tmp_path):
     return tmp_path / "x.conll"
 
 
-def test_first_and_last_column_of_every_sentence(path):
+def test_first_and_last_column_of_every_sentence_are_read(path):
     path.write_text(CONLL_2003)
     assert read_file(path)[:] == {"tokens": TOKENS, "ner_tags": TAGS}
 
@@ -84,7 +84,7 @@ SENTENCE_TAGS = [["B-ORG", "O", "O"], ["B-MISC", "O"]]
 
 
 def lines(form, first=1, *, restarts=True):
-    """The sentences, a line of `form` a word: its number `n`, its sentence's `s`, the word `w`, its tag `t`."""
+    """The sentences, with a line of `form` per word: its number `n`, its sentence's `s`, the word `w`, its tag `t`."""
     text, number = "", first
     for sentence, (words, tags) in enumerate(zip(SENTENCES, SENTENCE_TAGS, strict=True)):
         number = first if restarts else number
@@ -126,10 +126,10 @@ def test_a_column_that_counts_the_words_is_left_out(path, text, capsys):
     ],
 )
 @pytest.mark.parametrize("form", ["{w} N x {t}", "{w}\tN\tx\t{t}", "{w} {t}"])
-def test_comments_are_left_out_and_said(path, comment, form, capsys):
+def test_comments_are_left_out_and_reported(path, comment, form, capsys):
     path.write_text(f"{comment}\n" + lines(form).replace("\n\n", f"\n\n{comment}\n"))
     assert read_file(path)[:] == {"tokens": SENTENCES, "ner_tags": SENTENCE_TAGS}
-    assert "comments" in capsys.readouterr().err
+    assert "are read as comments" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_hashtag_without_a_tag_is_no_comment(path):
         read_file(path)
 
 
-def test_between_tabs_a_token_may_hold_blanks(path):
+def test_a_token_between_tabs_may_contain_blanks(path):
     path.write_text("New York\tB-LOC\nis\tO\n\n-DOCSTART- O\n\n10 000 000\tO\n")
     assert read_file(path)["tokens"][:] == [["New York", "is"], ["10 000 000"]]
 
@@ -183,7 +183,7 @@ def test_odd_line_ends_and_marks(path, text):
     ],
     ids=["X", "U", "UNER", "none", "scores", "words", "2012", "sentences", "WebAnno", "first", "blanks", "many"],
 )
-def test_columns_that_are_no_words_and_tags_are_refused(path, text):
+def test_columns_other_than_words_and_tags_are_refused(path, text):
     path.write_text(text)
-    with pytest.raises(AlignAttnError, match=r"x\.conll"):
+    with pytest.raises(AlignAttnError, match=r"x\.conll.* column"):
         read_file(path)

@@ -1,4 +1,4 @@
-"""Scores of entities, against entities that are read by hand: the definition of conlleval."""
+"""Scores of entities, compared with entities found by hand, by the definition of conlleval."""
 
 import random
 
@@ -37,7 +37,7 @@ ODD = {
 
 
 def well_formed(length, entities):
-    """The tags of a sentence in IOB2, which tells its entities beyond doubt."""
+    """The tags of a sentence in IOB2, in which entities are unambiguous."""
     tags = ["O"] * length
     for kind, first, last in entities:
         tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
@@ -63,7 +63,7 @@ def test_malformed_and_odd_sequences(case):
 
 def test_scores_of_a_worked_example():
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["B-ORG", "O"]]
-    # Right: the place. Wrong: the person ends too soon; an organisation is taken for a place.
+    # Right: the place. Wrong: the person ends too soon; an organisation is predicted as a place.
     predicted = [["B-PER", "O", "O", "B-LOC"], ["B-LOC", "O"]]
     assert entity_scores(predicted, gold) == pytest.approx(
         {"precision": 1 / 3, "recall": 1 / 3, "f1": 1 / 3, "token_accuracy": 4 / 6}
@@ -78,7 +78,7 @@ def test_f1_is_the_harmonic_mean():
     assert scores["f1"] == pytest.approx(2 / (2 + 4))
 
 
-def test_another_scheme_for_the_same_entities_is_right_but_for_its_tokens():
+def test_another_scheme_for_the_same_entities_lowers_only_token_accuracy():
     scores = entity_scores([SCHEMES["IOE2"]], [SCHEMES["BIOES"]])
     assert (scores["f1"], scores["token_accuracy"]) == (1.0, 2 / 5)
 
@@ -88,7 +88,7 @@ def test_an_entity_counts_in_its_own_sentence_only():
     assert (scores["f1"], scores["token_accuracy"]) == (0.0, 0.0)
 
 
-def test_an_entity_does_not_run_on_into_the_next_sentence():
+def test_an_entity_ends_with_its_sentence():
     assert entity_scores([["B-PER"], ["I-PER"]], [["B-PER"], ["B-PER"]])["f1"] == 1.0
 
 

@@ -1,4 +1,4 @@
-"""Tags of words: to labels of word pieces, and back from a model's outputs."""
+"""Tags of words as labels of word pieces, and back from a model's outputs."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ ZERO_WIDTH, CONTROL = "\u200b", "\x07"
 
 
 def rows(*pairs):
-    """Rows of words and of their tags, which may be written as numbers of `NAMES`."""
+    """Rows of words and their tags; a tag may be its number in `NAMES`."""
     named = [[tag if isinstance(tag, str) else NAMES[tag] for tag in tags] for _, tags in pairs]
     return Dataset.from_dict({"words": [words for words, _ in pairs], "tags": named})
 
@@ -47,7 +47,7 @@ def padded_labels(data, tokenizer):
 
 
 def perfect_logits(labels, classes):
-    """The highest output at each label; noise, and infinity, where there is none."""
+    """Logits that are highest at each label; noise, and infinity, where there is no label."""
     noise = np.random.default_rng(0).normal(size=(*labels.shape, classes))
     noise[labels == IGNORED, 0] = np.inf
     at = np.nonzero(labels != IGNORED)
@@ -66,7 +66,7 @@ def bert(minilm):
 
 
 def roberta(add_prefix_space):
-    """A byte-level BPE that knows whole words only with the blank before them."""
+    """A byte-level BPE whose vocabulary has whole words only with the blank before them."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -113,7 +113,7 @@ def test_codes_keep_their_zeros():
         (["O O", [], [None, ""]], "a.jsonl has no tags"),
     ],
 )
-def test_names_refuse(values, message):
+def test_missing_or_wrongly_numbered_tags_are_refused(values, message):
     with pytest.raises(AlignAttnError, match=message):
         tag_names(values, None, "a.jsonl")
 
@@ -144,7 +144,7 @@ def test_problems_of_a_row(tokens, tags, problem):
     assert tag_problem(tokens, tags, NAMES) == problem
 
 
-def test_a_long_list_of_tags_is_cut():
+def test_a_long_list_of_tags_is_shortened():
     names = tuple(f"B-{number}" for number in range(30))
     problem = tag_problem(["a"], ["O"], names)
     assert problem is not None
@@ -154,7 +154,7 @@ def test_a_long_list_of_tags_is_cut():
 # The tokenizers
 
 
-def test_byte_level_tokenizer_must_set_words_apart():
+def test_byte_level_tokenizer_must_separate_words():
     with pytest.raises(AlignAttnError, match="does not separate the words of a list"):
         encoded(rows((["Ann"], [1])), roberta(add_prefix_space=False))
     tokenizer = roberta(add_prefix_space=True)
@@ -163,7 +163,7 @@ def test_byte_level_tokenizer_must_set_words_apart():
     assert tokenizer.convert_ids_to_tokens(ids) == ["<s>", "ĠAnn", "ĠLondon", "</s>"]
 
 
-def test_byte_level_tokenizer_is_mended_by_its_pre_tokenizer():
+def test_byte_level_tokenizer_may_separate_words_by_its_pre_tokenizer():
     tokenizer = roberta(add_prefix_space=False)
     tokenizer.backend_tokenizer.pre_tokenizer.add_prefix_space = True
     check_tokenizer(tokenizer)
@@ -174,7 +174,7 @@ def test_slow_tokenizer_is_refused():
         check_tokenizer(transformers.ByT5Tokenizer())
 
 
-def test_bert_tokenizer_is_fine(bert):
+def test_bert_tokenizer_is_accepted(bert):
     check_tokenizer(bert)
 
 
@@ -199,7 +199,7 @@ def test_a_word_without_a_piece_shifts_no_other(bert, unread):
     assert recovered(data, bert) == [["O", "B-PER", "O", "O", "B-LOC", "O"]]
 
 
-def test_a_row_that_is_not_read_at_all(bert):
+def test_words_of_a_row_without_pieces_are_outside(bert):
     data = encoded(rows(([ZERO_WIDTH], [1]), (["Ann"], [1])), bert)
     assert recovered(data, bert) == [["O"], ["B-PER"]]
 
@@ -213,7 +213,7 @@ def test_bytes_leave_no_word_unread():
     assert recovered(data, tokenizer) == [tags]
 
 
-def test_words_cut_off_are_outside(bert):
+def test_truncated_words_are_outside(bert):
     tags = ["B-PER", "I-PER", "O", "B-LOC"]
     data = encoded(rows((["Ann", "tokenization", "in", "Rome"], tags)), bert, max_length=4)
     assert data[0]["labels"] == [IGNORED, 1, 2, IGNORED]

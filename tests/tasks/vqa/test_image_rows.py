@@ -1,4 +1,4 @@
-"""Rows of questions about images: what is read of them, what they become, and what is refused."""
+"""Rows of questions about images: how they are read, their batches, and which rows are refused."""
 
 import json
 import sys
@@ -56,12 +56,12 @@ def test_a_batch_has_questions_and_pictures(rows, tmp_path):
         ({"image": None}, "column 'image' names no image"),
         ({"image": "nowhere.png"}, "there is no image nowhere.png"),
         ({"image": "broken.png"}, "cannot be read"),
-        ({"image": "regions.npz"}, "is not what the task reads, a picture"),
+        ({"image": "regions.npz"}, "does not fit the task, which reads a picture"),
         ({"question": " "}, "column 'question' is empty"),
-        ({"label": "purple"}, "label 'purple' is not a class number of 0 to 4 (red, green, blue, yes, no)"),
+        ({"label": "purple"}, "label 'purple' is not a class number from 0 to 4 (red, green, blue, yes, no)"),
     ],
 )
-def test_a_bad_row_is_told(changed, problem, rows, tmp_path, monkeypatch):
+def test_the_problem_of_a_bad_row_is_reported(changed, problem, rows, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.png").write_text("no picture")
     write_features(tmp_path / "regions.npz")
@@ -80,7 +80,7 @@ def test_a_bad_row_is_told(changed, problem, rows, tmp_path, monkeypatch):
         ({"x": np.zeros((0, WIDTH), np.float32)}, "holds float32 [0, 6]"),
     ],
 )
-def test_bad_features_are_told_by_their_header(arrays, problem, tmp_path):
+def test_bad_features_are_recognised_by_their_header(arrays, problem, tmp_path):
     task = get_task(str(write_task(tmp_path, feature_width=WIDTH)))
     bad = str(write_features(tmp_path / "bad.npz", **arrays))
     good = str(write_features(tmp_path / "good.npz"))
@@ -92,7 +92,7 @@ def test_bad_features_are_told_by_their_header(arrays, problem, tmp_path):
             read_features(bad, WIDTH)
 
 
-def test_features_stand_either_way(tmp_path):
+def test_features_are_read_in_either_orientation(tmp_path):
     made = np.random.default_rng(0).random((3, WIDTH)).astype(np.float32)
     for name, array in (("x", made.T), ("features", made)):
         torch.testing.assert_close(
@@ -103,7 +103,7 @@ def test_features_stand_either_way(tmp_path):
 
 
 def write_vqa_v2(folder, answers):
-    """Write the files of VQA-v2 of one image and a question a list of answers, the same for both splits."""
+    """Write the files of VQA-v2 with one image and a question per list of answers, the same for both splits."""
     (folder / "vqav2").mkdir(parents=True)
     for year in ("train2014", "val2014"):
         questions = [
@@ -141,7 +141,7 @@ def test_vqa_v2_is_read_with_its_answers_and_scored_by_the_official_rule(tmp_pat
     split = EncodedSplit(rows, rows, options)
     logits = np.eye(3)[[0, 1, 1, 0]]
     found = processor.evaluate(split, logits, np.array(rows["label"][:]))
-    # Nobody of those who all wrote "blue." wrote "blue".
+    # All people wrote "blue.", so "blue" matches none of them.
     assert found.predictions["vqa_accuracy"].to_pylist() == [1, 1, 0, 0]
     assert found.metrics == {"vqa_accuracy": 0.5, "accuracy": 0.5}
 
@@ -151,17 +151,17 @@ def test_vqa_v2_is_read_with_its_answers_and_scored_by_the_official_rule(tmp_pat
     [
         ("vqa-v2", "empty", "contains no features"),
         ("easy-vqa", "empty", "--features is for vqa-v2"),
-        ("vqa-v2", None, "give --data_dir DIR with vqav2/"),
+        ("vqa-v2", None, "give --data_dir DIR whose folder vqav2"),
     ],
 )
-def test_what_vqa_v2_needs_is_told(task, folder, message, tmp_path):
+def test_wrong_or_missing_sources_of_vqa_v2_are_refused(task, folder, message, tmp_path):
     (tmp_path / "empty").mkdir()
     write_vqa_v2(tmp_path / "data", [["red"] * 10])
     with pytest.raises(AlignAttnError, match=message):
         load_rows(with_features(get_task(task), folder and str(tmp_path / folder)), data_dir=tmp_path / "data")
 
 
-def test_easy_vqa_is_all_there():
+def test_easy_vqa_is_complete():
     rows = load_rows(get_task("easy-vqa"))
     assert (len(rows.train), len(rows.evaluation["test"])) == (38575, 9673)
     assert len(rows.train.unique("image")) == 4000

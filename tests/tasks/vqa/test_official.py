@@ -23,7 +23,7 @@ from alignattn.tasks.vqa.official import CONTRACTIONS, answer_scores, plain_answ
         ("its", "its"),
     ],
 )
-def test_an_answer_is_made_plain(given, plain):
+def test_plain_answer_normalises_an_answer(given, plain):
     assert plain_answer(given) == plain
 
 
@@ -33,18 +33,18 @@ def test_contractions_are_those_of_the_official_list():
 
 
 @pytest.mark.parametrize(("matches", "accuracy"), [(0, 0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1), (10, 1)])
-def test_it_is_the_mean_over_all_people_but_one(matches, accuracy):
+def test_accuracy_is_the_mean_over_all_leave_one_out_sets(matches, accuracy):
     answers = ["Red."] * matches + [f"other {index}" for index in range(10 - matches)]
     by_loop = sum(
         min(sum(plain_answer(text) == "red" for other, text in enumerate(answers) if other != left_out) / 3, 1)
         for left_out in range(10)
     )
-    # Ten that are alike to the letter are taken by the letter.
+    # Ten answers that agree letter by letter are not normalised.
     assert vqa_accuracy("red", answers) == pytest.approx(accuracy if matches < 10 else 0)
     assert by_loop / 10 == pytest.approx(accuracy)
 
 
-def test_where_all_agree_to_the_letter_the_letters_count():
+def test_answers_that_agree_letter_by_letter_are_not_normalised():
     assert vqa_accuracy("red", ["red"] * 10) == 1
     assert vqa_accuracy("red", ["Red"] * 10) == 0
     assert vqa_accuracy("red", ["Red"] * 9 + ["red"]) == 1

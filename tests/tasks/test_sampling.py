@@ -1,4 +1,4 @@
-"""Rows that are drawn: every class has its share, and every run the same rows."""
+"""Samples of rows: every class has its share, and every run has the same rows."""
 
 import datasets
 import numpy as np
@@ -31,21 +31,21 @@ def test_each_class_has_its_share(count):
     assert (np.abs(shares - count * sizes / 100)[: 2 if count < 50 else 3] < 2).all()
 
 
-def test_the_draw_is_the_same_again_and_not_the_first_rows():
+def test_a_sample_is_reproducible_and_not_the_first_rows():
     dataset = rows_of(50, 50)
     drawn = sample_rows(TASK, dataset, 20)
     assert (sample_rows(TASK, dataset, 20) == drawn).all()
     assert not (drawn == np.arange(20)).all()
 
 
-def test_scores_and_questions_are_drawn_without_classes():
+def test_scores_and_questions_are_sampled_without_classes():
     scores = datasets.Dataset.from_dict({"a": list("abcdef"), "label": [0.5, 1.0, 2.0, 3.0, 4.0, 5.0]})
     regression = TextClassification(name="t", text_columns=("a",), metrics=("pearson",))
     assert len(sample_rows(regression, scores, 4)) == 4
     assert len(sample_rows(TASKS["squad"], datasets.Dataset.from_dict({"id": list("abcdef")}), 4)) == 4
 
 
-def test_max_samples_draws_or_takes_the_first():
+def test_max_samples_samples_rows_or_takes_the_first():
     dataset = rows_of(6, 6)
     assert max_samples(TASK, dataset, 4, FIRST)["a"][:] == [f"text {n}" for n in range(4)]
     assert sorted(max_samples(TASK, dataset, 4)["label"][:]) == [0, 0, 1, 1]
@@ -62,7 +62,7 @@ def own_rows(tmp_path):
     return load_user_rows(path, None, ["text"], "label")
 
 
-def test_a_share_of_the_training_rows_is_for_evaluation(own_rows):
+def test_a_share_of_the_training_rows_becomes_the_validation_split(own_rows):
     rows = with_validation_share(own_rows, 0.1)
     validation = rows.evaluation["validation"]
     assert np.bincount(validation["label"][:]).tolist() == [8, 2]
@@ -71,7 +71,7 @@ def test_a_share_of_the_training_rows_is_for_evaluation(own_rows):
     assert rows.task.evaluation_splits == ("validation",)
 
 
-def test_a_class_of_one_row_is_trained_on(tmp_path):
+def test_the_only_row_of_a_class_stays_in_training(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("text,label\nu,a\nv,a\nw,a\nx,a\ny,b\n")
     rows = with_validation_share(load_user_rows(path, None, ["text"], "label"), 0.6)
