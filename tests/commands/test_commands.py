@@ -239,7 +239,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         [sys.executable, "-c", PROBE, *HEAVY],
         input=json.dumps(lines), check=True, capture_output=True, text=True, cwd=folder,
     )  # fmt: skip
-    assert not any((folder / name).exists() for name in ("o", "robustness", "results", "inspection", "demo"))
+    assert sorted(path.name for path in folder.iterdir()) == ["mine.csv", "run"]
     return json.loads(done.stdout)
 
 
@@ -269,7 +269,7 @@ def test_the_help_is_short_and_shows_examples(command: Command, monkeypatch: pyt
 def test_help_all_shows_the_options_of_transformers(name: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main([*name.split(), "--help-all"])
-    assert all(f"--{option} " in capsys.readouterr().out for option in ("adam_beta1",))
+    assert "--adam_beta1 " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)

@@ -325,11 +325,13 @@ def try_saves(place: Workplace, name: str) -> None:
     words = place.words("finetune", out)
     code = in_child(killed_while_saving(words, share), place.folder / "log")
     left = sorted(str(path.relative_to(out)) for path in out.glob("checkpoint-*/*"))
-    code = in_child(lambda: main(words), place.folder / "log") if code < 0 else code
+    is_killed = code == KILLED
+    code = in_child(lambda: main(words), place.folder / "log") if is_killed else code
     expected, found = contents(whole), contents(out)
     why = f"ended with {code}: {_end(place)}" if code else ""
     why = why or ", ".join(file for file in expected | found if expected.get(file, "") != found.get(file, ""))
-    print(json.dumps({"command": name, "point": share, "survived": not why, "why": why, "left": left}), flush=True)
+    line = {"command": name, "point": share, "killed": is_killed, "survived": not why, "why": why, "left": left}
+    print(json.dumps(line), flush=True)
 
 
 def try_pair(place: Workplace, name: str) -> None:
