@@ -76,7 +76,7 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     [
         "--attention soft --train_sampling_strategy random",
         "--attention aa-ct --r_drop_weight 1 --label_smoothing_factor 0.1 --train_sampling_strategy group_by_length",
-        "--attention aa-sliced+sparsemax --freelb_steps 2 --weight_averaging ema --bf16 true",
+        "--attention aa-sliced+sparsemax --freelb_steps 2 --freelb_max_norm 0.3 --weight_averaging ema --bf16 true",
         "--attention aa-gan --gradient_accumulation_steps 2 --train_sampling_strategy batch_rebalance",
     ],
 )

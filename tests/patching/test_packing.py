@@ -169,5 +169,7 @@ def test_models_without_packed_attention_refuse_a_packed_batch(family):
     with pytest.raises(AlignAttnError, match="samples of a packed batch"):
         model(**batch)
     with pytest.raises(AlignAttnError, match="a packed batch is one row"):
-        FreeLB(AlignmentTrainingArguments("out", use_cpu=True, freelb_steps=2), model).before_forwards(model, batch)
+        FreeLB(
+            AlignmentTrainingArguments("out", use_cpu=True, freelb_steps=2, freelb_max_norm=0.3), model
+        ).before_forwards(model, batch)
     alignattn.unpatch(model)(**batch)

@@ -92,6 +92,7 @@ def method_of(method, model=None, **values):
 
 
 def freelb(model, steps, step_size, max_norm):
+    """FreeLB; without a step size, with a third of the norm."""
     return method_of(FreeLB, model, freelb_steps=steps, freelb_step_size=step_size, freelb_max_norm=max_norm)
 
 
@@ -185,7 +186,8 @@ def test_freelb_is_the_papers_algorithm(family, max_norm, has_padding_id):
         return seen[-1], None
 
     torch.manual_seed(5)
-    task_loss, _, _ = step_losses([freelb(model, 3, 0.1, max_norm)], forward, model, batch)
+    step_size = None if max_norm == 0.3 else 0.1  # a third is the default
+    task_loss, _, _ = step_losses([freelb(model, 3, step_size, max_norm)], forward, model, batch)
     assert [loss.item() for loss in seen] == pytest.approx([loss.item() for loss in losses], rel=1e-6)
     assert losses[-1].item() > losses[0].item()
     task_loss.backward()
@@ -230,7 +232,7 @@ def test_the_alignment_of_a_step_is_the_mean_over_both_forwards(tmp_path):
 
 def test_freelb_logs_the_parts_of_its_loss(tmp_path):
     model = alignattn.patch(tiny_model("albert"), "aa-ct")
-    trainer = train(model, tmp_path, freelb_steps=2, bf16=True)
+    trainer = train(model, tmp_path, freelb_steps=2, freelb_max_norm=0.3, bf16=True)
     parts = (logged(trainer, name) for name in ("loss", "task_loss", "align_loss"))
     for loss, task, aligned in zip(*parts, strict=True):
         assert loss == pytest.approx(task + 0.01 * aligned, rel=1e-5)
@@ -248,9 +250,13 @@ def test_freelb_with_a_vanishing_perturbation_trains_as_without(tmp_path):
     ("values", "reason"),
     [
         ({"r_drop_weight": -0.1}, "r_drop_weight -0.1 must be at least 0"),
-        ({"freelb_steps": 0}, "freelb_steps 0 must be at least 1"),
+        ({"freelb_steps": 0, "freelb_max_norm": 0.3}, "freelb_steps 0 must be at least 1"),
         ({"freelb_steps": 2, "freelb_max_norm": 0.0}, "freelb_max_norm 0.0 must be above 0"),
-        ({"r_drop_weight": 1.0, "freelb_steps": 2}, "r_drop_weight does not go with --freelb_steps"),
+        ({"freelb_steps": 2}, "freelb_steps needs --freelb_max_norm"),
+        (
+            {"r_drop_weight": 1.0, "freelb_steps": 2, "freelb_max_norm": 0.3},
+            "r_drop_weight does not go with --freelb_steps",
+        ),
         ({"weight_averaging": "mean"}, "weight_averaging.*ema, swa"),
         ({"weight_averaging": "ema", "ema_decay": 1.0}, "ema_decay 1.0 must be at least 0 and below 1"),
     ],
@@ -262,14 +268,17 @@ def test_options_out_of_range_or_in_conflict_are_refused(values, reason, tmp_pat
 
 def test_freelb_refuses_a_compiled_model_and_one_without_word_embeddings(tmp_path):
     with pytest.raises(AlignAttnError, match="torch_compile"):
-        train(tiny_model("bert"), tmp_path, freelb_steps=2, torch_compile=True)
+        train(tiny_model("bert"), tmp_path, freelb_steps=2, freelb_max_norm=0.3, torch_compile=True)
     model = tiny_model("bert")
     model.set_input_embeddings(torch.nn.Linear(1, 1))
     with pytest.raises(AlignAttnError, match="BertForSequenceClassification has no single table of them: leave it out"):
-        train(model, tmp_path, freelb_steps=2)
+        train(model, tmp_path, freelb_steps=2, freelb_max_norm=0.3)
 
 
-@pytest.mark.parametrize("option", [{"neftune_noise_alpha": 5.0}, {"neftune_noise_alpha": 0.0}, {"freelb_steps": 2}])
+@pytest.mark.parametrize(
+    "option",
+    [{"neftune_noise_alpha": 5.0}, {"neftune_noise_alpha": 0.0}, {"freelb_steps": 2, "freelb_max_norm": 0.3}],
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_without_one_table_of_embeddings_is_refused_before_it_trains(name, option, tmp_path):
     args = AlignmentTrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], **option)

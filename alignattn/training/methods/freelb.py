@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+STEP_SHARE = 1 / 3
+"""Default step size, as a share of the maximum norm. The norm has no default: the best one depends on model and task."""
 MIN_NORM = 1e-20
 """Minimum norm by which a gradient is divided."""
 
@@ -23,10 +25,19 @@ MIN_NORM = 1e-20
 class FreeLBOptions(OptionsOfMethod):
     """The options of `FreeLB`."""
 
-    freelb_steps: Count | None = option(None, "FreeLB: forward passes with adversarial embeddings per step.")
-    freelb_step_size: float = option(0.1, "Step size of FreeLB's gradient ascent.", above=0, requires=("freelb_steps",))
-    freelb_max_norm: float = option(
-        0.3, "Maximum norm of FreeLB's perturbation of a sequence.", above=0, requires=("freelb_steps",)
+    freelb_steps: Count | None = option(
+        None,
+        "FreeLB: forward passes with adversarial embeddings per step.",
+        requires=("freelb_max_norm",),
+    )
+    freelb_step_size: float | None = option(
+        None,
+        "Step size of FreeLB's gradient ascent (default: a third of --freelb_max_norm).",
+        above=0,
+        requires=("freelb_steps",),
+    )
+    freelb_max_norm: float | None = option(
+        None, "Maximum norm of FreeLB's perturbation of a sequence.", above=0, requires=("freelb_steps",)
     )
 
 
@@ -53,8 +64,8 @@ class FreeLB(TrainingMethod):
         if args.torch_compile:
             raise AlignAttnError("freelb_steps needs a hook that torch_compile skips: leave one of them out")
         self.forwards = args.freelb_steps
-        self.step_size: float = args.freelb_step_size
         self.max_norm: float = args.freelb_max_norm
+        self.step_size: float = args.freelb_step_size or self.max_norm * STEP_SHARE
         embeddings_of(model, self.switch)
         self._deltas: list[Tensor] = []
         self._states: list[Any] = []

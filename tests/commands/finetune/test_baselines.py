@@ -44,7 +44,12 @@ def probabilities(folder):
 
 
 @pytest.mark.parametrize(
-    "words", ["--r_drop_weight 1", "--freelb_steps 2", "--r_drop_weight 1 --label_column score --weight_averaging swa"]
+    "words",
+    [
+        "--r_drop_weight 1",
+        "--freelb_steps 2 --freelb_max_norm 0.3",
+        "--r_drop_weight 1 --label_column score --weight_averaging swa",
+    ],
 )
 def test_a_run_trains_and_its_card_shows_the_option(words, tmp_path, tiny_checkpoint, rows_file):
     run = finetune(tmp_path / "run", tiny_checkpoint, rows_file, *words.split())
