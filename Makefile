@@ -37,7 +37,7 @@ use: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[use]"
 	$(PYTEST) -m use tests/robustness
 
-# Apart, because every import of peft loads bitsandbytes and torchao if they are installed.
+# Not part of `make test`, because every import of peft loads bitsandbytes and torchao if they are installed.
 quantised: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[quantised]"
 	$(PYTEST) -m quantised tests/patching/test_quantised.py
@@ -50,7 +50,7 @@ docs: $(VENV)/installed
 notebook: $(VENV)/installed
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/run_tutorial.py
 
-# Measures the package on a GPU, stage by stage; a stopped run resumes. Without a GPU it prints this and ends. Its
+# Measures the package on a GPU, stage by stage; a stopped run resumes. Without a GPU it prints a message and ends. Its
 # options: make gpu GPU_ARGS="--minutes 9".
 gpu: $(VENV)/installed
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gpu.py $(GPU_ARGS)

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
             return UNREAD_EXIT_CODE
-        # A full disk or a missing write permission: no bug, and the user can fix it.
+        # A full disk or a missing write permission: not a bug, and the user can fix it.
         if error.filename is None and error.strerror is None:
             raise
         print(f"alignattn: {reason_of(error)}", file=sys.stderr)

@@ -93,7 +93,7 @@ class Makers:
         self.generator = torch.Generator().manual_seed(0)
 
     def all_of(self, names: list[str]) -> Iterator[Inputs]:
-        """Yield the inputs with these names, in the combinations of their shapes."""
+        """Yield the inputs with these names, in at most 24 combinations of their shapes."""
         made: list[Inputs] = [{}]
         for name in names:
             choices = self.shapes_of(name)

@@ -46,7 +46,7 @@ def word_or_none(drawn: random.Random, words: list[str]) -> str:
 
 
 def majority(drawn: random.Random, words: list[str]) -> str:
-    """Replace a third of the words by good or bad; three fifths of these are the label."""
+    """Replace about a third of the words by good or bad; about three fifths of these are the label."""
     label = drawn.choice(["good", "bad"])
     other = {"good": "bad", "bad": "good"}[label]
     for place in range(len(words)):

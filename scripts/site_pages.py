@@ -77,7 +77,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     def name(match: re.Match[str]) -> str:
         return f"[{match[0]}][{documented_as(match[1])}]" if match[1] in alignattn.__all__ else match[0]
 
-    # Links that work on GitHub, to files, become links to pages of the site.
+    # Links to files, which work on GitHub, become links to pages of the site.
     markdown = re.sub(r"\]\((?:\.\./)*tutorial\.ipynb", "](tutorial.md", markdown)
     for path, made in BESIDE.items():
         markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./{re.escape(path)}", rf"](\1{made}", markdown)
@@ -94,7 +94,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def documented_as(name: str) -> str:
-    """Return the path by which mkdocstrings finds a public name: the long one if a module has the same name."""
+    """Return the path by which mkdocstrings finds a public name: the full one if a module of the same name hides it."""
     home = f"alignattn.{alignattn._HOMES[name]}"
     is_hidden = (ROOT / home.replace(".", "/") / f"{name}.py").is_file()
     return f"{home}.{name}.{name}" if is_hidden else f"alignattn.{name}"

@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, TABLE, TEMPLATE = ROOT / "docs" / "versions.md", ROOT / "docs" / "versions.csv", ROOT / "scripts" / "versions.md"
 TORCH = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
-"""Used in each environment: other versions may lack a CPU build, and the newest GPU build has gigabytes."""
+"""Used in each environment: another version may have no CPU build at hand, and the newest GPU build takes gigabytes."""
 OWN = f"{ROOT}[demo,peft,test]"
 CORE_TESTS = (
     "tests/patching/families",

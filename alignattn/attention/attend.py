@@ -59,7 +59,7 @@ class SharedAttentionLayer(Protocol):
 
     Attributes:
         num_heads: heads H.
-        shared_projection: projects to the features of both, `[B, n, H · d]`; along edges `[n, H · d]`.
+        shared_projection: projects to features from which both are computed, `[B, n, H · d]`; along edges `[n, H · d]`.
     """
 
     num_heads: int
@@ -200,7 +200,7 @@ def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
             f"a mask of {mask.dtype} {list(mask.shape)} is not a mask of attend: give bool, {[batch, keys]} or "
             f"{[batch, 1, queries, keys]}"
         )
-    # Users mean an integer mask as a bool mask; added to the scores, it would have another effect.
+    # An integer mask is meant as a bool mask; added to the scores, it would have another effect.
     mask = mask.bool()
     return mask if is_of_pairs else mask[:, None, None, :].expand(-1, 1, mask.shape[-1], -1)
 

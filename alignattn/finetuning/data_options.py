@@ -85,7 +85,7 @@ class DataOptions(Options):
     )
     tokens_column: str | None = option(
         None,
-        "Column of word lists, a tag per word.",
+        "Column of word lists, one tag per word.",
         requires=OF_FILES,
         excludes={**OF_THE_TASK, "text_columns": "a row is a list of words or texts"},
     )
@@ -101,7 +101,7 @@ class DataOptions(Options):
     )
     skip_bad_rows: bool = option(False, "Skip bad rows and list them in results.json.")
     slice_by: str | None = option(
-        None, "Column of evaluation rows to score by value.", metavar="COLUMN", requires=EVALUATION_ROWS
+        None, "Score each value of an evaluation column.", metavar="COLUMN", requires=EVALUATION_ROWS
     )
     max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
     long_texts: str = option(

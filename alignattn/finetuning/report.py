@@ -100,7 +100,7 @@ def _scores(evaluation: Evaluation, num_classes: int) -> Section:
         rows.append([name, score_text(name, value), _interval(name, examples, num_classes)])
     note = (
         f"In percent, except errors. {INTERVAL}: Wilson's for a share of rows, else the bootstrap over rows "
-        f"({RESAMPLES:,} resamples); – if the score is not a statistic of rows, or of too many rows."
+        f"({RESAMPLES:,} resamples); – if the score is not a statistic of rows, or there are too many rows."
     )
     return Section(title="Scores", notes=[note], header=["score", "value", INTERVAL], rows=rows)
 

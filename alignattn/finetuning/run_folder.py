@@ -167,7 +167,7 @@ def own_task(data: DataOptions, labels: tuple[str, ...] = ()) -> Task:
 
     Args:
         data: the options of the rows.
-        labels: the names of the classes, if known; without them, the metric of single labels is that of scores.
+        labels: the names of the classes, if known; without them, a task of one label per row has a metric of scores.
     """
     if data.source in (FROM_CONLL, FROM_TAGS):
         tokens, tags = (TOKENS, TAGS) if data.source == FROM_CONLL else (str(data.tokens_column), data.label_column[0])

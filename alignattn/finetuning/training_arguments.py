@@ -72,7 +72,7 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
         # Otherwise each process would do the whole run by itself, in the same folder.
         values["use_cpu"] = True
     if "fsdp" in values:
-        # transformers accepts a boolean, or strings whose support ends.
+        # transformers accepts a Boolean, or legacy strings that it will stop accepting.
         values["fsdp"] = BOOLEANS.get(str(values["fsdp"]).lower(), values["fsdp"])
     try:
         args = arguments(**{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})

@@ -39,7 +39,7 @@ class MemN2NConfig(PreTrainedConfig):
         position_encoding: whether words are weighted by their place in the sentence (§4.1).
         temporal_encoding: whether a memory has an embedding of its age in sentences (§4.1).
         memory_size: number of latest sentences to keep.
-        longest_sentence: maximum number of words of a sentence.
+        longest_sentence: maximum number of words of a sentence; longer ones are split.
         sentence_ends: ids of the words that end a sentence.
         ties_answers: whether the answers are words with the embeddings of the last values.
         answer_words: ids of the answers, in the order of the labels.

@@ -162,7 +162,7 @@ class HanConfig(TextClassifierConfig):
 
     Args:
         sentence_ends: ids of the words that end a sentence.
-        longest_sentence: maximum number of words of a sentence.
+        longest_sentence: maximum number of words of a sentence; longer ones are split.
     """
 
     model_type = MODEL_TYPE_PREFIX + "han"
@@ -215,7 +215,7 @@ def sentence_of_words(ends: Tensor, longest: int) -> tuple[Tensor, Tensor]:
 
     Args:
         ends: `[B, n]` bool, whether a word can end a sentence; in a sequence such as `?!` only the last does.
-        longest: maximum number of words of a sentence.
+        longest: maximum number of words of a sentence; longer ones are split.
     """
     index = torch.arange(ends.shape[1], device=ends.device).expand_as(ends)
     begins = torch.ones_like(ends)

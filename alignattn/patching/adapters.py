@@ -3,8 +3,9 @@
 Imported only if peft is installed. peft asks every `AuxiliaryTrainingWrapper` which of its tensors go into an adapter's
 file, so a patch's modules get that class as a second base. All adapters of a model share these modules.
 
-Some adapters freeze all parameters without their own name, and prompts freeze the whole model. So the two methods by
-which peft adds adapters to a model are replaced: they leave `requires_grad` of a patch's parameters unchanged.
+Some adapters freeze each parameter whose name lacks their prefix, and prompts freeze the whole model. So the two
+methods by which peft adds adapters to a model are replaced: they leave `requires_grad` of a patch's parameters
+unchanged.
 """
 
 import copy

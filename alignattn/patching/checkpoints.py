@@ -87,8 +87,8 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
         unused weights of the checkpoint in one line.
 
     Raises:
-        AlignAttnError: if the checkpoint at `path` is incomplete: weights of the encoder are missing, do not fit its
-            config or are not finite; or if the slots' parameters in it do not fit.
+        AlignAttnError: if weights of the encoder are missing from the checkpoint at `path`, do not fit its config or
+            are not finite; or if the slots' parameters in it do not fit.
     """
     if not hasattr(auto_class, "from_pretrained"):
         raise AlignAttnError(f"{auto_class!r} cannot load a model: pass an AutoModelFor… class or a model class")

@@ -212,7 +212,7 @@ def fold_basis(model: nn.Module) -> dict[str, tuple[float, ...]]:
         The condition number of A for each head, by the name of the attention module.
 
     Raises:
-        AlignAttnError: if it is not patched so, or for the reasons of `alignattn.balance`.
+        AlignAttnError: if it is not patched with that scope, or for the reasons of `alignattn.balance`.
     """
     model = extract_model_from_parallel(model, keep_torch_compile=False)
     if not learns_basis(model):

@@ -378,7 +378,7 @@ def _check_received(model: nn.Module, received: Mapping[nn.Module, Received], ca
 def _has_norms_of(recorded: Tensor, attended: Tensor) -> bool:
     """Tell whether the heads `[B, H, n, d]` have the norms of rows `[B, n, H * d]`, up to a factor for each token.
 
-    A model may add a vector to each head. So the norms after the mean over tokens is subtracted are compared, too.
+    A model may add a vector to each head, so the norms are also compared after the mean over tokens is subtracted.
     """
     by_head = attended.transpose(1, 2).float()
     if by_head.flatten(2).shape != recorded.shape:

@@ -270,7 +270,7 @@ def attention_function(
 ) -> tuple[Tensor, Tensor | None]:
     """Attend by the module's slots, if it has any: the attention function that transformers calls.
 
-    A packed batch (`cu_seq_lens_q`, an argument of flash attention) is attended as a padded batch.
+    Samples of a packed batch (`cu_seq_lens_q`, an argument of flash attention) attend as in a padded batch.
 
     Raises:
         AlignAttnError: if the module belongs to no patched model, or needs what its slots do not support.
@@ -281,7 +281,7 @@ def attention_function(
             f"{type(module).__name__} has the attention implementation {IMPLEMENTATIONS[base]!r} of a patched model, "
             "but no slots: it was built from the config of one"
         )
-    # transformers omits the mask, and SDPA applies it itself.
+    # transformers omits a purely causal mask, because SDPA can apply it itself.
     is_causal = attention_mask is None and base == SDPA and query.shape[2] > 1 and _is_causal(module, kwargs)
     packing = None
     if (bounds := kwargs.get("cu_seq_lens_q")) is not None:

@@ -114,7 +114,7 @@ def check_loadable(model: Any) -> None:
     """Refuse a model whose layers its config no longer describes.
 
     Raises:
-        AlignAttnError: if it does not, or if layers have the slots of another model.
+        AlignAttnError: if its config does not describe its layers, or if layers have the slots of another model.
     """
     if _is_mixed(model):
         raise AlignAttnError(

@@ -131,7 +131,7 @@ def _same_heads(layers: Sequence[AttentionModule]) -> int:
     if len(counts) > 1:
         raise AlignAttnError(
             f"gradient_scope 'basis' needs layers with equal numbers of heads, and these have "
-            f"{listing([str(count) for count in sorted(counts)])}: align layers of one number only, by layers="
+            f"{listing([str(count) for count in sorted(counts)])}: select layers with one of these numbers by layers="
         )
     return counts.pop()
 

@@ -72,13 +72,13 @@ class LinearTap:
             return output
         around = collector.around
         if around is not None and around.is_repeated:
-            # `before` passed an empty input.
+            # An empty input comes from `before`.
             known: Tensor = around.projected.get(id(module), output) if len(args[0]) == 0 else output
             return known
         if tap.gradient_scope == BASIS:
             aligned = output.detach()
         elif "forward" in vars(module):
-            # Another forward replaced the layer's own after the patch, for example by accelerate.
+            # Something, such as accelerate, replaced the forward of the layer after the patch.
             aligned = output if tap.gradient_scope == "all" else module.forward(args[0].detach())
         else:
             reaches_input = tap.gradient_scope == "all"

@@ -11,7 +11,7 @@ UnitName = Literal["percent", "seconds", "mebibytes", "millions", "ratio", "erro
 Better = Literal["higher", "lower"]
 Verdict = Literal["better", "worse"]
 State = Literal["done", "missing", "failed", "unfit"]
-"""State of a run or cell; unfit: the command does not support the run, for example because of the model and task."""
+"""State of a run or cell; unfit: not supported by the command, for example a model that cannot do the task."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Measure(Definition):
         path: keys joined by dots that lead to the number in a run's results; `{attention}` is the row's attention.
         unit: the unit in which the number is printed.
         is_better: which values are better; None if neither is.
-        primary: whether the primary comparisons of the primary rows are of this measure.
+        primary: whether the comparisons of primary rows in this measure are primary.
     """
 
     label: str

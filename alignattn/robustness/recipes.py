@@ -140,7 +140,7 @@ def _with_vectors(path: Path) -> Any:
     from alignattn.models.words import read_embeddings
     from alignattn.robustness.substitutes import VectorEmbedding
 
-    # The reader's own message suggests --skip_bad_rows, which in attacks is for rows.
+    # The reader's own message suggests --skip_bad_rows, which here skips rows to attack.
     embeddings = read_embeddings(path, None, skip_bad_rows=True)
     if embeddings.bad_lines:
         line, problem = embeddings.bad_lines[0]

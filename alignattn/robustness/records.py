@@ -94,7 +94,7 @@ class AttackHeader:
 
     @classmethod
     def from_dict(cls, content: Any) -> "AttackHeader":
-        """Return the header whose `dataclasses.asdict` is `content`; raises ValueError."""
+        """Return the header whose `dataclasses.asdict` is `content`; raises ValueError for other content."""
         return _validated(_HEADER, content)
 
 

@@ -196,7 +196,7 @@ def is_score(value: Label) -> bool:
 
 
 def is_code(text: str) -> bool:
-    """Return whether text has only digits and a sign but is no integer as Python prints it, such as 0101 and +1."""
+    """Return whether text is digits, signed or not, but not an integer as Python prints it, such as 0101 and +1."""
     return text.lstrip("+-").isdecimal() and _INTEGER.fullmatch(text) is None
 
 
@@ -206,7 +206,7 @@ def has_decimal_comma(value: Any) -> bool:
 
 
 def twin_hint(value: Any, names: Iterable[str]) -> str:
-    """Return a hint for the end of a message at a name that differs from a label only in spelling, or empty text."""
+    """Return the end of a message on a name that differs from a label only in spelling; empty if there is none."""
     if not isinstance(value, str) or not (key := spelling_key(value)):
         return ""
     twin = next((name for name in names if spelling_key(name) == key), None)

@@ -96,7 +96,7 @@ def truncated_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, li
     """Return the texts, each truncated to at most `limit` tokens, without special tokens."""
     truncated = []
     for text, tokens in zip(texts, plain_tokens(texts, tokenizer), strict=True):
-        # The start of a text may have other, more tokens than it has within the text: there may still be too many.
+        # The shortened text may be split into other, more tokens than within the whole: there may still be too many.
         while len(tokens) > limit:
             text = text[: min(tokens.offsets[limit][0], len(text) - 1)]
             (tokens,) = plain_tokens([text], tokenizer)

@@ -280,8 +280,8 @@ class VisualQuestionAnswering(LabelledTask):
         max_length: The maximum number of words of a question; the rest is truncated.
         labels: The answers; with several people's answers, the frequent answers of the training rows.
         answers_column: The column of lists of answers, one per person; empty if a row has one answer, its label.
-        fewest_answers: The minimum number of training questions whose most frequent answer is the same for it to be a
-            label.
+        fewest_answers: An answer is a label if it is the most frequent answer to at least this many training
+            questions.
         collection: `easy-vqa` or `vqa-v2`, which have a reader; empty if the rows are in files.
         image_size: Pixels per side to which pictures are scaled.
         feature_width: The number of features of a region; 0 for pictures.

@@ -233,7 +233,7 @@ def resolve(options: type[S], values: Mapping[str, Any]) -> S:
         values: the values, typed or as text; missing ones have their defaults.
 
     Raises:
-        AlignAttnError: if a name is unknown, a value is wrong or missing, or values exclude each other.
+        AlignAttnError: if a name is unknown, a value is wrong or missing, or values do not fit together.
     """
     known = options_of(options)
     own = {name: known[name].checked(value) for name, value in values.items() if name in known}

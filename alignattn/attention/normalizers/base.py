@@ -67,8 +67,8 @@ def _check_mask(scores: Tensor, mask: Tensor | None) -> None:
 class Normalizer(Slot, ABC):
     """The map N from the scores of one attention layer to its weights; arguments as for `Slot`.
 
-    Masked positions have weight 0 exactly, rows sum to 1 (less in `Local`), and fully masked rows are zero. The weights
-    are computed in float32 (float64 for float64 scores) whatever the autocast type.
+    Masked positions have weight 0 exactly, rows sum to 1 (less in `local_predictive`), and fully masked rows are zero.
+    The weights are computed in float32 (float64 for float64 scores) whatever the autocast type.
     """
 
     def forward(

@@ -143,7 +143,7 @@ class Measurement:
 def make_batch(shape: Shape, vocab_size: int, pad_token_id: int, num_labels: int, seed: int) -> dict[str, Tensor]:
     """Return random token ids, their mask and labels.
 
-    The first row has `shape.length` tokens, as the longest row of a padded batch; the other rows' lengths are
+    The first row has `shape.length` tokens, like the longest row of a padded batch; the other rows' lengths are
     uniform from a quarter of it to all of it.
 
     Returns:

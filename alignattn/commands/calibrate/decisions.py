@@ -23,7 +23,7 @@ DRAWN_COVERAGES = np.arange(0.5, 1, 0.01).round(2)
 def render_decisions(calibration: Calibration) -> list[str]:
     """Return the tables of sets and of abstention as lines.
 
-    The held-out rows determine quantiles and thresholds. The sets are counted on the other half, which did not.
+    The held-out rows determine quantiles and thresholds. The sets are counted on the other half, as on new rows.
     """
     rows = len(calibration.held_out.labels)
     sets = []
@@ -59,8 +59,8 @@ def render_decisions(calibration: Calibration) -> list[str]:
 def decision_charts(calibration: Calibration) -> dict[str, Markup]:
     """Return charts of risk and of coverage against the share of answered rows, by caption.
 
-    A set answers a row if it has one class. The curves of sets start at a coverage equal to the accuracy: only above
-    it does more coverage cost answers.
+    A set answers a row if it has one class. The curves of sets start at a coverage equal to the accuracy, at least 0.5:
+    only above the accuracy does more coverage cost answers.
     """
     candidates = [one for one in calibration.candidates() if one.answered]
     shares = [one.answered / one.rows for one in candidates]

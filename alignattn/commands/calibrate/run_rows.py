@@ -1,4 +1,4 @@
-"""The labelled rows that a run is calibrated on, and the model's predictions for them, as of `alignattn predict`."""
+"""The labelled rows that a run is calibrated on, predicted by its model in the way of `alignattn predict`."""
 
 import sys
 from collections.abc import Collection, Sequence

@@ -62,7 +62,7 @@ def run_demo(arguments: DemoOptions) -> None:
     """Run the demo and print its table and the path of its picture."""
     started = time.perf_counter()
     folder = Path(arguments.output_dir)
-    # Check the model first: collecting the sentences takes long.
+    # Check the model first: collecting the sentences takes a while.
     with loading(arguments.model):
         read_config_fields(arguments.model)
     sentences = demo_data(arguments)

@@ -30,7 +30,7 @@ def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
 def names_of_pair(pair: str) -> tuple[str, str]:
     """Return the two names of a pair, each of a built-in task or of a file that defines one."""
     words = pair.split("-")
-    # A name may contain a hyphen, as in sst-2-mrpc: try each.
+    # A name may contain a hyphen, as in sst-2-mrpc: try each hyphen as the separator.
     for cut in range(1, len(words)):
         first, second = plain_name("-".join(words[:cut])), plain_name("-".join(words[cut:]))
         if all(is_definition(name) or name in TASKS for name in (first, second)):

@@ -78,7 +78,7 @@ def _fixed_options(options: FinetuneOptions) -> dict[str, Any]:
 
 
 def _run_trial(study: optuna.Study, options: FinetuneOptions, number: int) -> RunResult | None:
-    """The result of a trial, which is run unless it has finished; None if there is none."""
+    """The result of a trial, which is run unless it has finished; None if it has no result."""
     distributions = {name: _distribution(values) for name, values in options.space.items()}
     if number == len(study.trials):
         # Seeded by its number, so that a resumed search draws the same values.

@@ -16,7 +16,7 @@ LOG = "log"
 """Suffix of a range that is sampled uniformly in the logarithm."""
 
 HELD = frozenset({"seed", "data_seed", "local_rank"})
-"""Numeric options that are no hyperparameters."""
+"""Numeric options that are not hyperparameters."""
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ class ModelStudy:
         heads: the measures of its heads.
         rare: its rare tokens.
         order: the index of each studied layer among the attention calls.
-        change: how far its function is from that of the reference model; None for the reference model.
+        change: how far its function is from that of the reference model; None for the reference model, and if the
+            two tokenize differently.
     """
 
     name: str

@@ -130,7 +130,7 @@ class Prediction:
         before = 0
         tested: list[NDArray[np.float64]] = []
         with row_writer(target, source.format) as write:
-            # Parts of whole batches: in order, they are batched as all rows together.
+            # Parts are whole batches, so that with --in_order the batches are those of all rows together.
             for part in source.parts(-(-rows // size) * size):
                 write(self._predict(part, source, before, advance, tested))
                 before += part.table.num_rows

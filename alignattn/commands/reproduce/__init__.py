@@ -80,7 +80,7 @@ class ReproduceOptions(Options):
     @cached_property
     def selected_table(self) -> "Table":
         """The table with the given options and the selected rows and columns."""
-        # Imported here, because `--help` does not need the files that they read.
+        # Imported here: these modules read files, which `--help` does not need.
         from alignattn.commands.reproduce.given import read_given
         from alignattn.commands.reproduce.table import load_table
 

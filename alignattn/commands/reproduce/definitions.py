@@ -22,7 +22,7 @@ class Column(Definition):
         command: the command whose runs fill it; the table's if empty.
         options: the options of its runs.
         measures: the numbers below it.
-        seeds: the maximum number of runs of its cells; None for all.
+        seeds: the maximum number of runs per cell; None for all.
     """
 
     label: str
@@ -49,7 +49,7 @@ class Row(Definition):
         published: the published numbers by column and measure, as printed; None if not published.
         against: the label of its baseline row; if empty, the plain row that differs least.
         primary: whether it was named before the runs were made; primary comparisons are corrected separately.
-        seeds: the maximum number of runs of its cells; None for all.
+        seeds: the maximum number of runs per cell; None for all.
     """
 
     options: Mapping[str, Any] = Field(default_factory=dict)

@@ -54,7 +54,7 @@ class Experiment:
     @cached_property
     def digest(self) -> str:
         """The start of the SHA-256 of command and options: equal for equal runs, if files of equal paths are equal."""
-        # The digest of a run that is another run's start replaces its path, which may change.
+        # If the model is a run folder, the digest of the model replaces the path, which may change.
         covered_by_digest = {MODEL_OPTION} if MODEL_DIGEST_OPTION in self.options else set()
         options = {
             name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS | covered_by_digest

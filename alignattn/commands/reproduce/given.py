@@ -15,13 +15,13 @@ from alignattn.utils.options import Options, all_options_of, find_option
 
 
 def table_option(command: str, name: str) -> Option | None:
-    """Return a command's option of a name, if it has one that a table or a user may set."""
+    """Return a command's option with this name; None if it has none that a table or a user may set."""
     withheld = {OUTPUT_DIR, *results_of(command).withheld}
     return None if name in withheld else find_option(get_command(command).options, name)
 
 
 def options_with_name(commands: Sequence[str], name: str) -> list[Option]:
-    """Return the option of a name of each of a table's commands that has it; at least one.
+    """Return the option with this name of each of a table's commands that has it; raises `AlignAttnError` if none has.
 
     The options of the command that a command needs count as its own.
     """

@@ -138,7 +138,7 @@ def _charts(report: RunReport) -> dict[str, Markup]:
 
 
 def _without_paths(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return a text with this machine's paths shortened: to the results folder's name, others to two parts."""
+    """Return a text without this machine's paths: the results folder keeps its name, others their last two parts."""
     text = text.replace(str(results.absolute()), results.absolute().name)
     for path in filter(os.path.isabs, (value for value in options.values() if isinstance(value, str))):
         text = text.replace(path, short_path(path))

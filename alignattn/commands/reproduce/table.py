@@ -255,8 +255,8 @@ class Table(Definition):
         """Return the baseline of a row: the row that it names, or the plain row that differs least.
 
         The plain row may lack options of the row, such as those of an alignment or of another method (`soft` with label
-        smoothing is compared with `soft`), and differs in nothing else. None for a plain row without such options, for
-        a custom program that names no row, and if there is no such baseline.
+        smoothing is compared with `soft`), and differs in nothing else. None for a plain row without such options, a
+        model without attention or a custom program that names no row, and if there is no such baseline.
         """
         if row.against:
             return next((other for other in self.rows if other.label == row.against), None)
@@ -323,7 +323,7 @@ def parse_table(name: str, text: str) -> Table:
 
 
 def attention_of(row: Row) -> str:
-    """Return the attention of a row's runs; without the option, its model, or plain attention.
+    """Return the attention of a row's runs; without the option, the row's model, or else plain attention.
 
     For a custom program it is the row's label.
     """

@@ -32,7 +32,7 @@ RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
 RESOURCES = "resources"
 """Group in the help."""
 
-SOURCES_OF_WORDS = "both define the candidates of a word"
+SOURCES_OF_WORDS = "both define the replacements of a word"
 OF_A_RUN = {"run": "a run has its model and task"}
 
 DEFAULT_LIMIT = 20

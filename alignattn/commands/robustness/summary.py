@@ -171,7 +171,7 @@ class AttackTable:
 
 
 def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:
-    """Return a table per combination of settings and resources, whose figures are not comparable with others."""
+    """Return a table per combination of settings and resources: figures of different ones are not comparable."""
     tables: list[list[AttackSummary]] = []
     for summary in summaries:
         alike = (one for one in tables if all(_are_alike(summary.settings, other.settings) for other in one))

@@ -18,7 +18,7 @@ Change = Callable[[Tensor, Tensor | None], Tensor]
 class InputNoise:
     """Adds noise to the continuous inputs of a model's forward passes: x + a σ ⊙ ε, with ε of mean 0 and variance 1.
 
-    σ is the standard deviation of each feature over all measured inputs: a = 1 equals noise of variance 1 on inputs
+    σ is the standard deviation of each feature over all measured inputs: a = 1 is noise of variance 1 on inputs
     standardised per feature. The inputs are the continuous input of the task, or the word embeddings of a text model,
     without padding.
 

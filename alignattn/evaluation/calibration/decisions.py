@@ -95,7 +95,7 @@ def conformal_quantile(scores: Array, coverage: float) -> float:
 
 
 def error_bound(errors: ArrayLike, answered: ArrayLike) -> Array:
-    """Return the upper Clopper-Pearson bound of each error rate, which it exceeds with probability at most δ.
+    """Return upper Clopper-Pearson bounds of error rates; a true rate exceeds its bound with probability at most δ.
 
     Args:
         errors: numbers of wrong answers.
@@ -217,9 +217,10 @@ class Calibration:
         return chosen
 
     def shift(self, probabilities: Array) -> float:
-        """Return the p-value that calibrated new rows `[N, C]` are drawn like the calibration rows (`shift_p_value`).
+        """Return the p-value of the hypothesis that calibrated new rows `[N, C]` are drawn like the calibration rows.
 
-        Both halves are used: a single fitted number, the temperature, hardly distinguishes them from new rows.
+        The test is `shift_p_value`. Both halves are used: a single fitted number, the temperature, hardly distinguishes
+        them from new rows.
         """
         return shift_p_value(np.concatenate([self.fitted.probabilities, self.held_out.probabilities]), probabilities)
 
@@ -230,7 +231,7 @@ class Calibration:
 
 
 def shift_p_value(calibration: Array, new: Array) -> float:
-    """Return the p-value that two samples of probabilities `[N, C]` and `[M, C]` have the same distribution.
+    """Return the p-value of the hypothesis that probabilities `[N, C]` and `[M, C]` have the same distribution.
 
     The test is BBSDs of Rabanser, Günnemann & Lipton 2019, "Failing Loudly": a Kolmogorov-Smirnov test for each class;
     the smallest p-value is multiplied by the number of tests (Bonferroni). With two classes there is one test.

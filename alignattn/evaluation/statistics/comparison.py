@@ -41,7 +41,7 @@ class Comparison:
         p_value: the two-sided p-value; None if nothing can be tested.
         corrected_p_value: the p-value corrected for all comparisons of the table; None before correction, or without a
             p-value.
-        test: the name of the test and what it resamples, for readers.
+        test: the test, or why there is none, and what it is over, for readers.
         seeds: number of paired seeds.
         detectable: the difference that the study detects at 0.05 with a power of 80 %, from the interval by
             `detectable_difference`; after correction, at the corrected level. None without an interval.
@@ -160,7 +160,7 @@ def compare_unpaired(
 def correct(comparisons: Sequence[Comparison | None], family_size: int | None = None) -> list[Comparison | None]:
     """Return the comparisons of a table with p-values and detectable differences corrected for their number.
 
-    The correction is `holm`: if there are no true differences, the probability that any survives is at most 5 %. The
+    The correction is `holm`: the probability that any comparison without a true difference survives is at most 5 %. The
     detectable difference is that of a test at 0.05 / m, the level of the smallest p-value of m comparisons.
 
     Args:

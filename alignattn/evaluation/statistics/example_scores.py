@@ -174,7 +174,7 @@ def spearman(label_ranks: NDArray[np.int64], prediction_ranks: NDArray[np.int64]
 
 
 def mean_of_ratios(*by_class: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the mean over classes of the ratio of sums, from the numerators `[..., N]` and then the denominators."""
+    """Return the mean over classes of the ratio of sums; numerators `[..., N]` of each class, then denominators."""
     classes = len(by_class) // 2
     pairs = zip(by_class[:classes], by_class[classes:], strict=True)
     return np.asarray(np.mean([ratio_of_sums(*pair) for pair in pairs], axis=0))

@@ -53,8 +53,8 @@ class DecoderState(NamedTuple):
         attentional: `[B, d]`, the state that predicted the last word.
         spent: `[B, 1, 1, n]`, the sum of the weights of each input word so far; -inf for the end.
         steps: number of generated words.
-        log_choice: `[B]`, log p of the place that the last step sampled; 0 without sampling.
-        entropy: `[B]`, entropy of the last step's weights; 0 without sampling.
+        log_choice: `[B]`, log p of the place that the last step attended to; 0 without hard attention.
+        entropy: `[B]`, entropy of the last step's weights; 0 without hard attention.
         choices: `[B, T]`, places to attend to instead of sampled ones, or None.
     """
 

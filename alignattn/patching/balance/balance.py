@@ -301,7 +301,7 @@ def _report(
 
 
 def _tokens(moment: Moment) -> int:
-    """The real tokens: heads of queries that share a key head count each token several times."""
+    """Return the number of real tokens; if heads share keys, the count of queries is a multiple of it."""
     return int(min(part.count for part in moment))
 
 

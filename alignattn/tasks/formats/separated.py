@@ -32,9 +32,9 @@ Record = list[str] | str
 def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     """Return the columns of a table by the names in its first line, every field as text.
 
-    If another separator fits more rows than that of the file's ending, it is used, and standard error reports it. In
-    tab-separated tables, quotes that do not enclose whole fields are text. Empty unnamed columns, as spreadsheets write
-    them, are left out; other unnamed columns get pandas' names, and standard error reports them.
+    If another separator fits more rows than that of the file's ending, it is used, and standard error reports it. In a
+    tab-separated table, quotes are text if more rows then have all columns. Empty unnamed columns, as spreadsheets
+    write them, are left out; other unnamed columns get pandas' names, and standard error reports them.
 
     Args:
         path: the path of the file, for messages.

@@ -112,7 +112,7 @@ def feature_files(folder: str) -> dict[int, str]:
 
 
 def colour_moments(paths: Iterable[str], size: int) -> tuple[list[float], list[float]]:
-    """Return the mean and the standard deviation of each colour channel from 0 to 1; a deviation of 0 becomes 1."""
+    """Return the mean and the standard deviation of each colour channel, in [0, 1]; a deviation of 0 becomes 1."""
     sums, squares, count = torch.zeros(COLOURS, dtype=torch.float64), torch.zeros(COLOURS, dtype=torch.float64), 0
     for path in paths:
         pixels = read_picture(path, size).flatten(1).double() / WHITE

@@ -102,7 +102,7 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
         return dataset.add_column(self.task.label_column, np.array(labels, dtype=np.int64))
 
     def problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
-        """Return the rows without a question or an image, or with an answer that is not the task's."""
+        """Return the rows without a question, an image or a list of answers, or with a label that is not the task's."""
         problems = super().problems(dataset, may_be_empty=may_be_empty)
         if column := self.task.answers_column:
             for index, answers in enumerate(dataset[column][:]):

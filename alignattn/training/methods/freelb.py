@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 STEP_SHARE = 1 / 3
-"""Default step size, as a share of the maximum norm. The norm has no default: the best one depends on model and task."""
+"""Default step size, as a share of the maximum norm, which has no default: the best norm depends on model and task."""
 MIN_NORM = 1e-20
 """Minimum norm by which a gradient is divided."""
 

@@ -69,8 +69,8 @@ class BlockLoss:
     Attributes:
         loss: a scalar.
         diagnostic: a scalar.
-        to_features: the gradient of the features; None if it is not needed.
-        to_parameters: the gradient of each of the loss's parameters of the layer, `[1, …]`.
+        to_features: the gradient with respect to the features; None if it is not needed.
+        to_parameters: the gradient with respect to each of the loss's parameters of the layer, `[1, …]`.
     """
 
     loss: Tensor

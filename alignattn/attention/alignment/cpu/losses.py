@@ -134,8 +134,8 @@ def differentiate(navigated: Tensor, unit: Tensor, scale: float, to_navigated: T
         navigated: s and t, `[2, B, H, n, f]`, without padding.
         unit: u and v, `[2, B, H, n, f]`.
         scale: factor of the gradient.
-        to_navigated: receives the gradient of s and t.
-        to_unit: receives the gradient of u and v.
+        to_navigated: receives the gradient with respect to s and t.
+        to_unit: receives the gradient with respect to u and v.
     """
     features = [tensor.flatten(1, 2) for tensor in (navigated, unit)]
     count, length = features[0].shape[1:3]

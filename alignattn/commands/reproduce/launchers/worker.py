@@ -24,7 +24,7 @@ DONE, FAILED, BUSY = 0, 1, 75
 """Exit codes: finished, now or before; failed; another process runs it (EX_TEMPFAIL of sysexits.h)."""
 
 ORPHANED = 143
-"""Exit code of a run whose launcher ended: 128 and the number of SIGTERM."""
+"""Exit code of a run whose launcher ended: 128 + the number of SIGTERM."""
 
 PARENT_POLL_SECONDS = 0.5
 """Seconds between two checks that the launcher is alive."""
@@ -55,7 +55,7 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
 
 
 def end_with(launcher: int) -> None:
-    """End this process and the processes that it started as soon as its launcher has ended.
+    """End this process and the processes that it started as soon as its launcher has ended, as a kill would.
 
     Args:
         launcher: the process id of the launcher.

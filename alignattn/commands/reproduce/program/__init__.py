@@ -124,7 +124,7 @@ def call_words(function: str) -> list[str]:
 def run_digest(run: str | Sequence[Any]) -> str:
     """Return the SHA-256 of the files that a command's words name, or of a function's file.
 
-    So a changed file is another run; the modules that it imports do not count.
+    A changed file thus makes another run; the modules that it imports do not count.
     """
     if isinstance(run, str):
         origin = run.rpartition(":")[0]

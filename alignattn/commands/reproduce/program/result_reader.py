@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """The scores of a program's predictions; the fields are those of `RunResult`.
+    """The scores of a program's predictions; fields not described here are those of `RunResult`.
 
     Attributes:
         cost: the cost of the program alone, by the names of `COSTS`.
