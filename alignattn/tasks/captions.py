@@ -32,6 +32,11 @@ class CaptionsProcessor(SequencesProcessor):
     continuous_input = IMAGE
     has_lengths = False
 
+    @property
+    def file_column(self) -> str:
+        """The column of the pictures' files."""
+        return self.task.source_column
+
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:

@@ -59,16 +59,10 @@ class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
             columns[self.task.label_column] = classes
         return FileRows(datasets.Dataset.from_dict(columns))
 
-    def locate(self, dataset: datasets.Dataset, folder: Path) -> datasets.Dataset:
-        """Return the rows with paths relative to the current folder; a table has paths relative to its folder."""
-        column = self.task.image_column
-        feature = dataset.features.get(column)
-        if not isinstance(feature, datasets.Value) or feature.dtype not in ("string", "large_string"):
-            return dataset
-        paths = [str(folder / path) if path else path for path in dataset[column][:]]
-        located, others = datasets.Dataset.from_dict({column: paths}), dataset.remove_columns(column)
-        # A data set without columns has no rows.
-        return datasets.concatenate_datasets([others, located], axis=1) if others.column_names else located
+    @property
+    def file_column(self) -> str:
+        """The column of images, which are files unless the rows hold them encoded."""
+        return self.task.image_column
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with class names and undecoded images."""

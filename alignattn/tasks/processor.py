@@ -117,9 +117,21 @@ class TaskProcessor(ABC, Generic[T]):
         """Return the rows of a folder with a folder per class."""
         return read_class_folder(folder, encoding)
 
+    @property
+    def file_column(self) -> str | None:
+        """The input column that may name files; None if rows hold everything."""
+        return None
+
     def locate(self, dataset: datasets.Dataset, folder: Path) -> datasets.Dataset:
-        """Return the rows of a table in a folder, with paths relative to the current folder instead."""
-        return dataset
+        """Return the rows with paths relative to the current folder; a table has paths relative to its folder."""
+        column = self.file_column
+        feature = dataset.features.get(column)
+        if not isinstance(feature, datasets.Value) or feature.dtype not in ("string", "large_string"):
+            return dataset
+        paths = [str(folder / path) if path else path for path in dataset[column][:]]
+        located, others = datasets.Dataset.from_dict({column: paths}), dataset.remove_columns(column)
+        # A data set without columns has no rows.
+        return datasets.concatenate_datasets([others, located], axis=1) if others.column_names else located
 
     @abstractmethod
     def columns(self) -> list[str]:

@@ -53,6 +53,7 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
     auto_class = AutoModelForVisualQuestionAnswering
     reads_only_texts = False
     continuous_input = IMAGE
+    file_column = IMAGE
 
     @property
     def can_smooth_labels(self) -> bool:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -23,7 +24,9 @@ SMALL = f"--disable_tqdm true --use_cpu true --model_config {SIZES} conv_channel
 def files(tmp_path):
     """A task and its rows."""
     rows = question_rows(write_pictures(tmp_path / "pictures"), times=4)
-    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    # A table's paths are relative to its folder, which is not the current one.
+    in_table = [row | {"image": str(Path(row["image"]).relative_to(tmp_path))} for row in rows]
+    pd.DataFrame(in_table).to_csv(tmp_path / "rows.csv", index=False)
     task = write_task(tmp_path, sources={"files": {"train": "rows.csv", "validation": "rows.csv"}})
     return {"task": task, "rows": tmp_path / "rows.csv", "picture": rows[0]["image"]}
 

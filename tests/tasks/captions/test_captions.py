@@ -43,7 +43,8 @@ def task_file(tmp_path):
         picture = Image.new("RGB", (16, 16), "white")
         picture.paste(colour, (4, 4, 12, 12))
         picture.save(path)
-        rows.append({"image": str(path), "caption": f"all of it is {name}"})
+        # A table's paths are relative to its folder, which is not the current one.
+        rows.append({"image": path.name, "caption": f"all of it is {name}"})
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 4))
     path = tmp_path / "own.yaml"
     path.write_text(TASK)
@@ -153,7 +154,7 @@ def test_the_captioner_refuses_an_alignment():
 def test_bad_rows_and_wrong_models_are_refused(task_file, tmp_path, capsys):
     rows = (tmp_path / "rows.jsonl").read_text()
     for line, said in (
-        ({"image": "none.png", "caption": "a"}, "there is no image none.png"),
+        ({"image": "none.png", "caption": "a"}, f"there is no image {tmp_path / 'none.png'}"),
         ({"image": str(task_file), "caption": "a"}, "cannot be read"),
         ({"image": str(tmp_path / "red.png"), "caption": " "}, "'caption' is empty"),
     ):
