@@ -149,10 +149,15 @@ class PictureGrid(nn.Module):
         out: size of a cell's state.
         mean: mean of each colour.
         deviation: standard deviation of each colour.
+
+    Raises:
+        ValueError: if there are no channels, or no multiples of 8, the number of groups of a normalisation.
     """
 
     def __init__(self, channels: Sequence[int], out: int, mean: Sequence[float], deviation: Sequence[float]) -> None:
         super().__init__()
+        if not channels or any(size % NORM_GROUPS for size in channels):
+            raise ValueError(f"conv_channels {list(channels)} must be multiples of {NORM_GROUPS}")
         self.moments = (tuple(mean), tuple(deviation))
         sizes = [COLOURS, *channels]
         layers: list[nn.Module] = []
@@ -194,8 +199,6 @@ class McanForVisualQuestionAnswering(WordModel):
     def _image_encoder(config: McanConfig) -> nn.Module:
         if config.feature_width:
             return nn.Linear(config.feature_width, config.hidden_dim)
-        if not config.conv_channels or any(channels % NORM_GROUPS for channels in config.conv_channels):
-            raise ValueError(f"conv_channels {list(config.conv_channels)} must be multiples of {NORM_GROUPS}")
         return PictureGrid(config.conv_channels, config.hidden_dim, config.pixel_mean, config.pixel_deviation)
 
     @classmethod

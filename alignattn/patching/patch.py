@@ -17,7 +17,7 @@ from alignattn.attention.choices import choices_with
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.attach import attach, check_budget, check_model, fill_slots, unpatch
 from alignattn.patching.families import family_of
-from alignattn.patching.probe import can_probe, probe, prove, prove_at_first_forward
+from alignattn.patching.probe import can_probe, is_dispatched, probe, prove, prove_at_first_forward
 from alignattn.patching.projections import FUSED, AttentionModule, attention_modules, declared_layers, features_of
 from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, lift_guard, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
@@ -129,8 +129,7 @@ def _refuse_packed(model: nn.Module, _args: Any, kwargs: Mapping[str, Any]) -> N
 
 def _check_on_a_device(model: PreTrainedModel) -> None:
     """Refuse slots on the meta device in a model that accelerate offloads: it would never load their weights."""
-    is_hooked = any(hasattr(module, "_hf_hook") for module in model.modules())
-    if is_hooked and any(own.is_meta for own in [*alignment_parameters(model), *function_parameters(model)]):
+    if is_dispatched(model) and any(own.is_meta for own in [*alignment_parameters(model), *function_parameters(model)]):
         raise AlignAttnError(
             f"weights of this {type(model).__name__} are offloaded, and accelerate would never load those of slots: "
             "patch it before it is offloaded (load it without device_map, and call accelerate.dispatch_model after)"

@@ -107,10 +107,14 @@ def _receiving() -> Iterator[dict[nn.Module, Received]]:
             AttentionInterface.get_interface = chosen  # type: ignore[method-assign]
 
 
+def is_dispatched(model: nn.Module) -> bool:
+    """Tell whether accelerate moves a model's weights or inputs between devices."""
+    return any(hasattr(module, "_hf_hook") for module in model.modules())
+
+
 def can_probe(model: nn.Module) -> bool:
     """Tell whether the weights of a model are in memory: neither on the meta device nor offloaded by accelerate."""
-    is_hooked = any(hasattr(module, "_hf_hook") for module in model.modules())
-    return not is_hooked and not any(parameter.is_meta for parameter in model.parameters())
+    return not is_dispatched(model) and not any(parameter.is_meta for parameter in model.parameters())
 
 
 def prove(model: PreTrainedModel, found: Probe | None) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -67,6 +67,10 @@ class Measure(Definition):
     unit: UnitName = "percent"
     is_better: Better | None = "higher"
     primary: bool = False
+
+    def keys(self, options: Mapping[str, Any]) -> list[str]:
+        """Return the keys of its path, given the options of a row; raises `LookupError` if the row lacks one."""
+        return [key.format(**options) for key in self.path.split(".")]
 
     @property
     def heading(self) -> str:

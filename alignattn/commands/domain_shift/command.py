@@ -39,6 +39,7 @@ from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.rows import encode_split, load_evaluation_rows, load_run_rows
 from alignattn.finetuning.run import finetune_one
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
+from alignattn.finetuning.seeds import run_seeds
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, training_arguments
 from alignattn.patching.checkpoints import load_pretrained
@@ -122,17 +123,7 @@ def halves(
 
 def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
     """Train and evaluate each unfinished seed of the call, and write the summary over seeds."""
-    runs = options.runs()
-    # Each run checks its folder when it starts. Check those of later seeds now, so that an error comes before hours
-    # of training.
-    for run in runs[1:]:
-        check_folder(run)
-    results = [domain_shift_one(run) for run in runs]
-    if options.makes_several and PartialState().is_main_process:
-        print(f"{options.output_dir}\n{write_seed_table(options.output_dir, results)}")
-    # As in `finetune`: a process group that still exists when the interpreter exits sometimes aborts.
-    PartialState().destroy_process_group()
-    return results
+    return run_seeds(options, check_folder, domain_shift_one, write_seed_table)
 
 
 def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from accelerate import PartialState
-
 from alignattn.commands.finetune import FinetuneOptions
 from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult
 from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.run import finetune_one
+from alignattn.finetuning.seeds import run_seeds
 from alignattn.tasks.task import ERRORS
 from alignattn.utils.files import write_json
 
@@ -22,17 +21,7 @@ def finetune(options: RunOptions) -> list[RunResult]:
         from alignattn.commands.finetune.search import search
 
         return search(options)
-    runs = options.runs()
-    # Each run checks its folder when it starts. Check those of later seeds now, so that an error comes before hours
-    # of training.
-    for run in runs[1:]:
-        check_output_dir(run)
-    results = [finetune_one(run) for run in runs]
-    if options.makes_several and PartialState().is_main_process:
-        print(write_seed_summary(options.output_dir, results))
-    # A process group that still exists when the interpreter exits sometimes aborts in a background thread.
-    PartialState().destroy_process_group()
-    return results
+    return run_seeds(options, check_output_dir, finetune_one, write_seed_summary)
 
 
 def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
@@ -60,4 +49,4 @@ def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
         "metrics": summary,
     }
     write_json(folder / RESULTS_FILE, content)
-    return "\n".join([str(folder), *lines])
+    return "\n".join(lines)

@@ -80,7 +80,7 @@ def _cell_of(cell: PlannedCell, runs: Mapping[str, Run]) -> Cell:
         column=cell.column.label,
         measure=cell.measure,
         runs={place: runs[experiment.digest] for place, experiment in enumerate(cell.experiments)},
-        path=[key.format(**cell.row.options) for key in cell.measure.path.split(".")],
+        path=cell.measure.keys(cell.row.options),
         planned=cell.planned,
         published=cell.published,
         baseline=cell.baseline,

@@ -119,11 +119,11 @@ class Table(Definition):
                 raise ValueError(f"a row is compared with {against!r}, but no row has that label")
             if is_ensemble[against]:
                 raise ValueError(f"a row is compared with {against!r}, but an ensemble has no seeds to pair")
-        for path, row in product((measure.path for column in self.columns for measure in column.measures), self.rows):
+        for measure, row in product((measure for column in self.columns for measure in column.measures), self.rows):
             try:
-                path.format(**row.options)
+                measure.keys(row.options)
             except (LookupError, ValueError) as error:
-                raise ValueError(f"path {path!r} names an option that row {self.label(row)!r} lacks") from error
+                raise ValueError(f"path {measure.path!r} names an option that row {self.label(row)!r} lacks") from error
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.

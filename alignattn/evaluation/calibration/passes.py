@@ -13,6 +13,7 @@ from scipy.stats import ttest_rel
 
 from alignattn.evaluation.calibration.measures import ECE_BINS
 from alignattn.evaluation.calibration.summary import Estimate, summarise
+from alignattn.evaluation.statistics.example_scores import mean
 from alignattn.evaluation.statistics.intervals import MIN_ROWS, RESAMPLES, SEED, bootstrap_interval
 from alignattn.utils.errors import AlignAttnError
 
@@ -133,10 +134,6 @@ def summarise_passes(
     for name, share in shares.items():
         interval = None
         if len(share) >= MIN_ROWS:
-            interval = bootstrap_interval(_mean, share.astype(np.float64), resamples=resamples, seed=seed)
+            interval = bootstrap_interval(mean, share.astype(np.float64), resamples=resamples, seed=seed)
         estimates[name] = Estimate(float(share.mean()), interval)
     return estimates
-
-
-def _mean(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(shares.mean(axis=-1))

@@ -18,6 +18,7 @@ from alignattn.evaluation.calibration.measures import (
     mean_error_of_classes,
 )
 from alignattn.evaluation.calibration.selective import area_of
+from alignattn.evaluation.statistics.example_scores import mean
 from alignattn.evaluation.statistics.intervals import (
     MIN_ROWS,
     RESAMPLES,
@@ -52,14 +53,10 @@ class CalibrationFigure:
         return "basic" if self.is_binned else "percentile"
 
 
-def _mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(scores.mean(axis=-1))
-
-
 _BINNED: Mapping[str, Any] = {"of": ("confidence", "is_right"), "is_binned": True, "is_share": True}
 
 FIGURES: Mapping[str, CalibrationFigure] = {
-    "accuracy": CalibrationFigure("accuracy %", ("is_right",), _mean, is_share=True),
+    "accuracy": CalibrationFigure("accuracy %", ("is_right",), mean, is_share=True),
     "expected_calibration_error": CalibrationFigure("ECE %", statistic=equal_width_error, **_BINNED),
     "adaptive_calibration_error": CalibrationFigure("adaptive ECE %", statistic=equal_mass_error, **_BINNED),
     "maximum_calibration_error": CalibrationFigure("MCE %", statistic=largest_error, **_BINNED),
@@ -67,8 +64,8 @@ FIGURES: Mapping[str, CalibrationFigure] = {
         "classwise ECE %", ("by_class",), mean_error_of_classes, is_binned=True, is_share=True
     ),
     "area_under_risk_coverage": CalibrationFigure("AURC %", ("confidence", "is_right"), area_of, is_share=True),
-    "brier_score": CalibrationFigure("Brier", ("squared_error",), _mean),
-    "negative_log_likelihood": CalibrationFigure("NLL", ("log_loss",), _mean),
+    "brier_score": CalibrationFigure("Brier", ("squared_error",), mean),
+    "negative_log_likelihood": CalibrationFigure("NLL", ("log_loss",), mean),
 }
 """The figures by their names in results; the functions of the same names document definitions and units."""
 

@@ -12,7 +12,7 @@ from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuildContext, BuiltModel, EmbeddingsReport, build_model, checked_fields
 from alignattn.models.sequence.lstm import LstmGenerator, LstmGeneratorConfig, Memory
 from alignattn.models.sequence.model import build_sequence_tokenizer, longest_output
-from alignattn.models.vqa import NORM_GROUPS, PictureGrid
+from alignattn.models.vqa import PictureGrid
 from alignattn.tasks import ImageToText
 from alignattn.tasks.sequences import SPECIAL, units_of
 from alignattn.tasks.vqa.images import COLOURS, colour_moments
@@ -48,8 +48,6 @@ class Captioner(LstmGenerator):
 
     def __init__(self, config: CaptionerConfig) -> None:
         super().__init__(config)
-        if not config.conv_channels or any(channels % NORM_GROUPS for channels in config.conv_channels):
-            raise ValueError(f"conv_channels {list(config.conv_channels)} must be multiples of {NORM_GROUPS}")
         size = config.hidden_dim
         self.encoder = PictureGrid(config.conv_channels, size, config.pixel_mean, config.pixel_deviation)
         self.bridge = nn.Linear(size, size)
