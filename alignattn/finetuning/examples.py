@@ -19,6 +19,7 @@ from alignattn.finetuning.logs import STATE_FILE, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.reports.result_reader import NotKeptError, ResultReader
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_and_f1
+from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.tags.entities import SCORES, score_parts
 from alignattn.tasks.task import MetricName
 from alignattn.tasks.task_types import ERROR_RATE, EXACT
@@ -78,13 +79,17 @@ def read_split(folder: Path, split: str) -> Any:
 
 
 def read_probabilities(folder: Path, split: str | None) -> tuple[Any, Any] | None:
-    """Return the probabilities `[N, C]` of a split and its labels `[N]`; None if there are no probabilities."""
+    """Return the probabilities `[N, C]` of a split and its labels `[N]`.
+
+    None if there are no probabilities, or a row has no class as its label, such as a question whose answer is none.
+    """
     if split is None or not (folder / PREDICTIONS_FILE).is_file():
         return None
     if PROBABILITIES_COLUMN not in pq.read_schema(folder / PREDICTIONS_FILE).names:
         return None
     rows = read_split(folder, split)
-    return np.stack(rows[PROBABILITIES_COLUMN].to_numpy()), rows["label"].to_numpy()
+    labels = rows["label"].to_numpy()
+    return None if labels.min() == UNLABELLED else (np.stack(rows[PROBABILITIES_COLUMN].to_numpy()), labels)
 
 
 def read_logs(folder: Path) -> Sequence[Mapping[str, Any]]:

@@ -9,7 +9,6 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-import transformers
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
@@ -25,7 +24,7 @@ from alignattn.models.vqa import REGIONS, WORDS, Sides
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.patching.adapter_files import merge_adapters
 from alignattn.patching.balance import reason_unbalanced
-from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
+from alignattn.patching.checkpoints import class_with_head, load_pretrained, loading, read_config_fields
 from alignattn.patching.recording import LayerRecord
 from alignattn.reports.plots.bars import PointPanel
 from alignattn.reports.plots.maps import TokenMapPanel
@@ -128,7 +127,7 @@ def load_recorded_model(
         raise AlignAttnError(f"{name!r} pools words by a learned query and has no heads with queries")
     model, tokenizer = load_pretrained(
         name,
-        own_class or (_class_with_head(fields) if with_head else AutoModel),
+        own_class or (_class_of(fields) if with_head else AutoModel),
         tokenizer_options=tokenizer_options,
         dtype=torch.float32,
         reads_pooler=False,
@@ -140,12 +139,10 @@ def load_recorded_model(
     return RecordedModel(name, model, tokenizer, capabilities.reads_texts_alone)
 
 
-def _class_with_head(fields: Mapping[str, Any]) -> Any:
-    """Return the transformers class that a checkpoint names if it predicts classes, else the class without a head."""
-    for name in fields.get("architectures") or ():
-        if name.endswith(HEADS) and hasattr(transformers, name):
-            return getattr(transformers, name)
-    return AutoModel
+def _class_of(fields: Mapping[str, Any]) -> Any:
+    """Return the class that loads a checkpoint with its head if it predicts classes, else the class without a head."""
+    own = class_with_head(fields)
+    return own if own is not None and own.__name__.endswith(HEADS) else AutoModel
 
 
 @dataclass(frozen=True)

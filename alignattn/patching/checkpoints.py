@@ -331,6 +331,17 @@ def _is_of_surroundings(error: Exception) -> bool:
     )
 
 
+def class_with_head(fields: Mapping[str, Any]) -> Any | None:
+    """Return the class that loads a checkpoint with its head; None if its config names no class of transformers.
+
+    For a tagger with a CRF, it is an auto class, to which `load_checkpoint` adds the CRF.
+    """
+    if fields.get(CRF_FIELD) is not None:
+        return AutoModelForTokenClassification
+    named = (getattr(transformers, name, None) for name in fields.get("architectures") or ())
+    return next(filter(None, named), None)
+
+
 def _check_family(name: str, config: PreTrainedConfig, fields: Mapping[str, Any]) -> None:
     """Refuse weights of one family under another's name: a bare encoder's may fit, but positions and norms differ."""
     for architecture in fields.get("architectures") or ():

@@ -121,10 +121,9 @@ def read_neighbors(path: Path) -> dict[str, list[str]]:
 def _check_neighbors(path: Path) -> None:
     table = read_parquet(path, "give another to --neighbors")
     for name, dtype in NEIGHBOR_COLUMNS.items():
-        if name not in table.column_names or not table.schema.field(name).type.equals(dtype):
-            raise AlignAttnError(
-                f"--neighbors {path} lacks a column {name!r} of type {dtype}: it has {', '.join(table.column_names)}"
-            )
+        if name not in table.column_names or not _is_like(table.schema.field(name).type, dtype):
+            columns = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
+            raise AlignAttnError(f"--neighbors {path} lacks a column {name!r} of type {dtype}: it has {columns}")
     if table.num_rows == 0:
         raise AlignAttnError(f"--neighbors {path} has no words")
     words, lists = (table[name] for name in NEIGHBOR_COLUMNS)
@@ -132,6 +131,14 @@ def _check_neighbors(path: Path) -> None:
         raise AlignAttnError(
             f"--neighbors {path} has a null: give a word in each row, and an empty list for no neighbors"
         )
+
+
+def _is_like(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether a type holds the same values as one of `NEIGHBOR_COLUMNS`: pandas writes large strings and lists."""
+    if pa.types.is_list(wanted):
+        is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
+        return is_list and _is_like(found.value_type, wanted.value_type)
+    return pa.types.is_string(found) or pa.types.is_large_string(found)
 
 
 def _check_model(option: str, folder: Path, choices: str) -> None:

@@ -34,6 +34,15 @@ class OneLineErrorParser(argparse.ArgumentParser):
         raise AlignAttnError(f"{message} (see {self.prog} --help)")
 
 
+class _Once(argparse.Action):
+    """Stores a list; refuses a second one, because argparse would silently drop the first."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if hasattr(namespace, self.dest):
+            parser.error(f"{option_string} is given twice: give all of its values after one")
+        setattr(namespace, self.dest, values)
+
+
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         return f"{action.metavar} ..." if action.nargs == "+" else super()._format_args(action, default_metavar)
@@ -98,9 +107,10 @@ def _normalised(known: Mapping[str, Option], words: Sequence[str]) -> Iterator[s
     for word, following in zip(words, [*words[1:], ""], strict=False):
         _, equals, value = word.partition("=")
         name = _name(word)
-        if not word.startswith("--") or word in ("--", HELP_ALL):
+        if not word.startswith("--") or name not in known:
+            # A value, such as a text that starts with a dash, or an unknown option.
             yield word
-        elif name in known and known[name].is_flag and not equals and following.lower() not in BOOLEANS:
+        elif known[name].is_flag and not equals and following.lower() not in BOOLEANS:
             yield f"--{name}=true"
         else:
             yield f"--{name}{equals}{value}"
@@ -145,6 +155,7 @@ def build_parser(
             option.name if option.positional else f"--{option.name}",
             metavar=option.placeholder,
             nargs=many if option.is_list else one,
+            action=_action(option),
             help=argparse.SUPPRESS if option.rare and not everything else _help(option),
         )
     groups[CONFIG.group].add_argument("-h", "--help", action="help", help="Show this help.")
@@ -158,6 +169,12 @@ def build_parser(
     more_help = "Show all options." if has_more else argparse.SUPPRESS
     groups[CONFIG.group].add_argument(HELP_ALL, action=HelpAll, nargs=0, help=more_help)
     return parser
+
+
+def _action(option: Option) -> Any:
+    if option.metavar == NAMED_VALUE:
+        return "extend"
+    return _Once if option.is_list and not option.positional else "store"
 
 
 def _help(option: Option) -> str:

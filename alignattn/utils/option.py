@@ -29,6 +29,7 @@ BOOLEANS: Mapping[str, bool] = dict.fromkeys(("true", "yes", "t", "y", "1"), Tru
 PLACEHOLDERS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "", dict: "JSON"}
 """Metavar of each type."""
 
+TEXT_IN_QUOTES = "a text, in quotes, because YAML reads yes, no, on and off as true or false"
 EXPECTED: Mapping[type[Any], str] = {int: "a whole number", float: "a number", bool: "true or false", dict: "JSON"}
 """Description of each type's values, for messages."""
 
@@ -196,7 +197,7 @@ class Option:
                 return _converted_to(kind, value)
             except (ValueError, KeyError, TypeError):
                 continue
-        expected = EXPECTED.get(self.types[0], "a text")
+        expected = EXPECTED.get(self.types[0], TEXT_IN_QUOTES if isinstance(value, bool) else "a text")
         raise AlignAttnError(f"{self.label} {shown(value)}: give {expected}")
 
     def _check_range(self, value: float) -> None:
@@ -211,11 +212,9 @@ class Option:
 
 def _converted_to(kind: type[Any], value: Any) -> Any:
     """Convert a text, number or path to another type if this loses nothing."""
-    if isinstance(value, bool) and kind is not str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | os.PathLike):
         raise TypeError
-    if not isinstance(value, str | int | float | os.PathLike):
-        raise TypeError
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value)
     if kind is bool:
         return BOOLEANS[text.lower()]
     if kind is dict and not isinstance(read := json.loads(text), dict):

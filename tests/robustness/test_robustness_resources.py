@@ -13,7 +13,7 @@ from robustness_helpers import GLOVE, NEIGHBORS, SST2, WEIGHTS, constraints
 from safetensors.torch import load_file, save_file
 
 from alignattn.robustness.recipes import RECIPES, build_attack
-from alignattn.robustness.resources import Resources, named_model
+from alignattn.robustness.resources import Resources, named_model, read_neighbors
 from alignattn.utils.errors import AlignAttnError
 
 skip_without(NEIGHBORS, SST2)
@@ -54,6 +54,15 @@ def test_neighbours_that_are_null_are_refused(columns, tmp_path):
     pq.write_table(pa.table(columns, schema=pa.schema(types)), tmp_path / "lists.parquet")
     with pytest.raises(AlignAttnError, match="has a null"):
         Resources(neighbors=tmp_path / "lists.parquet").check()
+
+
+@pytest.mark.parametrize("lists", [pa.list_(pa.string()), pa.large_list(pa.large_string())])
+@pytest.mark.parametrize("words", [pa.string(), pa.large_string()])
+def test_neighbours_may_have_the_large_types_that_pandas_writes(words, lists, tmp_path):
+    schema = pa.schema({"word": words, "neighbors": lists})
+    pq.write_table(pa.table({"word": ["bad"], "neighbors": [["poor"]]}, schema=schema), tmp_path / "lists.parquet")
+    Resources(neighbors=tmp_path / "lists.parquet").check()
+    assert read_neighbors(tmp_path / "lists.parquet") == {"bad": ["poor"]}
 
 
 def test_damaged_neighbours_are_refused(tmp_path):

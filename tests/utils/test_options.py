@@ -72,6 +72,7 @@ def test_a_boolean_option_may_have_a_value(words: str, expected: bool):
         ("a --rate nan", "--rate nan must be finite"),
         ("a --seeds 1 -1", "--seeds -1 must be at least 0"),
         ("a --seeds 1 1", "--seeds 1 1 contains a seed twice"),
+        ("a --seeds 1 --rate 0.5 --seeds 2", "--seeds is given twice"),
         ("a --device tpu", "--device 'tpu': choose one of cpu, cuda"),
         ("a --devise cpu", "--devise: did you mean 'device'?"),
         ("a --fa", "unknown option --fa"),
@@ -87,6 +88,16 @@ def test_a_mistake_is_refused_in_one_line(words: str, culprit: str):
         parse(words)
     assert culprit in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_named_values_may_be_given_one_at_a_time():
+    assert parse("a --fields b=1 --fields c=2 d=3").fields == ("b=1", "c=2", "d=3")
+
+
+def test_a_text_that_starts_with_a_dash_stays_as_it_is():
+    texts = ["-- a well-known text", "--no-one said=it", "-"]
+    words = ["a", "--seeds", "1", "--columns", *texts]
+    assert read_words(ExampleOptions, words, build_parser(ExampleOptions, "example"))["columns"] == texts
 
 
 def test_the_command_line_overrides_a_file(tmp_path: Path):
@@ -105,7 +116,14 @@ def test_named_values_are_merged_with_those_of_a_file(tmp_path: Path):
     assert parse(f"--config {path} --fields b=").fields == ("a=1",)
 
 
-@pytest.mark.parametrize(("text", "culprit"), [("rows: 0", "--rows 0"), ("row: 1", "--row: did you mean 'rows'?")])
+@pytest.mark.parametrize(
+    ("text", "culprit"),
+    [
+        ("rows: 0", "--rows 0"),
+        ("row: 1", "--row: did you mean 'rows'?"),
+        ("columns: [yes, b]", "--columns True: give a text, in quotes"),
+    ],
+)
 def test_a_mistake_in_a_file_names_the_file(text: str, culprit: str, tmp_path: Path):
     path = tmp_path / "options.yaml"
     path.write_text(text)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import transformers
 from transformers import AutoModel
 
 import alignattn
@@ -17,7 +16,7 @@ from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
 from alignattn.models.build import saved_class
 from alignattn.models.lengths import most_tokens
 from alignattn.patching.balance import BalanceReport, balance
-from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
+from alignattn.patching.checkpoints import class_with_head, load_pretrained, loading, read_config_fields
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import load_rows
@@ -87,7 +86,7 @@ def _length_of(model: str, tokenizer: Any) -> int:
     return run.options.data.task_options(run.task, tokenizer).max_length
 
 
-def _class_of(name: str) -> type:
+def _class_of(name: str) -> Any:
     """The model class in a checkpoint's config: loading with it keeps the head."""
     with loading(name):
         fields = read_config_fields(name)
@@ -98,6 +97,10 @@ def _class_of(name: str) -> type:
             f"{name!r} is a trained {fields['model_type']} model, and this command balances only pretrained "
             f"encoders: give one{instead}"
         )
-    architectures = fields.get("architectures") or [""]
-    own: type = getattr(transformers, architectures[0], AutoModel)
-    return own
+    own = class_with_head(fields)
+    if own is None and fields.get("architectures"):
+        raise AlignAttnError(
+            f"{name!r} was saved from {fields['architectures'][0]}, which transformers lacks, and its head would be "
+            "lost: give its encoder alone"
+        )
+    return own or AutoModel

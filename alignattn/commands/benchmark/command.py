@@ -40,6 +40,7 @@ from alignattn.commands.benchmark.step_timing import (
     make_batch,
     measure,
 )
+from alignattn.models.lengths import most_positions
 from alignattn.patching.checkpoints import load_checkpoint, load_config, loading
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, unfinished
@@ -153,8 +154,8 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
     with loading(name, choices):
         config = load_config(name, num_labels=NUM_LABELS)
     config.problem_type = "single_label_classification"
-    positions = getattr(config, "max_position_embeddings", length)
-    if length > positions:
+    positions = most_positions(config)
+    if positions is not None and length > positions:
         raise AlignAttnError(
             f"{length} tokens exceed the maximum of {name!r}, {positions}: give shorter --shapes, or --model {bare}"
         )

@@ -28,7 +28,7 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
             lambda tokenizer: [dict(tokenizer(*texts, return_tensors="pt"))],
         )
     runs = [read_run_options(folder) for folder in folders]
-    sources = [run.data.validation_file or run.data.task or "no evaluation rows" for run in runs]
+    sources = [run.data.validation_file or run.data.task or run.data.train_file for run in runs]
     for folder, source in zip(folders, sources, strict=True):
         if source != sources[0]:
             raise AlignAttnError(

@@ -23,6 +23,7 @@ from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
 from alignattn.reports.charts import reliability_chart
 from alignattn.reports.diagrams import interval_text, reliability_panel
 from alignattn.reports.report import REPORT_FILE, Section, write_report
+from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
@@ -127,11 +128,18 @@ def _chosen_splits(run: FinishedRun, options: UncertaintyOptions) -> dict[str, A
     unknown = [name for name in options.split or () if name not in rows.evaluation]
     if unknown:
         raise AlignAttnError(f"--split: there is no split {unknown[0]!r}: choose among {', '.join(rows.evaluation)}")
-    return {
+    chosen = {
         name: max_samples(run.task, dataset, options.max_eval_samples, FIRST)
         for name, dataset in rows.evaluation.items()
         if options.split is None or name in options.split
     }
+    for name, dataset in chosen.items():
+        if UNLABELLED in dataset[run.task.label_column][:]:
+            raise AlignAttnError(
+                f"--run {run.folder}: rows of {name} have answers that are none of the classes, and the figures need a "
+                "class per row"
+            )
+    return chosen
 
 
 def _measured(

@@ -9,13 +9,15 @@ import torch
 import transformers
 from conftest import WORDS, tiny_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
 from alignattn.models import MODELS
 from alignattn.models.build import BuildContext
+from alignattn.models.taggers.crf import CRF_FIELD, tagger_with_crf
 from alignattn.tasks import TextClassification
+from alignattn.tasks.tags.scheme import BIO
 
 
 def texts(count=40):
@@ -71,6 +73,30 @@ def test_a_patched_checkpoint_keeps_its_slots_and_head(tiny_checkpoint, texts_fi
     assert (states_of(balanced, tmp_path / "out") - before).abs().max() < 1e-4 * before.std()
     with pytest.raises(ValueError, match="load_with_alignattn"):
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+
+
+def test_a_tagger_with_a_crf_keeps_its_head(tiny_checkpoint, texts_file, tmp_path):
+    tags = ["O", "B-X", "I-X"]
+    config = AutoConfig.from_pretrained(tiny_checkpoint, id2label=dict(enumerate(tags)), label2id={})
+    setattr(config, CRF_FIELD, BIO)
+    tagger_with_crf(config)(config).save_pretrained(tmp_path / "tagger")
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / "tagger")
+    assert run(tmp_path / "tagger", tmp_path / "out", "--train_file", texts_file) == 0
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("tagger", "out"))
+    assert before.keys() == after.keys()
+    heads = [name for name in before if not name.startswith("bert.")]
+    assert {name.partition(".")[0] for name in heads} == {"classifier", "crf"}
+    assert all(torch.equal(before[name], after[name]) for name in heads)
+
+
+def test_a_head_that_transformers_lacks_is_not_dropped(tiny_checkpoint, texts_file, tmp_path, capsys):
+    model = AutoModel.from_pretrained(tiny_checkpoint)
+    model.save_pretrained(tmp_path / "own")
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / "own")
+    fields = json.loads((tmp_path / "own" / "config.json").read_text()) | {"architectures": ["BertForOwnTask"]}
+    (tmp_path / "own" / "config.json").write_text(json.dumps(fields))
+    assert run(tmp_path / "own", tmp_path / "out", "--train_file", texts_file) == 2
+    assert "BertForOwnTask" in refusal(capsys)
 
 
 def test_max_length_defaults_to_that_of_the_run(tiny_checkpoint, texts_file, tmp_path):

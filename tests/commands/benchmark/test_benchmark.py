@@ -26,6 +26,7 @@ from alignattn.commands.benchmark.step_timing import (
     measure,
     peak_bytes,
 )
+from alignattn.utils.errors import AlignAttnError
 
 CPU = Setting(torch.device("cpu"))
 MEBIBYTE = 2**20
@@ -269,6 +270,16 @@ def test_batch_is_padded_to_its_longest_row() -> None:
     assert batch["input_ids"].min() >= 0
     assert batch["input_ids"].max() < VOCABULARY
     assert all(torch.equal(batch[name], again[name]) for name in batch)
+
+
+@pytest.mark.parametrize(("family", "most"), [("roberta", 32), ("deberta-v3", None)])
+def test_the_maximum_length_is_that_of_the_positions(family: str, most: int | None, tmp_path: Path) -> None:
+    tiny_model(family, max_position_embeddings=34, pad_token_id=1).save_pretrained(tmp_path)
+    batch = {"input_ids": torch.full((1, most or 40), 5)}
+    assert load_model(str(tmp_path), most or 40, dropout=None)(**batch).logits.isfinite().all()
+    if most is not None:
+        with pytest.raises(AlignAttnError, match=f"{most + 1} tokens exceed the maximum"):
+            load_model(str(tmp_path), most + 1, dropout=None)
 
 
 def test_a_bare_model_takes_any_length_and_dropout() -> None:

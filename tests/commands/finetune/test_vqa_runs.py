@@ -15,6 +15,7 @@ from alignattn.cli import main
 from alignattn.commands.figure import COMMAND
 from alignattn.commands.figure.command import make_figure
 from alignattn.commands.figure.rows import attention_rollout
+from alignattn.finetuning.examples import read_probabilities
 
 SIZES = "hidden_dim=16 num_attention_heads=2 num_hidden_layers=1 embedding_dim=8 reduction_dim=8 joint_dim=16"
 SMALL = f"--disable_tqdm true --use_cpu true --model_config {SIZES} conv_channels=[8,8] dropout=0.1"
@@ -140,6 +141,26 @@ def check_heads(run, task, tmp_path, capsys):
         assert ("balanced" in figure._suptitle.get_text()) == bool(words)
     picture = ["--layer", "0", "--output_file", str(tmp_path / "attention.png")]
     assert make_figure(COMMAND.parse(["attention", "--run", str(run), *picture])).axes[0].images
+
+
+def test_answers_that_are_no_class_are_wrong_and_leave_no_calibration(finetune, files, tmp_path, capsys):
+    names = ["red", "green", "blue"]
+    answered = [{"image": f"pictures/{name}.png", "question": "which color?", "answers": [name] * 10} for name in names]
+    for name, rows in (("train", answered * 4), ("validation", [*answered, answered[0] | {"answers": ["mauve"] * 10}])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = {"files": {name: f"{name}.jsonl" for name in ("train", "validation")}}
+    write_task(tmp_path, labels=names, answers_column="answers", metrics=["vqa_accuracy"], sources=sources)
+    assert finetune("--num_train_epochs 1") == 0
+    run = tmp_path / "run"
+    predicted = pd.read_parquet(run / "predictions.parquet")
+    assert predicted["label"].tolist() == [0, 1, 2, -1]
+    assert predicted["vqa_accuracy"].iloc[-1] == 0
+    assert read_probabilities(run, "validation") is None
+    capsys.readouterr()
+    for words in (f"uncertainty --run {run} --output_dir", f"figure reliability --run {run} --output_file"):
+        assert main([*words.split(), str(tmp_path / "no.png")]) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alignattn")]
+        assert "class" in line
 
 
 def test_rollout_equals_a_loop_over_the_layers():
