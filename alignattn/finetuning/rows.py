@@ -199,7 +199,7 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
         options: the options of the run.
         data_dir: a folder of Parquet files to read instead of the source of the run's task.
     """
-    data = replace(options.data, max_eval_samples=None, slice_by=None)
+    data = replace(options.data, max_eval_samples=None)
     if options.task is None or data.train_file is not None:
         # The training file defines the classes of the evaluation rows.
         rows = load_run_rows(replace(options, data=data))
@@ -207,7 +207,7 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
         # Keep the name that the task of a file had when the run was made.
         return rows if made is None else replace(rows, task=replace(rows.task, name=made.task))
     origin = data.data_dir if data_dir is None else data_dir
-    return load_evaluation_rows(options.task, options.model, replace(data, data_dir=origin))
+    return load_evaluation_rows(options.task, options.model, replace(data, data_dir=origin, slice_by=None))
 
 
 def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Dataset]:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.evaluation.statistics.example_scores import POSITIVE_CLASS, ExampleScores
 from alignattn.finetuning.examples import metric_examples
 from alignattn.tasks.labels import parse_label
 from alignattn.tasks.task import CORRELATIONS
@@ -30,17 +30,23 @@ def slices_of(values: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
     Args:
         values: the values of the column, one per row; a number may be written as text, as in a CSV file.
     """
-    parsed = [None if str(value).strip() in ("None", "nan", "") else parse_label(value) for value in values]
+    parsed = [None if _is_missing(value) else parse_label(value) for value in values]
     numbers = {value for value in parsed if value is not None and not isinstance(value, str)}
     names = {value: str(value) for value in parsed if value is not None}
     if len(numbers) == len(names) > MAX_NUMBERS:
-        names = _quarters(np.array([value for value in parsed if value is not None], dtype=np.float64))
+        # As the quarters' ends: not every integer of 64 bits is a float.
+        parsed = [None if value is None else float(value) for value in parsed]
+        names = _quarters(np.array([value for value in parsed if value is not None]))
     ordered = sorted(names, key=lambda value: (isinstance(value, str), value))
     rows: dict[str, list[int]] = {name: [] for name in (*(names[value] for value in ordered), MISSING)}
     for row, value in enumerate(parsed):
         rows[MISSING if value is None else names[value]].append(row)
     largest = sorted(rows, key=lambda name: -len(rows[name]))[:MAX_SLICES]
     return {name: np.array(rows[name]) for name in rows if name in largest and rows[name]}
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value or str(value).strip() == ""
 
 
 def _quarters(values: NDArray[np.float64]) -> dict[Any, str]:
@@ -62,7 +68,8 @@ def slice_examples(
 ) -> SliceScores:
     """Return the row scores of each metric that is a statistic of rows, by slice.
 
-    Correlations are undefined for rows with one label only, and are left out.
+    A metric that is undefined for the rows of a slice is left out: a correlation if all have one label, and F1 without
+    a row of class 1, true or predicted.
 
     Args:
         predictions: the predictions of all rows, in their order.
@@ -72,11 +79,19 @@ def slice_examples(
     scores: dict[str, dict[str, ExampleScores]] = {}
     for name, rows in slices.items():
         part = predictions.take(pa.array(rows))
-        is_constant = part["label"].type.num_fields == 0 and len(part["label"].unique()) == 1
-        defined = [metric for metric in metrics if not (is_constant and metric in CORRELATIONS)]
-        found = {metric: metric_examples(metric, part) for metric in defined}
+        undefined = _undefined(part)
+        found = {metric: metric_examples(metric, part) for metric in metrics if metric not in undefined}
         scores[name] = {metric: examples for metric, examples in found.items() if examples is not None}
     return scores
+
+
+def _undefined(part: pa.Table) -> set[str]:
+    """Return the metrics that are undefined for rows with one class or score each."""
+    if part["label"].type.num_fields > 0:
+        return set()
+    labels = part["label"].unique().to_pylist()
+    undefined = {*CORRELATIONS, "matthews_correlation"} if len(labels) == 1 else set()
+    return undefined if POSITIVE_CLASS in {*labels, *part["prediction"].unique().to_pylist()} else undefined | {"f1"}
 
 
 def measured_slices(scores: SliceScores) -> dict[str, dict[str, float]]:

@@ -7,6 +7,7 @@ import csv
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
+from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -153,10 +154,11 @@ def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:
     if problems:
         table, _ = without_bad_texts(pq.read_table(path))
         return FileRows(datasets.Dataset(datasets.table.InMemoryTable(table)), value_problems=problems)
-    # By the file's name: given a folder, `datasets` merges files that it considers one split.
+    # By the file's name: given a folder, `datasets` merges files that it considers one split. It also takes a name for
+    # a pattern, so that `rows[1].parquet` would be `rows1.parquet`.
     with _quiet_datasets():
         dataset = datasets.load_dataset(
-            "parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir or _copies().name
+            "parquet", data_files={"train": escape(str(path))}, split="train", cache_dir=cache_dir or _copies().name
         )
     return FileRows(dataset)
 

@@ -1,5 +1,7 @@
 """Stratified samples of rows, by default the same for every run."""
 
+from typing import Any
+
 import datasets
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,8 @@ def sample_rows(
 ) -> NDArray[np.int64]:
     """Return the sorted numbers of a sample of rows without replacement, `[count]`.
 
-    Each class has its share of the sample to within one row, and at least one row if there are enough rows for all.
+    Each class has its share of the sample to within one row, and at least one row if there are enough rows for all. Of
+    rows with several labels, each combination is a class, and combinations with a share below one row are one class.
 
     Args:
         task: the task of the rows.
@@ -25,12 +28,21 @@ def sample_rows(
         leave_each: whether to leave a row of each class outside the sample, even if the sample is then smaller.
         seed: the seed of the sample.
     """
-    strata = processor_for(task).strata(dataset)
-    _, strata = np.unique(np.zeros(len(dataset)) if strata is None else strata, return_inverse=True, axis=0)
-    shares = _shares(np.bincount(strata.ravel()), min(count, len(dataset)), leave_each)
+    classes = processor_for(task).strata(dataset)
+    strata = _numbered(np.zeros(len(dataset)) if classes is None else classes)
+    if classes is not None and classes.ndim > 1:
+        # Rare combinations of labels share a stratum: with one of each, or none, the sample would be of other rows.
+        is_rare = np.bincount(strata) * count < len(dataset)
+        strata = _numbered(np.where(is_rare[strata], -1, strata))
+    shares = _shares(np.bincount(strata), min(count, len(dataset)), leave_each)
     order = np.random.default_rng(seed).permutation(len(dataset))
-    chosen = [order[strata.ravel()[order] == stratum][:share] for stratum, share in enumerate(shares)]
+    chosen = [order[strata[order] == stratum][:share] for stratum, share in enumerate(shares)]
     return np.sort(np.concatenate(chosen))
+
+
+def _numbered(classes: NDArray[Any]) -> NDArray[np.int64]:
+    """The number of each row's class or combination of classes, from 0."""
+    return np.unique(classes, return_inverse=True, axis=0)[1].ravel()
 
 
 def _shares(sizes: NDArray[np.int64], count: int, leave_each: bool) -> NDArray[np.int64]:

@@ -184,6 +184,13 @@ def user_task(training: UserLabels, task: L) -> L:
     classes: tuple[str, ...] = tuple(names)
     if not names and (training.names or all(isinstance(label, int) for label in labels.values())):
         classes = _numbered_classes(labels, origin)
+        if not training.names and UNLABELLED in labels.values() and str(UNLABELLED) not in classes:
+            count = list(labels.values()).count(UNLABELLED)
+            print(
+                f"{origin}: label {UNLABELLED} ({count:,} of {len(labels):,} rows) marks rows without a label; if it "
+                "is a class, write the names of the classes",
+                file=sys.stderr,
+            )
     if len(classes) == 1:
         raise AlignAttnError(
             f"every label of {origin} is {classes[0]!r}: a classifier needs at least two classes; check --label_column"

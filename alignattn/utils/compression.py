@@ -4,6 +4,7 @@ import bz2
 import codecs
 import gzip
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -57,8 +58,8 @@ def plain_suffix(path: str | Path) -> str:
 
 
 def plain_stem(path: str | Path) -> str:
-    """Return the file name without suffixes: `rows` for `rows.csv.gz`."""
-    name = Path(path)
+    """Return the file name without suffixes, such as `rows` for `rows.csv.gz`; for `.` that of the current folder."""
+    name = Path(os.path.abspath(path))
     return (name.with_suffix("") if name.suffix.lower() in COMPRESSIONS else name).stem
 
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from conftest import WORDS
 from PIL import Image
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, matthews_corrcoef
 
 from alignattn.cli import main
 from alignattn.evaluation.statistics.example_scores import example_scores
 from alignattn.finetuning.examples import metric_examples
 from alignattn.finetuning.report import write_run_report
 from alignattn.finetuning.results import RunResult
-from alignattn.finetuning.slices import MAX_SLICES, MISSING, slices_of
+from alignattn.finetuning.slices import MAX_SLICES, MISSING, measured_slices, slice_examples, slices_of
 from alignattn.tasks.class_scores import class_scores
 from alignattn.tasks.multilabel import multi_label_scores
 from alignattn.tasks.processor import EncodedSplit, Evaluation
@@ -185,6 +185,36 @@ def test_slices_of_many_values_are_those_with_most_rows():
     assert len(slices) == MAX_SLICES
     assert len(slices["v7"]) == 6
     assert slices[MISSING].tolist() == [205, 206, 207]
+
+
+def test_only_empty_values_are_missing():
+    slices = slices_of(["None", "nan", "", None, math.nan, "a"])
+    assert {name: rows.tolist() for name, rows in slices.items()} == {
+        "None": [0],
+        "a": [5],
+        "nan": [1],
+        MISSING: [2, 3, 4],
+    }
+
+
+def test_integers_that_are_no_floats_are_split_into_quarters():
+    slices = slices_of([1_600_000_000_124_456_791 + 1000 * number for number in range(40)])
+    assert [len(rows) for rows in slices.values()] == [10] * 4
+
+
+def test_a_metric_that_is_undefined_for_a_slice_is_left_out():
+    table = pa.table({"label": [0, 0, 0, 1, 0], "prediction": [0, 0, 1, 1, 0]})
+    slices = {"right": np.array([0, 1]), "wrong": np.array([0, 2]), "mixed": np.array([2, 3, 4])}
+    metrics = ("accuracy", "f1", "matthews_correlation")
+    found = measured_slices(slice_examples(table, slices, metrics))
+    assert {name: sorted(of_slice) for name, of_slice in found.items()} == {
+        "right": ["accuracy", "rows"],
+        "wrong": ["accuracy", "f1", "rows"],
+        "mixed": ["accuracy", "f1", "matthews_correlation", "rows"],
+    }
+    labels, predicted = ([*table[name].take(slices["mixed"]).to_pylist()] for name in ("label", "prediction"))
+    assert found["mixed"]["f1"] == pytest.approx(f1_score(labels, predicted))
+    assert found["mixed"]["matthews_correlation"] == pytest.approx(matthews_corrcoef(labels, predicted))
 
 
 def test_numbers_are_split_into_quarters_despite_repeated_values():

@@ -1,6 +1,7 @@
 """Images end to end: rows from folders, tables and data sets, a small ViT with random weights, and its predictions."""
 
 import json
+import shutil
 from pathlib import Path
 
 import datasets
@@ -152,6 +153,19 @@ def test_predict_and_calibrate_accept_tables_folders_and_single_images(run, tmp_
     assert json.loads(capsys.readouterr().out)["prediction"] == str(int(of_folder["prediction"][1]))
     table = [str(folder / "predictions.parquet"), "--output_dir", str(tmp_path / "calibration")]
     assert main(["calibrate", *table, "--fit_on", "validation", "--resamples", "10"]) == 0
+
+
+def test_decisions_on_images_do_not_share_a_name_with_a_column_of_the_table(run, tmp_path, capsys):
+    folder, rows = run
+    calibrated = shutil.copytree(folder, tmp_path / "run")
+    assert main(["calibrate", "--run", str(calibrated), "--resamples", "10"]) == 0
+    picture = str(next((rows / "validation").rglob("*.png")))
+    pd.DataFrame({"image": [picture], "set": ["validation"]}).to_csv(tmp_path / "table.csv", index=False)
+    capsys.readouterr()
+    predict = ["predict", "--run", str(calibrated), "--file", str(tmp_path / "table.csv")]
+    assert main([*predict, "--coverage", "0.8"]) == 2
+    assert "a column 'set', which the predictions need" in capsys.readouterr().err
+    assert main(predict) == 0
 
 
 def test_a_table_of_relative_paths_and_parquet_of_images_are_read(run, tmp_path, monkeypatch):

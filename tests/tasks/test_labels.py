@@ -135,6 +135,13 @@ def test_rows_labelled_minus_one_stay_unlabelled(tmp_path):
     assert load(train, numbers).dropped == {"train": 1, "validation": 1}
 
 
+def test_labels_of_minus_one_beside_others_are_counted_before_the_training(tmp_path, capsys):
+    assert load(csv_file(tmp_path / "signs.csv", [-1, 0, 1, -1])).dropped == {"train": 2}
+    assert "label -1 (2 of 4 rows) marks rows without a label" in capsys.readouterr().err
+    assert load(csv_file(tmp_path / "words.csv", ["minus", "zero", "plus"])).dropped == {}
+    assert capsys.readouterr().err == ""
+
+
 def test_a_missing_class_is_a_row_without_a_label(tmp_path):
     path = named_file(tmp_path / "train.parquet", CLASSES, [*TRUE, None])
     assert "row 5: it has no label" in refusal(path)

@@ -9,7 +9,7 @@ import pytest
 
 from alignattn.commands.predict.files import file_source
 from alignattn.tasks import TASKS, TextClassification
-from alignattn.tasks.reading import read_file
+from alignattn.tasks.reading import read_file, read_rows
 from alignattn.tasks.rows import load_task_files, load_user_rows, user_tag_task
 from alignattn.utils.errors import AlignAttnError
 
@@ -322,3 +322,10 @@ def test_a_file_of_bad_sentences_alone_is_refused_with_the_problem(tmp_path):
     path = write(tmp_path / "x.conll", "EU\nsays\n")
     with pytest.raises(AlignAttnError, match=r"x\.conll .*line 1 has a token without a tag"):
         load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None)
+
+
+def test_the_name_of_a_parquet_file_is_no_pattern(tmp_path):
+    for name in ("rows[1]", "rows1", "row?", "rows"):
+        pq.write_table(pa.table({"text": [name]}), tmp_path / f"{name}.parquet")
+    for name in ("rows[1]", "row?"):
+        assert read_rows(tmp_path / f"{name}.parquet").dataset["text"][:] == [name]

@@ -8,7 +8,7 @@ from alignattn.tasks import TASKS
 from alignattn.tasks.rows import load_user_rows, max_samples, with_validation_share
 from alignattn.tasks.sampling import sample_rows
 from alignattn.tasks.task import FIRST
-from alignattn.tasks.task_types import TextClassification
+from alignattn.tasks.task_types import MultiLabelClassification, TextClassification
 from alignattn.utils.errors import AlignAttnError
 
 TASK = TextClassification(name="t", text_columns=("a",), labels=("x", "y", "z"), metrics=("accuracy",))
@@ -43,6 +43,18 @@ def test_scores_and_questions_are_sampled_without_classes():
     regression = TextClassification(name="t", text_columns=("a",), metrics=("pearson",))
     assert len(sample_rows(regression, scores, 4)) == 4
     assert len(sample_rows(TASKS["squad"], datasets.Dataset.from_dict({"id": list("abcdef")}), 4)) == 4
+
+
+def test_a_sample_of_rows_with_several_labels_has_the_rates_of_all_rows():
+    labels = np.random.default_rng(0).random((2000, 20)) < 0.12
+    names = [f"l{number}" for number in range(20)]
+    columns = {name: labels[:, number].astype(int) for number, name in enumerate(names)}
+    dataset = datasets.Dataset.from_dict({"a": ["x"] * 2000, **columns})
+    task = MultiLabelClassification(name="t", text_columns=("a",), label_columns=tuple(names))
+    for count in (200, 1000):
+        drawn = labels[sample_rows(task, dataset, count)]
+        assert len(drawn) == count
+        assert abs(drawn.sum(axis=1).mean() - labels.sum(axis=1).mean()) < 0.25
 
 
 def test_max_samples_samples_rows_or_takes_the_first():

@@ -3,6 +3,7 @@
 Files of a folder that already have predictions are skipped.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,13 +14,14 @@ import pyarrow.parquet as pq
 
 from alignattn.commands.predict import RAY, STANDARD_STREAM, PredictOptions
 from alignattn.commands.predict.files import PARQUET, Source, file_source, stdin_source, text_source
+from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.reports.plots.drawing import write_figure
 from alignattn.robustness.resources import label_model
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.task_types import check_generates, processor_class
 from alignattn.utils.compression import plain_stem
-from alignattn.utils.digests import model_digest
+from alignattn.utils.digests import digest_of, model_digest
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import OWN_PREFIX, entries, write_json
 from alignattn.utils.folder_lock import folder_lock
@@ -94,7 +96,10 @@ def _predict_folder(options: PredictOptions, run: FinishedRun, temperature: floa
     jobs = _jobs(options, folder, output)
     sources = {target: file_source(rows, run.task, may_be_empty=True) for target, rows in jobs.items()}
     with writing(output, options.part):
-        _check_record(output, run, {name: getattr(options, name) for name in SETTINGS} | {"temperature": temperature})
+        settings = {name: getattr(options, name) for name in SETTINGS} | {"temperature": temperature}
+        if options.decides:
+            settings["calibration"] = digest_of(run.folder / CALIBRATION_FOLDER / CALIBRATION_ROWS_FILE)
+        _check_record(output, run, settings)
         left = _pending(sources)
         if left:
             from alignattn.commands.predict.prediction import load_prediction, predict_on_ray
@@ -175,6 +180,8 @@ def _target(options: PredictOptions, source: Source) -> Path | None:
     if options.text is not None or options.file == STANDARD_STREAM:
         return None
     path = Path(str(options.file))
+    # `.` and `..` are no names for a file beside them.
+    path = path if path.name not in ("", "..") else Path(os.path.abspath(path))
     target = path.with_name(f"{plain_stem(path)}{ENDING}{source.format}")
     _check_new(target)
     return target

@@ -194,6 +194,8 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _check_columns(columns: Sequence[str], task: Task, origin: str) -> None:
+    if twice := next((name for name in columns if columns.count(name) > 1), None):
+        raise AlignAttnError(f"{origin} has two columns {twice!r}: rename one")
     for name in task.input_columns:
         if name not in columns:
             raise AlignAttnError(
@@ -237,15 +239,21 @@ def _text_writer(file: IO[str], suffix: str) -> Write:
         return lambda table: file.writelines(
             f"{_json(dict(zip(table.column_names, row, strict=True)))}\n" for row in _rows_of(table)
         )
-    writer = csv.writer(file, delimiter="\t" if suffix == TSV else ",", lineterminator="\n")
+    form: Any = {"delimiter": "\t" if suffix == TSV else ",", "lineterminator": "\n"}
+    plain, quoting = csv.writer(file, **form), csv.writer(file, **form, quoting=csv.QUOTE_ALL)
     has_header = False
+
+    def write_row(cells: Sequence[Any]) -> None:
+        # Python 3.11 leaves a text with a carriage return unquoted, and readers take that for the end of a row.
+        (quoting if any("\r" in str(cell) for cell in cells) else plain).writerow(cells)
 
     def write(table: pa.Table) -> None:
         nonlocal has_header
         if not has_header:
-            writer.writerow(table.column_names)
+            write_row(table.column_names)
             has_header = True
-        writer.writerows([[_cell(value) for value in row] for row in _rows_of(table)])
+        for row in _rows_of(table):
+            write_row([_cell(value) for value in row])
 
     return write
 

@@ -144,7 +144,9 @@ class Prediction:
         """An empty table with the columns of the predictions."""
         task = self.predictor.task
         if not processor_class(task).reads_only_texts:
-            return processor_for(task).empty_predictions(self.top_k)
+            empty, decisions = processor_for(task).empty_predictions(self.top_k), self.predictor.decisions
+            columns = {} if decisions is None else decisions.columns(np.empty((0, len(decisions.labels))), np.empty(0))
+            return pa.table({**{name: empty[name] for name in empty.column_names}, **columns})
         row = task.row_of(["a"] * task.texts_of_a_row)
         split = self.predictor.encode(self.predictor.dataset([row]))
         return self.predictor.readable(split, self.predictor.answers(split, Batching()), self.top_k).slice(0, 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import WORDS
@@ -118,6 +119,21 @@ def test_sets_and_answers_follow_from_the_held_out_rows(folder, tmp_path, capsys
     assert binomtest(wrong, count, MAX_ERROR, alternative="less").pvalue <= 0.05
     is_covered = [meant in row["set"] for row, (_, meant) in zip(rows, rows_of(folder / "new.csv"), strict=True)]
     assert np.mean(is_covered) == pytest.approx(COVERAGE, abs=0.12)
+
+
+def test_a_folder_does_not_mix_the_decisions_of_two_calibrations(folder, tmp_path, capsys):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    (tmp_path / "parts").mkdir()
+    for name in ("a", "b"):
+        rows = [text for text, _ in rows_of(folder / "new.csv")][:4]
+        pq.write_table(pa.table({"said": rows}), tmp_path / "parts" / f"{name}.parquet")
+    words = ("--run", run, "--file", tmp_path / "parts", "--coverage", COVERAGE, "--output_dir", tmp_path / "out")
+    assert predict(*words, "--shard", "1/2") == 0
+    shutil.rmtree(run / "calibration")
+    assert calibrate("--run", run, "--resamples", 20, "--seed", 7) == 0
+    capsys.readouterr()
+    assert predict(*words, "--shard", "2/2") == USER_ERROR_EXIT_CODE
+    assert "holds other predictions (calibration)" in said(capsys)
 
 
 @pytest.mark.parametrize("sets", ["lac", "aps"])

@@ -21,6 +21,7 @@ from task_rows import make_rows, write_rows
 
 import alignattn
 from alignattn.cli import main
+from alignattn.commands.predict.files import row_writer
 from alignattn.evaluation.calibration import apply_temperature
 from alignattn.finetuning.predictor import Batching, Predictor
 from alignattn.tasks import TASKS
@@ -176,6 +177,17 @@ def test_every_format_is_read_and_written_with_the_columns_of_the_rows(given, wr
     assert [list(row) for row in rows] == [[*NEW[0], "prediction", "probability", "probabilities"]] * len(NEW)
     assert [{name: row[name] or "" for name in NEW[0]} for row in rows] == NEW
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected
+
+
+def test_a_carriage_return_stays_within_its_cell(tmp_path):
+    texts, numbers = ["a\rb", "c\nd", "e\r\nf", "g"], [1, 2, 3, None]
+    with row_writer(tmp_path / "rows.csv", ".csv") as write:
+        write(pa.table({"text": texts, "n": numbers}))
+    found = pd.read_csv(tmp_path / "rows.csv")
+    assert found["text"].tolist() == texts
+    assert found["n"].fillna(0).tolist() == [1, 2, 3, 0]
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        assert [row[0] for row in csv.reader(file)] == ["text", *texts]
 
 
 def test_classes_and_probabilities_equal_those_of_the_runs_evaluation(own):
