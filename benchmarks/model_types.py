@@ -275,7 +275,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def _reason(text: str) -> str:
     """Return a reason without names of classes, paths and numbers, so that models with the same reason are grouped."""
-    text = re.sub(r"\b[A-Z]\w*(Model|Attention|Attn|Decoder|Encoder|Stack|Layer|For[A-Z]\w+|Model\w+)\b", "it", text)
+    kinds = r"Model|Attention|Attn|Decoder|Encoder|Stack|Layer|For[A-Z]\w+|Model\w+"
+    text = re.sub(rf"\b[A-Z]\w*({kinds})\b( of \w+)?", "it", text)
     text = re.sub(r"(score|normalizer|value)=?\s?'\w+'", "the slot", text.replace("|", "/"))
     return re.sub(r"\b(\w+\.)+\w+\b", "…", re.sub(r"\b\d+(\.\d+)?(e-?\d+)?\b", "n", text))
 

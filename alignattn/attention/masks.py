@@ -275,18 +275,21 @@ def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
 
 # The packing depends on the values of the positions, which a compiler does not know.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def packing_of_positions(position_ids: Tensor) -> Packing | None:
+def packing_of_positions(position_ids: Tensor, is_real: Tensor | None = None) -> Packing | None:
     """Return the packing of token rows from their positions: a sample begins where they do not increase by 1.
 
     Args:
-        position_ids: `[B, n]`.
+        position_ids: `[B, n]`; positions of padding mean nothing.
+        is_real: `[B, n]` bool, False at padding, where no sample begins; None = all tokens are real.
 
     Returns:
-        The packing of the B · n tokens of all rows, row after row; None if each row is one sample.
+        The packing of the B · n tokens of all rows, row after row; None if each row is at most one sample.
     """
     starts = torch.ones_like(position_ids, dtype=torch.bool)
     starts[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
-    if not starts[:, 1:].any():
+    if is_real is not None:
+        starts = is_real & (starts | (is_real.cumsum(dim=1) == 1))
+    if (starts.sum(dim=1) <= 1).all():
         return None
     bounds = starts.flatten().nonzero()[:, 0]
     return Packing.of(torch.cat([bounds, bounds.new_tensor([position_ids.numel()])]))

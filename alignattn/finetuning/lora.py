@@ -12,6 +12,7 @@ from alignattn.finetuning.model_options import ModelOptions
 from alignattn.models.packaged import PACKAGED
 from alignattn.patching import CHILD_NAME, alignment_parameters, function_parameters
 from alignattn.patching.adapter_files import merge_adapters
+from alignattn.patching.checkpoints import CLASSIFIER
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
 
@@ -39,7 +40,10 @@ def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
     heads = [
         name
         for name, child in model.named_children()
-        if name not in (model.base_model_prefix, CHILD_NAME) and any(True for _ in child.parameters())
+        if name not in (model.base_model_prefix, CHILD_NAME)
+        # CLIP's and SigLIP's image classifiers are their own base model: their other children are the encoder.
+        and (model.base_model is not model or CLASSIFIER.startswith(name))
+        and any(True for _ in child.parameters())
     ]
     config = LoraConfig(
         r=arguments.lora_r,

@@ -75,7 +75,7 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     if config.layers is not None and config.layers[-1] >= len(layers):
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {len(layers) - 1}")
     layers = layers if config.layers is None else [layers[index] for index in config.layers]
-    if any(layer.heads.names is DECLARED_POOLED for layer in layers):
+    if any(layer.heads.names == DECLARED_POOLED for layer in layers):
         _check_pooling(config, type(model).__name__)
     fill_slots(model, layers, config)
     return model
@@ -225,8 +225,10 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     slots = LayerSlots(layer, state, index).to(weight.device).train(layer.module.training)
     layer.module.add_module(CHILD_NAME, slots)
     if state.is_observed:
-        # Otherwise torch would reuse the compiled forward of an unpatched copy of this model, without the hooks.
-        torch._dynamo.config.skip_nnmodule_hook_guards = False
+        if torch._dynamo.config.skip_nnmodule_hook_guards:
+            # Otherwise torch would reuse the compiled forward of an unpatched copy of this model, without the hooks.
+            torch._dynamo.config.skip_nnmodule_hook_guards = False
+            torch._dynamo.reset()
         state.hooks.append(layer.module.register_forward_pre_hook(slots.begin))
         state.hooks.append(layer.module.register_forward_hook(slots.end, with_kwargs=True))
     if state.config.alignment is not None:

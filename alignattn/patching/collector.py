@@ -22,7 +22,7 @@ from alignattn.attention.masks import CrossMask, Packing, packing_of_positions
 from alignattn.patching.masks import AttentionMask, Sides, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
 from alignattn.patching.recording import Recording
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import ONE_PROCESS_PER_GPU, AlignAttnError
 
 WITHOUT_REENTRANCE = (
     'set activation_checkpointing_kwargs={"use_reentrant": False}; transformers < 5.23: gradient_checkpointing_kwargs'
@@ -31,6 +31,9 @@ WITHOUT_REENTRANCE = (
 
 KnownMask = tuple[AttentionMask | None, tuple[int, int], Sides]
 """A mask, the numbers of queries and keys, and which of them are real."""
+
+KnownPacking = tuple[Tensor, Tensor | None, Packing | None]
+"""Positions of tokens, which of them are real, and their packing."""
 
 
 class ForwardPass:
@@ -251,6 +254,8 @@ class Collector:
         """Note that the forward of a module around all layers begins: that module's forward pre-hook."""
         if _is_traced_or_in_backward():
             return
+        if module.training and getattr(module, "_is_replica", False):
+            raise AlignAttnError(f"alignment attention {ONE_PROCESS_PER_GPU}")
         if any(module is part for part in self._open):
             # It began before and did not end, because of an exception that hooks do not see, such as Ctrl-C.
             self._drop_pass()
@@ -427,12 +432,12 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
         alignments: an `Alignment` or an `AlignmentInBasis` for each head size.
     """
     masks: list[KnownMask] = []
-    packings: list[tuple[Tensor, Packing | None]] = []
+    packings: list[KnownPacking] = []
     by_size: dict[str, list[Call]] = {}
     samples = 0
     for call in calls:
         heads, query, key, sides = call.slots.heads, call.query, call.key, _real_tokens_once(call, masks)
-        packing = None if call.position_ids is None else _packing_once(call.position_ids, len(query), packings)
+        packing = None if call.position_ids is None else _packing_once(call.position_ids, sides[0], query, packings)
         if packing is not None:
             query, key = (packing.padded(rows.flatten(0, 1)[None]) for rows in (query, key))
             real = packing.is_real if sides[0] is None else packing.padded(sides[0].flatten()[None]) & packing.is_real
@@ -448,13 +453,15 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
     return sum_of(loss for loss, _ in parts), diagnostics
 
 
-def _packing_once(position_ids: Tensor, rows: int, known: list[tuple[Tensor, Packing | None]]) -> Packing | None:
+def _packing_once(
+    position_ids: Tensor, is_real: Tensor | None, query: Tensor, known: list[KnownPacking]
+) -> Packing | None:
     """Return the packing of rows whose positions restart; None if each row is one sample."""
-    for other, packing in known:
-        if other is position_ids:
+    for other, of_tokens, packing in known:
+        if other is position_ids and of_tokens is is_real:
             return packing
-    found = packing_of_positions(position_ids.expand(rows, -1))
-    known.append((position_ids, found))
+    found = packing_of_positions(position_ids.expand(len(query), -1), is_real)
+    known.append((position_ids, is_real, found))
     return found
 
 

@@ -112,7 +112,7 @@ def _rotated_pairs(model: nn.Module) -> int:
 def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
     slots: Any = getattr(module, CHILD_NAME)
     modules = slots.heads.names.of(module) or {}
-    if slots.heads.names is DECLARED_POOLED:
+    if slots.heads.names == DECLARED_POOLED:
         raise AlignAttnError(f"{path} pools by a learned query, which has no distribution: it cannot be balanced")
     for role, projection in modules.items():
         check_plain(f"{path}.{slots.heads.names.roles[role]}", projection)

@@ -163,7 +163,7 @@ class AttentionModule:
     @property
     def has_one_query(self) -> bool:
         """Whether it attends by one query per call, as pooling and step-by-step decoders do."""
-        return self.heads.names is DECLARED_POOLED or bool(getattr(self.module, "has_one_query", False))
+        return self.heads.names == DECLARED_POOLED or bool(getattr(self.module, "has_one_query", False))
 
 
 def features_of(projection: nn.Module) -> int:

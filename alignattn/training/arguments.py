@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 
 from alignattn.training.methods import METHODS
 from alignattn.training.options import AlignmentTrainingOptions
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import ONE_PROCESS_PER_GPU, AlignAttnError
 from alignattn.utils.option import OPTION, Option
 from alignattn.utils.options import Options, check_together, options_of
 
@@ -77,7 +77,4 @@ def refuse_data_parallel(args: TrainingArguments, what: str) -> None:
         AlignAttnError: if `args` uses several GPUs.
     """
     if args.n_gpu > 1:
-        raise AlignAttnError(
-            f"{what} does not run in DataParallel: start one process per GPU with torchrun --nproc_per_node, or select "
-            "one GPU with CUDA_VISIBLE_DEVICES"
-        )
+        raise AlignAttnError(f"{what} {ONE_PROCESS_PER_GPU}")

@@ -32,9 +32,10 @@ class LossMeter(TrainerCallback, ExportableState):
             loss: the total loss, a scalar.
             parts: the logged parts, scalars by name.
         """
-        self.run_loss = self.run_loss + loss.detach()
+        # A sum in half precision would stop growing: 256 + 0.7 is 256 in bfloat16.
+        self.run_loss = self.run_loss + loss.detach().float()
         for name, value in parts.items():
-            value = value.detach() if isinstance(value, Tensor) else value
+            value = value.detach().float() if isinstance(value, Tensor) else value
             self.interval[name] = self.interval.get(name, 0.0) + value
 
     def take_interval(self) -> dict[str, float]:

@@ -117,6 +117,13 @@ class AlignmentMixin(SavingMixin):
                 )
         return [method(self.args, self._model) for method in chosen]
 
+    def _hp_search_setup(self, trial: Any) -> None:
+        """Set the arguments of a trial as the Trainer does, and choose the training methods by them."""
+        super()._hp_search_setup(trial)
+        if trial is not None:
+            # In place, because the callback holds the same list.
+            self.methods[:] = self._chosen_methods()
+
     def _check_foldable(self) -> None:
         """Refuse a basis that could not be folded at the end, because of adapters or sharded weights."""
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:

@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
+from alignattn.attention.masks import packing_of_positions
 from alignattn.tasks.task import WINDOW_COUNTS
 
 IGNORED_LABEL = -100
@@ -52,6 +53,10 @@ class BatchSize:
         if WINDOW_COUNTS in batch:
             rows = {"labels": batch.get("labels")}
             return replace(cls.of(rows, is_of_rows=is_of_rows), samples=len(batch["input_ids"]))
+        positions = batch.get("position_ids")
+        if _is_column(positions) and "attention_mask" not in batch and (packing := packing_of_positions(positions)):
+            size = cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted, is_of_rows=is_of_rows)
+            return replace(size, samples=len(packing.tokens))
         columns = [value for value in batch.values() if isinstance(value, list) or _is_column(value)]
         labels = batch.get("labels")
         if is_of_rows or not _is_column(labels):

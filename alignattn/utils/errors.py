@@ -22,6 +22,12 @@ _MESSAGE_START, _MESSAGE_END = 1000, 400
 """Characters kept from the start and the end of a long message."""
 
 
+ONE_PROCESS_PER_GPU = (
+    "does not run in DataParallel: start one process per GPU with torchrun --nproc_per_node, or select one GPU with "
+    "CUDA_VISIBLE_DEVICES"
+)
+"""The end of a message about what needs a process per GPU."""
+
 OUT_OF_MEMORY = "out of memory: lower --per_device_train_batch_size, --per_device_eval_batch_size or --max_length"
 _OF_MEMORY = ("OutOfMemoryError", "MemoryError")
 _OF_THE_CPU = "can't allocate memory"

@@ -95,6 +95,25 @@ def test_each_real_token_counts_once(side):
     torch.testing.assert_close(alignattn.alignment_loss(model), expected)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_positions_of_padding_are_no_samples(side):
+    model = alignattn.patch(decoder("qwen3"), "aa-ct").train()
+    batches = [batch(rows=2, tokens=6, padding=0), batch(rows=2, tokens=5, padding=0)]
+    width = (4, 0) if side == "left" else (0, 4)
+    batches[1] = {name: nn.functional.pad(values, width) for name, values in batches[1].items()}
+    losses, counts = [], []
+    for with_positions in (False, True):
+        for inputs in batches:
+            positions = {"position_ids": (inputs["attention_mask"].cumsum(1) - 1).clamp_min(0)}
+            model(**inputs, **(positions if with_positions else {}))
+        losses.append(alignattn.alignment_loss(model))
+        with torch.no_grad(), alignattn.collect(model) as collected:
+            model(**batches[1], **(positions if with_positions else {}))
+        counts.append([len(call.query) for call in collected.layers])
+    torch.testing.assert_close(losses[1], losses[0])
+    assert counts[0] == counts[1]
+
+
 @pytest.mark.parametrize("alignment", ["aa-ct", "aa-gan", "aa-moments"])
 def test_samples_packed_by_positions_have_the_loss_of_a_padded_batch(alignment):
     model = alignattn.patch(decoder("llama"), alignment).train()

@@ -143,6 +143,12 @@ def test_the_size_of_a_packed_batch_counts_its_samples():
     assert size.items == size.samples
 
 
+def test_the_size_of_a_batch_packed_by_positions_counts_its_samples():
+    batch = DataCollatorWithFlattening()([sample | {"labels": sample["input_ids"]} for sample in samples()])
+    assert "cu_seq_lens_q" not in batch
+    assert BatchSize.of(batch).samples == len(LENGTHS)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -29,6 +29,15 @@ def test_every_callback_with_a_state_is_restored():
     assert own <= {field.name for field in dataclasses.fields(AlignmentCallbacks)}
 
 
+def test_the_mean_of_losses_in_half_precision_is_that_in_single_precision():
+    loss, meter = torch.tensor(0.7, dtype=torch.bfloat16), LossMeter()
+    for _ in range(1000):
+        meter.add(loss, {"task_loss": loss})
+    meter.run_steps = meter.interval_steps = 1000
+    assert meter.mean_run_loss() == pytest.approx(float(loss), rel=1e-4)
+    assert meter.take_interval()["task_loss"] == pytest.approx(float(loss), rel=1e-4)
+
+
 def measured_loss():
     meter = LossMeter()
     meter.add(torch.ones(()), {"task_loss": torch.ones(())})

@@ -241,6 +241,32 @@ def test_a_hyperparameter_search_patches_each_model(tmp_path):
     assert best.hyperparameters["alignment_weight"] in weights
 
 
+def test_a_hyperparameter_search_reaches_the_training_methods(tmp_path):
+    optuna.logging.disable_default_handler()
+    args = arguments(tmp_path, max_steps=1, eval_strategy="steps", eval_steps=1)
+    trainer = AlignmentTrainer(
+        model_init=lambda: alignattn.patch(tiny_model("bert"), "aa-ct"),
+        args=args,
+        train_dataset=TinyRows(),
+        eval_dataset=TinyRows(),
+    )
+    seen = []
+
+    def objective(metrics):
+        seen.append((trainer.args.r_drop_weight, [method.extra_weight for method in trainer.methods]))
+        return metrics["eval_loss"]
+
+    trainer.hyperparameter_search(
+        hp_space=lambda trial: {"r_drop_weight": trial.suggest_categorical("r_drop_weight", [1.0, 50.0])},
+        compute_objective=objective,
+        n_trials=2,
+        direction="minimize",
+        backend="optuna",
+        sampler=optuna.samplers.GridSampler({"r_drop_weight": [1.0, 50.0]}),
+    )
+    assert sorted(seen) == [(1.0, [1.0]), (50.0, [50.0])]
+
+
 def test_plain_training_arguments_use_the_default_rate(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     args = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True)

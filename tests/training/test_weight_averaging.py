@@ -1,5 +1,7 @@
 """Averages of weights against averages by hand, and their bitwise resumption."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import tiny_model
@@ -7,7 +9,7 @@ from test_trainer import TinyRows, arguments, train
 from transformers import TrainerCallback
 
 import alignattn
-from alignattn.training.methods.weight_averaging import AVERAGE_FILE
+from alignattn.training.methods.weight_averaging import AVERAGE_FILE, WeightAveraging
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
 
@@ -33,6 +35,26 @@ def exponential(weights, decay):
 def plain_mean(weights, start):
     later = [one for step, one in enumerate(weights, start=1) if step > start * len(weights)]
     return sum(later) / len(later)
+
+
+@pytest.mark.parametrize(
+    ("kind", "by_hand"), [("ema", lambda w: exponential(w, 0.999)), ("swa", lambda w: sum(w) / len(w))]
+)
+def test_the_average_of_weights_in_half_precision_keeps_small_steps(kind, by_hand, tmp_path):
+    model = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    options = SimpleNamespace(weight_averaging=kind, ema_decay=0.999, swa_start=0.0)
+    averaging, weights = WeightAveraging(options, model), []
+    for step in range(1, 601):
+        with torch.no_grad():
+            model.weight.fill_(1 + step / 600)
+        averaging.after_step(model, step, 600)
+        weights.append(model.weight.detach().double())
+        if step == 300:
+            averaging.save(tmp_path)
+            averaging = WeightAveraging(options, model)
+            averaging.load(tmp_path, model)
+    averaging.after_training(model)
+    torch.testing.assert_close(model.weight.double(), by_hand(weights), rtol=2**-8, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,11 @@ class WeightAveraging(TrainingMethod):
         weights = _trained(model)
         with torch.no_grad():
             if not self.count:
-                self.averages = {name: weight.detach().clone() for name, weight in weights.items()}
+                self.averages = {name: _in_full(weight, copy=True) for name, weight in weights.items()}
             else:
                 left = min(self.decay, (1 + self.count) / (EMA_WARMUP + self.count))
                 average = get_ema_multi_avg_fn(left) if self.kind == EMA else get_swa_multi_avg_fn()
-                average(list(self.averages.values()), list(weights.values()), self.count)
+                average(list(self.averages.values()), list(map(_in_full, weights.values())), self.count)
         self.count += 1
 
     def after_training(self, model: nn.Module) -> None:
@@ -130,8 +130,15 @@ class WeightAveraging(TrainingMethod):
         shapes = {name: weight.shape for name, weight in weights.items()}
         if not count.isdecimal() or (found and {name: one.shape for name, one in found.items()} != shapes):
             raise AlignAttnError(f"{path} has the average of another model: give another checkpoint")
-        self.averages = {name: found[name].to(weight) for name, weight in weights.items()} if found else {}
+        self.averages = {name: found[name].to(weight.device) for name, weight in weights.items()} if found else {}
         self.count = int(count) if found else 0
+
+
+def _in_full(weight: Tensor, *, copy: bool = False) -> Tensor:
+    """A weight in float32 or its own wider type: an average in half precision would lose the changes of a step."""
+    import torch
+
+    return weight.detach().to(torch.promote_types(weight.dtype, torch.float32), copy=copy)
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
