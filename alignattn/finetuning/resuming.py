@@ -10,12 +10,11 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from alignattn.finetuning.logs import STATE_FILE
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.run_files import CONFIG_FILE, TASK_FILE, is_begun
-from alignattn.finetuning.run_folder import MODEL_OPTION, check_same_data, is_same_start
+from alignattn.finetuning.run_files import CONFIG_FILE, is_begun
+from alignattn.finetuning.run_folder import MODEL_OPTION, check_same_data, check_same_task, is_same_start
 from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
-from alignattn.tasks import get_task
 from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, step_of
 from alignattn.training.saved_state import SavedAlignmentState, SavedState
 from alignattn.utils.errors import AlignAttnError
@@ -58,9 +57,7 @@ def check_output_dir(options: RunOptions) -> None:
         _check_differences(options, resumed, f"--resume_from_checkpoint {given} is of another run", "give another")
     if not folder.exists():
         return
-    task = options.data.task
-    if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
-        raise AlignAttnError(f"{folder} holds a run of an earlier definition of {task}: give another --output_dir")
+    check_same_task(options, folder)
     # A run that failed before its first checkpoint left nothing to lose.
     if folder.is_dir() and not is_begun(folder):
         return

@@ -9,7 +9,7 @@ from typing import Any
 from alignattn.finetuning.data_options import FROM_CONLL, FROM_IMAGES, FROM_TAGS, DataOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, read_result
-from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, is_seed_folder
+from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, TASK_FILE, is_seed_folder
 from alignattn.models import capabilities_of
 from alignattn.tasks import (
     ImageClassification,
@@ -17,6 +17,7 @@ from alignattn.tasks import (
     Task,
     TextClassification,
     TokenClassification,
+    get_task,
 )
 from alignattn.tasks.task import TAGS, TEXT, TOKENS, TRAIN
 from alignattn.training.methods import prediction_method
@@ -219,6 +220,18 @@ def is_same_start(options: RunOptions, folder: Path) -> bool:
     path = folder / DATA_FILE
     written = read_json(path).get(MODEL_OPTION) if path.is_file() else None
     return written is not None and written == data_digests(options).get(MODEL_OPTION)
+
+
+def check_same_task(options: RunOptions, folder: Path) -> None:
+    """Refuse a task file that has changed since `folder` kept its definition.
+
+    Args:
+        options: the options of the requested run, whose task is the kept one if `folder` is theirs.
+        folder: the folder of the existing run.
+    """
+    task = options.data.task
+    if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
+        raise AlignAttnError(f"{folder} holds a run of an earlier definition of {task}: give another --output_dir")
 
 
 def check_same_data(options: RunOptions, folder: Path) -> None:

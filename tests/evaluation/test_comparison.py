@@ -143,6 +143,16 @@ def test_seeds_against_all_signs_and_the_paired_t_test(num_seeds: int) -> None:
     assert ends(compared) == pytest.approx((expected.low, expected.high))
 
 
+def test_patterns_with_the_same_mean_count_whatever_their_sum_is_rounded_to() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        right, counts = rng.integers(700, 720, 10), rng.integers(-9, 12, 10)
+        signs = np.array(list(itertools.product([-1, 1], repeat=10)))
+        exact = np.mean(np.abs(signs @ counts) >= abs(counts.sum()))
+        compared = compare(100 * (right + counts) / 872, 100 * right / 872)
+        assert compared.p_value == pytest.approx(exact)
+
+
 def test_six_seeds_are_tested_and_their_examples_are_not_read() -> None:
     def refuse() -> PairedScores:
         raise AssertionError("read")

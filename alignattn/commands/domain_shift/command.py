@@ -38,7 +38,8 @@ from alignattn.finetuning.results import RESULTS_FILE, RunResult, device_name, p
 from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.rows import encode_split, load_evaluation_rows, load_run_rows
 from alignattn.finetuning.run import finetune_one
-from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
+from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, TASK_FILE
+from alignattn.finetuning.run_folder import check_same_data, check_same_task, data_digests
 from alignattn.finetuning.seeds import run_seeds
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, training_arguments
@@ -46,6 +47,7 @@ from alignattn.patching.checkpoints import load_pretrained
 from alignattn.reports.diagrams import ScaledPredictions
 from alignattn.reports.report import REPORT_FILE, Section, write_report
 from alignattn.tasks import LabelledTask
+from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.rows import Rows, max_samples
 from alignattn.tasks.task_types import processor_for
 from alignattn.tasks.truncation import TruncatedRows, truncated_rows
@@ -162,6 +164,15 @@ def training_options(options: DomainShiftOptions) -> RunOptions:
     )
 
 
+def _shifted_options(options: DomainShiftOptions) -> RunOptions:
+    """Return the options of a run on the out-of-domain task; none is made, but they name what it reads."""
+    return RunOptions(
+        model=options.model,
+        data=replace(options.data, task=names_of_pair(options.pair)[1]),
+        training=replace(options.training, output_dir=str(options.output_dir)),
+    )
+
+
 def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> DevelopmentSet:
     """Load and halve the development set of a task: its first evaluation split."""
     split = task.evaluation_splits[0]
@@ -183,6 +194,9 @@ def check_folder(options: DomainShiftOptions) -> None:
     if not holds_run_only:
         check_output_dir(options)
     check_output_dir(training_options(options))
+    shifted = _shifted_options(options)
+    check_same_task(shifted, folder)
+    check_same_data(shifted, folder)
 
 
 def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[SidePredictions]:
@@ -261,10 +275,14 @@ def _side_result(judged: SidePredictions, run: RunResult, temperature: float) ->
     )
 
 
-def _write(options: RunOptions, judged: Sequence[SidePredictions], result: DomainShiftResult) -> None:
+def _write(options: DomainShiftOptions, judged: Sequence[SidePredictions], result: DomainShiftResult) -> None:
     """Write the folder; `results.json` last, because it marks the folder as complete."""
     folder = options.output_dir
     write_text(folder / CONFIG_FILE, options.to_yaml())
+    shifted = _shifted_options(options)
+    write_json(folder / DATA_FILE, data_digests(shifted))
+    if shifted.keeps_task:
+        write_definition(folder / TASK_FILE, shifted.task)
     write_predictions(folder, list(map(_prediction_table, judged)))
     sections = []
     for one in judged:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.evaluation.calibration import FIGURES, Estimate, EstimatesByState
+from alignattn.evaluation.calibration.scaling import BOUND_NOTE, is_at_bound
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.evaluation.statistics.seeds import over_seeds, with_deviation
 from alignattn.finetuning.results import RESULTS_FILE
@@ -106,6 +107,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
         for name, side in result.sides.items()
         for state, estimates in side.figures.items()
     ]
+    bound = BOUND_NOTE if is_at_bound(result.temperature) else ""
     before, after = (result.development_nll[state] for state in ("before", "after"))
     caption = [
         f"In brackets {CONFIDENCE_LEVEL:.0%} bootstrap intervals over rows. ECE: {result.num_bins} bins;",
@@ -117,7 +119,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
             f"{_auroc_words(state)} {percent_text(estimate, 2)} % (50 % is uninformative)"
             for state, estimate in result.shift_auroc.items()
         ),
-        f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
+        f"temperature {result.temperature:.3f}{bound}: fitted on the development half of the in-domain task (NLL there "
         f"{before:.3f} before, {after:.3f} after)",
         *seen_before([result.model], (side.task for side in result.sides.values())),
     ]

@@ -106,7 +106,7 @@ class PlannedCell:
     @property
     def samples_by_seed(self) -> bool:
         """Whether each run samples its training rows by its seed, so that its examples say nothing about others."""
-        return self.experiments[0].options.get("take") == BY_SEED
+        return self.experiments[0].all_options.get("take") == BY_SEED
 
     @property
     def digests(self) -> list[str]:

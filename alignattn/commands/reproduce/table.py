@@ -113,7 +113,7 @@ class Table(Definition):
         labels = Counter(map(self.label, self.rows))
         if twice := next((label for label, count in labels.items() if count > 1), None):
             raise ValueError(f"two rows have the label {twice!r}: give them different labels")
-        is_ensemble = {row.label: row.ensemble for row in self.rows}
+        is_ensemble = {self.label(row): row.ensemble for row in self.rows}
         for against in filter(None, (row.against for row in self.rows)):
             if against not in is_ensemble:
                 raise ValueError(f"a row is compared with {against!r}, but no row has that label")
@@ -259,7 +259,7 @@ class Table(Definition):
         model without attention or a custom program that names no row, and if there is no such baseline.
         """
         if row.against:
-            return next((other for other in self.rows if other.label == row.against), None)
+            return next((other for other in self.rows if self.label(other) == row.against), None)
         if row.run or not self.capabilities(row).has_attention:
             return None
         is_plain = attention_of(row) == PLAIN_ATTENTION

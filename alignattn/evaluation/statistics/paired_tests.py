@@ -13,6 +13,9 @@ from alignattn.utils.errors import AlignAttnError
 ROUNDING = 1e-12
 """Differences below this count as 0: they come from adding the same numbers in another order."""
 
+DIGITS_OF_MEANS = 9
+"""Digits to which the means of sign patterns are compared, as a share of the largest difference."""
+
 MAX_SIGN_FLIPS = 2**16
 """Maximum number of sign patterns, those of 16 differences."""
 
@@ -29,15 +32,21 @@ def sign_flip_p_value(differences: NDArray[np.float64], seed: int) -> float:
     The permutation test of Fisher (1935, section 21). It is exact up to 16 differences; beyond that it draws
     `MAX_SIGN_FLIPS` sign patterns.
     """
+    differences = _without_rounding(differences)
     tested = stats.permutation_test(
-        (_without_rounding(differences),),
-        np.mean,
+        (differences / (np.abs(differences).max() or 1),),
+        _rounded_mean,
         permutation_type="samples",
         vectorized=True,
         n_resamples=MAX_SIGN_FLIPS,
         rng=np.random.default_rng(seed),
     )
     return float(tested.pvalue)
+
+
+def _rounded_mean(differences: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """Means `[…]` of differences of at most 1, rounded: patterns with the same mean add it in different orders."""
+    return np.round(differences.mean(axis=axis), DIGITS_OF_MEANS)
 
 
 def t_interval(differences: NDArray[np.float64]) -> Interval:

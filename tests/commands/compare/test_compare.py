@@ -120,6 +120,26 @@ def test_seeds_that_agree_are_paired(make: Run, tmp_path: Path) -> None:
     assert f"over {len(differences)} paired seeds" in line["test"]
 
 
+def test_seeds_that_draw_their_rows_are_not_tested_over_examples(make: Run, tmp_path: Path) -> None:
+    for name, take, accuracy in (("soft", "seed", 0.6), ("aligned", "seed", 0.9), ("same", None, 0.9)):
+        for seed in (1, 2, 3):
+            options = {"attention": "soft"} if name == "soft" else {}
+            make(f"{name}/seed-{seed}", accuracy, seed, max_train_samples=8, take=take, **options)
+    lines = compare(*(tmp_path / name for name in ("soft", "aligned", "same")), folder=tmp_path / "out")
+    assert lines.loc["aligned", "test"] == "no test; t-interval over 3 paired seeds"
+    assert pd.isna(lines.loc["aligned", "p_value"])
+
+
+def test_files_of_another_content_are_reported(make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [make(name, 0.7) for name in ("a", "b", "c")]
+    for folder, digest in zip(folders, ("1", "1", "2"), strict=True):
+        (folder / "data.json").write_text(json.dumps({"validation_file": digest, "train_file": folder.name}))
+    compare(*folders, folder=tmp_path / "out")
+    said = capsys.readouterr().out
+    assert "c: its file of validation rows has another content than that of a" in said
+    assert "b: its file" not in said
+
+
 def test_only_common_seeds_are_paired_and_reported(
     make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from alignattn.cli import USER_ERROR_EXIT_CODE, main
 from alignattn.commands.domain_shift import COMMAND, PUBLISHED_TRAINING
 from alignattn.commands.domain_shift.command import halves
 from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.commands.domain_shift.report import read_domain_shift, render_domain_shift
 from alignattn.evaluation.calibration import (
     apply_temperature,
     expected_calibration_error,
@@ -241,6 +243,28 @@ def test_a_finished_result_is_printed_and_not_computed_again(
     assert cells[2:5] == ["12", "1.000", f"{100 * accuracy:.2f}"]
     assert f"trained on {TRAIN_ROWS} rows, split validation halved with seed 42 into 15 development and 16" in output
     assert f"{UNLABELLED} unlabelled rows left out" in output
+
+
+def test_a_result_on_other_rows_of_the_second_task_is_refused(
+    settings: Options, finished: Path, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = data_dir / "glue" / "mnli" / "validation_matched.parquet"
+    before = rows.read_bytes()
+    try:
+        pd.read_parquet(rows)[:-2].to_parquet(rows)
+        assert run(settings, finished) == USER_ERROR_EXIT_CODE
+    finally:
+        rows.write_bytes(before)
+    assert f"{rows} has changed" in capsys.readouterr().err
+    assert run(settings, finished) == 0
+
+
+def test_a_temperature_at_the_end_of_the_search_is_said(finished: Path) -> None:
+    result = read_domain_shift(finished)
+    assert result is not None
+    said = "these rows determine no temperature"
+    assert said not in render_domain_shift(replace(result, temperature=1.3))
+    assert said in render_domain_shift(replace(result, temperature=0.01))
 
 
 def test_a_second_call_prints_the_same_table(

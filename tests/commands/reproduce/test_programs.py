@@ -189,6 +189,21 @@ def test_finished_runs_are_kept_and_an_edited_program_runs_again(at_hand):
     assert len(at_hand) == 8
 
 
+def test_runs_of_an_earlier_definition_of_the_task_are_refused(at_hand, capsys):
+    files = {"train": "train.csv", "validation": "validation.csv"}
+    task = {"kind": "text-classification", "text_columns": ["text"], "labels": list(CLASSES), "metrics": ["accuracy"]}
+    Path("own.yaml").write_text(yaml.safe_dump(task | {"sources": {"files": files}}))
+    write(seeds=1, options={"task": "own.yaml"})
+    assert reproduce() == 0
+    assert len(at_hand) == 2
+    pd.read_csv("validation.csv")[:10].to_csv("short.csv")
+    Path("own.yaml").write_text(yaml.safe_dump(task | {"sources": {"files": files | {"validation": "short.csv"}}}))
+    capsys.readouterr()
+    assert reproduce() != 0
+    captured = capsys.readouterr()
+    assert "holds a run of an earlier definition of" in captured.out + captured.err
+
+
 def test_a_row_of_finetune_is_compared_with_a_program(at_hand, tiny_checkpoint):
     ours = {"label": "ours", "options": {"model": str(tiny_checkpoint), "attention": "soft", "num_train_epochs": 1}}
     write(rows=[*TABLE["rows"], ours | {"against": "noisy"}], options=TABLE["options"] | {"max_length": 16}, seeds=1)

@@ -427,6 +427,28 @@ def test_a_table_may_be_a_custom_file(tmp_path):
     assert mine.experiments[0].options["learning_rate"] == 3e-5
 
 
+def test_a_row_may_name_the_printed_label_of_its_baseline(tmp_path):
+    path = tmp_path / "mine.yaml"
+    rows = [{"options": {"attention": "aa-ct"}}, {"options": {"attention": "soft"}, "against": "aa-ct"}]
+    path.write_text(yaml.safe_dump(OWN_TABLE | {"rows": rows}))
+    (cell,) = (
+        cell
+        for cell in load_table(str(path)).cells([1])
+        if cell.row is not load_table(str(path)).rows[0] and cell.row.against
+    )
+    assert cell.baseline == "aa-ct"
+
+
+@pytest.mark.parametrize("command", ["finetune", "robustness"])
+def test_attacks_on_runs_that_draw_their_rows_say_nothing_about_other_seeds(command, tmp_path):
+    path, measure = tmp_path / "mine.yaml", {"label": "failed", "path": "failed_share"}
+    options = {"model": "minilm", "task": "mrpc", "take": "seed", "max_train_samples": 100}
+    content = {"title": "t", "command": command, "options": options, "rows": [{"options": {"attention": "soft"}}]}
+    path.write_text(yaml.safe_dump(content | {"columns": [{"label": "c", "measures": [measure]}]}))
+    (cell,) = load_table(str(path)).cells([1])
+    assert cell.samples_by_seed
+
+
 def renamed(old, new):
     return lambda content: {new if name == old else name: value for name, value in content.items()}
 

@@ -130,7 +130,7 @@ def run_digest(run: str | Sequence[Any]) -> str:
         origin = run.rpartition(":")[0]
         file = Path(origin) if origin.endswith(".py") else _module_file(origin)
         return digest_of_files({origin: file} if file is not None and file.is_file() else {})
-    return digest_of_files({word: Path(word) for word in map(str, run) if Path(word).is_file()})
+    return digest_of_files({word: Path(word) for word in map(str, run) if os.path.isfile(word)})
 
 
 def _module_file(module: str) -> Path | None:

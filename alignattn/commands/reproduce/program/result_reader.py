@@ -13,7 +13,7 @@ import psutil
 from alignattn.commands.reproduce.program import OUTPUT_FOLDER, PROCESS_FILE, TEST_ROWS, TRAIN_ROWS, ProgramOptions
 from alignattn.finetuning.examples import PredictionsReader, read_probabilities
 from alignattn.finetuning.results import RESULTS_FILE, defined, metric_texts
-from alignattn.finetuning.run_folder import check_same_data
+from alignattn.finetuning.run_folder import check_same_data, check_same_task
 from alignattn.reports.result_reader import RunReport
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import MultipleChoice, TextClassification, processor_for
@@ -98,7 +98,8 @@ class ProgramReader(PredictionsReader):
         return read_record(folder / RESULTS_FILE, ProgramResult, "run") is not None
 
     def check_same(self, options: ProgramOptions) -> None:
-        """Refuse a folder of a run on other data."""
+        """Refuse a folder of a run on other data, or on another definition of its task."""
+        check_same_task(options.rows, Path(options.output_dir))
         check_same_data(options.rows, Path(options.output_dir))
 
     def reason_unsupported(self, options: ProgramOptions, needed: None = None) -> str:
