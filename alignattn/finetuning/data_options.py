@@ -110,7 +110,7 @@ class DataOptions(Options):
         choices=(TRUNCATE, WINDOWS),
         excludes={"laplace": "its posterior needs rows of one sequence each"},
     )
-    doc_stride: int | None = option(None, STRIDE_HELP, low=0, rare=True)
+    doc_stride: int = option(DOC_STRIDE, STRIDE_HELP, low=0, rare=True)
     max_train_samples: Count | None = option(None, "Sample N training rows, by class.")
     max_eval_samples: Count | None = option(None, "Sample N rows of each evaluation split.", requires=EVALUATION_ROWS)
     evaluation_splits: tuple[str, ...] | None = option(
@@ -193,7 +193,7 @@ class DataOptions(Options):
 
     def stride(self, length: int) -> int:
         """Return how many tokens neighbouring windows share, given the length of a window."""
-        return min(DOC_STRIDE, length // LARGEST_STRIDE_SHARE) if self.doc_stride is None else self.doc_stride
+        return min(DOC_STRIDE, length // LARGEST_STRIDE_SHARE) if self.doc_stride == DOC_STRIDE else self.doc_stride
 
     def reason_unsupported(self, task: Task) -> str:
         """Return which option a task does not support, and why; empty if it supports all."""

@@ -124,7 +124,6 @@ def test_a_model_without_a_length_limit_has_windows_of_the_task_length(tiny_chec
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint, model_max_length=int(1e30))
     options = DataOptions(long_texts=WINDOWS).task_options(TEXT, tokenizer)
     assert (options.max_length, options.doc_stride) == (128, 42)
-    assert DataOptions(long_texts=WINDOWS, doc_stride=128).task_options(TEXT, tokenizer).doc_stride == 128
     encoded = encode(TEXT, [{"a": text(300), "label": 0}], tokenizer, max_length=128, doc_stride=42).encoded
     assert [len(ids) for ids in encoded["input_ids"]] == [128, 128, 128, 50]
 
