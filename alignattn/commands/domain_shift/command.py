@@ -281,7 +281,7 @@ def _write(options: DomainShiftOptions, judged: Sequence[SidePredictions], resul
     write_text(folder / CONFIG_FILE, options.to_yaml())
     shifted = _shifted_options(options)
     write_json(folder / DATA_FILE, data_digests(shifted))
-    if shifted.keeps_task:
+    if shifted.task is not None and shifted.keeps_task:
         write_definition(folder / TASK_FILE, shifted.task)
     write_predictions(folder, list(map(_prediction_table, judged)))
     sections = []

@@ -134,7 +134,7 @@ def _chosen_splits(run: FinishedRun, options: UncertaintyOptions) -> dict[str, A
         if options.split is None or name in options.split
     }
     for name, dataset in chosen.items():
-        if UNLABELLED in dataset[run.task.label_column][:]:
+        if UNLABELLED in dataset[run.task.label_column][:]:  # type: ignore[attr-defined]
             raise AlignAttnError(
                 f"--run {run.folder}: rows of {name} have answers that are none of the classes, and the figures need a "
                 "class per row"
