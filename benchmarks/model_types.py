@@ -275,8 +275,10 @@ def _listed(names: Sequence[str]) -> str:
 
 def _reason(text: str) -> str:
     """Return a reason without names of classes, paths and numbers, so that models with the same reason are grouped."""
+    # The subject, whatever its name, and a part of a model.
+    text = re.sub(r"^[A-Z]\w+|\b\w*[A-Z]\w* of \w*[A-Z]\w*", "it", text)
     kinds = r"Model|Attention|Attn|Decoder|Encoder|Stack|Layer|For[A-Z]\w+|Model\w+"
-    text = re.sub(rf"\b[A-Z]\w*({kinds})\b( of \w+)?", "it", text)
+    text = re.sub(rf"\b[A-Z]\w*({kinds})\b", "it", text)
     text = re.sub(r"(score|normalizer|value)=?\s?'\w+'", "the slot", text.replace("|", "/"))
     return re.sub(r"\b(\w+\.)+\w+\b", "…", re.sub(r"\b\d+(\.\d+)?(e-?\d+)?\b", "n", text))
 

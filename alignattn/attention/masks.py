@@ -283,7 +283,8 @@ def packing_of_positions(position_ids: Tensor, is_real: Tensor | None = None) ->
         is_real: `[B, n]` bool, False at padding, where no sample begins; None = all tokens are real.
 
     Returns:
-        The packing of the B · n tokens of all rows, row after row; None if each row is at most one sample.
+        The packing of the B · n tokens of all rows, row after row; None if each row is at most one sample. Padding
+        before the first sample is in none, and other padding ends the sample before it.
     """
     starts = torch.ones_like(position_ids, dtype=torch.bool)
     starts[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1

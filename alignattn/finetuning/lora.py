@@ -42,7 +42,7 @@ def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
         for name, child in model.named_children()
         if name not in (model.base_model_prefix, CHILD_NAME)
         # CLIP's and SigLIP's image classifiers are their own base model: their other children are the encoder.
-        and (model.base_model is not model or CLASSIFIER.startswith(name))
+        and (model.base_model is not model or f"{name}." == CLASSIFIER)
         and any(True for _ in child.parameters())
     ]
     config = LoraConfig(

@@ -112,7 +112,9 @@ def _interval(name: str, examples: ExampleScores | None, num_classes: int) -> st
 
 
 def _slices(slices: SliceScores, num_classes: int) -> Section:
-    metrics = list(dict.fromkeys(name for scores in slices.values() for name in scores))
+    # A slice lacks the metrics that are undefined for it, so the main one is that of a slice with the most.
+    by_metrics = sorted(slices.values(), key=len, reverse=True)
+    metrics = list(dict.fromkeys(name for scores in by_metrics for name in scores))
     if not metrics:
         return Section(title="Slices")
     main, *others = metrics

@@ -44,7 +44,7 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
 )
 """Options that may change between two calls of the same run."""
 
-NEWEST_CHECKPOINT = (None, "True", "true", "last")
+NEWEST_CHECKPOINT = (None, True, "True", "true", "last")
 """Values of `--resume_from_checkpoint` that mean the latest checkpoint."""
 
 
@@ -53,7 +53,7 @@ def check_output_dir(options: RunOptions) -> None:
     folder = options.output_dir
     given = options.values["resume_from_checkpoint"]
     if given not in NEWEST_CHECKPOINT:
-        resumed = Path(given).absolute().parent / CONFIG_FILE
+        resumed = Path(str(given)).absolute().parent / CONFIG_FILE
         _check_differences(options, resumed, f"--resume_from_checkpoint {given} is of another run", "give another")
     if not folder.exists():
         return
@@ -89,7 +89,7 @@ def checkpoint_to_resume(options: RunOptions, model: Any) -> Path | None:
     """
     given = options.values["resume_from_checkpoint"]
     is_newest = given in NEWEST_CHECKPOINT
-    checkpoint = last_whole_checkpoint(options.output_dir) if is_newest else Path(given)
+    checkpoint = last_whole_checkpoint(options.output_dir) if is_newest else Path(str(given))
     if checkpoint is not None:
         check_checkpoint(checkpoint, None if is_newest else model)
         print(f"resuming from {checkpoint}")

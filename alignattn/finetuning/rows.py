@@ -207,7 +207,7 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
         # Keep the name that the task of a file had when the run was made.
         return rows if made is None else replace(rows, task=replace(rows.task, name=made.task))
     origin = data.data_dir if data_dir is None else data_dir
-    return load_evaluation_rows(options.task, options.model, replace(data, data_dir=origin, slice_by=None))
+    return load_evaluation_rows(options.task, options.model, replace(data, data_dir=origin))
 
 
 def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Dataset]:

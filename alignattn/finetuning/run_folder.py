@@ -226,7 +226,7 @@ def check_same_task(options: RunOptions, folder: Path) -> None:
     """Refuse a task file that has changed since `folder` kept its definition.
 
     Args:
-        options: the options of the requested run, whose task is the kept one if `folder` is theirs.
+        options: the options of the requested run; if `folder` is their output folder, their task is the one kept there.
         folder: the folder of the existing run.
     """
     task = options.data.task

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from alignattn.evaluation.statistics.example_scores import POSITIVE_CLASS, ExampleScores
 from alignattn.finetuning.examples import metric_examples
 from alignattn.tasks.labels import parse_label
-from alignattn.tasks.task import CORRELATIONS
+from alignattn.tasks.metrics import NEEDING_VARIATION
 
 MAX_NUMBERS = 10
 """A column with more distinct numbers is split at its quartiles."""
@@ -68,8 +68,8 @@ def slice_examples(
 ) -> SliceScores:
     """Return the row scores of each metric that is a statistic of rows, by slice.
 
-    A metric that is undefined for the rows of a slice is left out: a correlation if all have one label, and F1 without
-    a row of class 1, true or predicted.
+    A metric that is undefined for the rows of a slice is left out: a correlation, also Matthews', if all have one
+    label, and F1 without a row of class 1, true or predicted.
 
     Args:
         predictions: the predictions of all rows, in their order.
@@ -90,7 +90,7 @@ def _undefined(part: pa.Table) -> set[str]:
     if part["label"].type.num_fields > 0:
         return set()
     labels = part["label"].unique().to_pylist()
-    undefined = {*CORRELATIONS, "matthews_correlation"} if len(labels) == 1 else set()
+    undefined = set(NEEDING_VARIATION) if len(labels) == 1 else set()
     return undefined if POSITIVE_CLASS in {*labels, *part["prediction"].unique().to_pylist()} else undefined | {"f1"}
 
 

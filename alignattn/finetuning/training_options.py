@@ -69,7 +69,9 @@ class TransformersOptions(Options):
     save_steps: float = option(
         500, "Steps between checkpoints; below 1, a share of all.", group=RUN, above=0, rare=True
     )
-    resume_from_checkpoint: str | None = option(None, "Folder of a checkpoint to resume from.", group=RUN, rare=True)
+    resume_from_checkpoint: str | bool | None = option(
+        None, "Folder of a checkpoint to resume from.", group=RUN, rare=True
+    )
     push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
     learning_rate: float = option(2e-5, "Peak learning rate.", low=0)
     num_train_epochs: float = option(3.0, "Training epochs.", above=0)

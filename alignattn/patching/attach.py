@@ -227,6 +227,7 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     if state.is_observed:
         if torch._dynamo.config.skip_nnmodule_hook_guards:
             # Otherwise torch would reuse the compiled forward of an unpatched copy of this model, without the hooks.
+            # What was compiled before has no guards on them.
             torch._dynamo.config.skip_nnmodule_hook_guards = False
             torch._dynamo.reset()
         state.hooks.append(layer.module.register_forward_pre_hook(slots.begin))

@@ -254,7 +254,7 @@ class Collector:
         """Note that the forward of a module around all layers begins: that module's forward pre-hook."""
         if _is_traced_or_in_backward():
             return
-        if module.training and getattr(module, "_is_replica", False):
+        if module.training and torch.is_grad_enabled() and getattr(module, "_is_replica", False):
             raise AlignAttnError(f"alignment attention {ONE_PROCESS_PER_GPU}")
         if any(module is part for part in self._open):
             # It began before and did not end, because of an exception that hooks do not see, such as Ctrl-C.

@@ -66,8 +66,9 @@ def _compare(cell: Cell, baseline: Cell, family_size: int, *, is_early: bool) ->
         return None if is_early else _compare_ensemble(cell, baseline)
     if not cell.values or not baseline.values:
         return None
+    read = (lambda: None) if cell.samples_by_seed else partial(_unpaired_scores, cell, baseline)
     if not cell.runs.keys() & baseline.runs.keys():
-        return compare_unpaired(cell.numbers, baseline.numbers, partial(_unpaired_scores, cell, baseline))
+        return compare_unpaired(cell.numbers, baseline.numbers, read)
     seeds = _common_seeds(cell, baseline)
     own, plain = ([run.digest for run in one.runs.values()] for one in (cell, baseline))
     if not seeds or own == plain:
@@ -77,7 +78,6 @@ def _compare(cell: Cell, baseline: Cell, family_size: int, *, is_early: bool) ->
         return compare_early(measured, compared, planned=min(cell.planned, baseline.planned))
     if repeated := [one.row for one in (cell, baseline) if one.repeats_one_run]:
         reason = f"all seeds of {' and of '.join(repeated)} predict the same"
-        read = (lambda: None) if cell.samples_by_seed else partial(_unpaired_scores, cell, baseline)
         return compare_unpaired(cell.numbers, baseline.numbers, read, reason=reason)
     scores = None if cell.samples_by_seed else partial(_paired_scores, cell, baseline, seeds)
     return compare(measured, compared, scores, family_size=family_size)

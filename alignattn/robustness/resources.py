@@ -134,7 +134,7 @@ def _check_neighbors(path: Path) -> None:
 
 
 def _is_like(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether a type holds the same values as one of `NEIGHBOR_COLUMNS`: pandas writes large strings and lists."""
+    """Return whether a type holds the same values as one of `NEIGHBOR_COLUMNS`; pandas writes large strings."""
     if pa.types.is_list(wanted):
         is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
         return is_list and _is_like(found.value_type, wanted.value_type)

@@ -33,7 +33,8 @@ METRICS: Mapping[MetricName, Callable[[NDArray[Any], NDArray[Any]], Any]] = {
 }
 """Functions of references and predictions, `[N]` each; `score` adds the undefined cases."""
 
-_CORRELATIONS = CORRELATIONS | {"matthews_correlation"}
+NEEDING_VARIATION = CORRELATIONS | {"matthews_correlation"}
+"""Metrics that are undefined if all references are equal."""
 
 
 def score(name: MetricName, predictions: ArrayLike, references: ArrayLike) -> float:
@@ -52,9 +53,9 @@ def score(name: MetricName, predictions: ArrayLike, references: ArrayLike) -> fl
     fewest = 2 if name in CORRELATIONS else 1
     if len(true) < fewest:
         raise AlignAttnError(f"{name} needs at least {fewest} rows and got {len(true)}: evaluate on more rows")
-    if name in _CORRELATIONS and np.ptp(true) == 0:
+    if name in NEEDING_VARIATION and np.ptp(true) == 0:
         return math.nan
-    if name in _CORRELATIONS and np.ptp(predicted) == 0:
+    if name in NEEDING_VARIATION and np.ptp(predicted) == 0:
         return 0.0
     return float(METRICS[name](true, predicted))
 

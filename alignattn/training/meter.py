@@ -5,6 +5,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
@@ -32,11 +33,9 @@ class LossMeter(TrainerCallback, ExportableState):
             loss: the total loss, a scalar.
             parts: the logged parts, scalars by name.
         """
-        # A sum in half precision would stop growing: 256 + 0.7 is 256 in bfloat16.
-        self.run_loss = self.run_loss + loss.detach().float()
+        self.run_loss = self.run_loss + _addable(loss)
         for name, value in parts.items():
-            value = value.detach().float() if isinstance(value, Tensor) else value
-            self.interval[name] = self.interval.get(name, 0.0) + value
+            self.interval[name] = self.interval.get(name, 0.0) + _addable(value)
 
     def take_interval(self) -> dict[str, float]:
         """Return the means over the steps since the last call, and reset them."""
@@ -90,3 +89,10 @@ class LossMeter(TrainerCallback, ExportableState):
         """
         if not math.isfinite(float(self.run_loss)):
             raise AlignAttnError(f"the loss is not finite (at or before step {step}): {LOWER}")
+
+
+def _addable(value: Tensor | float) -> Tensor | float:
+    """A value in float32 at least: a sum in bfloat16 stops growing, 256 + 0.7 is 256."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().to(torch.promote_types(value.dtype, torch.float32))

@@ -54,7 +54,8 @@ class BatchSize:
             rows = {"labels": batch.get("labels")}
             return replace(cls.of(rows, is_of_rows=is_of_rows), samples=len(batch["input_ids"]))
         positions = batch.get("position_ids")
-        if _is_column(positions) and "attention_mask" not in batch and (packing := packing_of_positions(positions)):
+        is_packed = isinstance(positions, Tensor) and positions.dim() == 2 and "attention_mask" not in batch
+        if is_packed and (packing := packing_of_positions(positions)):
             size = cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted, is_of_rows=is_of_rows)
             return replace(size, samples=len(packing.tokens))
         columns = [value for value in batch.values() if isinstance(value, list) or _is_column(value)]

@@ -1,5 +1,6 @@
 """The value slot and the pooling against loops written from the equations."""
 
+import copy
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from alignattn.attention.pooling import AttentionPooling, FeaturePooling
 from alignattn.models.memory import MemN2NConfig, MemoryHop, SentenceTable
 from alignattn.models.sequence.lstm import StepAttention
 from alignattn.models.text_classifiers import MetaEmbedding
+from alignattn.patching.heads import balanced_heads
 from alignattn.utils.errors import AlignAttnError
 
 ONE_QUERY = {
@@ -182,6 +184,11 @@ class TestPooling:
         torch.testing.assert_close(pooled[1:], model["pooling"](tokens[1:, :3]))
         pooled.square().sum().backward()
         assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
+
+    def test_a_copy_of_a_pooling_model_cannot_be_balanced_either(self):
+        for model in (pooling(), copy.deepcopy(pooling())):
+            with pytest.raises(AlignAttnError, match="pools by a learned query"):
+                balanced_heads(model)
 
     def test_pooling_refuses_what_needs_a_distribution_or_positions(self):
         with pytest.raises(AlignAttnError, match="'ct' matches distributions, and ModuleDict pools by a learned query"):

@@ -41,8 +41,8 @@ def texts(lengths: list[int], seed: int = 0) -> list[tuple[str, Any]]:
     return [(" ".join(drawn.choices(WORDS, k=length)), ("no", "yes")[n % 2]) for n, length in enumerate(lengths)]
 
 
-def finetune(file: Path, folder: Path, *words: str, status: int = 0) -> Path:
-    options = f"--train_file {file} --text_columns text --output_dir {folder} --disable_tqdm true --use_cpu true"
+def finetune(file: Path, folder: Path, *words: str, text: str = "text", status: int = 0) -> Path:
+    options = f"--train_file {file} --text_columns {text} --output_dir {folder} --disable_tqdm true --use_cpu true"
     assert main(["finetune", *options.split(), *" ".join(words).split()]) == status
     return folder
 
@@ -260,8 +260,9 @@ def test_every_kind_of_row_with_logits_has_windows(kind: str, tiny: str, tmp_pat
     columns |= {"label": [n + 0.5 if kind == "scores" else n for _, n in rows], "other": [1 - n for _, n in rows]}
     file = tmp_path / "rows.tsv"
     pd.DataFrame(columns).to_csv(file, index=False, sep="\t")
-    words = {"several labels": "--label_column label other", "pairs": "--text_columns text also"}.get(kind, "")
-    run = finetune(file, tmp_path / "run", tiny, WINDOWS, SHORT, words, f"--validation_file {file}")
+    words = "--label_column label other" if kind == "several labels" else ""
+    text = "text also" if kind == "pairs" else "text"
+    run = finetune(file, tmp_path / "run", tiny, WINDOWS, SHORT, words, f"--validation_file {file}", text=text)
     own = predictions(run)
     predictor: Predictor = alignattn.load_run(run)
     names = ["text", "also"] if kind == "pairs" else ["text"]

@@ -284,3 +284,12 @@ class TestRefusals:
         attention.forward = forward
         with alignattn.collect(model), pytest.raises(AlignAttnError, match="without queries or keys of its module"):
             model(**tiny_batch())
+
+
+def test_a_replica_of_data_parallel_is_refused_in_training():
+    model = alignattn.patch(tiny_model("bert"), "aa-ct").train()
+    replica = model._replicate_for_data_parallel()
+    with pytest.raises(AlignAttnError, match="does not run in DataParallel"):
+        replica(**tiny_batch())
+    with torch.no_grad():
+        assert replica(**tiny_batch()).loss.isfinite()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from browser import NARROW, WIDE, find, forget_logs, is_in_view, needs_browser, prefer, requested, resize
 from measured_table import CELLS, NASTY, measured_table
+from selenium.webdriver.support.ui import WebDriverWait
 
 from alignattn.reports.writers import to_html
 from alignattn.utils.files import write_text
@@ -54,6 +55,10 @@ def test_each_number_leads_to_its_runs(opened: Any) -> None:
         assert runs == [f"#run-{digest}" for digest in cell.digests]
 
 
+PATIENCE = 60
+"""Seconds until a test gives up waiting for the browser."""
+
+
 @pytest.mark.parametrize("link", ["a.number", ".seeds a:last-child"])
 def test_a_click_opens_the_run_and_goes_there_also_when_it_was_closed_again(opened: Any, link: str) -> None:
     clicked = find(opened, f".results tr:last-child {link}")[0]
@@ -62,10 +67,10 @@ def test_a_click_opens_the_run_and_goes_there_also_when_it_was_closed_again(open
     assert not config.is_displayed()
     for _ in range(2):
         clicked.click()
-        assert config.is_displayed()
-        assert is_in_view(run)
+        # The page opens the run after the click.
+        WebDriverWait(opened, PATIENCE).until(lambda _: config.is_displayed() and is_in_view(run))
         run.find_element("tag name", "summary").click()
-        assert not config.is_displayed()
+        WebDriverWait(opened, PATIENCE).until(lambda _: not config.is_displayed())
 
 
 def test_a_link_to_a_run_opens_it_at_once(opened: Any, page: Path) -> None:

@@ -17,6 +17,7 @@ from alignattn.attention.alignment import base
 from alignattn.patching import alignment_parameters
 from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.training.checkpoints import last_whole_checkpoint
+from alignattn.training.step import AfterStep
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
 
@@ -265,6 +266,8 @@ def test_a_hyperparameter_search_reaches_the_training_methods(tmp_path):
         sampler=optuna.samplers.GridSampler({"r_drop_weight": [1.0, 50.0]}),
     )
     assert sorted(seen) == [(1.0, [1.0]), (50.0, [50.0])]
+    (after_step,) = (one for one in trainer.callback_handler.callbacks if isinstance(one, AfterStep))
+    assert after_step.methods is trainer.methods
 
 
 def test_plain_training_arguments_use_the_default_rate(tmp_path):

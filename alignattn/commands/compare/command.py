@@ -196,7 +196,7 @@ def _notes(entries: Sequence[ComparedRuns]) -> list[str]:
     for entry in others:
         common = [str(seed) for seed in baseline.runs if seed in entry.runs]
         if not common:
-            lines.append(f"{entry.name} and {baseline.name} have no seed in common, so they are compared by examples.")
+            lines.append(f"{entry.name} and {baseline.name} have no seed in common, so they are not paired by seed.")
         elif set(baseline.runs) != set(entry.runs):
             lines.append(f"{entry.name}: the difference is over the seeds in common ({', '.join(common)}).")
     lines += [
@@ -209,7 +209,7 @@ def _notes(entries: Sequence[ComparedRuns]) -> list[str]:
         "their place."
         for entry in others
         for split in entry.first.result.metrics
-        if _digests(entry.first, split) != _digests(baseline.first, split)
+        if (own := _digests(entry.first, split)) and (theirs := _digests(baseline.first, split)) and own != theirs
     ]
     results = [run.result for run in _runs(entries)]
     lines += seen_before((result.model for result in results), (result.task for result in results))

@@ -6,7 +6,9 @@ is fitted on the other half of the in-domain task.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -38,25 +40,29 @@ from alignattn.finetuning.results import RESULTS_FILE, RunResult, device_name, p
 from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.rows import encode_split, load_evaluation_rows, load_run_rows
 from alignattn.finetuning.run import finetune_one
-from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, TASK_FILE
-from alignattn.finetuning.run_folder import check_same_data, check_same_task, data_digests
+from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.finetuning.seeds import run_seeds
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, training_arguments
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.reports.diagrams import ScaledPredictions
 from alignattn.reports.report import REPORT_FILE, Section, write_report
-from alignattn.tasks import LabelledTask
-from alignattn.tasks.definitions import write_definition
+from alignattn.tasks import LabelledTask, is_definition
+from alignattn.tasks.reading import split_path
 from alignattn.tasks.rows import Rows, max_samples
+from alignattn.tasks.task import TRAIN
 from alignattn.tasks.task_types import processor_for
 from alignattn.tasks.truncation import TruncatedRows, truncated_rows
 from alignattn.utils.bad_rows import as_json
+from alignattn.utils.digests import digest_of
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import entries, write_json, write_text
 from alignattn.utils.folder_lock import folder_lock
+from alignattn.utils.json_records import read_json
 
 DEVELOPMENT = "development"
+OUT_OF_DOMAIN_FILE = "out-of-domain.json"
+"""File of a result with the digests of the out-of-domain task; the run has those of the in-domain task."""
 HALVING_SEED = 42
 """All runs, whatever their seed, use the same halves."""
 
@@ -144,13 +150,14 @@ def _domain_shift(options: DomainShiftOptions) -> DomainShiftResult:
     sides = [
         load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)
     ]
+    digests = _digests_out_of_domain(options)
     training = training_options(options)
     args = training_arguments(training.training, RunArguments)
     run = finetune_one(training, args)
     judged = _predict(training, args, sides)
     result = _result(options, run, judged, args)
     if PartialState().is_main_process:
-        _write(options, judged, result)
+        _write(options, judged, result, digests)
         print(f"{render_domain_shift(result)}\nwritten to {options.output_dir}")
     return result
 
@@ -164,13 +171,16 @@ def training_options(options: DomainShiftOptions) -> RunOptions:
     )
 
 
-def _shifted_options(options: DomainShiftOptions) -> RunOptions:
-    """Return the options of a run on the out-of-domain task; none is made, but they name what it reads."""
-    return RunOptions(
-        model=options.model,
-        data=replace(options.data, task=names_of_pair(options.pair)[1]),
-        training=replace(options.training, output_dir=str(options.output_dir)),
-    )
+def _digests_out_of_domain(options: DomainShiftOptions) -> dict[str, str]:
+    """Return the SHA-256 of the definition and the rows of the out-of-domain task, as far as they are local files."""
+    name, task = names_of_pair(options.pair)[1], options.tasks[1]
+    files = {"definition": Path(name)} if is_definition(name) else {}
+    for split in (task.evaluation_splits[0], TRAIN):
+        # Without a development split, the rows are drawn from the training split.
+        with suppress(AlignAttnError):
+            files["rows"] = split_path(task, split, options.data.data_dir)
+            break
+    return {what: digest_of(file) for what, file in files.items() if file.is_file()}
 
 
 def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> DevelopmentSet:
@@ -194,9 +204,14 @@ def check_folder(options: DomainShiftOptions) -> None:
     if not holds_run_only:
         check_output_dir(options)
     check_output_dir(training_options(options))
-    shifted = _shifted_options(options)
-    check_same_task(shifted, folder)
-    check_same_data(shifted, folder)
+    path = folder / OUT_OF_DOMAIN_FILE
+    written = read_json(path) if path.is_file() else {}
+    for what, digest in _digests_out_of_domain(options).items():
+        if written.get(what, digest) != digest:
+            raise AlignAttnError(
+                f"{folder} holds another result: the {what} of {options.tasks[1].name} changed; give another "
+                "--output_dir"
+            )
 
 
 def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[SidePredictions]:
@@ -275,14 +290,13 @@ def _side_result(judged: SidePredictions, run: RunResult, temperature: float) ->
     )
 
 
-def _write(options: DomainShiftOptions, judged: Sequence[SidePredictions], result: DomainShiftResult) -> None:
+def _write(
+    options: RunOptions, judged: Sequence[SidePredictions], result: DomainShiftResult, digests: dict[str, str]
+) -> None:
     """Write the folder; `results.json` last, because it marks the folder as complete."""
     folder = options.output_dir
     write_text(folder / CONFIG_FILE, options.to_yaml())
-    shifted = _shifted_options(options)
-    write_json(folder / DATA_FILE, data_digests(shifted))
-    if shifted.task is not None and shifted.keeps_task:
-        write_definition(folder / TASK_FILE, shifted.task)
+    write_json(folder / OUT_OF_DOMAIN_FILE, digests)
     write_predictions(folder, list(map(_prediction_table, judged)))
     sections = []
     for one in judged:

@@ -180,7 +180,7 @@ def _target(options: PredictOptions, source: Source) -> Path | None:
     if options.text is not None or options.file == STANDARD_STREAM:
         return None
     path = Path(str(options.file))
-    # `.` and `..` are no names for a file beside them.
+    # `.` and `..` have no name of their own to build on.
     path = path if path.name not in ("", "..") else Path(os.path.abspath(path))
     target = path.with_name(f"{plain_stem(path)}{ENDING}{source.format}")
     _check_new(target)

@@ -94,7 +94,8 @@ class WeightAveraging(TrainingMethod):
             else:
                 left = min(self.decay, (1 + self.count) / (EMA_WARMUP + self.count))
                 average = get_ema_multi_avg_fn(left) if self.kind == EMA else get_swa_multi_avg_fn()
-                average(list(self.averages.values()), list(map(_in_full, weights.values())), self.count)
+                for name, weight in weights.items():
+                    average([self.averages[name]], [_in_full(weight)], self.count)
         self.count += 1
 
     def after_training(self, model: nn.Module) -> None:

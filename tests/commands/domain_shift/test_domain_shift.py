@@ -35,7 +35,7 @@ TRAIN_ROWS = 48
 SNLI_ROWS, UNLABELLED = 31, 2
 MNLI_ROWS = 24
 SIDES = ("in-domain", "out-of-domain")
-FILES = {"config.yaml", "results.json", "predictions.parquet", "run", "report.html"}
+FILES = {"config.yaml", "results.json", "predictions.parquet", "run", "report.html", "out-of-domain.json"}
 
 Options = dict[str, Any]
 
@@ -255,7 +255,7 @@ def test_a_result_on_other_rows_of_the_second_task_is_refused(
         assert run(settings, finished) == USER_ERROR_EXIT_CODE
     finally:
         rows.write_bytes(before)
-    assert f"{rows} has changed" in capsys.readouterr().err
+    assert "the rows of mnli changed" in capsys.readouterr().err
     assert run(settings, finished) == 0
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
+import transformers
 from test_finetune import assert_goes_on_after, one_line, options, read, rows_file, run, weights  # noqa: F401 - two are fixtures
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
 from alignattn.finetuning.hub import stage
+from alignattn.finetuning.lora import adapt
+from alignattn.finetuning.model_options import ModelOptions
 from alignattn.patching import patch_of
 
 
@@ -22,6 +25,20 @@ def probabilities(model, folder, rows):
     batch = tokenizer([row[0] for row in table], [row[1] for row in table], padding=True, return_tensors="pt")
     with torch.no_grad():
         return model.eval()(**batch).logits.softmax(dim=-1)
+
+
+@pytest.mark.parametrize("name", ["CLIP", "Siglip", "ViT"])
+def test_adapters_of_an_image_classifier_train_its_head_alone(name):
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vision |= {"image_size": 32, "patch_size": 16}
+    config = getattr(transformers, f"{name}Config")(**(vision if name == "ViT" else {"vision_config": vision}))
+    model = getattr(transformers, f"{name}ForImageClassification")(config)
+    adapted = adapt(alignattn.patch(model, "aa-moments"), ModelOptions(model=name, lora_r=2))
+    trained = [path for path, parameter in adapted.named_parameters() if parameter.requires_grad]
+    assert any("lora_" in path for path in trained)
+    heads = [path for path in trained if "lora_" not in path]
+    assert heads
+    assert all(".classifier." in path for path in heads)
 
 
 @pytest.mark.parametrize("attention", ["aa-gan", "aa-ct+qvi"])

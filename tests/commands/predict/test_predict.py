@@ -21,10 +21,11 @@ from task_rows import make_rows, write_rows
 
 import alignattn
 from alignattn.cli import main
-from alignattn.commands.predict.files import row_writer
+from alignattn.commands.predict.files import file_source, row_writer
 from alignattn.evaluation.calibration import apply_temperature
 from alignattn.finetuning.predictor import Batching, Predictor
 from alignattn.tasks import TASKS
+from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import AlignAttnError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -188,6 +189,19 @@ def test_a_carriage_return_stays_within_its_cell(tmp_path):
     assert found["n"].fillna(0).tolist() == [1, 2, 3, 0]
     with (tmp_path / "rows.csv").open(newline="") as file:
         assert [row[0] for row in csv.reader(file)] == ["text", *texts]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    pq.write_table(pa.Table.from_arrays([["a"], ["b"]], names=["sentence", "sentence"]), tmp_path / "rows.parquet")
+    with pytest.raises(AlignAttnError, match="has two columns 'sentence'"):
+        file_source(tmp_path / "rows.parquet", TASKS["sst2"])
+
+
+@pytest.mark.parametrize(("given", "name"), [(".", "here"), ("..", "above"), ("rows.csv.gz", "rows"), ("a.b/", "a")])
+def test_the_name_of_a_file_or_folder_has_no_endings(given, name, tmp_path, monkeypatch):
+    (tmp_path / "above" / "here").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "above" / "here")
+    assert plain_stem(given) == name
 
 
 def test_classes_and_probabilities_equal_those_of_the_runs_evaluation(own):

@@ -204,6 +204,12 @@ def test_runs_of_an_earlier_definition_of_the_task_are_refused(at_hand, capsys):
     assert "holds a run of an earlier definition of" in captured.out + captured.err
 
 
+def test_a_long_word_of_a_command_is_no_file():
+    script = "set -e; " + "python step.py; " * 40
+    assert run_digest(["bash", "-c", script]) == run_digest(["bash", "-c"])
+    assert run_digest(["bash", "program.py"]) != run_digest(["bash"])
+
+
 def test_a_row_of_finetune_is_compared_with_a_program(at_hand, tiny_checkpoint):
     ours = {"label": "ours", "options": {"model": str(tiny_checkpoint), "attention": "soft", "num_train_epochs": 1}}
     write(rows=[*TABLE["rows"], ours | {"against": "noisy"}], options=TABLE["options"] | {"max_length": 16}, seeds=1)

@@ -208,6 +208,9 @@ def test_runs_of_the_same_name_get_longer_names(run_folder, tmp_path):
 )
 def test_mistakes_are_one_line(changes, message, words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    if changes.startswith("--run"):
+        place = words.index("--run")
+        words = words[:place] + words[place + 2 :]
     assert main([*words, *changes.split(), "--output_dir", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.glob("out/*/*.jsonl"))

@@ -13,6 +13,7 @@ from alignattn.commands.robustness.options import AttackOptions
 from alignattn.utils.errors import AlignAttnError
 
 ATTACK = "--run missing"
+WITHOUT_ROWS = "--model missing --output_dir out"
 TRAIN_MLM = "--model missing --train_file missing.txt --output_dir out"
 ATTACK_PATHS = ("model", "data_dir", "word_vectors", "neighbors", "sentence_encoder", "mlm", "nltk_data", "output_dir")
 HELPS = [[name] for name in COMMANDS] + [["robustness", name] for name in get_command("robustness").subcommands]
@@ -37,7 +38,7 @@ def refusal(words, capsys):
 
 @pytest.mark.parametrize("option", ["run", *ATTACK_PATHS])
 def test_an_empty_value_of_an_attack_is_refused_at_once(option, empty_folder, capsys):
-    words = f"robustness {ATTACK}".split()
+    words = ["robustness", *(ATTACK.split() if option != "run" else ())]
     expected = f"--{option} is empty: give a value, or leave it out"
     assert refusal([*words, f"--{option}", ""], capsys) == expected
     assert refusal([*words, f"--{option}="], capsys) == expected
@@ -48,8 +49,8 @@ def test_an_empty_value_of_an_attack_is_refused_at_once(option, empty_folder, ca
     ("words", "expected"),
     [
         (["train-mlm", *TRAIN_MLM.split(), "--output_dir", ""], "--output_dir is empty: give a value"),
-        (["train-mlm", *TRAIN_MLM.split(), "--train_file", ""], "--train_file is empty: give a value"),
-        (["train-mlm", *TRAIN_MLM.split(), "--train_file", "a", ""], "--train_file is empty: give a value"),
+        (["train-mlm", *WITHOUT_ROWS.split(), "--train_file", ""], "--train_file is empty: give a value"),
+        (["train-mlm", *WITHOUT_ROWS.split(), "--train_file", "a", ""], "--train_file is empty: give a value"),
         (["show", "missing.jsonl", "--html", ""], "--html is empty: give a value, or leave it out"),
         (["show", ""], "RESULTS is empty: give a value"),
         (["--run", "missing", ""], "--run is empty: give a value, or leave it out"),
