@@ -168,6 +168,28 @@ def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(scores)
         assert f"| {(differences > 0).sum()}, {(differences < 0).sum()} |" in line
 
 
+def test_the_figures_of_a_smaller_weight_are_those_of_the_kept_runs(scores):
+    kept = {**scores, **results_in(files_in(WHY_RUNS))}
+    table = yaml.safe_load((STUDY / "why-long.yaml").read_text())
+    (column,) = table["columns"]
+    accuracy = {}
+    for row in table["rows"]:
+        options = {**table["options"], **column["options"], **row["options"]}
+        runs = [kept[of_the_table({**options, "seed": seed})] for seed in SEEDS]
+        accuracy[row["label"]] = np.array([100 * run["metrics"]["test"]["accuracy"] for run in runs])
+    text = (STUDY / "why.md").read_text(encoding="utf-8").split("## Does a smaller λ survive five epochs?\n")[1]
+    lines = text.split("\n## ")[0].replace("−", "-").splitlines()
+    for label, own in accuracy.items():
+        if label == "soft, 5 epochs":
+            continue
+        differences = own - accuracy["soft, 5 epochs"]
+        (line,) = [line for line in lines if line.startswith(f"| {label} |")]
+        low, high = ttest_1samp(differences, 0).confidence_interval(0.95)
+        better, worse = (differences > 0).sum(), (differences < 0).sum()
+        figures = f"{differences.mean():+.2f} | {low:+.2f} to {high:+.2f} | {better}, {worse} | {differences.min():.1f}"
+        assert f"| {len(differences)} | {figures} | {(differences < -5).sum()} |" in line
+
+
 def test_every_run_of_the_study_why_was_named_and_its_predictions_give_its_accuracy():
     named = set()
     for table in (yaml.safe_load((STUDY / f"{name}.yaml").read_text()) for name in WHY_TABLES):
