@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from alignattn.attention.choices import SLOTS, Choice, HeadReduction
 from alignattn.utils.errors import AlignAttnError, unknown
@@ -14,6 +14,11 @@ from alignattn.utils.references import Reference
 
 PLAIN_ATTENTION = "soft"
 """The preset that leaves a model's attention as it is."""
+
+DEFAULT_WEIGHT = 0.01
+WEIGHTS: Mapping[str | None, float] = {"moments": 0.001}
+"""λ of an alignment, if not `DEFAULT_WEIGHT`. With 0.01, 3 of 30 runs of `moments` of five epochs broke; with 0.001,
+none (docs/study/why.md)."""
 
 GradientScope = Literal["projections", "all", "basis"]
 BASIS: GradientScope = "basis"
@@ -32,7 +37,7 @@ class AttentionConfig:
         normalizer: N, one of `NORMALIZERS`.
         value: g, one of `VALUES`.
         alignment: the distance A between the key and query distributions, one of `ALIGNMENTS`, or None.
-        alignment_weight: λ.
+        alignment_weight: λ; by default 0.01, and 0.001 for `moments`.
         score_options: keyword arguments of the score's class.
         normalizer_options: keyword arguments of the normalizer's class, such as `{"alpha": 1.3}` for `entmax`.
         value_options: keyword arguments of the value's class, such as `{"init": "paper"}` for `qvi`.
@@ -53,7 +58,7 @@ class AttentionConfig:
     normalizer: str = "softmax"
     value: str = "identity"
     alignment: str | None = None
-    alignment_weight: float = 0.01
+    alignment_weight: float = cast(float, None)
     score_options: Mapping[str, Any] = field(default_factory=dict)
     normalizer_options: Mapping[str, Any] = field(default_factory=dict)
     value_options: Mapping[str, Any] = field(default_factory=dict)
@@ -68,6 +73,8 @@ class AttentionConfig:
             self._check_slot(slot)
         _check_choice("gradient_scope", self.gradient_scope, get_args(GradientScope))
         _check_choice("head_reduction", self.head_reduction, get_args(HeadReduction))
+        if self.alignment_weight is None:
+            object.__setattr__(self, "alignment_weight", WEIGHTS.get(self.alignment, DEFAULT_WEIGHT))
         if not (_is_number(self.alignment_weight) and 0 <= self.alignment_weight < float("inf")):
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
@@ -253,8 +260,7 @@ PRESETS: dict[str, AttentionConfig] = {
     "aa-gan": AttentionConfig(alignment="gan"),
     "aa-ot": AttentionConfig(alignment="ot"),
     "aa-ct": AttentionConfig(alignment="ct"),
-    # With 0.01, 3 of 30 runs of five epochs broke, and with 0.001 none (docs/study/why.md).
-    "aa-moments": AttentionConfig(alignment="moments", alignment_weight=0.001),
+    "aa-moments": AttentionConfig(alignment="moments"),
     "aa-mmd": AttentionConfig(alignment="mmd"),
     "aa-sliced": AttentionConfig(alignment="sliced"),
     "qvi": AttentionConfig(value="qvi"),

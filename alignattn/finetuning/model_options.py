@@ -116,7 +116,7 @@ class ModelOptions(Options):
         None, "Options such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, rare=True
     )
     alignment_weight: float | None = option(
-        None, "Weight λ (default: 0.01; of aa-moments 0.001).", group=ALIGNMENT_GROUP, low=0
+        None, "Weight λ (default: 0.01; of moments 0.001).", group=ALIGNMENT_GROUP, low=0
     )
     gradient_scope: str | None = option(
         None,

@@ -8,7 +8,7 @@ transformers' attention interface (`alignattn.patching.routing`). Each patch is 
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -109,13 +109,15 @@ def patch_qvi(model: PreTrainedModel, **options: Any) -> PreTrainedModel:
     return patch(model, "qvi", **options)
 
 
-def patch_alignment(model: PreTrainedModel, alignment: str, *, weight: float = 0.01, **options: Any) -> PreTrainedModel:
+def patch_alignment(
+    model: PreTrainedModel, alignment: str, *, weight: float | None = None, **options: Any
+) -> PreTrainedModel:
     """Give a model alignment attention with the distance `alignment`: `gan`, `ot` or `ct`.
 
-    Calls `patch` with an `AttentionConfig` of this alignment and λ = `weight`. `options` are further fields of
-    `AttentionConfig`. Returns and raises as `patch`.
+    Calls `patch` with an `AttentionConfig` of this alignment and λ = `weight`, by default the alignment's. `options`
+    are further fields of `AttentionConfig`. Returns and raises as `patch`.
     """
-    return patch(model, AttentionConfig(alignment=alignment, alignment_weight=weight), **options)
+    return patch(model, AttentionConfig(alignment=alignment, alignment_weight=cast(float, weight)), **options)
 
 
 def _refuse_packed(model: nn.Module, _args: Any, kwargs: Mapping[str, Any]) -> None:

@@ -30,7 +30,6 @@ def test_overrides_replace_fields_of_presets_and_configs():
         ({"alignment_weight": float("nan")}, "alignment_weight=nan"),
         ({"alignment_weight": "0.01"}, "alignment_weight='0.01'"),
         ({"alignment_weight": True}, "alignment_weight=True"),
-        ({"alignment_weight": None}, "alignment_weight=None"),
         ({"alignment": "ct", "gradient_scope": "some"}, "gradient_scope 'some'"),
         ({"alignment": "ct", "head_reduction": "max"}, "head_reduction 'max'"),
         ({"layers": ("0",)}, "layers="),
@@ -55,6 +54,13 @@ def test_overrides_replace_fields_of_presets_and_configs():
 def test_invalid_fields_are_refused(fields, culprit):
     with pytest.raises(AlignAttnError, match=culprit):
         AttentionConfig(**fields)
+
+
+@pytest.mark.parametrize(("alignment", "weight"), [("moments", 0.001), ("ct", 0.01), (None, 0.01)])
+def test_an_alignment_has_its_own_weight_by_default(alignment, weight):
+    config = AttentionConfig(alignment=alignment)
+    assert config.alignment_weight == AttentionConfig.resolve(config.name).alignment_weight == weight
+    assert AttentionConfig.resolve(config.name, alignment_weight=0.5).alignment_weight == 0.5
 
 
 def test_numpy_numbers_equal_plain_ones():

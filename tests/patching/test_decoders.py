@@ -44,9 +44,9 @@ def unrotated_heads(model, inputs):
 def test_the_distance_is_that_of_unrotated_queries_and_the_keys_of_their_group(name):
     model, inputs = decoder(name, num_hidden_layers=1), batch()
     query, key = unrotated_heads(model, inputs)
-    alignattn.patch(model, "aa-moments").train()
+    alignattn.patch(model, "aa-moments", alignment_weight=1).train()
     model(**inputs)
-    found = alignattn.alignment_loss(model) / 0.01
+    found = alignattn.alignment_loss(model)
     shared = key[:, [head * key.shape[1] // query.shape[1] for head in range(query.shape[1])]]
     expected = ALIGNMENTS.load("moments")(query.shape[-1])(query, shared, inputs["attention_mask"].bool())
     torch.testing.assert_close(found, expected)
