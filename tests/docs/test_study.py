@@ -207,3 +207,25 @@ def test_every_run_of_the_study_why_was_named_and_its_predictions_give_its_accur
             rows = predicted[predicted["split"] == split]
             if "accuracy" in scores:
                 assert (rows["label"] == rows["prediction"]).mean() == pytest.approx(scores["accuracy"])
+
+
+COLUMNS = (("attention", 3, 1), ("products", 3, 1), ("predictions", 3, 1), ("differing", 1, 100))
+"""The measures of the function's change, each with the digits and the factor of its column."""
+
+
+def test_the_documented_changes_of_the_function_are_those_of_the_runs():
+    runs = pd.read_csv(STUDY / "function.csv").dropna(subset="attention")
+    text = RESULTS.read_text(encoding="utf-8").split("**How far does the function move?**")[1].split("\n## ")[0]
+    lines = {line.split(" | ")[0].strip("| ").replace("`", ""): line for line in text.splitlines() if " | " in line}
+    for row, own in runs.groupby("row"):
+        told = []
+        for name, digits, scale in (
+            ("attention", 3, 1),
+            ("products", 3, 1),
+            ("predictions", 3, 1),
+            ("differing", 1, 100),
+        ):
+            values = scale * own[name]
+            spread = f" ± {values.std():.{digits}f}" if len(own) > 1 else ""
+            told.append(f"{values.mean():.{digits}f}{spread}")
+        assert lines[row].endswith(f"| {' | '.join(told)} |")
