@@ -217,8 +217,7 @@ def is_run_folder(model: Path) -> bool:
 
 def is_same_start(options: RunOptions, folder: Path) -> bool:
     """Return whether the run in `folder` started from a run of the same content as the options do."""
-    path = folder / DATA_FILE
-    written = read_json(path).get(MODEL_OPTION) if path.is_file() else None
+    written = _kept_digests(folder / DATA_FILE).get(MODEL_OPTION)
     return written is not None and written == data_digests(options).get(MODEL_OPTION)
 
 
@@ -241,15 +240,30 @@ def check_same_data(options: RunOptions, folder: Path) -> None:
         options: the options of the requested run.
         folder: the folder of the existing run.
     """
-    path = folder / DATA_FILE
-    written = read_json(path) if path.is_file() else {}
     files = {MODEL_OPTION: Path(options.model.model), **_files(options)}
-    for name, digest in data_digests(options).items():
-        if written.get(name, digest) != digest:
-            raise AlignAttnError(
-                f"{folder} already holds another run (--{name.partition(' ')[0]}: {files[name]} has changed): give "
-                "another --output_dir"
-            )
+    name = first_changed(data_digests(options), folder / DATA_FILE)
+    if name is not None:
+        raise AlignAttnError(
+            f"{folder} already holds another run (--{name.partition(' ')[0]}: {files[name]} has changed): give "
+            "another --output_dir"
+        )
+
+
+def first_changed(digests: Mapping[str, str], path: Path) -> str | None:
+    """Return the name of the first digest that differs from the one in a file of digests; None if none does."""
+    kept = _kept_digests(path)
+    return next((name for name, digest in digests.items() if kept.get(name, digest) != digest), None)
+
+
+def evaluation_digests(options: RunOptions, folder: Path, split: str) -> set[str]:
+    """Return the digests of the files with a run's rows of a split, as far as the run in `folder` recorded them."""
+    kept = _kept_digests(folder / DATA_FILE)
+    own = "train_file" if options.data.validation_share is not None else "validation_file"
+    return {kept[name] for name in (own, f"task {split}", f"data_dir {split}") if name in kept}
+
+
+def _kept_digests(path: Path) -> dict[str, str]:
+    return read_json(path) if path.is_file() else {}
 
 
 def _files(options: RunOptions) -> Mapping[str, Path]:

@@ -67,9 +67,9 @@ def options(letters: Path, shared_data: Path) -> list[str]:
     ).split()
 
 
-def with_recipes(options: list[str], *names: str) -> list[str]:
+def without_recipes(options: list[str]) -> list[str]:
     place = options.index("--recipes")
-    return [*options[:place], *options[place + 3 :], "--recipes", *names]
+    return [*options[:place], *options[place + 3 :]]
 
 
 def lines_of(folder: Path) -> list[dict[str, str]]:
@@ -114,7 +114,7 @@ class TestCommand:
             return forward(self, input_ids=input_ids, **kwargs)
 
         monkeypatch.setattr(BertForSequenceClassification, "forward", spy)
-        words = [*with_recipes(options, "textfooler"), "--num_examples", "1"]
+        words = [*without_recipes(options), "--recipes", "textfooler", "--num_examples", "1"]
         assert attack_throughput.main([*words, "--output_dir", str(tmp_path)]) == 0
         padded = [rows for rows, width in shapes if width == MAX_LENGTH]
         (line,) = lines_of(tmp_path)
@@ -123,7 +123,7 @@ class TestCommand:
         assert max(width for _, width in shapes if width < MAX_LENGTH) < MAX_LENGTH // 2
 
     def test_only_rows_of_enough_words_are_attacked(self, options, tmp_path) -> None:
-        words = [*with_recipes(options, "textbugger"), "--num_examples", "2", "--min_words", "30"]
+        words = [*without_recipes(options), "--recipes", "textbugger", "--num_examples", "2", "--min_words", "30"]
         assert attack_throughput.main([*words, "--output_dir", str(tmp_path)]) == 0
         lines = lines_of(tmp_path)
         assert len(lines) == 2
@@ -154,7 +154,7 @@ class TestCommand:
         ],
     )
     def test_mistakes_are_one_line(self, changes, message, options, tmp_path, capsys) -> None:
-        options = with_recipes(options)[:-1] if changes.startswith("--recipes") else options
+        options = without_recipes(options) if changes.startswith("--recipes") else options
         words = [*options, *changes.split(), "--output_dir", str(tmp_path / "out")]
         assert attack_throughput.main(words) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]

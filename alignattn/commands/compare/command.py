@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,13 @@ from alignattn.commands.compare import CompareOptions
 from alignattn.finetuning.examples import read_split
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult, read_result
-from alignattn.finetuning.run_files import DATA_FILE
-from alignattn.finetuning.run_folder import check_finished, read_run_options, seed_folders, short_names
+from alignattn.finetuning.run_folder import (
+    check_finished,
+    evaluation_digests,
+    read_run_options,
+    seed_folders,
+    short_names,
+)
 from alignattn.models.packaged import seen_before
 from alignattn.reports.cells import Cell, Run, filled, plural
 from alignattn.reports.compared_cells import compare_cells
@@ -22,7 +28,6 @@ from alignattn.reports.writers import FORMS, to_text, write_table
 from alignattn.tasks.task import BY_SEED, ERRORS, LESS_IS_BETTER
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, unfinished
-from alignattn.utils.json_records import read_json
 from alignattn.utils.publishing import publishable, publishable_text
 
 TABLE = "comparison"
@@ -204,13 +209,13 @@ def _notes(entries: Sequence[ComparedRuns]) -> list[str]:
         for entry in entries
         if entry.unfinished
     ]
-    lines += [
-        f"{entry.name}: its file of {split} rows has another content than that of {baseline.name}; rows are paired by "
-        "their place."
-        for entry in others
-        for split in entry.first.result.metrics
-        if (own := _digests(entry.first, split)) and (theirs := _digests(baseline.first, split)) and own != theirs
-    ]
+    for entry, split in product(others, baseline.first.result.metrics):
+        own, theirs = (evaluation_digests(one.first.options, one.first.folder, split) for one in (entry, baseline))
+        if own and theirs and own != theirs:
+            lines.append(
+                f"{entry.name}: its file of {split} rows has another content than that of {baseline.name}; rows are "
+                "paired by their place."
+            )
     results = [run.result for run in _runs(entries)]
     lines += seen_before((result.model for result in results), (result.task for result in results))
     first = [entry.first.result for entry in entries]
@@ -224,14 +229,6 @@ def _notes(entries: Sequence[ComparedRuns]) -> list[str]:
             each = "; ".join(f"{entry.name}: {fact}" for entry, fact in zip(entries, by_entry, strict=True))
             lines.append(f"Different {what}: {each}.")
     return lines
-
-
-def _digests(run: EvaluatedRun, split: str) -> set[str]:
-    """Return the digests of the files that hold a run's rows of a split, as far as it recorded them."""
-    path = run.folder / DATA_FILE
-    digests: dict[str, str] = read_json(path) if path.is_file() else {}
-    names = ["train_file" if run.options.data.validation_share is not None else "validation_file"]
-    return {digests[name] for name in (*names, f"task {split}", f"data_dir {split}") if name in digests}
 
 
 def _read_entry(folder: Path, name: str) -> ComparedRuns:

@@ -41,6 +41,7 @@ from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.rows import encode_split, load_evaluation_rows, load_run_rows
 from alignattn.finetuning.run import finetune_one
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
+from alignattn.finetuning.run_folder import first_changed
 from alignattn.finetuning.seeds import run_seeds
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, training_arguments
@@ -58,7 +59,6 @@ from alignattn.utils.digests import digest_of
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import entries, write_json, write_text
 from alignattn.utils.folder_lock import folder_lock
-from alignattn.utils.json_records import read_json
 
 DEVELOPMENT = "development"
 OUT_OF_DOMAIN_FILE = "out-of-domain.json"
@@ -204,14 +204,11 @@ def check_folder(options: DomainShiftOptions) -> None:
     if not holds_run_only:
         check_output_dir(options)
     check_output_dir(training_options(options))
-    path = folder / OUT_OF_DOMAIN_FILE
-    written = read_json(path) if path.is_file() else {}
-    for what, digest in _digests_out_of_domain(options).items():
-        if written.get(what, digest) != digest:
-            raise AlignAttnError(
-                f"{folder} holds another result: the {what} of {options.tasks[1].name} changed; give another "
-                "--output_dir"
-            )
+    what = first_changed(_digests_out_of_domain(options), folder / OUT_OF_DOMAIN_FILE)
+    if what is not None:
+        raise AlignAttnError(
+            f"{folder} holds another result: the {what} of {options.tasks[1].name} changed; give another --output_dir"
+        )
 
 
 def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[SidePredictions]:
