@@ -33,11 +33,13 @@ class AttentionConfig:
     layers of A(Q, K) (Zhang et al. 2021, eq. 1).
 
     Attributes:
-        score: S, one of `SCORES` in `alignattn.attention.choices`.
+        score: S, one of `SCORES` in `alignattn.attention.choices`. The default, `scaled_dot`, keeps the score of a layer
+            that has one of its own, such as that of a graph attention network.
         normalizer: N, one of `NORMALIZERS`.
         value: g, one of `VALUES`.
         alignment: the distance A between the key and query distributions, one of `ALIGNMENTS`, or None.
-        alignment_weight: λ; by default 0.01, and 0.001 for `moments`.
+        alignment_weight: λ; by default 0.01, and 0.001 for `moments`. With another alignment,
+            `dataclasses.replace` keeps its value, and `resolve` replaces a default.
         score_options: keyword arguments of the score's class.
         normalizer_options: keyword arguments of the normalizer's class, such as `{"alpha": 1.3}` for `entmax`.
         value_options: keyword arguments of the value's class, such as `{"init": "paper"}` for `qvi`.
@@ -48,7 +50,8 @@ class AttentionConfig:
             model's, but a basis of each head to which attention is invariant (`AlignmentInBasis`).
         layers: indices of the attention layers to patch, from 0; None = all.
         cross_attention: whether an alignment also observes attention to tokens of another sequence, such as a decoder's
-            attention to its encoder. Other slots are for self-attention.
+            attention to its encoder. Other slots are for self-attention. Modules that call `alignattn.attend` get every
+            slot in both kinds of attention, whatever this field says.
 
     Raises:
         AlignAttnError: if a value is not among the choices or out of its range.
@@ -74,7 +77,7 @@ class AttentionConfig:
         _check_choice("gradient_scope", self.gradient_scope, get_args(GradientScope))
         _check_choice("head_reduction", self.head_reduction, get_args(HeadReduction))
         if self.alignment_weight is None:
-            object.__setattr__(self, "alignment_weight", WEIGHTS.get(self.alignment, DEFAULT_WEIGHT))
+            object.__setattr__(self, "alignment_weight", _default_weight(self.alignment))
         if not (_is_number(self.alignment_weight) and 0 <= self.alignment_weight < float("inf")):
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
@@ -193,7 +196,8 @@ class AttentionConfig:
         Args:
             attention: a config; or a preset (`aa-ct`), a choice of any slot (`entmax15`), or several of them joined by
                 `+` (`aa-ct+qvi+entmax15`).
-            **overrides: fields that replace those of `attention`.
+            **overrides: fields that replace those of `attention`. With another alignment, a λ that is the default of
+                the replaced one becomes the default of the new one.
 
         Raises:
             AlignAttnError: if a name or a field is unknown, two names fill one slot, or a value is invalid.
@@ -201,7 +205,13 @@ class AttentionConfig:
         if not isinstance(attention, (str, cls)):
             raise AlignAttnError(f"attention={attention!r} must be a name, such as 'aa-ct', or an AttentionConfig")
         fields = _named_fields(attention) if isinstance(attention, str) else attention.to_dict()
+        if "alignment" in overrides and fields.get("alignment_weight") == _default_weight(fields.get("alignment")):
+            fields["alignment_weight"] = None
         return cls.from_dict(fields | overrides)
+
+
+def _default_weight(alignment: str | None) -> float:
+    return WEIGHTS.get(alignment, DEFAULT_WEIGHT)
 
 
 def _named_fields(attention: str) -> dict[str, Any]:

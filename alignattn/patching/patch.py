@@ -112,7 +112,7 @@ def patch_qvi(model: PreTrainedModel, **options: Any) -> PreTrainedModel:
 def patch_alignment(
     model: PreTrainedModel, alignment: str, *, weight: float | None = None, **options: Any
 ) -> PreTrainedModel:
-    """Give a model alignment attention with the distance `alignment`: `gan`, `ot` or `ct`.
+    """Give a model alignment attention with the distance `alignment`, such as `ct` or `moments`.
 
     Calls `patch` with an `AttentionConfig` of this alignment and λ = `weight`, by default the alignment's. `options`
     are further fields of `AttentionConfig`. Returns and raises as `patch`.

@@ -63,6 +63,25 @@ def test_an_alignment_has_its_own_weight_by_default(alignment, weight):
     assert AttentionConfig.resolve(config.name, alignment_weight=0.5).alignment_weight == 0.5
 
 
+@pytest.mark.parametrize(
+    ("attention", "alignment", "weight"),
+    [
+        ("aa-moments", "ct", 0.01),
+        ("aa-ct", "moments", 0.001),
+        ("aa-moments", None, 0.01),
+        (AttentionConfig(), "moments", 0.001),
+        (AttentionConfig(value="qvi"), "moments", 0.001),
+        (AttentionConfig(alignment="ct"), "moments", 0.001),
+        (AttentionConfig(alignment="moments"), "ct", 0.01),
+        (AttentionConfig(alignment="moments", alignment_weight=0.01), "ct", 0.01),
+        (AttentionConfig(alignment="ct", alignment_weight=0.5), "moments", 0.5),
+    ],
+)
+def test_another_alignment_has_its_own_weight_unless_one_was_given(attention, alignment, weight):
+    assert AttentionConfig.resolve(attention, alignment=alignment).alignment_weight == weight
+    assert AttentionConfig.resolve(attention, alignment=alignment, alignment_weight=0.3).alignment_weight == 0.3
+
+
 def test_numpy_numbers_equal_plain_ones():
     odd = {"alignment_options": {"epsilon": np.float32(0.5), "iterations": np.int64(3)}, "layers": list(np.arange(2))}
     plain = {"alignment_options": {"epsilon": 0.5, "iterations": 3}, "layers": (0, 1)}
