@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -26,8 +27,9 @@ from alignattn.finetuning.training_options import TrainingOptions
 from alignattn.tasks import TASKS
 from alignattn.tasks.answers.squad_metric import squad_scores
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.rows import load_task_files
+from alignattn.tasks.rows import load_task_files, user_tag_task
 from alignattn.tasks.tags.entities import entity_scores
+from alignattn.tasks.tags.tagging import WORDS_READ
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import TASK_TYPES, processor_class, processor_for
 from alignattn.utils.options import resolve
@@ -216,6 +218,33 @@ def test_class_numbers_have_the_names_of_their_feature(names, expected, metrics,
     assert set(result_of(tmp_path)["metrics"]["validation"]) == metrics
     model = alignattn.from_pretrained(tmp_path / "run", AutoModelForTokenClassification)
     assert tuple(model.config.id2label.values()) == expected
+
+
+PARTS_OF_SPEECH = {"tokens": ["The", "dog", "ran", "home", "fast"], "ner_tags": ["DT", "NN", "VB", "IN", "RB"]}
+
+
+@pytest.mark.parametrize("listed", [(), ("DT", "NN", "VB", "IN", "RB")])
+def test_tags_that_mark_no_entities_are_scored_by_word(listed, tmp_path, capsys):
+    file = write_rows(tmp_path / "pos.jsonl", [PARTS_OF_SPEECH])
+    rows = load_task_files(replace(user_tag_task(file, "tokens", "ner_tags"), labels=listed), file, None)
+    assert rows.task.metrics == ("token_accuracy",)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"{file}: the tag 'DT' does not mark an entity as B-DT and I-DT would: the metric is token accuracy"
+    # Predicted: VB as RB and RB as VB. Without their first letters, these are the same.
+    numbers = [rows.task.labels.index(tag) for tag in ("DT", "NN", "RB", "IN", "VB")]
+    encoded = Dataset.from_dict({WORDS_READ: [[True] * 5]})
+    labels = np.array([[rows.task.labels.index(tag) for tag in PARTS_OF_SPEECH["ner_tags"]]])
+    evaluation = processor_for(rows.task).evaluate(
+        EncodedSplit(rows.train, encoded, TaskOptions(64)), np.eye(5)[[numbers]], labels
+    )
+    assert evaluation.metrics == {"token_accuracy": 0.6}
+    assert {name: scores["f1"] for name, scores in evaluation.classes.items()} == {
+        "DT": 1.0,
+        "NN": 1.0,
+        "VB": 0.0,
+        "IN": 1.0,
+        "RB": 0.0,
+    }
 
 
 @pytest.mark.parametrize("task", ["squad", "squadv2"])

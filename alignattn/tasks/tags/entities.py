@@ -3,10 +3,14 @@
 That mode is the definition of `conlleval`, the script of the CoNLL-2000 to 2003 shared tasks (Tjong Kim Sang & De
 Meulder 2003). It reads every tagging scheme (IOB1, IOB2, IOE1, IOE2, BIOES) and every malformed sequence: an `I-` after
 `O` or after another type starts an entity. seqeval's `mode="strict"` gives other numbers on malformed sequences.
+
+seqeval takes the first letter of a tag for its prefix, whatever it is, so only tags that `marks_entities` accepts have
+scores of entities.
 """
 
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -21,6 +25,17 @@ TOKEN_ACCURACY: Final = "token_accuracy"  # noqa: S105
 """The only metric that needs no entities."""
 
 SCORES: Final = ("precision", "recall", "f1", TOKEN_ACCURACY)
+
+_ENTITY_TAG = re.compile(r"O|[BIESMLU]([-_:.].*)?")
+"""The prefixes of IOB, IOE, BIOES, BMES and BILOU, alone or with a type."""
+
+_BIOES = {"L": "E", "U": "S"}
+"""The prefixes of BIOES by those of BILOU, which seqeval does not know: it would join neighbouring entities."""
+
+
+def marks_entities(names: Iterable[str]) -> bool:
+    """Return whether tags mark where entities begin and end; parts of speech, types alone and numbers do not."""
+    return all(map(_ENTITY_TAG.fullmatch, names))
 
 
 def entity_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> dict[str, float]:
@@ -38,19 +53,20 @@ def entity_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> 
     if not any(gold) and not any(predicted):
         return dict.fromkeys(SCORES, 0.0)
     with _any_tags():
-        found = precision_recall_fscore_support(list(gold), list(predicted), average="micro", zero_division=0)
+        found = precision_recall_fscore_support(_read(gold), _read(predicted), average="micro", zero_division=0)
     scores = (*found[:3], accuracy_score(list(gold), list(predicted)))
     return {name: float(score) for name, score in zip(SCORES, scores, strict=True)}
 
 
 def entity_type_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> dict[str, dict[str, float]]:
     """Return `precision`, `recall`, `f1` and `support` of each entity type, by type; arguments as `entity_scores`."""
+    right, found = _read(gold), _read(predicted)
     with _any_tags():
-        types = sorted({kind for tags in (*gold, *predicted) for kind, _, _ in get_entities(tags)})
+        types = sorted({kind for tags in (*right, *found) for kind, _, _ in get_entities(tags)})
         if not types:
             return {}
-        found = precision_recall_fscore_support(list(gold), list(predicted), average=None, zero_division=0)
-    return named_scores(types, found)
+        scores = precision_recall_fscore_support(right, found, average=None, zero_division=0)
+    return named_scores(types, scores)
 
 
 def score_parts(score: str, predicted: list[str], gold: list[str]) -> tuple[int, int]:
@@ -58,16 +74,21 @@ def score_parts(score: str, predicted: list[str], gold: list[str]) -> tuple[int,
     if score == TOKEN_ACCURACY:
         return sum(tag == right for tag, right in zip(predicted, gold, strict=True)), len(gold)
     with _any_tags():
-        found, true = set(get_entities(predicted)), set(get_entities(gold))
+        found, true = (set(get_entities(tags)) for tags in _read([predicted, gold]))
     right = len(found & true)
     # F1 is the harmonic mean of precision and recall, without dividing by a sum of zeros.
     parts = {"precision": (right, len(found)), "recall": (right, len(true)), "f1": (2 * right, len(found) + len(true))}
     return parts[score]
 
 
+def _read(sentences: Sequence[list[str]]) -> list[list[str]]:
+    """The tags with the prefixes that seqeval knows."""
+    return [[_BIOES.get(tag[0], tag[0]) + tag[1:] for tag in tags] for tags in sentences]
+
+
 @contextmanager
 def _any_tags() -> Iterator[None]:
-    """Silence seqeval's warning about tags without a prefix, such as parts of speech."""
+    """Silence seqeval's warning about tags such as `M-PER` and `B_PER`, which it reads nevertheless."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*seems not to be NE tag")
         yield

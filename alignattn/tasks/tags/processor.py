@@ -1,7 +1,9 @@
 """Tags of words, such as those of named entities."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +19,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from alignattn.tasks.class_scores import class_scores
 from alignattn.tasks.processor import (
     EncodedSplit,
     Evaluation,
@@ -26,13 +29,12 @@ from alignattn.tasks.processor import (
     name_classes,
     row_numbers,
 )
-from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores, entity_type_scores
+from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores, entity_type_scores, marks_entities
 from alignattn.tasks.tags.tagging import (
     IGNORED,
     WORD_STARTS,
     WORDS_READ,
     encode_tags,
-    is_numbered,
     tag_names,
     tag_problem,
     word_tags,
@@ -40,6 +42,7 @@ from alignattn.tasks.tags.tagging import (
 )
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import TokenClassification
+from alignattn.utils.errors import shown
 
 
 class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
@@ -61,12 +64,20 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
         return dataset if tags == given else dataset.remove_columns(column).add_column(column, tags)
 
     def infer_labels(self, dataset: datasets.Dataset, origin: str) -> TokenClassification:
-        """Return the task with the tags of its rows."""
-        if self.task.labels:
-            return self.task
-        tags = self.normalise(dataset)[self.task.tags_column][:]
-        names = tag_names(tags, _feature_names(dataset, self.task.tags_column), origin)
-        return replace(self.task, labels=names, metrics=(TOKEN_ACCURACY,) if is_numbered(names) else self.task.metrics)
+        """Return the task with the tags of its rows, and without scores of entities if the tags mark none."""
+        task = self.task
+        if not task.labels:
+            tags = self.normalise(dataset)[task.tags_column][:]
+            task = replace(task, labels=tag_names(tags, _feature_names(dataset, task.tags_column), origin))
+        if marks_entities(task.labels) or task.metrics == (TOKEN_ACCURACY,):
+            return task
+        tag = next(name for name in task.labels if not marks_entities([name]))
+        print(
+            f"{origin}: the tag {shown(tag)} does not mark an entity as B-{tag} and I-{tag} would: the metric is token "
+            "accuracy",
+            file=sys.stderr,
+        )
+        return replace(task, metrics=(TOKEN_ACCURACY,))
 
     def problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows with unequal numbers of words and tags, an empty word, or an unknown tag."""
@@ -134,15 +145,24 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
         return f"the tag {tags[0]!r}" if len(tags) == 1 and predictions.num_rows > 1 else None
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score the entities of the predicted tags."""
+        """Score the entities of the predicted tags, or each tag if they mark no entities."""
         predictions = self.predictions(split, outputs, labels)["prediction"]
         gold = split.rows[self.task.tags_column][:]
         scores = entity_scores(predictions.to_pylist(), gold)
         table = {"row": row_numbers(split.rows), "label": pa.array(gold), "prediction": predictions}
-        classes = {}
-        if "f1" in self.task.metrics:
-            classes = entity_type_scores(predictions.to_pylist(), gold)
+        score_classes = self._tag_scores if self.task.metrics == (TOKEN_ACCURACY,) else entity_type_scores
+        classes = score_classes(predictions.to_pylist(), gold)
         return Evaluation({name: scores[name] for name in self.task.metrics}, pa.table(table), classes=classes)
+
+    def _tag_scores(self, predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> dict[str, dict[str, float]]:
+        """The scores of each tag, by words; arguments as for `entity_type_scores`."""
+        numbers = {name: number for number, name in enumerate(self.task.labels)}
+        # A word that the model does not read is predicted `O`, which may be none of the tags.
+        right, found = (
+            np.array([numbers.get(tag, len(numbers)) for tag in chain.from_iterable(rows)])
+            for rows in (gold, predicted)
+        )
+        return class_scores(right, found, self.task.labels)
 
 
 class TagCollator(DataCollatorForTokenClassification):

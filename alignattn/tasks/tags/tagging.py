@@ -63,7 +63,7 @@ def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin
 
 
 def is_numbered(names: Collection[str]) -> bool:
-    """Return whether tags are numbers without names, which do not mark entities."""
+    """Return whether tags are numbers without names."""
     return all(name.removeprefix("-").isdecimal() for name in names)
 
 

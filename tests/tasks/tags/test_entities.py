@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from alignattn.tasks.tags.entities import SCORES, entity_scores, score_parts
+from alignattn.tasks.tags.entities import SCORES, entity_scores, marks_entities, score_parts
 
 TWO_PEOPLE = [("PER", 0, 1), ("PER", 2, 2), ("LOC", 4, 4)]
 
@@ -15,6 +15,7 @@ SCHEMES = {
     "IOE1": ["I-PER", "E-PER", "I-PER", "O", "I-LOC"],
     "IOE2": ["I-PER", "E-PER", "E-PER", "O", "E-LOC"],
     "BIOES": ["B-PER", "E-PER", "S-PER", "O", "S-LOC"],
+    "BILOU": ["B-PER", "L-PER", "U-PER", "O", "U-LOC"],
 }
 
 ODD = {
@@ -29,8 +30,10 @@ ODD = {
     "a type with a hyphen": (["B-art-book", "I-art-book"], [("art-book", 0, 1)]),
     "prefixes alone": (["B", "I", "O", "I"], [("_", 0, 1), ("_", 3, 3)]),
     "a hyphen and no type": (["B-", "I-"], [("_", 0, 1)]),
-    "types alone": (["LOC", "LOC", "PER", "O"], [("OC", 0, 1), ("ER", 2, 2)]),
-    "a type that begins with O": (["ORG", "ORG"], []),
+    "BILOU side by side": (["B-PER", "L-PER", "B-PER", "I-PER", "L-PER"], [("PER", 0, 1), ("PER", 2, 4)]),
+    "BILOU prefixes alone": (["B", "L", "U", "U"], [("_", 0, 1), ("_", 2, 2), ("_", 3, 3)]),
+    "BMES": (["B-PER", "M-PER", "E-PER", "B-PER", "E-PER", "S-PER"], [("PER", 0, 2), ("PER", 3, 4), ("PER", 5, 5)]),
+    "an underscore": (["B_PER", "I_PER", "B_PER"], [("_PER", 0, 1), ("_PER", 2, 2)]),
     "no entity": (["O", "O"], []),
     "no token": ([], []),
 }
@@ -108,8 +111,8 @@ def test_scores_refuse_other_shapes(predicted):
 TAG_SETS = {
     "prefixed": ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC", "art-book"))],
     "prefixes alone": list("OBIES"),
-    "types alone": ["O", "PER", "LOC", "MISC", "ORG"],
-    "all": ["O", "B", "I", "B-PER", "I-PER", "E-PER", "S-LOC", "LOC", "PER", "B-", "I-"],
+    "BILOU": ["O", *(f"{prefix}-{kind}" for prefix in "BILU" for kind in ("PER", "LOC"))],
+    "all": ["O", "B", "I", "B-PER", "I-PER", "E-PER", "S-LOC", "L-LOC", "U-PER", "B-", "I-"],
 }
 
 
@@ -123,3 +126,19 @@ def test_scores_are_ratios_of_the_sums_of_their_parts(name):
     for score in SCORES:
         parts, wholes = zip(*(score_parts(score, *tags) for tags in zip(predicted, gold, strict=True)), strict=True)
         assert scores[score] == pytest.approx(sum(parts) / sum(wholes))
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        *((tags, True) for tags in SCHEMES.values()),
+        *((tags, True) for tags, _ in ODD.values() if tags),
+        (["DT", "NN", "IN", "VB"], False),
+        (["O", "PER", "LOC", "ORG"], False),
+        (["O", "PER-B", "PER-I"], False),
+        (["0", "1"], False),
+        (["o", "B-PER"], False),
+    ],
+)
+def test_only_prefixes_mark_entities(tags, expected):
+    assert marks_entities(tags) == expected
