@@ -33,8 +33,8 @@ class AttentionConfig:
     layers of A(Q, K) (Zhang et al. 2021, eq. 1).
 
     Attributes:
-        score: S, one of `SCORES` in `alignattn.attention.choices`. The default, `scaled_dot`, keeps the score of a layer
-            that has one of its own, such as that of a graph attention network.
+        score: S, one of `SCORES` in `alignattn.attention.choices`. The default, `scaled_dot`, leaves a layer its own
+            score if it has one, as in a graph attention network.
         normalizer: N, one of `NORMALIZERS`.
         value: g, one of `VALUES`.
         alignment: the distance A between the key and query distributions, one of `ALIGNMENTS`, or None.

@@ -223,14 +223,31 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     if reason := arguments.reason_unsupported(task):
         raise AlignAttnError(reason)
     _check_attention(name, capabilities, arguments.attention_config)
+    own_score, named = capabilities.own_score, (arguments.score, *(arguments.attention or "").split("+"))
+    if PLAIN.score in named and own_score != PLAIN.score:
+        raise AlignAttnError(
+            f"--score {PLAIN.score} is the default, with which --model {name} keeps its own score, {own_score!r}: "
+            "leave it out, or choose another score"
+        )
     check_capabilities(name, arguments)
     if told := next((field for field in fields if field in TYPE_FIELDS), None):
         raise AlignAttnError(f"--model_config {told}={fields[told]}: give --dtype {fields[told]} instead")
     if told := next((field for field in fields if field in FIELDS_OF_THE_TASK), None):
         raise AlignAttnError(f"--model_config {told}={fields[told]}: the task sets this field: leave it out")
-    value = arguments.attention_config.value
-    if fields.get("hard_attention") and value != PLAIN.value:
-        raise AlignAttnError(f"--model_config hard_attention=true allows no value: leave out {value!r}")
+    if fields.get("hard_attention"):
+        _check_hard_attention(arguments.attention_config)
+
+
+def _check_hard_attention(attention: AttentionConfig) -> None:
+    """Refuse what a step that attends to one word does not support."""
+    if attention.value != PLAIN.value:
+        raise AlignAttnError(f"--model_config hard_attention=true allows no value: leave out {attention.value!r}")
+    if attention.choices["normalizer"].counts_positions:
+        raise AlignAttnError(
+            "--model_config hard_attention=true needs a word to attend to at each step, and the window of "
+            f"--normalizer {attention.normalizer} may hold none: give --normalizer_options kind={PREDICTIVE}, or "
+            "another normalizer"
+        )
 
 
 def _check_attention(name: str, capabilities: ModelCapabilities, attention: AttentionConfig) -> None:

@@ -186,6 +186,8 @@ _ENTRIES = {
         slots=ALL_SLOTS,
         reads_texts_alone=False,
         reads_embeddings=True,
+        # A region has no position among the regions, or among the words of the question.
+        has_positions=False,
     ),
     "cnn": ModelEntry(
         ".text_classifiers:CnnForSequenceClassification",

@@ -8,8 +8,9 @@ from alignattn.commands import get_command
 from alignattn.finetuning.model_options import ModelOptions, check_fits
 from alignattn.models import MODELS, capabilities_of
 
-WITHOUT_PLACES = {"cnn-att", "lstm-att", "lstm-multidim", "lstm-dme", "han", "co-attention", "memn2n", "captioner"}
-WITH_PLACES = {"mcan", "transformer", "seq2seq-lstm", "seq2seq-transformer", "transformer-crf", "cnn-transformer-crf"}
+WITHOUT_PLACES = {"cnn-att", "lstm-att", "lstm-multidim", "lstm-dme", "han"}
+WITHOUT_PLACES |= {"co-attention", "memn2n", "captioner", "mcan"}
+WITH_PLACES = {"transformer", "seq2seq-lstm", "seq2seq-transformer", "transformer-crf", "cnn-transformer-crf"}
 
 
 def test_every_model_whose_attention_may_have_a_window_is_listed():
@@ -54,3 +55,19 @@ def test_models_from_scratch_refuse_activation_checkpointing(name, option):
     with pytest.raises(AlignAttnError, match=rf"^--{option} is for pretrained encoders, not for {name}"):
         get_command("finetune").parse(["--model", name, *words])
     assert get_command("finetune").parse(["--model", "any", *words]).values[option]
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2"])
+@pytest.mark.parametrize("chosen", [{"score": "scaled_dot"}, {"attention": "aa-ct+scaled_dot"}])
+def test_a_score_that_would_leave_a_models_own_in_place_is_refused(name, chosen):
+    with pytest.raises(AlignAttnError, match=rf"scaled_dot.* --model {name} keeps its own score, '{name}'"):
+        check_fits(ModelOptions(model=name, **chosen), None)
+    check_fits(ModelOptions(model=name, score="dot"), None)
+    check_fits(ModelOptions(model="transformer", **chosen), None)
+
+
+def test_hard_attention_refuses_a_window_that_may_hold_no_word():
+    hard = {"model": "seq2seq-lstm", "normalizer": "local", "model_config": ("hard_attention=true",)}
+    with pytest.raises(AlignAttnError, match=r"hard_attention=true needs a word to attend to at each step.* --normalizer local"):
+        check_fits(ModelOptions(**hard), None)
+    check_fits(ModelOptions(**hard, normalizer_options=("kind=predictive",)), None)

@@ -266,6 +266,9 @@ def test_hard_attention_draws_in_training_and_keeps_a_baseline():
     alignattn.patch(model, "soft", value="qvi")
     with pytest.raises(AlignAttnError, match="leave --value out"):
         model(**batch)
+    alignattn.patch(alignattn.unpatch(model), "soft", normalizer="local")
+    with pytest.raises(AlignAttnError, match="needs a word to attend to at each step"):
+        model(**batch)
 
 
 def test_hard_attention_records_the_places_it_chooses_and_they_spend_a_budget():

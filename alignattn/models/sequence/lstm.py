@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from alignattn.attention.attend import CHILD_NAME, attend_with_weights
+from alignattn.attention.choices import PREDICTIVE
 from alignattn.attention.masks import CrossMask, Earlier
 from alignattn.attention.values import Identity
 from alignattn.models import MODEL_TYPE_PREFIX
@@ -199,6 +200,11 @@ class LstmGenerator(SequenceModel):
         slots = getattr(self.attention, CHILD_NAME, None)
         if slots is not None and not isinstance(slots.value_slot, Identity):
             raise AlignAttnError("hard_attention allows no value: leave --value out")
+        if slots is not None and slots.config.choices["normalizer"].counts_positions:
+            raise AlignAttnError(
+                "hard_attention needs a word to attend to at each step, and the window of normalizer "
+                f"{slots.config.normalizer!r} may hold none: set kind={PREDICTIVE!r}, or choose another normalizer"
+            )
         place_weights = weights[:, 0, 0]
         if state.choices is None:
             place = choose_place(place_weights.detach(), samples=self.training)

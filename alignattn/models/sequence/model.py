@@ -305,7 +305,8 @@ def build_sequence_tokenizer(
         units: what the units of the source texts are.
     """
     target_words, source_words = (_by_frequency(side) for side in (targets, sources))
-    words = [*SPECIAL, *target_words, *(word for word in source_words if word not in {*target_words, *SPECIAL})]
+    # A dict keeps the order, and each word once.
+    words = list(dict.fromkeys([*SPECIAL, *target_words, *source_words]))
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.NFC()
     split: Any = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
