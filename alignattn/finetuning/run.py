@@ -48,11 +48,13 @@ from alignattn.models.build import BuiltModel
 from alignattn.models.packaged import seen_before
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.tasks import Task
+from alignattn.tasks.answers.windows import count_truncated_questions, truncated_questions_warning
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.long_texts import WindowCollator, WindowedRows
 from alignattn.tasks.processor import EncodedSplit, Evaluation
 from alignattn.tasks.rows import Rows
-from alignattn.tasks.task_types import TokenClassification, processor_class, processor_for
+from alignattn.tasks.task import TRAIN
+from alignattn.tasks.task_types import QuestionAnswering, TokenClassification, processor_class, processor_for
 from alignattn.tasks.truncation import MANY_UNKNOWN, TruncatedRows, unknown_share
 from alignattn.training.checkpoints import remove_checkpoints
 from alignattn.training.saving import remove_torn_weights
@@ -244,6 +246,10 @@ def _print_remarks(
     reads_all = processor_class(task).can_pool_windows and not options.data.has_windows
     for split, rows in truncated.items():
         print(f"{split}: {rows}{', and --long_texts windows reads all of each' if reads_all else ''}")
+    if isinstance(task, QuestionAnswering):
+        for split, encoded in {TRAIN: data.train, **data.evaluation}.items():
+            if count := count_truncated_questions(encoded):
+                print(f"{split}: {truncated_questions_warning(count)}")
     for split, encoded in () if capabilities.is_pretrained else data.evaluation.items():
         share = unknown_share(encoded, built.tokenizer)
         if share > MANY_UNKNOWN:

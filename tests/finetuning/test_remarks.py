@@ -11,7 +11,7 @@ from conftest import WORDS
 from datasets import Dataset
 from processes import TWO_PROCESSES, launched
 from resumed import finetune
-from task_rows import make_rows
+from task_rows import make_rows, write_rows
 from transformers import AutoTokenizer
 
 import alignattn
@@ -112,6 +112,27 @@ def test_a_constant_prediction_is_named(name: str, same: Any, different: Any, wo
     assert processor.constant_prediction(pa.table({"prediction": same})) == words
     for others in (different, same[:1]):
         assert processor.constant_prediction(pa.table({"prediction": others})) is None
+
+
+def test_truncated_questions_are_counted(
+    tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = make_rows(TASKS["squad"], 24)
+    # Windows of 32 tokens that share 8 leave 10 of them for a question.
+    for row, count in zip(rows, (11, 10, 30), strict=False):
+        row["question"] = " ".join(WORDS[:1] * count)
+    file = write_rows(tmp_path / "questions.jsonl", rows)
+    line = (
+        f"finetune --model {tiny_checkpoint} --task squad --train_file {file} --validation_file {file} --max_length 32 "
+        f"--doc_stride 8 --max_steps 1 --disable_tqdm true --save_strategy no --use_cpu --output_dir {tmp_path}/run"
+    )
+    assert main(line.split()) == 0
+    remark = "2 question(s) are truncated: at most 64 tokens, fewer with a short --max_length"
+    out = capsys.readouterr().out
+    assert f"train: {remark}\n" in out
+    assert f"validation: {remark}\n" in out
+    assert main(f"predict --run {tmp_path}/run --file {file} --output_file {tmp_path}/predicted.jsonl".split()) == 0
+    assert f"{remark}\n" in capsys.readouterr().err
 
 
 def test_processes_on_a_cpu_make_one_run(tiny_checkpoint: Path, rows: Path, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from alignattn.finetuning.heads import Examples, batch_of_one, view_head
 from alignattn.finetuning.predictor import Batching, Predictor, load_predictor, probabilities_of
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
 from alignattn.reports.plots.maps import draw_token_maps
+from alignattn.tasks.answers.windows import count_truncated_questions, truncated_questions_warning
 from alignattn.tasks.tags.tagging import count_unsegmented
-from alignattn.tasks.task_types import TokenClassification, processor_class, processor_for
+from alignattn.tasks.task_types import QuestionAnswering, TokenClassification, processor_class, processor_for
 from alignattn.tasks.truncation import TruncatedRows, unknown_rows_warning
 from alignattn.utils.bad_rows import list_bad_rows
 from alignattn.utils.errors import AlignAttnError, one_line
@@ -54,6 +55,7 @@ class RowCounts:
         lengths: the number of rows by their number of tokens before truncation.
         unknown: the number of rows without a word that the model knows.
         unspaced: the number of rows to tag that are a single word because they have no blanks.
+        truncated_questions: the number of rows whose question is truncated.
         lines: remarks on decisions and on files that differ from the calibration rows, without duplicates.
     """
 
@@ -61,6 +63,7 @@ class RowCounts:
     lengths: Counter[int] = field(default_factory=Counter)
     unknown: int = 0
     unspaced: int = 0
+    truncated_questions: int = 0
     lines: list[str] = field(default_factory=list)
 
     def add(
@@ -69,6 +72,7 @@ class RowCounts:
         lengths: Mapping[Any, int],
         unknown: int,
         unspaced: int,
+        truncated_questions: int,
         lines: Sequence[str] = (),
     ) -> None:
         """Add the counts of another part; its lengths may be strings, as in JSON."""
@@ -76,6 +80,7 @@ class RowCounts:
         self.lengths.update({int(tokens): rows for tokens, rows in lengths.items()})
         self.unknown += unknown
         self.unspaced += unspaced
+        self.truncated_questions += truncated_questions
         self.lines = list(dict.fromkeys([*self.lines, *lines]))
 
     def remarks(self) -> Iterator[str]:
@@ -83,6 +88,8 @@ class RowCounts:
         truncated = TruncatedRows.from_lengths(self.lengths, self.max_length)
         if truncated is not None:
             yield f"{truncated} (the run's --max_length)"
+        if self.truncated_questions:
+            yield truncated_questions_warning(self.truncated_questions)
         if self.unspaced:
             yield (
                 f"{self.unspaced} row(s) are one word of several Chinese characters and get one tag: put blanks "
@@ -137,7 +144,7 @@ class Prediction:
         lines = [] if self.predictor.decisions is None else list(self.predictor.decisions.remarks())
         if tested and (line := self.predictor.shift_warning(np.concatenate(tested), source.origin)):
             lines.append(line)
-        self.seen.add(self.seen.max_length, {}, 0, 0, lines)
+        self.seen.add(self.seen.max_length, {}, 0, 0, 0, lines)
 
     @cached_property
     def nothing(self) -> pa.Table:
@@ -180,7 +187,8 @@ class Prediction:
             split = predictor.encode(inputs)
             unspaced = count_unsegmented(inputs[task.tokens_column][:]) if isinstance(task, TokenClassification) else 0
             unknown = predictor.count_unknown_rows(split)
-            self.seen.add(predictor.options.max_length, predictor.count_lengths(split), unknown, unspaced)
+            questions = count_truncated_questions(split) if isinstance(task, QuestionAnswering) else 0
+            self.seen.add(predictor.options.max_length, predictor.count_lengths(split), unknown, unspaced, questions)
             answers = predictor.answers(split, self.batching, advance)
             predictions = predictor.readable(split, answers, self.top_k)
             if predictor.calibration is not None:

@@ -6,8 +6,8 @@ from typing import Any
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.tasks.long_texts import fixed_tokens, truncated_texts
-from alignattn.tasks.processor import map_rows
+from alignattn.tasks.long_texts import fixed_tokens, plain_tokens, truncated_texts
+from alignattn.tasks.processor import EncodedSplit, map_rows
 from alignattn.utils.errors import AlignAttnError
 
 MAX_QUESTION_TOKENS = 64
@@ -16,6 +16,9 @@ NULL_POSITION = 0
 """The position of the [CLS] token, which means "no answer"."""
 NO_CHARACTER = -1
 """The span of a token outside the context."""
+
+QUESTIONS_AT_ONCE = 1000
+"""Number of questions to tokenize at a time when they are counted."""
 
 _CONTEXT = 1  # the number of the second sequence
 
@@ -65,6 +68,21 @@ def encode_windows(
         num_proc=num_proc,
         desc="tokenizing questions and contexts",
     )
+
+
+def count_truncated_questions(split: EncodedSplit) -> int:
+    """Return the number of questions that `encode_windows` truncates in a split."""
+    limit = _check_lengths(split.tokenizer, split.options.max_length, split.options.doc_stride)
+    return sum(
+        len(tokens) > limit
+        for batch in split.rows.select_columns(["question"]).iter(QUESTIONS_AT_ONCE)
+        for tokens in plain_tokens([question.lstrip() for question in batch["question"]], split.tokenizer)
+    )
+
+
+def truncated_questions_warning(count: int) -> str:
+    """Return the warning about truncated questions."""
+    return f"{count} question(s) are truncated: at most {MAX_QUESTION_TOKENS} tokens, fewer with a short --max_length"
 
 
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
