@@ -319,7 +319,7 @@ def test_correction_is_over_the_comparisons_that_were_tested() -> None:
     untested = Comparison(0.1, None, None, None, "", 1)
     corrected = correct([None, tested[0], untested, tested[1], tested[2]])
     assert corrected[0] is None
-    assert corrected[2] is untested
+    assert corrected[2] == untested
     assert [corrected[index].corrected_p_value for index in (1, 3, 4)] == pytest.approx([0.06, 0.03, 0.06])
     assert [one is not None and one.survives for one in corrected] == [False, False, False, True, False]
     assert correct([None, untested]) == [None, untested]

@@ -1,5 +1,6 @@
 """Comparison of a model with a baseline, and its significance."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from alignattn.evaluation.statistics.paired_tests import (
     sign_flip_p_value,
     t_interval,
 )
-from alignattn.evaluation.statistics.power import detectable_difference
+from alignattn.evaluation.statistics.power import detectable_by_sign_flips, detectable_difference
 from alignattn.utils.errors import AlignAttnError
 
 SIGNIFICANCE_LEVEL = 0.05
@@ -43,8 +44,9 @@ class Comparison:
             p-value.
         test: the test, or why there is none, and what it is over, for readers.
         seeds: number of paired seeds.
-        detectable: the difference that the study detects at 0.05 with a power of 80 %, from the interval by
-            `detectable_difference`; after correction, at the corrected level. None without an interval.
+        detectable: the difference that the study detects at 0.05 with a power of 80 %, from the interval: by the
+            sign-flip test over seeds, or by the test of `detectable_difference`; after correction, at the corrected
+            level. None without an interval, or if no difference can be significant.
         degrees: degrees of freedom of the interval; None for a bootstrap interval.
         is_early: whether planned runs are missing, so that nothing is tested.
     """
@@ -170,12 +172,7 @@ def correct(comparisons: Sequence[Comparison | None], family_size: int | None = 
     tested = [index for index, one in enumerate(comparisons) if one is not None and one.p_value is not None]
     p_values = [one.p_value for one in comparisons if one is not None and one.p_value is not None]
     level = SIGNIFICANCE_LEVEL / max(family_size or 0, len(p_values), 1)
-    corrected = [
-        one
-        if one is None or one.interval is None
-        else replace(one, detectable=detectable_difference(one.interval, one.degrees, level))
-        for one in comparisons
-    ]
+    corrected = [None if one is None else replace(one, detectable=_detectable(one, level)) for one in comparisons]
     for index, p_value in zip(tested, holm(p_values, family_size), strict=True):
         one = corrected[index]
         assert one is not None
@@ -263,9 +260,19 @@ def _over_seeds(differences: NDArray[np.float64], seed: int) -> Comparison:
         corrected_p_value=None,
         test=f"sign-flip permutation test and t-interval over {len(differences)} paired seeds",
         seeds=len(differences),
-        detectable=detectable_difference(interval, len(differences) - 1),
+        detectable=detectable_by_sign_flips(interval, len(differences)),
         degrees=len(differences) - 1,
     )
+
+
+def _detectable(one: Comparison, level: float) -> float | None:
+    """Return the difference that a comparison detects at a level; None if there is none."""
+    if one.interval is None:
+        return None
+    if one.p_value is None or one.degrees is None:
+        return detectable_difference(one.interval, one.degrees, level)
+    difference = detectable_by_sign_flips(one.interval, one.degrees + 1, level)
+    return difference if math.isfinite(difference) else None
 
 
 def _over_examples(differences: NDArray[np.float64], pairs: PairedScores, resamples: int, seed: int) -> Comparison:
