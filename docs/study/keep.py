@@ -1,7 +1,8 @@
 """Pack the small files of a study's finished runs: `python keep.py RESULTS ARCHIVE [KNOWN_ARCHIVE …]`.
 
-Every run keeps its predictions, so that seeds and rows can be resampled together. Runs of a known archive are left out.
-`results.json` gets the names that later versions read its fields by, beside its own.
+Every run keeps its predictions, so that seeds and rows can be resampled together. An attack keeps only its summary:
+its records hold texts of the data. Runs of a known archive are left out. `results.json` gets the names that later
+versions read its fields by, beside its own.
 """
 
 import gzip
@@ -11,22 +12,33 @@ import sys
 import tarfile
 from pathlib import Path
 
-SMALL = ("experiment.json", "seconds.txt", "run/config.yaml", "run/results.json", "run/predictions.parquet")
+OF_ALL = ("experiment.json", "seconds.txt")
+RESULTS, ATTACKS = "run/results.json", "run/robustness.json"
+"""Files that a run writes last."""
+
+OF_RESULTS = ("run/config.yaml", RESULTS)
 RENAMED = {"one_answer": "constant_prediction", "cut_rows": "truncated_rows"}
 
 
 def small_files(results: Path, known: set[str]) -> dict[str, bytes]:
     """Return the files of the runs that are finished and not known, by their path below the results."""
     found = {}
-    for done in sorted(results.glob("runs/*/run/results.json")):
-        run = done.parents[1]
-        if run.name in known:
+    for run in sorted(results.glob("runs/*")):
+        if run.name in known or not any((run / last).is_file() for last in (RESULTS, ATTACKS)):
             continue
-        for name in SMALL:
-            found[f"runs/{run.name}/{name}"] = (run / name).read_bytes()
-        fields = json.loads(done.read_bytes())
-        fields |= {later: fields[name] for name, later in RENAMED.items() if name in fields}
-        found[f"runs/{run.name}/run/results.json"] = json.dumps(fields, indent=2).encode() + b"\n"
+        if (run / ATTACKS).is_file():
+            paths = [run / name for name in (*OF_ALL, ATTACKS)]
+        else:
+            predictions = sorted((run / RESULTS).parent.glob("*.parquet"))
+            if not predictions:
+                print(f"left out: {run} keeps no predictions", file=sys.stderr)
+                continue
+            paths = [*(run / name for name in (*OF_ALL, *OF_RESULTS)), *predictions]
+        found |= {str(path.relative_to(results)): path.read_bytes() for path in paths}
+        if (run / RESULTS).is_file():
+            fields = json.loads((run / RESULTS).read_bytes())
+            fields |= {later: fields[name] for name, later in RENAMED.items() if name in fields}
+            found[f"runs/{run.name}/{RESULTS}"] = json.dumps(fields, indent=2).encode() + b"\n"
     return found
 
 

@@ -1,5 +1,6 @@
 """The kept files of the study's runs, from which another session can continue."""
 
+import importlib.util
 import io
 import json
 import tarfile
@@ -10,10 +11,13 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT
-from scipy.stats import ttest_1samp
+from scipy import stats
 
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, OUTPUT_FOLDER, RUNS_FOLDER, folders_of
 from alignattn.commands.reproduce.table import load_table
+from alignattn.evaluation.statistics.comparison import can_test_over_seeds
+from alignattn.evaluation.statistics.intervals import Interval
+from alignattn.evaluation.statistics.power import detectable_by_sign_flips
 from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE
 from alignattn.finetuning.run_files import CONFIG_FILE
 
@@ -163,7 +167,7 @@ def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(scores)
         ]
         differences = np.array([own - plain for own, plain in pairs if own is not None and plain is not None])
         assert f"| {len(differences)} |" in line
-        low, high = ttest_1samp(differences, 0).confidence_interval(0.95)
+        low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
         assert f"| {differences.mean():+.2f} | {low:+.2f} to {high:+.2f} |" in line
         assert f"| {(differences > 0).sum()}, {(differences < 0).sum()} |" in line
 
@@ -184,7 +188,7 @@ def test_the_figures_of_a_smaller_weight_are_those_of_the_kept_runs(scores):
             continue
         differences = own - accuracy["soft, 5 epochs"]
         (line,) = [line for line in lines if line.startswith(f"| {label} |")]
-        low, high = ttest_1samp(differences, 0).confidence_interval(0.95)
+        low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
         better, worse = (differences > 0).sum(), (differences < 0).sum()
         figures = f"{differences.mean():+.2f} | {low:+.2f} to {high:+.2f} | {better}, {worse} | {differences.min():.1f}"
         assert f"| {len(differences)} | {figures} | {(differences < -5).sum()} |" in line
@@ -229,3 +233,44 @@ def test_the_documented_changes_of_the_function_are_those_of_the_runs():
             spread = f" ± {values.std():.{digits}f}" if len(own) > 1 else ""
             told.append(f"{values.mean():.{digits}f}{spread}")
         assert lines[row].endswith(f"| {' | '.join(told)} |")
+
+
+@pytest.fixture
+def temperature():
+    spec = importlib.util.spec_from_file_location("temperature", STUDY / "temperature.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_alignment_is_compared_with_the_temperature_of_soft_seed_by_seed(temperature, tmp_path):
+    rng, before, after = np.random.default_rng(0), temperature.BEFORE, temperature.AFTER
+    measured = {(row, measure): rng.normal(10, 1, 12) for row in ("soft", "aa-ct") for measure in (before, after)}
+    table = [
+        {"row": row, "column": column, "measure": measure, "values": " ".join(map(str, values + shift))}
+        for column, shift in (("near", 0), ("far", 1))
+        for (row, measure), values in measured.items()
+    ]
+    pd.DataFrame(table).to_csv(tmp_path / "shift.csv", index=False)
+    found = temperature.against_temperature(tmp_path / "shift.csv")
+    differences = measured["aa-ct", before] - measured["soft", after]
+    expected = stats.permutation_test((differences,), np.mean, permutation_type="samples", n_resamples=2**12)
+    assert set(found) == {("near", "aa-ct"), ("far", "aa-ct")}
+    for one in found.values():
+        assert one.difference == pytest.approx(differences.mean())
+        assert one.p_value == pytest.approx(expected.pvalue)
+        assert one.corrected_p_value == pytest.approx(min(1, 2 * expected.pvalue))
+
+
+@pytest.mark.parametrize(("name", "seeds", "family"), [("shift", 12, 9), ("attacks", 10, 3)])
+def test_the_other_claims_find_what_they_say(name, seeds, family):
+    table = load_table(str(STUDY / f"{name}.yaml"))
+    cells = list(table.cells(range(1, table.seeds + 1)))
+    compared = [cell for cell in cells if cell.baseline is not None]
+    assert table.seeds == seeds
+    assert sum(cell.is_primary for cell in compared) == family
+    # The exploratory comparisons can be tested over seeds, too.
+    assert can_test_over_seeds(seeds, len(compared) - family)
+    of_one = Interval(*stats.t.interval(0.95, seeds - 1, scale=seeds**-0.5))
+    assert "could be found | 1.3 standard deviations" in (STUDY / "claims.md").read_text()
+    assert detectable_by_sign_flips(of_one, seeds, 0.05 / family) == pytest.approx(1.3, abs=0.05)
