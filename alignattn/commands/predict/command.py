@@ -10,10 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from alignattn.commands.predict import RAY, STANDARD_STREAM, PredictOptions
-from alignattn.commands.predict.files import PARQUET, Source, file_source, stdin_source, text_source
+from alignattn.commands.predict.files import PARQUET, Source, file_source, holds_predictions, stdin_source, text_source
 from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.reports.plots.drawing import write_figure
@@ -247,14 +245,14 @@ def _check_record(output: Path, run: FinishedRun, settings: dict[str, Any]) -> N
 
 
 def _pending(sources: Mapping[Path, Source]) -> Mapping[Path, Source]:
-    """Return the files without predictions; refuse predictions with another number of rows than their file."""
+    """Return the files without predictions; refuse predictions of a file that has changed."""
     left = {}
     for target, source in sources.items():
         if not target.exists():
             left[target] = source
-        elif (rows := pq.read_metadata(target).num_rows) != source.num_rows:
+        elif not holds_predictions(target, source):
             raise AlignAttnError(
-                f"{target} has {rows} rows and {source.origin} {source.num_rows}: the file has changed; remove {target}"
+                f"{target} holds predictions of {source.origin} as it was: the file has changed; remove {target}"
             )
     if len(left) < len(sources):
         print(f"{len(sources) - len(left)} of {len(sources)} files already have predictions", file=sys.stderr)

@@ -22,6 +22,7 @@ from alignattn.tasks.reading import read_rows
 from alignattn.tasks.task import CONLL
 from alignattn.tasks.task_types import processor_for
 from alignattn.utils.compression import plain_suffix
+from alignattn.utils.digests import digest_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.files import replacing
 from alignattn.utils.parquet import UNREADABLE, open_parquet, without_bad_texts
@@ -30,6 +31,8 @@ CSV, TSV, JSON_LINES, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
 NESTED = (".json", JSON_LINES, CONLL)
 """Endings of files whose rows can contain lists; their predictions are written as JSON lines."""
 PARQUET_MAGIC = b"PAR1"
+ROWS_DIGEST = "alignattn.rows"
+"""Key of the digest of the rows' file in the metadata of a Parquet file of predictions."""
 STANDARD_INPUT = "standard input"
 """Its name in messages."""
 
@@ -62,6 +65,7 @@ class Source:
         num_rows: the number of rows.
         format: the ending of a file of predictions in the same format.
         parts: yields the rows in parts of the given size.
+        file: the Parquet file of the rows; None for others.
     """
 
     origin: str
@@ -69,6 +73,7 @@ class Source:
     num_rows: int
     format: str
     parts: Callable[[int], Iterator[Part]]
+    file: Path | None = None
 
 
 def file_source(path: Path, task: Task, *, encoding: str | None = None, may_be_empty: bool = False) -> Source:
@@ -162,7 +167,7 @@ def _parquet_source(path: Path, task: Task, may_be_empty: bool) -> Source:
                 inputs = datasets.Dataset(datasets.table.InMemoryTable(columns))
                 yield Part(table, processor_for(task).locate(inputs, path.parent), problems)
 
-    return Source(str(path), columns, num_rows, PARQUET, parts)
+    return Source(str(path), columns, num_rows, PARQUET, parts, path)
 
 
 @contextmanager
@@ -204,12 +209,13 @@ def _check_columns(columns: Sequence[str], task: Task, origin: str) -> None:
 
 
 @contextmanager
-def row_writer(target: Path | None, written_as: str) -> Iterator[Write]:
+def row_writer(target: Path | None, written_as: str, rows_file: Path | None = None) -> Iterator[Write]:
     """Yield a function that writes rows to a new file, which appears when all are written, or to standard output.
 
     Args:
         target: the file, whose ending determines the format; None for standard output.
         written_as: the format on standard output; JSON lines instead of Parquet.
+        rows_file: the file of the rows, whose digest a Parquet file records.
     """
     if target is None:
         yield _text_writer(sys.stdout, JSON_LINES if written_as == PARQUET else written_as)
@@ -220,10 +226,14 @@ def row_writer(target: Path | None, written_as: str) -> Iterator[Write]:
             with temporary.open("w", newline="", encoding="utf-8") as file:
                 yield _text_writer(file, suffix)
             return
+        # The digest of the rows before they are read: a file that changes meanwhile has another one.
+        metadata = {} if rows_file is None else {ROWS_DIGEST: digest_of(rows_file)}
 
         def write(table: pa.Table) -> None:
             nonlocal writer
-            writer = writer or pq.ParquetWriter(temporary, table.schema)
+            if writer is None:
+                writer = pq.ParquetWriter(temporary, table.schema)
+                writer.add_key_value_metadata(metadata)
             writer.write_table(table)
 
         try:
@@ -231,6 +241,12 @@ def row_writer(target: Path | None, written_as: str) -> Iterator[Write]:
         finally:
             if writer is not None:
                 writer.close()
+
+
+def holds_predictions(target: Path, source: Source) -> bool:
+    """Return whether a Parquet file of `row_writer` holds predictions of a source's file as it is now."""
+    recorded = (pq.read_metadata(target).metadata or {}).get(ROWS_DIGEST.encode())
+    return source.file is not None and bool(recorded == digest_of(source.file).encode())
 
 
 def _text_writer(file: IO[str], suffix: str) -> Write:

@@ -136,7 +136,7 @@ class Prediction:
         rows, size = max(1, min(PART_ROWS, PART_NUMBERS // labels)), self.batching.size or 1
         before = 0
         tested: list[NDArray[np.float64]] = []
-        with row_writer(target, source.format) as write:
+        with row_writer(target, source.format, source.file) as write:
             # Parts are whole batches, so that with --in_order the batches are those of all rows together.
             for part in source.parts(-(-rows // size) * size):
                 write(self._predict(part, source, before, advance, tested))

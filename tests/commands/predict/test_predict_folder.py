@@ -212,9 +212,13 @@ def test_a_mistake_is_one_line_and_writes_nothing(run, parts, whole, tmp_path, c
     assert "does not contain predictions" in capsys.readouterr().err
     assert predict(run, parts, tmp_path / "whole", "--top_k", 1) == 2
     assert "holds other predictions (top_k)" in capsys.readouterr().err
-    pq.write_table(pq.read_table(parts / "a.parquet").slice(1), parts / "a.parquet")
-    assert predict(run, parts, tmp_path / "whole") == 2
-    assert "has 5 rows and" in capsys.readouterr().err
+    read = pq.read_table(parts / "a.parquet")
+    for changed in (read.slice(1), read.take([1, 0, 2, 3, 4])):
+        pq.write_table(changed, parts / "a.parquet")
+        assert predict(run, parts, tmp_path / "whole") == 2
+        assert f"{parts / 'a.parquet'} as it was: the file has changed; remove" in capsys.readouterr().err
+    pq.write_table(read, parts / "a.parquet")
+    assert predict(run, parts, tmp_path / "whole") == 0
     assert written(tmp_path / "whole") == whole
 
 
