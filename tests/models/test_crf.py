@@ -219,3 +219,23 @@ def test_a_pretrained_tagger_scores_the_first_piece_of_each_word():
     assert torch.equal(output.tags, expected.tags)
     # Labels alone also mark the first pieces.
     assert torch.equal(model(**batch, labels=labels).tags, output.tags)
+
+
+@pytest.mark.parametrize("family", ["bert", "deberta-v3"])
+def test_a_pretrained_tagger_binds_its_inputs_as_without_a_crf(family):
+    config = tiny_model(family, id2label=dict(enumerate(LABELS)), label2id={}).config
+    setattr(config, CRF_FIELD, BIO)
+    model = tagger_with_crf(config)(config).eval()
+    ids, mask = (tiny_batch()[name] for name in ("input_ids", "attention_mask"))
+    labels = torch.ones_like(ids).masked_fill(mask == 0, IGNORED)
+    expected = model(input_ids=ids, attention_mask=mask, labels=labels)
+    assert torch.equal(model(ids, mask, labels=labels).logits, expected.logits)
+    embedded = model.get_input_embeddings()(ids)
+    torch.testing.assert_close(model(inputs_embeds=embedded, attention_mask=mask).logits, expected.logits)
+    assert model(inputs_embeds=embedded).logits.shape == expected.logits.shape
+    as_tuple = model(ids, mask, labels=labels, return_dict=False)
+    for found, named in zip(as_tuple, expected.to_tuple(), strict=True):
+        assert torch.equal(found, named)
+    assert torch.equal(model(ids, mask, None, None, None, labels).loss, expected.loss)
+    with pytest.raises(TypeError, match="attention_mask"):
+        model(ids, mask, attention_mask=mask)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, PreTrainedConfig
 from transformers import initialization as init
-from transformers.utils.generic import ModelOutput
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from alignattn.models.word_model import to_the_front
 from alignattn.tasks.tags.scheme import BIO, may_follow
@@ -170,14 +170,16 @@ def _log_marginals(chain: Any, emissions: Tensor, mask: Tensor) -> Tensor:
 def tagger_with_crf(config: PreTrainedConfig) -> Any:
     """Return transformers' tagger class for a config, with a CRF over the scores of each word's first piece.
 
-    Its forward also accepts `word_starts`, `[B, n]`, 1 where a word begins. Without it, words begin at the labels, or
-    without labels at every real token.
+    Its forward accepts the tagger's arguments, and by keyword `word_starts`, `[B, n]`, 1 where a word begins. Without
+    it, words begin at the labels, or without labels at every real token.
     """
     return _with_crf(MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[type(config)])
 
 
 @cache
 def _with_crf(tagger: Any) -> Any:
+    signature = inspect.signature(tagger.forward)
+
     class Tagger(tagger):  # type: ignore[misc]
         __doc__ = f"{tagger.__name__} with a CRF over its scores."
 
@@ -185,12 +187,12 @@ def _with_crf(tagger: Any) -> Any:
             super().__init__(config, *args, **kwargs)
             self.crf = LinearChainCrf(config)
 
-        def forward(
-            self, input_ids: Tensor, word_starts: Tensor | None = None, labels: Tensor | None = None, **inputs: Any
-        ) -> TagOutput:
-            scored = super().forward(input_ids=input_ids, **inputs)
-            mask = inputs.get("attention_mask")
-            real = torch.ones_like(input_ids) if mask is None else mask
+        @can_return_tuple  # type: ignore[untyped-decorator]
+        def forward(self, *args: Any, word_starts: Tensor | None = None, **kwargs: Any) -> TagOutput:
+            inputs = signature.bind(self, *args, **kwargs)
+            labels, mask = inputs.arguments.pop("labels", None), inputs.arguments.get("attention_mask")
+            scored = super().forward(*inputs.args[1:], **inputs.kwargs, return_dict=True)
+            real = torch.ones_like(scored.logits[..., 0]) if mask is None else mask
             output: TagOutput = self.crf(scored.logits, where_words_begin(word_starts, labels, real), labels)
             output.hidden_states, output.attentions = scored.hidden_states, scored.attentions
             return output
@@ -200,8 +202,7 @@ def _with_crf(tagger: Any) -> Any:
                 super()._init_weights(module)
 
     # The Trainer reads the inputs from the signature; with **kwargs it assumes that the loss scales itself.
-    known = inspect.signature(tagger.forward).parameters.values()
-    named = [each for each in known if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     word_starts = inspect.Parameter(WORD_STARTS, inspect.Parameter.KEYWORD_ONLY, default=None)
     Tagger.forward.__signature__ = inspect.Signature([*named, word_starts])  # type: ignore[attr-defined]
     Tagger.__name__ = Tagger.__qualname__ = f"{tagger.__name__}WithCrf"
