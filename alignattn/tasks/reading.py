@@ -112,6 +112,7 @@ def read_rows(
     encoding: str | None = None,
     name: str | None = None,
     read_folder: Callable[[Path, str | None], FileRows] = read_class_folder,
+    is_labelled: bool = True,
 ) -> FileRows:
     """Read a user's rows from one file, whose ending is its format, or from a folder with one folder per class.
 
@@ -123,6 +124,7 @@ def read_rows(
         encoding: the encoding of text; UTF-8 when None.
         name: the name of a text file in messages; its path when None.
         read_folder: the reader of folders; by default it reads texts.
+        is_labelled: whether the last column of CoNLL must hold tags.
     """
     called = path if name is None else Path(name)
     if path.is_dir():
@@ -138,7 +140,8 @@ def read_rows(
         if suffix == PARQUET:
             return _read_parquet(path, cache_dir)
         text, is_decoded = read_whole(path, encoding)
-        return file_rows(_TEXT_READERS[suffix](called, text), path=called, is_decoded=is_decoded)
+        read = partial(read_conll, is_labelled=is_labelled) if suffix == CONLL else _TEXT_READERS[suffix]
+        return file_rows(read(called, text), path=called, is_decoded=is_decoded)
     except AlignAttnError:
         raise
     except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError, *BROKEN) as error:

@@ -25,6 +25,8 @@ _COUNT, _PART = re.compile(r"\d+"), re.compile(r"\d+[-.]\d+")
 _MARKS = frozenset({"_", "-", "*"})
 """Values that mean "none"."""
 
+_ADVICE = "the first column must be the word and the last its tag"
+
 SURELY_TAGS, MAX_DIFFERENT = 20, 0.5
 """Maximum number of distinct tags, and as a share of all words; the larger limit applies."""
 SYNTAX_COLUMNS = 8
@@ -40,7 +42,7 @@ class _Line:
     columns: list[str]
 
 
-def read_conll(path: Path, text: str) -> TextRows:
+def read_conll(path: Path, text: str, *, is_labelled: bool = True) -> TextRows:
     """Read one token per line, with columns separated by blanks or tabs; a blank line ends a sentence.
 
     The first column is the token and the last its tag. `-DOCSTART-` lines and comments at the start of a sentence are
@@ -51,6 +53,7 @@ def read_conll(path: Path, text: str) -> TextRows:
     Args:
         path: the path of the file, for messages.
         text: its content.
+        is_labelled: whether the last column must hold tags; otherwise it may hold anything.
 
     Returns:
         `tokens` and `ner_tags`, a list of texts per sentence; a sentence is bad if a line has more or fewer columns.
@@ -61,12 +64,14 @@ def read_conll(path: Path, text: str) -> TextRows:
     sentences = _without_comments(path, [list(group) for in_sentence, group in groups if in_sentence], width)
     problems = {index: problem for index, lines in enumerate(sentences) if (problem := _problem(lines, width))}
     good = [[] if index in problems else lines for index, lines in enumerate(sentences)]
-    rows = _words(path, [[line.columns for line in lines] for lines in good])
+    rows = _words(path, [[line.columns for line in lines] for lines in good], is_labelled=is_labelled)
     kept = [index for index, row in enumerate(rows) if index in problems or (row and row[0][0] != _DOCUMENT_START)]
     if not kept:
         raise AlignAttnError(f"{path} has no sentence: give a file with one token and its tag per line")
     rows = [rows[index] for index in kept]
-    _check_columns(path, [row for row in rows if row])
+    _check_words(path, [row for row in rows if row])
+    if is_labelled:
+        _check_tags(path, [row for row in rows if row])
     columns = {
         TOKENS: [[columns[0] for columns in row] or None for row in rows],
         TAGS: [[columns[-1] for columns in row] or None for row in rows],
@@ -151,13 +156,13 @@ def _problem(lines: Iterable[_Line], width: int) -> str | None:
     return None
 
 
-def _words(path: Path, sentences: list[list[list[str]]]) -> list[list[list[str]]]:
+def _words(path: Path, sentences: list[list[list[str]]], *, is_labelled: bool) -> list[list[list[str]]]:
     """The columns of each line, without an index."""
     if not _counts_words(sentences):
         return sentences
     lines = [columns for sentence in sentences for columns in sentence]
     tags = {columns[-1] for columns in lines}
-    if len(lines[0]) - 1 >= SYNTAX_COLUMNS and not _are_entities(tags):
+    if is_labelled and len(lines[0]) - 1 >= SYNTAX_COLUMNS and not _are_entities(tags):
         raise AlignAttnError(
             f"{path} has the columns of CoNLL-X or CoNLL-U, whose last column has no tags: keep two columns, the word "
             "and the tag"
@@ -179,31 +184,36 @@ def _counts_words(sentences: Iterable[list[list[str]]]) -> bool:
     return width > len((TOKENS, TAGS)) and increase and any(len(row) > 1 for row in counts)
 
 
-def _check_columns(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Refuse a first column that holds no words, and a last one that holds no tags."""
+def _check_words(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
+    """Refuse a first column that holds no words."""
     words = [[columns[0] for columns in sentence] for sentence in sentences]
-    tags = Counter(columns[-1] for sentence in sentences for columns in sentence)
+    tags = {columns[-1] for sentence in sentences for columns in sentence}
     long = [row for row in words if len(row) > 1]
-    advice = "the first column must be the word and the last its tag"
     if len(long) > 1 and all(len(set(row)) == 1 for row in long):
         raise AlignAttnError(
-            f"{path}: its first column is the same throughout each sentence, such as {shown(long[0][0])}: {advice}"
+            f"{path}: its first column is the same throughout each sentence, such as {shown(long[0][0])}: {_ADVICE}"
         )
     if words and all(_PART.fullmatch(word) for row in words for word in row):
-        raise AlignAttnError(f"{path}: its first column numbers the words, such as {shown(words[0][0])}: {advice}")
+        raise AlignAttnError(f"{path}: its first column numbers the words, such as {shown(words[0][0])}: {_ADVICE}")
     firsts = {word for row in words for word in row}
     if len(firsts) > 1 and _are_entities(firsts) and not any(map(_OF_ENTITIES.fullmatch, tags)):
-        raise AlignAttnError(f"{path}: its first column holds tags, such as {shown(max(firsts - {'O'}))}: {advice}")
+        raise AlignAttnError(f"{path}: its first column holds tags, such as {shown(max(firsts - {'O'}))}: {_ADVICE}")
+
+
+def _check_tags(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
+    """Refuse a last column that holds no tags."""
+    tags = Counter(columns[-1] for sentence in sentences for columns in sentence)
     if tags and set(tags) <= _MARKS:
-        raise AlignAttnError(f"{path}: its last column is {shown(max(tags))} throughout, which is not a tag: {advice}")
+        raise AlignAttnError(f"{path}: its last column is {shown(max(tags))} throughout, which is not a tag: {_ADVICE}")
     if tags and all(isinstance(parse_label(tag), float) for tag in tags):
-        raise AlignAttnError(f"{path}: its last column holds numbers, such as {shown(max(tags))}: {advice}")
+        raise AlignAttnError(f"{path}: its last column holds numbers, such as {shown(max(tags))}: {_ADVICE}")
+    long = next((sentence for sentence in sentences if len(sentence) > 1), None)
     if long and all(columns[0] == columns[-1] for sentence in sentences for columns in sentence):
-        raise AlignAttnError(f"{path}: its last column repeats the word, such as {shown(long[0][0])}: {advice}")
+        raise AlignAttnError(f"{path}: its last column repeats the word, such as {shown(long[0][0])}: {_ADVICE}")
     if len(tags) > max(SURELY_TAGS, MAX_DIFFERENT * tags.total()):
         raise AlignAttnError(
             f"{path}: its last column holds {len(tags):,} different values in {tags.total():,} lines, too many for "
-            f"tags: {advice}"
+            f"tags: {_ADVICE}"
         )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alignattn.tasks.reading import read_file
+from alignattn.tasks.reading import read_file, read_rows
 from alignattn.utils.errors import AlignAttnError
 
 CONLL_2003 = """\
@@ -187,3 +187,15 @@ def test_columns_other_than_words_and_tags_are_refused(path, text):
     path.write_text(text)
     with pytest.raises(AlignAttnError, match=r"x\.conll.* column"):
         read_file(path)
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["{w} _", "{w} 0.{n}", "{w} {w}", "{n}\t{w}\t{w}\tN\tN\t_\t0\troot\t_\tSpaceAfter=No"],
+    ids=["none", "scores", "words", "U"],
+)
+def test_a_file_to_predict_may_hold_anything_in_its_last_column(path, form):
+    path.write_text(lines(form))
+    with pytest.raises(AlignAttnError, match="last column"):
+        read_rows(path)
+    assert read_rows(path, is_labelled=False).dataset["tokens"][:] == SENTENCES
