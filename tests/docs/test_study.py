@@ -172,6 +172,19 @@ def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(scores)
         assert f"| {(differences > 0).sum()}, {(differences < 0).sum()} |" in line
 
 
+def test_the_figures_of_the_learning_rates_are_those_of_the_kept_runs():
+    kept = results_in(files_in(WHY_RUNS))
+    table = yaml.safe_load((STUDY / "why-rate.yaml").read_text())
+    (column,) = table["columns"]
+    text = (STUDY / "why.md").read_text(encoding="utf-8")
+    for row in table["rows"]:
+        options = {**table["options"], **column["options"], **row["options"]}
+        runs = [kept[of_the_table({**options, "seed": seed})] for seed in range(31, 41)]
+        accuracy = np.array([100 * run["metrics"]["validation"]["accuracy"] for run in runs])
+        constant = sum("validation" in run["constant_prediction"] for run in runs)
+        assert f"| {row['label']} | {accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f} | {constant} |" in text
+
+
 def test_the_figures_of_a_smaller_weight_are_those_of_the_kept_runs(scores):
     kept = {**scores, **results_in(files_in(WHY_RUNS))}
     table = yaml.safe_load((STUDY / "why-long.yaml").read_text())
@@ -223,12 +236,7 @@ def test_the_documented_changes_of_the_function_are_those_of_the_runs():
     lines = {line.split(" | ")[0].strip("| ").replace("`", ""): line for line in text.splitlines() if " | " in line}
     for row, own in runs.groupby("row"):
         told = []
-        for name, digits, scale in (
-            ("attention", 3, 1),
-            ("products", 3, 1),
-            ("predictions", 3, 1),
-            ("differing", 1, 100),
-        ):
+        for name, digits, scale in COLUMNS:
             values = scale * own[name]
             spread = f" ± {values.std():.{digits}f}" if len(own) > 1 else ""
             told.append(f"{values.mean():.{digits}f}{spread}")
