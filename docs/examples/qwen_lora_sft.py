@@ -1,4 +1,4 @@
-"""Qwen, LoRA and TRL's SFTTrainer with alignment attention: pip install "alignattn[trl]", half a minute on a CPU.
+"""Qwen, LoRA and TRL's SFTTrainer with alignment attention: pip install -e ".[trl]", half a minute on a CPU.
 
 The model is tiny and has random weights, so that nothing is downloaded: put
 AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B") and its tokenizer in their places.
