@@ -220,7 +220,7 @@ ALIGNMENTS = _slot(
         ),
         "moments": Choice(
             ".alignment.moments:MomentsAlignment",
-            "Fréchet distance of means and covariances",
+            "squared Wasserstein distance of Gaussians with their means and covariances",
             "dowson1982frechet",
             "eq. 16",
         ),
@@ -232,7 +232,11 @@ ALIGNMENTS = _slot(
             _POINTS,
         ),
         "sliced": Choice(
-            ".alignment.sliced:SlicedAlignment", "sliced Wasserstein distance", "bonneel2015sliced", "eq. 8", _SLICED
+            ".alignment.sliced:SlicedAlignment",
+            "mean squared Wasserstein distance along random directions, times d",
+            "bonneel2015sliced",
+            "eq. 8",
+            _SLICED,
         ),
     },
 )

@@ -39,7 +39,7 @@ FIELDS_OF_THE_TASK = frozenset({"num_labels", "id2label", "label2id", "problem_t
 
 OF_ATTENTION = frozenset(field.name for field in dataclasses.fields(AttentionConfig))
 NAMES_OF_ATTENTION = OF_ATTENTION | {"attention"}
-"""Options that choose the attention (default: aa-ct)."""
+"""Options that choose the attention."""
 
 ATTENTION_GROUP, LORA_GROUP = "attention", "LoRA"
 """Groups in the help."""
@@ -51,7 +51,8 @@ DTYPE_HELP = f"Type of the weights; {AS_STORED}: as stored (default: float32; wi
 TYPE_FIELDS = frozenset({"dtype", "torch_dtype"})
 """Fields of a model's config for the type of the weights."""
 
-ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots such as aa-ct+sparsemax (default: {DEFAULT_ATTENTION})."
+ATTENTION_DEFAULTS = f"{DEFAULT_ATTENTION}; {PLAIN_ATTENTION} without query heads"
+ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots such as aa-ct+sparsemax (default: {ATTENTION_DEFAULTS})."
 
 
 @dataclass(frozen=True, kw_only=True)

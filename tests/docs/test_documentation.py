@@ -1,6 +1,7 @@
 """The documentation: its links lead to existing pages, and the options and names in it exist."""
 
 import csv
+import inspect
 import pkgutil
 import re
 import unicodedata
@@ -14,7 +15,8 @@ import alignattn
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS
 from alignattn.commands import COMMANDS, get_command
-from alignattn.commands.reproduce.table import parse_table
+from alignattn.commands.reproduce.table import load_table, parse_table
+from alignattn.finetuning.tables import TABLES
 from alignattn.tasks import TASKS
 from alignattn.tasks.task_types import TASK_TYPES
 from alignattn.utils.command_line import CONFIG
@@ -92,7 +94,39 @@ def test_every_choice_is_in_the_tables_with_its_paper(slot, name):
     if choice.reference is not None:
         assert str(choice.reference).partition(",")[0] in row
         assert (choice.place or "") in row
-    assert all(f"`{option.name}`" in row for option in choice.options)
+    parameters = inspect.signature(SLOTS[slot].load(name)).parameters
+    for option in choice.options:
+        default = parameters[option.name].default
+        value = str(default).lower() if isinstance(default, bool) else default
+        assert f"`{option.name}`" in row if default is None else f"`{option.name}={value}`" in row
+
+
+def test_the_table_options_of_reproduce_are_on_its_page():
+    page = (DOCS / "reproduce.md").read_text(encoding="utf-8")
+    (row,) = [line for line in page.splitlines() if line.startswith("| `--tasks` |")]
+    narrowed = {name for name in TABLES if load_table(name).default_tasks is not None}
+    assert set(re.findall(r"`(\w+)`", row.partition("which")[2])) == narrowed
+    for line in page.partition("\n## Full tables on GPUs\n")[2].partition("\n## ")[0].splitlines():
+        if line.startswith("alignattn reproduce "):
+            table, *words = line.split()[2:]
+            columns = get_command("reproduce").parse([table, *words]).selected_table.columns
+            assert [column.label for column in columns] == [column.label for column in load_table(table).columns]
+
+
+def test_the_commands_that_fill_tables_are_on_their_page():
+    listed = re.search(r"A table's `command` \(([^)]+)\)", (DOCS / "reproduce.md").read_text(encoding="utf-8"))[1]
+    assert set(re.findall(r"`([\w-]+)`", listed)) == {
+        name for name in COMMANDS if get_command(name).results is not None
+    }
+
+
+INSTALL = re.compile(r"pip install[^`\n]* \"?alignattn\b")
+
+
+@pytest.mark.parametrize("page", ids([*PAGES, ROOT / "scripts" / "versions.md"]))
+def test_no_page_installs_alignattn_from_the_index(page):
+    """Nothing has been released: whoever registers the name would be installed."""
+    assert INSTALL.findall(page.read_text(encoding="utf-8")) == []
 
 
 def test_every_preset_and_task_is_named():

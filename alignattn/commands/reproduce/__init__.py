@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NUM_SEEDS, MAX_SEEDS = 5, 1000
 
 SEEDS_HELP = f"Use the seeds 1 to N (default: the table's, or {NUM_SEEDS})."
+TASKS_HELP = "Columns by their tasks or pairs (default: the table's `default_tasks`, or all)."
 ON_RAY = ("launcher=ray",)
 OTHERS_HELP = "Options of the table's commands."
 
@@ -30,7 +31,7 @@ class ReproduceOptions(Options):
     table: str = option(REQUIRED, f"{', '.join(TABLES)}, or your own YAML file.", positional=True, metavar="TABLE")
     seeds: tuple[Seed, ...] | None = option(None, "Seeds of the runs of each cell.", distinct="seed")
     num_seeds: Count | None = option(None, SEEDS_HELP, high=MAX_SEEDS)
-    tasks: tuple[str, ...] | None = option(None, "Subset of the table's tasks or pairs (default: all).", metavar="TASK")
+    tasks: tuple[str, ...] | None = option(None, TASKS_HELP, metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Subset of the table's models (default: all).")
     attentions: tuple[str, ...] | None = option(None, "Subset of the table's attentions (default: all).")
     note: str | None = option(None, "Sentence below the table.", metavar="TEXT")
