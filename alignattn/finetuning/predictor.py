@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -125,6 +125,7 @@ class Predictor:
         if coverage is not None or max_error is not None:
             deciding = self.with_decisions(coverage=coverage, max_error=max_error, sets=sets)
             return deciding.predict(rows, top_k=top_k, batch_size=batch_size, by_length=by_length)
+        rows = _listed(rows)
         if not rows:
             return []
         split = self.encode(self.checked(rows))
@@ -144,9 +145,7 @@ class Predictor:
 
     def dataset(self, rows: Sequence[Row]) -> datasets.Dataset:
         """Return rows as a data set of the task's input columns."""
-        if isinstance(rows, str | Mapping):
-            raise AlignAttnError("give a list of rows, such as [row]")
-        filled = [self._row(row, number) for number, row in enumerate(rows, start=1)]
+        filled = [self._row(row, number) for number, row in enumerate(_listed(rows), start=1)]
         columns = {name: [row[name] for row in filled] for name in self.task.input_columns}
         read = file_rows(TextRows(columns), path="a row", is_decoded=True)
         for index, problem in sorted(read.problems_in(columns).items()):
@@ -253,6 +252,8 @@ class Predictor:
             if missing:
                 raise AlignAttnError(f"row {number} has no {missing[0]!r} (it has {', '.join(map(str, row))})")
             return row
+        if not isinstance(row, Iterable):
+            raise AlignAttnError(f"row {number} is {shown(row)}: give a text, several, or the columns of a row")
         texts = [row] if isinstance(row, str) else list(row)
         if len(texts) != self.task.texts_of_a_row:
             raise AlignAttnError(
@@ -307,6 +308,13 @@ class Predictor:
             return self._processor.generate(self.model, batch, options)
         ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
         return [values for name, values in self.model(**batch).items() if name not in ignored]
+
+
+def _listed(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of a list, an array or another collection; refuse a single row, and a table of columns."""
+    if isinstance(rows, str | Mapping) or hasattr(rows, "columns"):
+        raise AlignAttnError("give a list of rows, such as [row], or of a DataFrame df.to_dict('records')")
+    return list(rows)
 
 
 class _Gathered:

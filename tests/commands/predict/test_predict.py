@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import transformers
+from datasets import Dataset
 from task_rows import make_rows, write_rows
 
 import alignattn
@@ -369,6 +370,33 @@ def test_rows_from_python_are_texts_pairs_or_columns(own, train):
             predictor.predict(rows)
     pairs = alignattn.load_run(train("pair") / "run")
     assert pairs.predict([("the cat", "a dog")]) == pairs.predict([{"sentence1": "the cat", "sentence2": "a dog"}])
+
+
+def test_rows_from_python_may_be_of_other_libraries(own):
+    predictor = alignattn.load_run(own / "run")
+    texts = ["the cat sees", "a dog"]
+    expected = predictor.predict(texts)
+    for rows in (pd.Series(texts, index=[7, 9]), np.array(texts), Dataset.from_dict({"said": texts}), iter(texts)):
+        assert predictor.predict(rows) == expected
+    assert predictor.predict(pd.Series([], dtype=str)) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (["a", float("nan")], "row 2 is nan: give a text, several, or the columns of a row"),
+        ([None], "row 1 is None: give a text"),
+        ([5], "row 1 is 5: give a text"),
+        (pd.Series(["a", None]), "row 2 is (nan|None): give a text"),
+        ([["a"], [float("nan")]], "row 2: column 'said' is empty"),
+        ([[None]], "row 1: column 'said' is empty"),
+        (pd.DataFrame({"said": ["a"]}), r"give a list of rows, .*to_dict\('records'\)"),
+        ("a", "give a list of rows"),
+    ],
+)
+def test_rows_from_python_without_a_text_are_named(rows, problem, own):
+    with pytest.raises(AlignAttnError, match=problem):
+        alignattn.load_run(own / "run").predict(rows)
 
 
 def test_a_transformers_pipeline_accepts_a_patched_model(train):
