@@ -5,8 +5,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+ROTARY = "rotary"
+"""Value of ESM's `position_embedding_type` for positions without a table."""
+
 NO_LIMIT = -1
 """Value of some configs for unlimited positions."""
+
+POSITIONS_AFTER_PADDING = frozenset(
+    (
+        "camembert",
+        "data2vec-text",
+        "esm",
+        "ibert",
+        "layoutlmv3",
+        "lilt",
+        "longformer",
+        "luke",
+        "markuplm",
+        "roberta",
+        "roberta-prelayernorm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    )
+)
+"""Types of models whose positions count from the one after the padding token."""
 
 MPNET_FIRST_POSITION = 2
 """First position of MPNet, whatever its padding token."""
@@ -18,8 +41,7 @@ def most_positions(config: "PreTrainedConfig") -> int | None:
     # DeBERTa-v2 and v3 have the field, but no absolute positions.
     if positions == NO_LIMIT or not getattr(config, "position_biased_input", True):
         return None
-    if "roberta" in config.model_type:
-        # Positions count from the one after the padding token.
+    if config.model_type in POSITIONS_AFTER_PADDING and getattr(config, "position_embedding_type", None) != ROTARY:
         assert config.pad_token_id is not None
         positions -= config.pad_token_id + 1
     elif config.model_type == "mpnet":

@@ -1,5 +1,6 @@
 """Words as tokens: a word-level tokenizer, and the word vectors of a GloVe file."""
 
+import codecs
 import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -96,8 +97,8 @@ def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows:
     """Read the vectors of `words`, or all of them if it is None.
 
     Args:
-        path: a text file like GloVe's, `word v1 … vd` per line, UTF-8, with or without word2vec's first line `N d`; or
-            an `.npz` file with the arrays `words` `[N]` of strings and `vectors` `[N, d]`.
+        path: a text file like GloVe's, `word v1 … vd` per line, with blanks or tabs, UTF-8, with or without word2vec's
+            first line `N d`; or an `.npz` file with the arrays `words` `[N]` of strings and `vectors` `[N, d]`.
         words: the words to read. The numbers of other words are not checked.
         skip_bad_rows: skip and list broken lines instead of raising at the first; None if the command has no such
             option.
@@ -125,10 +126,16 @@ Lines = Iterator[tuple[int, str, Vector | str | None]]
 """Number (from 1), word and vector of a line; None if the word is not needed, the problem if the line is bad."""
 
 
+def _lines_of(file: Iterable[bytes]) -> Iterator[bytes]:
+    """Return the lines of a text file, with blanks for tabs and without a byte order mark."""
+    for number, line in enumerate(file):
+        yield (line if number else line.removeprefix(codecs.BOM_UTF8)).replace(b"\t", b" ")
+
+
 def _text_lines(path: Path, words: Collection[str] | None) -> tuple[int, Lines]:
     # As bytes: some words of GloVe's 840B file contain characters that text mode would take for line ends.
     with path.open("rb") as file:
-        first_lines = list(islice(file, LINES_TO_VOTE))
+        first_lines = list(islice(_lines_of(file), LINES_TO_VOTE))
     header = first_lines[0].split() if first_lines else []
     has_header = len(header) == 2 and all(field.isdigit() for field in header)
     votes = Counter(line.strip().count(b" ") for line in first_lines)
@@ -138,7 +145,7 @@ def _text_lines(path: Path, words: Collection[str] | None) -> tuple[int, Lines]:
 
     def lines() -> Lines:
         with path.open("rb") as file, progress(path.name, path.stat().st_size, "byte", scaled=True) as bar:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(_lines_of(file), 1):
                 bar.update(len(line))
                 if number > 1 or not has_header:
                     yield number, *_parse_line(line, dim, words)

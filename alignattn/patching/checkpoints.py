@@ -166,7 +166,7 @@ def load_checkpoint(
         elif CHILD_NAME in fields:
             patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
             load_slots(model, source, hub, kwargs.get("variant"))
-    _check_finite(name, model)
+    check_finite(name, model)
     left = {weight for weight in report["unexpected_keys"] if CHILD_NAME not in fields or not is_of_slots(weight)}
     if not reads_pooler:
         new = {weight for weight in new if not _is_of_pooler(weight, model)}
@@ -360,12 +360,20 @@ def _check_whole(name: str, model: PreTrainedModel, new: set[str], differing: se
         )
 
 
-def _check_finite(name: str, model: PreTrainedModel) -> None:
-    odd = [weight for weight, values in model.named_parameters() if not values.is_meta and not values.isfinite().all()]
+def check_finite(name: str, model: PreTrainedModel) -> None:
+    """Refuse a model, given by its name for messages, with a weight that is NaN or infinite."""
+    odd = [weight for weight, values in model.named_parameters() if not (values.is_meta or _is_finite(values))]
     if odd:
         raise AlignAttnError(
             f"{name} holds {len(odd)} weights that are not finite, such as {odd[0]}: choose another checkpoint"
         )
+
+
+def _is_finite(values: torch.Tensor) -> bool:
+    if values.is_floating_point() and values.element_size() == 1:
+        # torch has no `isfinite` for most of these types.
+        values = values.float()
+    return bool(values.isfinite().all())
 
 
 def _is_of_other_head(weight: str, model: PreTrainedModel) -> bool:

@@ -126,6 +126,17 @@ def test_words_with_odd_characters_windows_line_ends_and_trailing_blanks_are_rea
     assert [vector.tolist() for vector in embeddings.vectors.values()] == [[1, 2], [3, 4], [5, 6]]
 
 
+@pytest.mark.parametrize("header", ["", "4 3\n"])
+@pytest.mark.parametrize("change", [lambda text: "\ufeff" + text, lambda text: text.replace(" ", "\t")])
+def test_a_byte_order_mark_and_tabs_change_nothing(tmp_path, header, change):
+    text, words = header + GLOVE.replace(". . .", "."), {"the", "cat", ".", "dog"}
+    expected = read_embeddings(write(tmp_path / "glove.txt", text), words)
+    found = read_embeddings(write(tmp_path / "changed.txt", change(text)), words)
+    assert found.vectors.keys() == expected.vectors.keys() == words
+    for word, vector in expected.vectors.items():
+        assert np.array_equal(found.vectors[word], vector)
+
+
 def test_a_word_that_occurs_twice_has_its_first_vector(tmp_path):
     embeddings = read_embeddings(write(tmp_path / "glove.txt", "cat 1 2\ncat 3 4\n"), {"cat"})
     assert embeddings.vectors["cat"].tolist() == [1, 2]

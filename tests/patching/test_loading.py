@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 import alignattn
 from alignattn.cli import main
-from alignattn.patching.checkpoints import load_pretrained
+from alignattn.patching.checkpoints import check_finite, load_pretrained
 from alignattn.utils.errors import AlignAttnError
 
 WEIGHTS = "model.safetensors"
@@ -112,6 +112,18 @@ def test_a_broken_model_is_refused_in_one_line(broken, auto_class, folder):
     with pytest.raises(AlignAttnError) as error:
         alignattn.from_pretrained(folder, auto_class)
     assert words in said(error)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_weights_of_one_byte_may_be_finite(dtype):
+    # transformers builds such weights only from a quantised checkpoint, on a GPU.
+    model = tiny_model("bert")
+    weight = model.get_input_embeddings().weight
+    weight.data = weight.data.to(dtype)
+    check_finite("tiny", model)
+    weight.data[3] = float("nan")
+    with pytest.raises(AlignAttnError, match="1 weights that are not finite"):
+        check_finite("tiny", model)
 
 
 @pytest.mark.parametrize("broken", BROKEN_TOKENIZERS)
