@@ -183,12 +183,14 @@ class TaskProcessor(ABC, Generic[T]):
         raise NotImplementedError
 
     def class_weights(self, split: EncodedSplit, named: Mapping[str, float]) -> NDArray[np.float64]:
-        """Return the weight of each class in the loss, `[C]`; their mean over the labels is 1.
+        """Return the weight of each class in the loss, `[C]`.
+
+        This method, for one label per row, word or node, scales them to a mean of 1 over the labels.
 
         Args:
             split: the training rows.
-            named: weights by class, 1 for the other classes; only their ratios count. If empty, the weights are
-                balanced: all classes count the same (`sklearn.utils.class_weight.compute_class_weight`).
+            named: weights by class, 1 for the other classes. If empty, the weights are balanced: all classes count the
+                same (`sklearn.utils.class_weight.compute_class_weight`).
 
         Raises:
             AlignAttnError: if the weights are balanced and a class has no row.
