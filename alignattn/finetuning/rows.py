@@ -26,6 +26,7 @@ from alignattn.finetuning.data_options import (
 from alignattn.finetuning.model_options import ModelOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result
+from alignattn.finetuning.run_folder import changed_rows
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import Task, TextClassification
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS, WindowedRows
@@ -199,6 +200,13 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
         options: the options of the run.
         data_dir: a folder of Parquet files to read instead of the source of the run's task.
     """
+    changed = changed_rows(options, options.output_dir) if data_dir is None else None
+    if changed is not None:
+        print(
+            f"{changed} has changed since {options.output_dir} was made: the run may have trained on rows that it now "
+            "evaluates",
+            file=sys.stderr,
+        )
     data = replace(options.data, max_eval_samples=None)
     if options.task is None or data.train_file is not None:
         # The training file defines the classes of the evaluation rows.

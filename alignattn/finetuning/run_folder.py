@@ -34,7 +34,10 @@ REGRESSION = "regression"
 """Value of `problem_type` in a saved config, for a model of scores."""
 
 MODEL_OPTION = "model"
-FILE_OPTIONS = ("train_file", "validation_file", "embeddings")
+EMBEDDINGS_OPTION = "embeddings"
+FILE_OPTIONS = ("train_file", "validation_file", EMBEDDINGS_OPTION)
+WITHOUT_ROWS = (MODEL_OPTION, EMBEDDINGS_OPTION)
+"""Options whose files hold no rows."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +250,13 @@ def check_same_data(options: RunOptions, folder: Path) -> None:
             f"{folder} already holds another run (--{name.partition(' ')[0]}: {files[name]} has changed): give "
             "another --output_dir"
         )
+
+
+def changed_rows(options: RunOptions, folder: Path) -> Path | None:
+    """Return the first file of rows whose content has changed since the run in `folder` was made; None if none has."""
+    digests = {name: digest for name, digest in data_digests(options).items() if name not in WITHOUT_ROWS}
+    name = first_changed(digests, folder / DATA_FILE)
+    return None if name is None else _files(options)[name]
 
 
 def first_changed(digests: Mapping[str, str], path: Path) -> str | None:

@@ -18,7 +18,7 @@ from alignattn.finetuning.predictor import Batching, load_predictor, probabiliti
 from alignattn.finetuning.results import read_result
 from alignattn.finetuning.rows import load_run_rows
 from alignattn.finetuning.run_files import DATA_FILE
-from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
+from alignattn.finetuning.run_folder import FinishedRun, changed_rows, check_has_classes, read_finished_run, warn_plain
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.task import TRAIN, LabelledTask
 from alignattn.utils.bad_rows import BadRow, list_bad_rows, numbers_without
@@ -85,6 +85,12 @@ def predict_calibration_rows(options: CalibrateOptions) -> tuple[Predictions, Ar
 
 def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
     """The rows of one of the run's evaluation splits."""
+    changed = changed_rows(run.options, run.folder)
+    if changed is not None:
+        raise AlignAttnError(
+            f"{changed} has changed since {run.folder} was made, and the run may have trained on its rows: give new "
+            "labelled rows with --rows"
+        )
     rows, result = load_run_rows(run.options), read_result(run.folder)
     if not rows.evaluation:
         raise AlignAttnError(f"{run.folder} has no evaluation rows: give labelled rows with --rows")
@@ -108,6 +114,9 @@ def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
     read = load_task_files(run.task, path, None, skip_bad_rows=skip, encoding=encoding)
     assert read.train is not None
     try:
+        changed = changed_rows(run.options, run.folder)
+        if changed is not None:
+            raise AlignAttnError(f"{changed} has changed since {run.folder} was made")
         trained = load_run_rows(run.options).train
     except (AlignAttnError, OSError) as error:
         trained = None

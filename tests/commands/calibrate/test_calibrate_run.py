@@ -238,6 +238,24 @@ def test_a_deleted_training_file_is_refused_by_its_digest(folder, tmp_path, caps
     assert "not checked whether the rows were trained on" in capsys.readouterr().err
 
 
+def test_files_that_changed_since_the_training_guarantee_nothing(folder, tmp_path, capsys):
+    """A user draws training and validation rows anew, under the same names."""
+    run = shutil.copytree(folder / "plain", tmp_path / "run")
+    config = (run / "config.yaml").read_text().replace(str(folder), str(tmp_path))
+    (run / "config.yaml").write_text(config)
+    trained, evaluated = rows_of(folder / "train.csv"), rows_of(folder / "validation.csv")
+    write(tmp_path / "train.csv", evaluated)
+    changed = write(tmp_path / "validation.csv", trained)
+    assert calibrate("--run", run) == USER_ERROR_EXIT_CODE
+    assert "train.csv has changed since" in said(capsys)
+    assert calibrate("--run", run, "--rows", shutil.copy(changed, tmp_path / "mine.csv")) == USER_ERROR_EXIT_CODE
+    assert "mine.csv was trained on" in said(capsys)
+    assert calibrate("--run", run, "--rows", folder / "new.csv", "--resamples", 20) == 0
+    assert "not checked whether the rows were trained on" in capsys.readouterr().err
+    assert main(["uncertainty", "--run", str(run), "--passes", "2", "--output_dir", str(tmp_path / "drawn")]) == 0
+    assert "the run may have trained on rows that it now evaluates" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
