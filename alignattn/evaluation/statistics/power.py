@@ -41,8 +41,8 @@ def power_of(difference: float, deviation: float, seeds: int, level: float = 1 -
 def detectable_difference(interval: Interval, degrees: int | None = None, level: float = 1 - CONFIDENCE_LEVEL) -> float:
     """Return the difference that a test detects with a power of 80 %, with the noise given by an interval.
 
-    It says which difference could have been detected, not whether the measured difference is real. The test is Student's
-    for an interval of Student, and the normal one for a bootstrap interval.
+    It says which difference could have been detected, not whether the measured difference is real. The test is
+    Student's for an interval of Student, and the normal one for a bootstrap interval.
 
     Args:
         interval: a 95 % interval: Student's of a mean, or a bootstrap interval, which is treated as normal.
@@ -61,8 +61,8 @@ def detectable_difference(interval: Interval, degrees: int | None = None, level:
 def detectable_by_sign_flips(interval: Interval, seeds: int, level: float = 1 - CONFIDENCE_LEVEL) -> float:
     """Return the difference that a sign-flip test detects with a power of 80 %, with the noise given by an interval.
 
-    The p-values of few seeds are coarse, so the test detects less than Student's: at level 0.05 / 9, 10 seeds detect 1.66
-    instead of 1.46 standard deviations. Beyond 16 seeds, the tests hardly differ.
+    The p-values of few seeds are coarse, so the test detects less than Student's: at level 0.05 / 9, 10 seeds detect
+    1.66 instead of 1.46 standard deviations. Beyond 16 seeds, the tests hardly differ.
 
     Args:
         interval: Student's 95 % interval of the mean of the paired differences.
@@ -82,8 +82,8 @@ def _sign_flip_distance(seeds: int, level: float) -> float:
     """Return the true mean, in standard deviations, that a sign-flip test detects with a power of 80 %.
 
     For differences x with a positive sum, the p-value is c / 2^(n - 1), c the number of subsets whose sum is at most 0,
-    the empty one included. With x = δ + z, the sum of a subset is at most 0 where δ is at most the mean of -z over it. So
-    the p-value is at most k / 2^(n - 1) where δ exceeds the k-th largest of these means, and the result is its 80 %
+    the empty one included. With x = δ + z, the sum of a subset is at most 0 where δ is at most the mean of -z over it.
+    So the p-value is at most k / 2^(n - 1) where δ exceeds the k-th largest of these means, and the result is its 80 %
     quantile over simulated standard normal z.
     """
     patterns = 2 ** (seeds - 1)
