@@ -24,6 +24,9 @@ from alignattn.utils.errors import AlignAttnError, shown
 
 T = TypeVar("T", bound=Task)
 
+TEXT_DTYPES = ("string", "large_string", "string_view")
+"""The types of a column of texts, as `datasets` names them."""
+
 _INVISIBLE = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 """Unicode's categories of blanks, of control characters such as NUL, and of zero-width characters."""
 
@@ -111,7 +114,7 @@ class TaskProcessor(ABC, Generic[T]):
 
     def read_rows(self, path: Path, encoding: str | None) -> FileRows:
         """Return the rows of a user's file, which may lack labels."""
-        return read_rows(path, encoding=encoding, read_folder=self.read_folder)
+        return read_rows(path, encoding=encoding, read_folder=self.read_folder, is_labelled=False)
 
     def read_folder(self, folder: Path, encoding: str | None) -> FileRows:
         """Return the rows of a folder with a folder per class."""
@@ -126,7 +129,7 @@ class TaskProcessor(ABC, Generic[T]):
         """Return the rows with paths relative to the current folder; a table has paths relative to its folder."""
         column = self.file_column
         feature = dataset.features.get(column)
-        if not isinstance(feature, datasets.Value) or feature.dtype not in ("string", "large_string"):
+        if not isinstance(feature, datasets.Value) or feature.dtype not in TEXT_DTYPES:
             return dataset
         paths = [str(folder / path) if path else path for path in dataset[column][:]]
         located, others = datasets.Dataset.from_dict({column: paths}), dataset.remove_columns(column)

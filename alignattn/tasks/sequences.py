@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, PreTrainedConfig
 
 from alignattn.tasks.processor import (
+    TEXT_DTYPES,
     EncodedSplit,
     Evaluation,
     TaskProcessor,
@@ -65,9 +66,9 @@ class SequencesProcessor(TaskProcessor[GenerationTask]):
         """Return the rows with a list of reference texts each."""
         name = self.task.target_column
         feature = dataset.features[name]
-        is_list = isinstance(feature, datasets.List)
+        is_list = isinstance(feature, datasets.List | datasets.LargeList)
         dtype = getattr(feature.feature if is_list else feature, "dtype", "")
-        if dtype not in ("string", "large_string", "null"):
+        if dtype not in (*TEXT_DTYPES, "null"):
             raise AlignAttnError(f"column {name!r} holds {dtype or feature}: give texts, or lists of texts")
         references = [
             (given or []) if is_list else [given] if isinstance(given, str) else [] for given in dataset[name][:]

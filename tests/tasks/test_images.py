@@ -7,6 +7,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -196,6 +197,15 @@ def test_a_table_of_relative_paths_and_parquet_of_images_are_read(run, tmp_path,
     words = ["--run", str(folder), "--file", str(tmp_path / "new.parquet"), "--output_file", str(target)]
     assert main(["predict", *words]) == 0
     assert pq.read_table(target).num_rows == len(labels)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_paths_of_every_arrow_type_are_relative_to_their_table(kind, tmp_path):
+    Image.new("L", (8, 8)).save(tmp_path / "x.png")
+    table = pa.table({"file": pa.array(["x.png", "x.png"], kind), "digit": ["odd", "even"]})
+    pq.write_table(table, tmp_path / "table.parquet")
+    read = load_user_rows(tmp_path / "table.parquet", None, ["file"], "digit", are_images=True)
+    assert read.train["file"][:] == [str(tmp_path / "x.png")] * 2
 
 
 def test_the_digits_of_scikit_learn_are_a_task():

@@ -4,6 +4,7 @@ import json
 from itertools import product
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import resumed
@@ -14,6 +15,7 @@ from alignattn.cli import main
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
 from alignattn.tasks import TASKS, SequenceToSequence, get_task
+from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.sequences import (
     Nearest,
     cmudict_rows,
@@ -166,6 +168,16 @@ def test_targets_that_are_not_text_are_refused():
     task, rows = SequenceToSequence(name="own"), Dataset.from_dict({"source": ["a"], "target": [3]})
     with pytest.raises(alignattn.AlignAttnError, match="column 'target' holds int64"):
         processor_for(task).normalise(rows)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.string_view()), pa.string_view()]
+)
+def test_targets_of_every_arrow_type_of_texts_are_read(kind, tmp_path):
+    targets = [["x"], ["y", "z"]] if pa.types.is_nested(kind) else ["x", "y"]
+    pq.write_table(pa.table({"source": ["a", "b"], "target": pa.array(targets, kind)}), tmp_path / "rows.parquet")
+    rows = load_task_files(SequenceToSequence(name="own"), tmp_path / "rows.parquet", None)
+    assert rows.train["target"][:] == ([["x"], ["y", "z"]] if pa.types.is_nested(kind) else [["x"], ["y"]])
 
 
 def test_cmudict_is_split_by_word_and_its_alternates_stay_together():
