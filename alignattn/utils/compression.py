@@ -71,6 +71,16 @@ def check_encoding(encoding: str | None) -> None:
         raise AlignAttnError(f"--encoding {encoding!r} is not a text encoding that Python knows") from error
 
 
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file, compressed or not; raises OSError or one of `BROKEN`."""
+    compressed = COMPRESSIONS.get(path.suffix.lower())
+    if compressed is None:
+        return path.read_bytes()
+    with compressed(path) as file:
+        content: bytes = file.read()
+    return content
+
+
 def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool]:
     """Return the text of a file, and whether all bytes could be decoded.
 
@@ -84,12 +94,7 @@ def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool]:
     Raises:
         UnicodeDecodeError: if bytes are invalid and the encoding does not extend ASCII.
     """
-    compressed = COMPRESSIONS.get(path.suffix.lower())
-    if compressed is None:
-        content = path.read_bytes()
-    else:
-        with compressed(path) as file:
-            content = file.read()
+    content = read_bytes(path)
     name, is_decoded = encoding or "utf-8", True
     try:
         text = content.decode(name)

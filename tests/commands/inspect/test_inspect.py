@@ -309,6 +309,13 @@ def test_tables_and_lines_are_distinguished_as_in_finetune(name: str, models: di
     assert study.heads.num_tokens == (2 + 1 + 3) + (1 + 3 + 3)
 
 
+def test_a_compressed_text_file_has_one_text_per_line(models: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt.gz"
+    path.write_bytes(gzip.compress("\ufeffa b c\r\n\nd e\n".encode()))
+    (study,) = studied(arguments(models["bert"], str(path), tmp_path))
+    assert study.heads.num_tokens == (1 + 3 + 1) + (1 + 2 + 1)
+
+
 def test_the_seed_determines_the_sample_of_max_eval_samples(models: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "many.txt"
     path.write_text("\n".join(" ".join("a" * length) for length in range(1, 30)), encoding="utf-8")
@@ -338,6 +345,7 @@ def test_a_task_is_read_from_its_development_split(minilm: str, shared_data: Pat
         ("--model {bert} --validation_file gone.txt", "there is no file gone.txt"),
         ("--model {bert} --validation_file {root}/empty.txt", "empty.txt is empty"),
         ("--model {bert} --validation_file {root}/binary.txt", "as text in UTF-8"),
+        ("--model {bert} --validation_file {root}/broken.txt.gz", "as text in UTF-8"),
         ("--model {bert} --task mrpc --data_dir {root}", "there is no folder"),
         ("--model {bert} --task mrpc --text_columns a", "--text_columns is for files"),
         ("--model {bert} --validation_file {texts} --text_columns a", "no columns"),
@@ -364,6 +372,7 @@ def test_a_mistake_is_one_line(
 ) -> None:
     (tmp_path / "empty.txt").write_text("\n \n", encoding="utf-8")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\xff")
+    (tmp_path / "broken.txt.gz").write_bytes(gzip.compress(b"a b")[:-9])
     (tmp_path / "long.txt").write_text("a " * 80, encoding="utf-8")
     (tmp_path / "rows.csv").write_text("a,b\nx,y\nz, \n", encoding="utf-8")
     tiny_model("bert").save_pretrained(tmp_path / "untold")
