@@ -137,7 +137,8 @@ class Prediction:
         before = 0
         tested: list[NDArray[np.float64]] = []
         with row_writer(target, source.format, source.file) as write:
-            # Parts are whole batches, so that with --in_order the batches are those of all rows together.
+            # Parts are whole batches, so that with --in_order the batches are those of all rows together, unless rows
+            # have several windows or are left out as bad.
             for part in source.parts(-(-rows // size) * size):
                 write(self._predict(part, source, before, advance, tested))
                 before += part.table.num_rows
