@@ -46,7 +46,9 @@ class AttentionLayer(Protocol):
         key_projection: projects to the keys, likewise.
 
     A module whose score is not the scaled dot product holds it as the submodule `own_score`. A module that attends with
-    one query per call, such as a step-by-step decoder, sets `has_one_query = True`.
+    one query per call, such as a step-by-step decoder, sets `has_one_query = True`. A module that attends causally sets
+    `is_causal = True`: `attach` then refuses choices by which a token would see later ones. Without it, the first causal
+    mask is refused.
     """
 
     num_heads: int
@@ -127,7 +129,7 @@ def attend(
         The attended values, `[B, H, n, d]`.
 
     Raises:
-        AlignAttnError: if the mask has none of these forms.
+        AlignAttnError: if the mask has none of these forms, or is causal and the value of the slots reads all queries.
     """
     dropout = dropout if module.training else 0.0
     return _attend(module, query, key, value, mask, scale=scale, dropout=dropout, wants_weights=False)[0]

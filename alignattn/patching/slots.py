@@ -159,6 +159,9 @@ class LayerSlots(AttentionVariant):
         self.changes_function = state.config.changes_function
         self.aligns = state.config.alignment is not None
         self.is_observed = state.is_observed
+        # A model of transformers is checked when it is patched; a custom one shows only its mask.
+        reads_all_queries = any(choice.reads_all_queries for choice in state.config.choices.values())
+        self.awaits_mask = reads_all_queries and not state.is_observed
         self.heads = layer.heads
         self.is_cross = layer.is_cross
         self.queries_and_keys = getattr(layer.module, "queries_and_keys", None)
@@ -206,7 +209,12 @@ class LayerSlots(AttentionVariant):
 
         Returns:
             The attended values `[B, H, n, d]`, and the weights `[B, H, n, m]`, along edges `[1, H, E]`, or None.
+
+        Raises:
+            AlignAttnError: if the first mask of several tokens is causal and a choice reads all queries.
         """
+        if self.awaits_mask and isinstance(mask, Tensor):
+            self._check_first_mask(mask)
         recording, is_proven = self.collector.recording, self.collector.proof is not None
         wants_weights = wants_weights or recording is not None
         attended, weights = None, None
@@ -240,6 +248,15 @@ class LayerSlots(AttentionVariant):
             real = real_tokens(mask, lengths=(query.shape[2], key.shape[2]))
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real))
         return attended, weights
+
+    def _check_first_mask(self, mask: Tensor) -> None:
+        """Refuse choices that do not fit a causal mask, at the first mask of several tokens whose values are known."""
+        is_traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if is_traced or mask.is_meta or mask.shape[-1] == 1:
+            return
+        if is_causal(mask):
+            check_causal(self.config, type(self.collector.owner).__name__)
+        self.awaits_mask = False
 
     def _check_formula(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, plain: Plain, **scoring: Any

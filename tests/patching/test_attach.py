@@ -232,6 +232,16 @@ class TestRefusals:
             alignattn.attach(model, "qvi")
         assert alignattn.is_patched(alignattn.attach(model, "aa-ct+entmax15"))
 
+    @pytest.mark.parametrize("attention", ["qvi", "sum", "interaction"])
+    def test_values_that_read_all_queries_do_not_fit_a_causal_mask(self, attention):
+        model = alignattn.attach(nn.ModuleList([OwnAttention()]), attention)
+        states, mask = torch.randn(2, 5, SIZE), torch.ones(5, 5, dtype=torch.bool).tril().expand(2, 1, -1, -1)
+        model[0](states[:, :1], mask[..., :1, :1])  # one token says nothing about the mask of several
+        with pytest.raises(AlignAttnError, match=f"ModuleList attends causally, and value '{attention}' reads all"):
+            model[0](states, mask)
+        model = alignattn.attach(alignattn.unpatch(model), "aa-ct+entmax15")
+        assert model[0](states, mask).isfinite().all()
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
