@@ -47,8 +47,8 @@ class AttentionLayer(Protocol):
 
     A module whose score is not the scaled dot product holds it as the submodule `own_score`. A module that attends with
     one query per call, such as a step-by-step decoder, sets `has_one_query = True`. A module that attends causally sets
-    `is_causal = True`: `attach` then refuses choices by which a token would see later ones. Without it, the first causal
-    mask is refused.
+    `is_causal = True`: `attach` then refuses choices by which a token would see later ones. Without it, `attend`
+    refuses the first causal mask.
     """
 
     num_heads: int

@@ -17,7 +17,7 @@ from alignattn.attention.masks import CrossMask
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuildContext, BuiltModel, build_word_model
 from alignattn.models.layers import GuidedAttentionUnit, SelfAttentionUnit, masked_softmax
-from alignattn.models.word_model import WordModel, WordModelConfig
+from alignattn.models.word_model import WordModel, WordModelConfig, take_words
 from alignattn.tasks import VisualQuestionAnswering
 from alignattn.tasks.task_types import IMAGE, QUESTION
 from alignattn.tasks.vqa.images import COLOURS, PICTURE_DIMS, REGION_DIMS, colour_moments
@@ -256,7 +256,9 @@ class McanForVisualQuestionAnswering(WordModel):
             AlignAttnError: if the model was built for other images.
         """
         self._check(image)
-        words = Tokens(self._read(input_ids), self.real_words(input_ids, attention_mask))
+        # The LSTM reads in one direction: padding on the left would come first.
+        ids, mask = take_words(input_ids, self.real_words(input_ids, attention_mask), self.config.pad_token_id)
+        words = Tokens(self._read(ids), mask)
         regions = Tokens(self.image(image), None if image_mask is None else image_mask.bool())
         question, seen = self.co_attention(words, regions)
         joint = self.reduce_words(Tokens(question, words.mask)) + self.reduce_regions(Tokens(seen, regions.mask))

@@ -65,6 +65,18 @@ def test_logits_of_a_padded_batch_are_those_of_its_samples(attention, inputs):
         torch.testing.assert_close(logits_of(model, alone)[0], together[index], atol=1e-5, rtol=1e-4)
 
 
+def test_padding_on_either_side_changes_nothing(inputs):
+    model = make_model()
+    left = dict(inputs)
+    shifts = 4 - inputs["attention_mask"].sum(dim=1)
+    for name in ("input_ids", "attention_mask"):
+        left[name] = torch.stack([row.roll(int(shift)) for row, shift in zip(inputs[name], shifts, strict=True)])
+    assert not torch.equal(left["input_ids"], inputs["input_ids"])
+    torch.testing.assert_close(logits_of(model, left), logits_of(model, inputs))
+    with_more = left | {name: F.pad(left[name], (2, 3)) for name in ("input_ids", "attention_mask")}
+    torch.testing.assert_close(logits_of(model, with_more), logits_of(model, inputs))
+
+
 @pytest.mark.parametrize("alignment", ["gan", "ot", "ct"])
 def test_the_alignment_of_a_padded_batch_is_the_mean_of_its_samples(alignment, inputs):
     model = make_model({"attention": f"aa-{alignment}"}).double().train()
