@@ -13,6 +13,7 @@ from conftest import WORDS
 from documentation import ROOT
 from transformers import AutoModelForSequenceClassification
 
+import alignattn
 from alignattn.cli import main
 
 EXPORT = ROOT / "docs" / "examples" / "export_onnx.py"
@@ -30,13 +31,14 @@ def test_it_runs_and_its_alignment_loss_falls(path, tmp_path, monkeypatch, capsy
     assert losses[-1] < losses[0]
 
 
-def test_an_aligned_run_is_the_same_in_onnx_for_any_batch_and_length(tiny_checkpoint, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("attention", ["aa-ct", "soft", "aa-ct+local"])
+def test_a_run_is_the_same_in_onnx_for_any_batch_and_length(attention, tiny_checkpoint, tmp_path, monkeypatch, capsys):
     assert len(EXPORT.read_text().splitlines()) <= MAX_LINES
     drawn = random.Random(0)
     rows = [(" ".join(drawn.choices(WORDS, k=1 + row % 60)), ("no", "yes")[row % 2]) for row in range(45)]
     pd.DataFrame(rows, columns=["text", "label"]).to_csv(tmp_path / "rows.tsv", sep="\t", index=False)
     monkeypatch.chdir(tmp_path)
-    words = f"finetune --model {tiny_checkpoint} --attention aa-ct --train_file rows.tsv --text_columns text"
+    words = f"finetune --model {tiny_checkpoint} --attention {attention} --train_file rows.tsv --text_columns text"
     words += " --learning_rate 0.02 --num_train_epochs 4 --output_dir run --max_length 64 --disable_tqdm true"
     assert main(words.split()) == 0
     capsys.readouterr()
@@ -45,7 +47,7 @@ def test_an_aligned_run_is_the_same_in_onnx_for_any_batch_and_length(tiny_checkp
     exact, quantised = map(float, re.findall(r"largest difference ([\d.e-]+)", capsys.readouterr().out))
     assert exact < 1e-4 < quantised < 1
     session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-    model = AutoModelForSequenceClassification.from_pretrained("run")
+    model = alignattn.from_pretrained("run", AutoModelForSequenceClassification)
     for batch, length in ((1, 1), (1, 64), (9, 33)):
         ids = torch.randint(5, 25, (batch, length))
         inputs = {"input_ids": ids, "token_type_ids": torch.zeros_like(ids), "attention_mask": torch.ones_like(ids)}
