@@ -204,7 +204,7 @@ def _with_crf(tagger: Any) -> Any:
     # The Trainer reads the inputs from the signature; with **kwargs it assumes that the loss scales itself.
     named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     word_starts = inspect.Parameter(WORD_STARTS, inspect.Parameter.KEYWORD_ONLY, default=None)
-    Tagger.forward.__signature__ = inspect.Signature([*named, word_starts])  # type: ignore[attr-defined]
+    Tagger.forward.__signature__ = inspect.Signature([*named, word_starts])
     Tagger.__name__ = Tagger.__qualname__ = f"{tagger.__name__}WithCrf"
     return Tagger
 
