@@ -1,5 +1,6 @@
 """Extraction of the answer to a question from a context."""
 
+from copy import copy
 from typing import Any
 
 import datasets
@@ -77,6 +78,12 @@ class QuestionAnsweringProcessor(TaskProcessor[QuestionAnswering]):
             doc_stride=options.doc_stride,
             num_proc=options.num_proc,
         )
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False) -> Any:
+        """Return a collator that pads on the right: the positions of [CLS] and of answers count from the left."""
+        padding = copy(tokenizer)
+        padding.padding_side = "right"
+        return super().collator(padding, split, is_training=is_training)
 
     def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
         """Return the answer to each question, and the n best with their characters and probabilities."""
