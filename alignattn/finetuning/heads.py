@@ -36,6 +36,9 @@ from alignattn.utils.errors import AlignAttnError
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 """Suffixes of transformers' classes that classify texts, words or positions."""
 
+OTHER_INPUTS = {"pixel_values": "images", "input_values": "sound", "input_features": "sound"}
+"""What transformers' models without texts read, by their main input."""
+
 PERPLEXITY = 30.0
 """Perplexity of t-SNE (van der Maaten and Hinton 2008: 5 to 50); smaller for few points."""
 POINTS_A_NEIGHBOUR = 3
@@ -89,14 +92,35 @@ class RecordedModel:
         """Refuse rows that the model does not read; `of` describes them in the message."""
         if processor.reads_only_texts and not self.reads_texts_alone:
             raise AlignAttnError(f"{self.name!r} reads images with its texts, which {of} lacks: give rows of its task")
-        if self.reads_texts_alone and not processor.reads_only_texts:
-            raise AlignAttnError(f"{self.name!r} reads only texts, and {of} has more: give other rows")
+        if self.reads_texts_alone:
+            check_only_texts(self.name, processor, of)
 
     @property
     def _declared_sides(self) -> tuple[Sides, ...]:
         model: Any = self.model
         sides: tuple[Sides, ...] = model.attention_sides
         return sides
+
+
+def check_only_texts(name: str, processor: type[TaskProcessor[Any]], of: str) -> None:
+    """Refuse rows that a model of texts alone does not read.
+
+    Args:
+        name: the model.
+        processor: the processor class of the rows.
+        of: describes the rows in the message.
+    """
+    if not processor.reads_only_texts:
+        more = "has no texts" if not processor.reads_texts else "has more"
+        more = "generates sequences" if processor.is_generative else more
+        raise AlignAttnError(f"{name!r} reads only texts, and {of} {more}: give other rows")
+
+
+def check_reads_tokens(name: str, fields: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of images or sound; `fields` are those of its config."""
+    what = OTHER_INPUTS.get(getattr(class_with_head(fields), "main_input_name", ""))
+    if what is not None:
+        raise AlignAttnError(f"{name!r} reads {what}, and this command measures only the tokens of texts")
 
 
 def load_recorded_model(
@@ -121,6 +145,7 @@ def load_recorded_model(
         raise AlignAttnError(
             f"{name!r} attends to its own output, too, and this command measures only the tokens of texts"
         )
+    check_reads_tokens(name, fields)
     if not capabilities.has_attention:
         raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of type {fields['model_type']}")
     if not capabilities.has_heads:

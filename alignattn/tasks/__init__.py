@@ -81,10 +81,11 @@ def _read(name: str) -> Task:
 TASKS: Mapping[str, Task] = _Catalog()
 
 
-def get_task(name: str) -> Task:
+def get_task(name: str, file_option: str = "train_file") -> Task:
     """Return the shipped task of that name, or the task that a YAML or graph file defines.
 
-    Case, hyphens and underscores in names are ignored ("SST-2" is "sst2").
+    Case, hyphens and underscores in names are ignored ("SST-2" is "sst2"). A refusal names the command's option for a
+    file of rows, `file_option`.
     """
     if is_definition(name):
         return read_definition(Path(name))
@@ -92,7 +93,7 @@ def get_task(name: str) -> Task:
     if plain not in TASKS:
         raise AlignAttnError(
             f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give a YAML file that defines one, or "
-            f"--train_file{did_you_mean(plain, TASKS, aside=True)}"
+            f"--{file_option}{did_you_mean(plain, TASKS, aside=True)}"
         )
     return TASKS[plain]
 

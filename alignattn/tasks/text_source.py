@@ -21,7 +21,7 @@ def check_text_source(options: Any, file_option: str, purpose: str) -> None:
     if (options.task is None) == (file is None):
         raise AlignAttnError(f"give the texts to {purpose}: either --task NAME or --{file_option} FILE")
     if options.task is not None:
-        task = get_task(options.task)
+        task = get_task(options.task, file_option)
         if options.text_columns:
             raise AlignAttnError(f"--text_columns is for files, not task {task.name!r}: leave it out")
         if isinstance(task, MultipleChoice):

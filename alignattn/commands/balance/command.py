@@ -10,6 +10,7 @@ from transformers import AutoModel
 import alignattn
 from alignattn.commands.balance import BalanceOptions
 from alignattn.finetuning.callbacks import split_rows
+from alignattn.finetuning.heads import check_only_texts, check_reads_tokens
 from alignattn.finetuning.rows import file_texts, input_batches
 from alignattn.finetuning.run_folder import is_run_folder, read_finished_run
 from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
@@ -21,7 +22,7 @@ from alignattn.tasks import Task, get_task
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, unfinished, write_json
 from alignattn.utils.publishing import publishable
@@ -36,12 +37,11 @@ def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
     """Balance a checkpoint, write it with its tokenizer and `balance.json` to a folder, and print what changed."""
     folder = Path(arguments.output_dir)
     check_free(folder, (REPORT_FILE, MODEL_FILE))
+    model_class = _class_of(arguments.model)
     task, rows = _texts(arguments)
     moments, measured = split_rows(len(rows), arguments.max_train_samples, arguments.held_back_samples)
     processor = processor_for(task)
-    model, tokenizer = load_pretrained(
-        arguments.model, _class_of(arguments.model), tokenizer_options=processor.tokenizer_options
-    )
+    model, tokenizer = load_pretrained(arguments.model, model_class, tokenizer_options=processor.tokenizer_options)
     most = most_tokens(model, tokenizer)
     options = TaskOptions(min(arguments.max_length or _length_of(arguments.model, tokenizer), most), doc_stride=0)
     chosen = rows.select(range(measured.stop))
@@ -73,7 +73,9 @@ def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
 def _texts(arguments: BalanceOptions) -> tuple[Task, datasets.Dataset]:
     if arguments.task is None:
         return file_texts(Path(str(arguments.train_file)), arguments.text_columns or ())
-    loaded = load_rows(get_task(arguments.task), data_dir=arguments.data_dir)
+    task = get_task(arguments.task)
+    check_only_texts(arguments.model, processor_class(task), task.name)
+    loaded = load_rows(task, data_dir=arguments.data_dir)
     assert loaded.train is not None
     return loaded.task, loaded.train
 
@@ -97,6 +99,7 @@ def _class_of(name: str) -> Any:
             f"{name!r} is a trained {fields['model_type']} model, and this command balances only pretrained "
             f"encoders: give one{instead}"
         )
+    check_reads_tokens(name, fields)
     own = class_with_head(fields)
     if own is None and fields.get("architectures"):
         raise AlignAttnError(

@@ -146,6 +146,33 @@ def test_mistakes_write_nothing(tiny_checkpoint, texts_file, tmp_path, capsys):
     assert not (out / "config.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [("digits", "digits has no texts"), ("cora", "cora has no texts"), ("cmudict", "cmudict generates sequences")],
+)
+def test_rows_that_are_no_texts_are_refused(task, reason, tiny_checkpoint, tmp_path, capsys):
+    assert run(tiny_checkpoint, tmp_path / "out", "--task", task) == 2
+    assert refusal(capsys) == f"alignattn: '{tiny_checkpoint}' reads only texts, and {reason}: give other rows"
+
+
+def test_a_model_of_images_is_refused(tiny_checkpoint, texts_file, tmp_path, capsys):
+    config = transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    reason = f"alignattn: '{tmp_path / 'vit'}' reads images, and this command measures only the tokens of texts"
+    assert run(tmp_path / "vit", tmp_path / "out", "--train_file", texts_file) == 2
+    assert refusal(capsys) == reason
+    words = [
+        "--model",
+        str(tmp_path / "vit"),
+        "--validation_file",
+        str(texts_file),
+        "--output_dir",
+        str(tmp_path / "out"),
+    ]
+    assert main(["inspect", *words]) == 2
+    assert refusal(capsys) == reason
+
+
 def test_what_cannot_be_balanced_is_one_line(tiny_checkpoint, texts_file, tmp_path, capsys):
     folder = tmp_path / "disentangled"
     tiny_model("deberta-v3").base_model.save_pretrained(folder)

@@ -359,6 +359,8 @@ def test_a_task_is_read_from_its_development_split(minilm: str, shared_data: Pat
         ("--model {root}/untold --validation_file {texts}", "has no tokenizer"),
         ("--model {root}/short --validation_file {root}/long.txt --max_length 100", "accepts at most 64 tokens"),
         ("--model {root}/offset --validation_file {root}/long.txt --max_length 64", "accepts at most 63 tokens"),
+        ("--model {bert} --task {root}/rows.csv", "or --validation_file"),
+        ("--model {bert} --task cmudict", "cmudict generates sequences"),
         ("--model {bert}", "either --task NAME or --validation_file FILE"),
     ],
 )
