@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.training.weights import IGNORED_LABEL
+from alignattn.training.weights import num_labels
 
 
 def weighted_loss(
@@ -43,5 +43,5 @@ def weighted_loss(
             logits.flatten(0, -2), labels.flatten(), weights, label_smoothing=label_smoothing, reduction="sum"
         )
     if num_items_in_batch is None:
-        num_items_in_batch = labels.ne(IGNORED_LABEL).sum().clamp(min=1)
+        num_items_in_batch = num_labels(labels).clamp(min=1)
     return loss / num_items_in_batch

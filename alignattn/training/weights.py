@@ -63,7 +63,18 @@ class BatchSize:
         if is_of_rows or not _is_column(labels):
             return cls(len(columns[0]) if columns else 1, None)
         counted = labels[..., 1:] if is_shifted else labels
-        return cls(len(labels), counted.ne(IGNORED_LABEL).sum())
+        return cls(len(labels), num_labels(counted))
+
+
+def num_labels(labels: Tensor) -> Tensor:
+    """Return the number of labels that a loss does not ignore, a scalar: of class numbers, or of scores, all of them.
+
+    Args:
+        labels: class numbers, -100 for none; or floating-point scores, of which -100 is one like any other.
+    """
+    if labels.is_floating_point():
+        return torch.full((), labels.numel(), device=labels.device)
+    return labels.ne(IGNORED_LABEL).sum()
 
 
 def loss_is_of_rows(model: Any) -> bool:

@@ -13,9 +13,14 @@ CHOICES = 2
 IGNORED = -100
 WITHOUT_LABELS = 5
 """Index of the row without a labelled token."""
+SCORE_OF_THE_IGNORED = 4
+"""Index of the row whose score is the number that class labels reserve."""
+CLASSES = {"answers": CHOICES, "scores": 1}
+"""Size of a head, where it is not 3."""
 
 MODELS = {
     "texts": transformers.BertForSequenceClassification,
+    "scores": transformers.BertForSequenceClassification,
     "choices": transformers.BertForMultipleChoice,
     "tags": transformers.BertForTokenClassification,
     "answers": transformers.BertForQuestionAnswering,
@@ -42,6 +47,10 @@ class KindRows(Dataset):
             batch["start_positions"], batch["end_positions"] = integers(3, count), integers(3, count)
         elif kind == "texts":
             batch["labels"] = integers(3, count)
+        elif kind == "scores":
+            labels = torch.randn(count, generator=draw, dtype=torch.double)
+            labels[SCORE_OF_THE_IGNORED] = IGNORED
+            batch["labels"] = labels
         elif kind == "sequences":
             written = torch.arange(LENGTH) < integers(LENGTH + 1, count, low=1)[:, None]
             batch["labels"] = integers(VOCABULARY, count, LENGTH, low=4).masked_fill(~written, IGNORED)
@@ -76,5 +85,5 @@ def _untrained(kind):
     if kind == "masked words":
         config = tiny_model("modernbert").config
     else:
-        config = transformers.BertConfig(**TINY, num_labels=CHOICES if kind == "answers" else 3)
+        config = transformers.BertConfig(**TINY, num_labels=CLASSES.get(kind, 3))
     return MODELS[kind](config)
