@@ -11,8 +11,13 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 from alignattn.finetuning.logs import STATE_FILE
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.run_files import CONFIG_FILE, is_begun
-from alignattn.finetuning.run_folder import MODEL_OPTION, check_same_data, check_same_task, is_same_start
-from alignattn.finetuning.training_options import PUSH_OPTIONS
+from alignattn.finetuning.run_folder import (
+    MODEL_OPTION,
+    OPTIONS_THAT_MAY_DIFFER,
+    check_same_data,
+    check_same_task,
+    is_same_start,
+)
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
 from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, step_of
@@ -29,20 +34,6 @@ OF_A_FILE = frozenset(
 
 OF_AN_ADAPTER_FILE = frozenset({"auto_mapping", "inference_mode", "peft_version", "revision", "runtime_config"})
 """Likewise for the config of an adapter."""
-
-OPTIONS_THAT_MAY_DIFFER = frozenset(
-    {
-        "output_dir",
-        "resume_from_checkpoint",
-        "disable_tqdm",
-        "report_to",
-        "log_query_key_distance",
-        "keep_checkpoints",
-        "model_sha256",
-        *PUSH_OPTIONS,
-    }
-)
-"""Options that may change between two calls of the same run."""
 
 NEWEST_CHECKPOINT = (None, True, "True", "true", "last")
 """Values of `--resume_from_checkpoint` that mean the latest checkpoint."""

@@ -10,6 +10,7 @@ from alignattn.finetuning.data_options import FROM_CONLL, FROM_IMAGES, FROM_TAGS
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, read_result
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, TASK_FILE, is_seed_folder
+from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.models import capabilities_of
 from alignattn.tasks import (
     ImageClassification,
@@ -25,7 +26,7 @@ from alignattn.utils.digests import digest_of, model_digest
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_json
 from alignattn.utils.options import read_options_file, resolve
-from alignattn.utils.publishing import distinct_ends
+from alignattn.utils.publishing import distinct_ends, publishable
 
 MODEL_CONFIG_FILE = "config.json"
 """transformers' name of the file with a saved model's config."""
@@ -38,6 +39,20 @@ EMBEDDINGS_OPTION = "embeddings"
 FILE_OPTIONS = ("train_file", "validation_file", EMBEDDINGS_OPTION)
 WITHOUT_ROWS = (MODEL_OPTION, EMBEDDINGS_OPTION)
 """Options whose files hold no rows."""
+
+OPTIONS_THAT_MAY_DIFFER = frozenset(
+    {
+        "output_dir",
+        "resume_from_checkpoint",
+        "disable_tqdm",
+        "report_to",
+        "log_query_key_distance",
+        "keep_checkpoints",
+        "model_sha256",
+        *PUSH_OPTIONS,
+    }
+)
+"""Options that may change between two calls of the same run."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +272,22 @@ def changed_rows(options: RunOptions, folder: Path) -> Path | None:
     digests = {name: digest for name, digest in data_digests(options).items() if name not in WITHOUT_ROWS}
     name = first_changed(digests, folder / DATA_FILE)
     return None if name is None else _files(options)[name]
+
+
+def differences_of_runs(options: RunOptions, first: RunOptions) -> list[str]:
+    """Return what distinguishes two existing runs, except the seed, the folder and where their files lie.
+
+    Args:
+        options: the options of a run, read from its folder.
+        first: the options of the other run, likewise.
+    """
+    mine, theirs = publishable(options.to_dict()), publishable(first.to_dict())
+    names = set(options.differences(first.to_dict())) - OPTIONS_THAT_MAY_DIFFER - {"seed", "run_name"}
+    changed = first_changed(_kept_digests(options.output_dir / DATA_FILE), first.output_dir / DATA_FILE)
+    return [
+        *sorted(name for name in names if mine.get(name) != theirs.get(name)),
+        *([] if changed is None else [f"the content of {changed}"]),
+    ]
 
 
 def first_changed(digests: Mapping[str, str], path: Path) -> str | None:

@@ -1,6 +1,6 @@
 """`alignattn compare`: a table of runs, each compared with the first; runs that are not comparable are refused."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -13,6 +13,7 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult, read_result
 from alignattn.finetuning.run_folder import (
     check_finished,
+    differences_of_runs,
     evaluation_digests,
     read_run_options,
     seed_folders,
@@ -22,7 +23,7 @@ from alignattn.models.packaged import seen_before
 from alignattn.reports.cells import Cell, Run, filled, plural
 from alignattn.reports.compared_cells import compare_cells
 from alignattn.reports.measures import Measure
-from alignattn.reports.result_reader import ResultReader
+from alignattn.reports.result_reader import ResultReader, listed
 from alignattn.reports.result_table import ResultTable
 from alignattn.reports.writers import FORMS, to_text, write_table
 from alignattn.tasks.task import BY_SEED, ERRORS, LESS_IS_BETTER
@@ -218,15 +219,15 @@ def _notes(entries: Sequence[ComparedRuns]) -> list[str]:
             )
     results = [run.result for run in _runs(entries)]
     lines += seen_before((result.model for result in results), (result.task for result in results))
-    first = [entry.first.result for entry in entries]
-    facts = {
-        "training rows": [f"{result.train_rows} rows" for result in first],
-        "hardware": [result.device for result in first],
-        "versions": [", ".join(f"{name} {number}" for name, number in result.versions.items()) for result in first],
+    facts: dict[str, Callable[[RunResult], str]] = {
+        "training rows": lambda result: f"{result.train_rows} rows",
+        "hardware": lambda result: result.device,
+        "versions": lambda result: listed(result.versions),
     }
-    for what, by_entry in facts.items():
-        if len(set(by_entry)) > 1:
-            each = "; ".join(f"{entry.name}: {fact}" for entry, fact in zip(entries, by_entry, strict=True))
+    for what, fact in facts.items():
+        if len(set(map(fact, results))) > 1:
+            by_entry = [dict.fromkeys(fact(run.result) for run in entry.runs.values()) for entry in entries]
+            each = "; ".join(f"{entry.name}: {' and '.join(own)}" for entry, own in zip(entries, by_entry, strict=True))
             lines.append(f"Different {what}: {each}.")
     return lines
 
@@ -241,6 +242,12 @@ def _read_entry(folder: Path, name: str) -> ComparedRuns:
     by_seed = {run.result.seed: run for run in runs}
     if len(by_seed) < len(runs):
         raise AlignAttnError(f"{folder} contains two runs with the same seed: give their folders one by one")
+    for run in runs[1:]:
+        if differing := differences_of_runs(run.options, runs[0].options):
+            raise AlignAttnError(
+                f"{run.folder} is another run than {runs[0].folder} (different: {', '.join(differing)}), so they have "
+                "no mean over seeds: give their folders one by one"
+            )
     return ComparedRuns(name, by_seed, [seed for seed in seeds if seed not in finished])
 
 

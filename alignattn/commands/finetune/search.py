@@ -20,9 +20,9 @@ from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.finetune.space import Range
 from alignattn.finetuning.best_checkpoint import OF_THE_TRAINER
 from alignattn.finetuning.results import RunResult, read_result, score_text
-from alignattn.finetuning.resuming import OPTIONS_THAT_MAY_DIFFER
 from alignattn.finetuning.run import finetune_one
 from alignattn.finetuning.run_files import CONFIG_FILE, TRIAL_FOLDER_PREFIX
+from alignattn.finetuning.run_folder import OPTIONS_THAT_MAY_DIFFER
 from alignattn.tasks.task import LESS_IS_BETTER
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_csv

@@ -293,6 +293,32 @@ def test_runs_that_cannot_be_compared_are_refused(
     assert not (tmp_path / "comparison").exists()
 
 
+def test_a_folder_of_seeds_holds_one_run_per_seed_with_the_same_options_and_data(
+    make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, options in (("same", {"disable_tqdm": True}), ("longer", {"num_train_epochs": 15})):
+        make(f"{name}/seed-1", 0.7)
+        make(f"{name}/seed-2", 0.7, seed=2, **options)
+    for name, digest in (("seed-1", "1"), ("seed-2", "2")):
+        folder = make(f"data/{name}", 0.7, seed=int(digest))
+        (folder / "data.json").write_text(json.dumps({"train_file": digest}))
+    said = refusal(["same", "longer"], capsys)
+    assert "longer/seed-2 is another run than longer/seed-1 (different: num_train_epochs)" in said
+    assert "(different: the content of train_file)" in refusal(["same", "data"], capsys)
+    make("plain", 0.6)
+    compare("same", "plain", folder=tmp_path / "out")
+    assert "plain: the same options; seed 1" in capsys.readouterr().out
+
+
+def test_facts_of_all_seeds_are_compared(make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, devices in (("a", ("cpu", "cpu")), ("b", ("cpu", "H100"))):
+        for seed, device in enumerate(devices, start=1):
+            make(f"{name}/seed-{seed}", 0.7, seed, results={"device": device})
+    compare(tmp_path / "a", tmp_path / "b", folder=tmp_path / "out")
+    assert "Different hardware: a: cpu; b: cpu and H100." in capsys.readouterr().out
+
+
 def test_a_measure_that_is_undefined_for_a_run_is_left_out_and_reported(
     make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

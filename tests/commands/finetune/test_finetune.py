@@ -175,6 +175,26 @@ def test_seeds_give_mean_and_standard_deviation(options, capsys):
     assert not torch.equal(*(weights(folder / f"seed-{seed}")["classifier.weight"] for seed in (1, 2)))
 
 
+def test_seeds_are_added_with_the_options_of_the_earlier_ones(options, rows_file, tmp_path, capsys):
+    data = tmp_path / "pairs.csv"
+    shutil.copy(rows_file, data)
+    options |= {"--train_file": str(data), "--num_train_epochs": "1"}
+    assert run(options, seeds=["1"]) == 0
+    folder = Path(options["--output_dir"])
+    # A run of another command, and a run that failed before its first checkpoint.
+    shutil.copytree(folder / "seed-1", folder / "2024")
+    (folder / "seed-4").mkdir()
+    (folder / "seed-4" / "config.yaml").write_text("num_train_epochs: 9\n")
+    capsys.readouterr()
+    assert run(options, seeds=["3"], num_train_epochs="2") == 2
+    assert "seed-1 already holds another run (different: num_train_epochs)" in capsys.readouterr().err
+    assert not (folder / "seed-3").exists()
+    assert run(options, seeds=["3"], disable_tqdm=None) == 0
+    data.write_text("\n".join(data.read_text().splitlines()[:-1]))
+    assert run(options, seeds=["2"]) == 2
+    assert f"--train_file: {data} has changed" in capsys.readouterr().err
+
+
 def test_the_command_line_overrides_the_config(options, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("learning_rate: 2e-5\nseed: 5\nattention: aa-gan\nalignment_weight: 0.5\nlayers: [0, 1]\n")
