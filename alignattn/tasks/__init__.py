@@ -81,19 +81,20 @@ def _read(name: str) -> Task:
 TASKS: Mapping[str, Task] = _Catalog()
 
 
-def get_task(name: str, file_option: str = "train_file") -> Task:
+def get_task(name: str, file_option: str | None = "train_file") -> Task:
     """Return the shipped task of that name, or the task that a YAML or graph file defines.
 
     Case, hyphens and underscores in names are ignored ("SST-2" is "sst2"). A refusal names the command's option for a
-    file of rows, `file_option`.
+    file of rows, `file_option`, if it has one.
     """
     if is_definition(name):
         return read_definition(Path(name))
     plain = plain_name(name)
     if plain not in TASKS:
+        or_file = "" if file_option is None else f", or --{file_option}"
         raise AlignAttnError(
-            f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give a YAML file that defines one, or "
-            f"--{file_option}{did_you_mean(plain, TASKS, aside=True)}"
+            f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give a YAML file that defines one{or_file}"
+            f"{did_you_mean(plain, TASKS, aside=True)}"
         )
     return TASKS[plain]
 

@@ -195,3 +195,12 @@ def test_the_diagnostics_are_not_trained_on(tmp_path):
         AlignAttnError, match="task 'ax' has no training rows: give the training rows of mnli as --train_file"
     ):
         load_rows(TASKS["ax"])
+
+
+@pytest.mark.parametrize(
+    ("option", "end"), [("validation_file", "defines one, or --validation_file"), (None, "defines one")]
+)
+def test_an_unknown_task_names_the_commands_own_option_for_a_file(option, end):
+    with pytest.raises(AlignAttnError) as error:
+        get_task("my rows", option)
+    assert str(error.value).endswith(end)

@@ -89,7 +89,7 @@ class AttackOptions(Options):
         if self.attacks and not self.run and self.model is None:
             raise AlignAttnError("nothing to attack: give --run FOLDER, or --model FOLDER with --task NAME")
         if self.task is not None:
-            get_task(self.task)
+            get_task(self.task, file_option=None)
 
     @property
     def attacks(self) -> bool:

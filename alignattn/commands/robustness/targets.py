@@ -146,7 +146,7 @@ def _target_of_model(arguments: AttackOptions) -> Target:
     assert arguments.model is not None
     assert arguments.task is not None
     rows = load_rows(
-        get_task(arguments.task),
+        get_task(arguments.task, file_option=None),
         need_train=False,
         data_dir=arguments.data_dir,
         skip_bad_rows=arguments.skip_bad_rows,
