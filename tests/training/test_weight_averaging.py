@@ -58,6 +58,32 @@ def test_the_average_of_weights_in_half_precision_keeps_small_steps(kind, by_han
 
 
 @pytest.mark.parametrize(
+    ("kind", "by_hand"), [("ema", lambda w: exponential(w, 0.5)), ("swa", lambda w: plain_mean(w, 0.25))]
+)
+def test_running_statistics_of_batch_normalization_are_averaged_with_the_weights(kind, by_hand, tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    # A constant of a model; its mean over steps would be NaN.
+    model.register_buffer("mask", torch.full((2,), -torch.inf))
+    options = SimpleNamespace(weight_averaging=kind, ema_decay=0.5, swa_start=0.25)
+    averaging, seen, generator = WeightAveraging(options, model), [], torch.Generator().manual_seed(0)
+    for step in range(1, 9):
+        model(torch.randn(6, 2, generator=generator) * step)
+        averaging.after_step(model, step, 8)
+        seen.append({name: getattr(model[1], name).clone().double() for name in ("running_mean", "running_var")})
+        if step == 4:
+            averaging.save(tmp_path)
+            averaging = WeightAveraging(options, model)
+            averaging.load(tmp_path, model)
+    averaging.after_training(model)
+    for name, last in seen[-1].items():
+        averaged = getattr(model[1], name).double()
+        torch.testing.assert_close(averaged, by_hand([one[name] for one in seen]), rtol=1e-5, atol=1e-7)
+        assert not torch.allclose(averaged, last)
+    assert model[1].num_batches_tracked == len(seen)
+    assert model.mask.isneginf().all()
+
+
+@pytest.mark.parametrize(
     ("options", "by_hand"),
     [
         ({"weight_averaging": "ema", "ema_decay": 0.25}, lambda weights: exponential(weights, 0.25)),

@@ -25,6 +25,9 @@ NAME_PREFIX = "average/"
 COUNT = "steps"
 """Key of its metadata for the number of averaged steps."""
 
+RUNNING_STATISTICS = ("running_mean", "running_var")
+"""Buffers of batch normalization that follow the weights; the others are counts, or constants such as masks."""
+
 EMA_WARMUP = 10
 """The decay after n steps is at most (1 + n) / (10 + n), as in TensorFlow."""
 
@@ -59,6 +62,10 @@ class WeightAveraging(TrainingMethod):
     Wider Optima and Better Generalization", algorithm 1, with a cycle of one step) over the steps after a given share
     of all steps.
 
+    The running statistics of batch normalization are averaged, too, as by `AveragedModel(use_buffers=True)` of PyTorch:
+    those of the last step do not fit the mean of the weights. Izmailov et al. instead compute them anew, in another
+    pass over the training rows.
+
     Evaluations during training and checkpoints use the weights of their step; a checkpoint also contains the average so
     far.
     """
@@ -87,7 +94,7 @@ class WeightAveraging(TrainingMethod):
 
         if self.kind == SWA and step <= self.start * max_steps:
             return
-        weights = _trained(model)
+        weights = _averaged(model)
         with torch.no_grad():
             if not self.count:
                 self.averages = {name: _in_full(weight, copy=True) for name, weight in weights.items()}
@@ -104,7 +111,7 @@ class WeightAveraging(TrainingMethod):
             unmet = f"weight_averaging {self.kind}: training ended before the first averaged step"
             warnings.warn(f"{unmet}, so the model has the weights of the last step", stacklevel=2)
             return
-        for name, weight in _trained(model).items():
+        for name, weight in _averaged(model).items():
             weight.detach().copy_(self.averages[name])
 
     def save(self, checkpoint: Path) -> None:
@@ -122,7 +129,7 @@ class WeightAveraging(TrainingMethod):
         """
         from safetensors import safe_open
 
-        path, weights = checkpoint / AVERAGE_FILE, _trained(model)
+        path, weights = checkpoint / AVERAGE_FILE, _averaged(model)
         if not path.is_file():
             raise AlignAttnError(f"{checkpoint} has no averaged weights: it belongs to a run without weight_averaging")
         with safe_open(path, "pt") as saved:
@@ -142,5 +149,13 @@ def _in_full(weight: Tensor, *, copy: bool = False) -> Tensor:
     return weight.detach().to(torch.promote_types(weight.dtype, torch.float32), copy=copy)
 
 
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+def _averaged(model: nn.Module) -> dict[str, Tensor]:
+    """Return the trained parameters and the running statistics of batch normalization, by name."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    trained: dict[str, Tensor] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    for path, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.track_running_stats:
+            prefix = f"{path}." if path else ""
+            trained |= {f"{prefix}{name}": getattr(module, name) for name in RUNNING_STATISTICS}
+    return trained
