@@ -50,6 +50,7 @@ class JointBest(EarlyStopping):
         self.metrics = dict(metrics or {})
         self.best: dict[str, float] = {}
         self.is_best = False
+        self._found: dict[str, float] = {}
 
     def on_evaluate(  # type: ignore[override]  # EarlyStoppingCallback differs from its base likewise.
         self,
@@ -60,11 +61,13 @@ class JointBest(EarlyStopping):
         **kwargs: Any,
     ) -> None:
         """Count the evaluations since one of the metrics was at its best."""
-        if not self.metrics.keys() <= metrics.keys():
-            # These are the metrics of another split.
+        # Each split is evaluated by itself, and the metrics may be of several.
+        self._found |= {name: metrics[name] for name in self.metrics.keys() & metrics.keys()}
+        if self._found.keys() != self.metrics.keys():
             return
+        found, self._found = self._found, {}
         # An undefined metric is never the best, because no other value would reach it.
-        measured = {name: value for name in self.metrics if not math.isnan(value := metrics[name])}
+        measured = {name: value for name in self.metrics if not math.isnan(value := found[name])}
         is_good = [
             name not in self.best or (value >= self.best[name] if self.metrics[name] else value <= self.best[name])
             for name, value in measured.items()

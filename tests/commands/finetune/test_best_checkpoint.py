@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_finetune import one_line, options, read, rows_file, run, weights  # noqa: F401
+from transformers import TrainerControl, TrainerState
 from transformers.trainer_utils import SaveStrategy
 
 from alignattn.commands.finetune import COMMAND
-from alignattn.finetuning.best_checkpoint import choose_metric
+from alignattn.finetuning.best_checkpoint import choose_metric, stopping
 from alignattn.tasks import get_task
 
 STEPS_OF_AN_EPOCH = 3
@@ -161,6 +162,25 @@ def test_the_main_metric_of_a_task_chooses_the_checkpoint(task, splits, given, e
     asked = SimpleNamespace(early_stopping_patience=None, metric_for_best_model=given, greater_is_better=None)
     choose_metric(chosen, asked, task, splits)
     assert (chosen.metric_for_best_model, chosen.greater_is_better) == expected
+
+
+def test_metrics_of_two_splits_count_once_for_each_evaluation():
+    task, names = get_task("mnli"), ("validation_matched_accuracy", "validation_mismatched_accuracy")
+    args = SimpleNamespace(
+        save_strategy=SaveStrategy.EPOCH,
+        load_best_model_at_end=True,
+        metric_for_best_model=None,
+        greater_is_better=None,
+    )
+    given = SimpleNamespace(early_stopping_patience=2, metric_for_best_model="+".join(names), greater_is_better=None)
+    choose_metric(args, given, task, task.evaluation_splits)
+    judge, control, seen = stopping(args, 2), TrainerControl(), []
+    for values in ((0.7, 0.6), (0.8, 0.7), (0.7, 0.7), (0.7, 0.6), (0.7, 0.6)):
+        for name, value in zip(names, values, strict=True):
+            # The Trainer evaluates one split after the other.
+            judge.on_evaluate(args, TrainerState(), control, {f"eval_{name}": value, "epoch": 1.0})
+        seen.append((judge.is_best, judge.early_stopping_patience_counter, control.should_training_stop))
+    assert seen == [(True, 0, False), (True, 0, False), (False, 0, False), (False, 1, False), (False, 2, True)]
 
 
 def test_a_checkpoint_records_the_evaluations_without_improvement(options):  # noqa: F811
