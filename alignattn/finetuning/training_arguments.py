@@ -44,6 +44,9 @@ T = TypeVar("T", bound=TrainingArguments)
 PREDICTING = [method.options for method in METHODS if method.predicts]
 """Options of the training methods that change predictions."""
 
+FULL_STATE_DICT = "FULL_STATE_DICT"
+"""FSDP's type of state with which the Trainer saves a model that can be loaded; with the others, it saves none."""
+
 YES = ("True", "true", "1")
 WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """True values of accelerate's variables, and the variables in which launchers set the number of processes."""
@@ -80,7 +83,7 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
         raise
     except (ValueError, TypeError, ImportError) as error:
         raise AlignAttnError(one_line(error)) from error
-    _check_sharding(args)
+    check_sharding(args)
     missing = set(args.report_to or ()) - set(get_available_reporting_integrations())
     if missing:
         raise AlignAttnError(f"--report_to {' '.join(sorted(missing))}: install that package, or leave it out")
@@ -148,14 +151,25 @@ def _check_launch() -> None:
         )
 
 
-def _check_sharding(args: TrainingArguments) -> None:
-    """Refuse FSDP where accelerate would silently ignore it, and in a single process."""
+def check_sharding(args: TrainingArguments) -> None:
+    """Refuse FSDP where accelerate would silently ignore it, in a single process, and if it would save no model.
+
+    Args:
+        args: the training arguments. `accelerate launch` may choose FSDP by environment variables instead.
+    """
     if args.fsdp and args.device.type == "cpu":
         raise AlignAttnError("--fsdp needs GPUs, and there is none: leave it out")
     if args.fsdp and args.parallel_mode in (ParallelMode.NOT_PARALLEL, ParallelMode.NOT_DISTRIBUTED):
         raise AlignAttnError(
             "--fsdp needs several processes: start one per GPU with torchrun --nproc_per_node N -m alignattn …"
         )
+    kind = FULL_STATE_DICT
+    if args.fsdp:
+        kind = str(cast(dict[str, Any], args.fsdp_config).get("state_dict_type", kind))
+    elif os.environ.get("ACCELERATE_USE_FSDP") in YES:
+        kind = os.environ.get("FSDP_STATE_DICT_TYPE", kind)
+    if kind.upper() != FULL_STATE_DICT:
+        raise AlignAttnError(f"FSDP's state_dict_type {kind} saves no model that can be loaded: set {FULL_STATE_DICT}")
 
 
 def check_full_batch(args: TrainingArguments, rows: int) -> None:

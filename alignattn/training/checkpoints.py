@@ -16,7 +16,15 @@ from alignattn.patching import CHILD_NAME
 from alignattn.utils.json_records import parse_json
 
 _PREFIX = f"{PREFIX_CHECKPOINT_DIR}-"
-_ARCHIVES = ("optimizer.pt", "scheduler.pt")
+_ARCHIVES = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "pytorch_model_fsdp.bin")
+_WEIGHTS = "*.safetensors"
+
+_RESUMED_FROM = (
+    (_WEIGHTS, "optimizer.pt", "scheduler.pt"),
+    ("pytorch_model_fsdp.bin", "optimizer.bin", "scheduler.pt"),
+    ("global_step*", "latest"),
+)
+"""Files from which a Trainer resumes: without sharding, with FSDP's `FULL_STATE_DICT`, and with DeepSpeed."""
 
 MODEL_FILES = (
     *("config.json", "adapter_config.json", "*.safetensors", "*.safetensors.index.json"),
@@ -27,7 +35,7 @@ MODEL_FILES = (
 
 _WRITTEN = (
     *(*_ARCHIVES, "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin", "README.md"),
-    *("pytorch_model_fsdp*", "optimizer_*", "global_step*", "zero_to_fp32.py", "latest"),
+    *("pytorch_model_fsdp_*", "optimizer_*", "global_step*", "zero_to_fp32.py", "latest"),
     *MODEL_FILES,
 )
 """Files that a Trainer writes to a checkpoint."""
@@ -55,9 +63,14 @@ def step_of(checkpoint: Path) -> int | None:
 def remove_checkpoints(output_dir: str | Path) -> None:
     """Remove the checkpoints of a finished run, but not other files in their folders.
 
+    If the run's folder has no weights, the checkpoints are kept: a backend that shards may have saved the model nowhere
+    else.
+
     Args:
         output_dir: as for `last_whole_checkpoint`.
     """
+    if not any(Path(output_dir).glob(_WEIGHTS)):
+        return
     for checkpoint in Path(output_dir).glob(f"{_PREFIX}*"):
         if step_of(checkpoint) is None or checkpoint.is_symlink():
             continue
@@ -80,7 +93,7 @@ def damaged_file(checkpoint: Path) -> Path | None:
     Args:
         checkpoint: the folder.
     """
-    for weights in checkpoint.glob("*.safetensors"):
+    for weights in checkpoint.glob(_WEIGHTS):
         try:
             with safe_open(weights, "pt"):
                 pass
@@ -97,7 +110,7 @@ def _is_complete(checkpoint: Path) -> bool:
         parse_json((checkpoint / "trainer_state.json").read_bytes())
     except (OSError, ValueError):
         return False
-    is_there = any(checkpoint.glob("*.safetensors")) and all((checkpoint / name).is_file() for name in _ARCHIVES)
+    is_there = any(all(any(checkpoint.glob(pattern)) for pattern in files) for files in _RESUMED_FROM)
     return is_there and damaged_file(checkpoint) is None
 
 

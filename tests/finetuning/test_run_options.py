@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 import yaml
 from conftest import ROOT
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+from transformers.training_args import ParallelMode
 
 import alignattn
 from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, VALUES
@@ -18,7 +21,12 @@ from alignattn.commands import get_command
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.training_arguments import SET_BY_ALIGNATTN, RunArguments, training_arguments
+from alignattn.finetuning.training_arguments import (
+    SET_BY_ALIGNATTN,
+    RunArguments,
+    check_sharding,
+    training_arguments,
+)
 from alignattn.finetuning.training_options import TransformersOptions
 from alignattn.models import MODELS, SAMPLING_OPTION, capabilities_of
 from alignattn.patching import alignment_parameters, function_parameters
@@ -105,6 +113,20 @@ def test_unusable_training_arguments_are_refused(words: str, culprit: str):
     options = get_command("finetune").parse([*GIVEN, "--use_cpu", *words.split()]).training
     with pytest.raises(AlignAttnError, match=culprit):
         training_arguments(options, RunArguments)
+
+
+@pytest.mark.parametrize("by_launcher", [False, True])
+@pytest.mark.parametrize("kind", ["FULL_STATE_DICT", "SHARDED_STATE_DICT"])
+def test_fsdp_that_saves_no_model_is_refused(kind: str, by_launcher: bool, monkeypatch: pytest.MonkeyPatch):
+    # A made launch on GPUs: the check needs none.
+    gpus = {"device": torch.device("cuda"), "parallel_mode": ParallelMode.DISTRIBUTED}
+    args = SimpleNamespace(**gpus, fsdp=not by_launcher, fsdp_config={"state_dict_type": kind})
+    if by_launcher:
+        args.fsdp_config = None
+        monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+        monkeypatch.setenv("FSDP_STATE_DICT_TYPE", kind)
+    with nullcontext() if kind == "FULL_STATE_DICT" else pytest.raises(AlignAttnError, match="set FULL_STATE_DICT"):
+        check_sharding(args)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import math
+import shutil
 import signal
 import warnings
 
@@ -16,7 +17,7 @@ import alignattn
 from alignattn.attention.alignment import base
 from alignattn.patching import alignment_parameters
 from alignattn.training.arguments import AlignmentTrainingArguments
-from alignattn.training.checkpoints import last_whole_checkpoint
+from alignattn.training.checkpoints import last_whole_checkpoint, remove_checkpoints
 from alignattn.training.step import AfterStep
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
@@ -471,6 +472,34 @@ class TestLastWholeCheckpoint:
             assert last_whole_checkpoint(run_folder).name == "checkpoint-2"
         finally:
             file.write_bytes(content)
+
+    @pytest.mark.parametrize("last", ["optimizer.bin", "latest"])
+    def test_one_of_sharded_training_is_found(self, run_folder, tmp_path, last):
+        """Files as accelerate's `save_fsdp_model` and `save_fsdp_optimizer` and DeepSpeed's engine write them."""
+        folder = shutil.copytree(run_folder / "checkpoint-4", tmp_path / "checkpoint-4")
+        if last == "optimizer.bin":
+            torch.save({}, folder / "pytorch_model_fsdp.bin")
+            (folder / "optimizer.pt").rename(folder / last)
+        else:
+            for name in ("optimizer.pt", "scheduler.pt"):
+                (folder / name).unlink()
+            (folder / "global_step4").mkdir()
+            (folder / last).write_text("global_step4")
+        assert last_whole_checkpoint(tmp_path) == folder
+        (folder / last).rename(tmp_path / last)
+        assert last_whole_checkpoint(tmp_path) is None
+        if last == "optimizer.bin":
+            (folder / last).write_bytes((tmp_path / last).read_bytes()[:-100])
+            assert last_whole_checkpoint(tmp_path) is None
+
+    def test_it_is_removed_only_if_the_run_has_its_weights(self, run_folder, tmp_path):
+        folder = shutil.copytree(run_folder / "checkpoint-4", tmp_path / "checkpoint-4")
+        torch.save({}, folder / "optimizer.bin")
+        remove_checkpoints(tmp_path)
+        assert last_whole_checkpoint(tmp_path) == folder
+        shutil.copy(folder / "model.safetensors", tmp_path)
+        remove_checkpoints(tmp_path)
+        assert not folder.exists()
 
     def test_without_checkpoints_there_is_none(self, tmp_path):
         assert last_whole_checkpoint(tmp_path) is None
