@@ -192,7 +192,8 @@ class Balancing(TrainerCallback):
     """Balances a model in training: before the first step, also after each epoch if asked to, or when it is called.
 
     Nothing else in training changes: no random numbers are drawn, and the mode of the model is restored. After an
-    epoch, the optimizer's state of the balanced parameters is dropped, because it belongs to the previous basis.
+    epoch, the optimizer's state of the balanced parameters is dropped, because it belongs to the previous basis. A run
+    that resumes from a checkpoint of an epoch's last step is balanced when it resumes.
 
     Args:
         trainer: the trainer of the run; the callback adds itself to it.
@@ -218,9 +219,12 @@ class Balancing(TrainerCallback):
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Balance the model before training; a resumed run has already done so."""
-        if state.global_step == 0 and self.options.balance != END:
-            self.balance(kwargs["model"], state)
+        """Balance the model before training, or catch up on the balance of the epoch that a resumed run had ended."""
+        if state.global_step == 0:
+            if self.options.balance != END:
+                self.balance(kwargs["model"], state)
+        elif _has_ended_epoch(state) and not _is_balanced(state):
+            self.on_epoch_end(args, state, control, **kwargs)
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Balance the model after an epoch."""
@@ -250,6 +254,17 @@ class Balancing(TrainerCallback):
                 f"{means['before']:.3f} to {means['after']:.3f} (floor {means['floor']:.3f}), largest change of an "
                 f"output {report.largest_change:.2g}"
             )
+
+
+def _has_ended_epoch(state: TrainerState) -> bool:
+    """Return whether a resumed training had taken the last step of an epoch, or its own last step."""
+    callbacks: Any = state.stateful_callbacks
+    return float(state.epoch or 0).is_integer() or callbacks["TrainerControl"]["args"]["should_training_stop"]
+
+
+def _is_balanced(state: TrainerState) -> bool:
+    """Return whether a model was balanced after its last step: `--save_strategy steps` saves it before."""
+    return any("balance_before" in entry and entry["step"] == state.global_step for entry in state.log_history)
 
 
 def split_rows(count: int, moments: int, held_back: int) -> tuple[range, range]:

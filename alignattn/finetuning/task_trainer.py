@@ -119,8 +119,9 @@ class TaskTrainer(AlignmentTrainer):
                 setattr(self.args, name, value)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Train an epoch, unless the run had already stopped early before it was interrupted."""
-        if self.control.should_training_stop:
+        """Train an epoch, unless the run had already taken its last step before it was interrupted."""
+        # `Trainer` takes one more step if it resumes after `--max_steps` within an epoch.
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             return
         # If a run of several processes resumes within an epoch, `Trainer` does not reach the nested sampler.
         if hasattr(self.sampler, "set_epoch"):

@@ -116,6 +116,22 @@ def test_a_run_resumed_from_a_checkpoint_ends_with_the_same_weights(run_of, tmp_
     assert not (resumed / "checkpoint-5").exists()
 
 
+@pytest.mark.parametrize("words", ["", "--max_steps 7"])
+def test_a_checkpoint_before_the_balance_of_its_epoch_is_balanced_when_resumed(
+    tmp_path, tiny_checkpoint, rows_file, words
+):
+    """With `--save_strategy steps`, the checkpoint of the last step of an epoch is written before the balance."""
+    options = f"--balance epoch --save_strategy steps --save_steps 1 --keep_checkpoints true {words}".split()
+    whole = finetune(tmp_path / "whole", tiny_checkpoint, rows_file, *options)
+    last = 7 if words else 10
+    for step in (5, last):
+        resume = ["--resume_from_checkpoint", str(whole / f"checkpoint-{step}")]
+        resumed = finetune(tmp_path / str(step), tiny_checkpoint, rows_file, *options, *resume)
+        assert [entry["step"] for entry in balances(resumed)] == [0, 5, last]
+        for name, values in load_file(whole / "model.safetensors").items():
+            assert torch.equal(load_file(resumed / "model.safetensors")[name], values), (step, name)
+
+
 def test_the_optimizer_state_of_balanced_weights_is_reset_after_an_epoch(run_of):
     folder = Path(run_of("epoch")) / "checkpoint-5"
     names = [name for name in load_file(folder / "model.safetensors") if "alignattn" not in name]
