@@ -1,14 +1,16 @@
-"""Callbacks of a run: show progress, measure the distance between queries and keys, balance them."""
+"""Callbacks of a run: show progress, find its best checkpoint, measure the query-key distance, balance the model."""
 
 import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.attention.basis import cloud
 from alignattn.attention.distance import equal_counts, measure_distances, sliced_wasserstein
@@ -107,6 +109,23 @@ class Progress(TrainerCallback):
         if self.bar is not None:
             self.bar.close()
         self.bar = None
+
+
+class BestBeside(TrainerCallback):
+    """Points a resumed run to its best checkpoint, which lies beside the one it resumes from: the run may have moved.
+
+    Args:
+        checkpoint: the checkpoint that the run resumes from.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.folder = checkpoint.parent
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Replace the path that the checkpoint recorded, which may be that of another run now."""
+        best = self.folder / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+        if best.is_dir():
+            state.best_model_checkpoint = str(best)
 
 
 class DistanceLog(TrainerCallback):

@@ -11,7 +11,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
 from alignattn.finetuning.best_checkpoint import best_model, choose_metric, stopped_at, stopping
-from alignattn.finetuning.callbacks import END, Balancing, DistanceLog, Progress
+from alignattn.finetuning.callbacks import END, Balancing, BestBeside, DistanceLog, Progress
 from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.examples import with_split, write_predictions
 from alignattn.finetuning.function_change import check_twin, compare_with_twin
@@ -266,7 +266,9 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
         DistanceLog(trainer, data.evaluation, tokenizer)
     balancing = None if training.balance is None else Balancing(trainer, training, data.train, tokenizer)
     checkpoint = checkpoint_to_resume(options, trainer.model)
-    if checkpoint is None and trainer.is_world_process_zero():
+    if checkpoint is not None:
+        trainer.add_callback(BestBeside(checkpoint))
+    elif trainer.is_world_process_zero():
         check_disk_room(trainer)
     # Options may have drawn random numbers before: the seed makes training independent of them.
     set_seed(trainer.args.seed)

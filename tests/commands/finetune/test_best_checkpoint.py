@@ -73,6 +73,26 @@ def test_the_best_checkpoint_is_evaluated_and_saved(options, slots, capsys):  # 
     assert told in (folder / "README.md").read_text()
 
 
+def test_a_moved_run_loads_its_best_checkpoint(options, tmp_path):  # noqa: F811
+    # The loss at the first evaluation is never reached again.
+    chosen = {"load_best_model_at_end": "true", "metric_for_best_model": "loss", "greater_is_better": "true"}
+    assert run(options, **chosen, keep_checkpoints="true", save_total_limit="10") == 0
+    folder = Path(options["--output_dir"])
+    best, expected = read(folder)["best"], weights(folder)
+    assert checkpoints(folder) == [f"checkpoint-{best['step']}", "checkpoint-6"]
+    for name in ("results.json", "model.safetensors", "trainer_state.json"):
+        (folder / name).unlink()
+    moved = folder.rename(tmp_path / "moved")
+    # Another run may be where this one was.
+    (folder / f"checkpoint-{best['step']}").mkdir(parents=True)
+    elsewhere = {"resume_from_checkpoint": str(moved / "checkpoint-6"), "output_dir": str(tmp_path / "elsewhere")}
+    for changes in (elsewhere, {"output_dir": str(moved)}):
+        assert run(options, **chosen, **changes, keep_checkpoints="true", save_total_limit="10") == 0
+        assert read(changes["output_dir"])["best"] == best
+        found = weights(changes["output_dir"])
+        assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+
+
 def test_a_finished_run_removes_its_checkpoints_and_keeps_other_files(options):  # noqa: F811
     folder = Path(options["--output_dir"])
     assert run(options, keep_checkpoints="true", attention="soft") == 0
