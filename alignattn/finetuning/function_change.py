@@ -12,16 +12,31 @@ from torch.nn import functional as F
 
 from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.attention.function_change import attention_change, product_change, total_variation
+from alignattn.finetuning.data_options import ANSWER_GROUP, GENERATION_GROUP
 from alignattn.finetuning.heads import RecordedModel, load_recorded_model
+from alignattn.finetuning.model_options import ATTENTION_GROUP
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import TwinResult, read_result
 from alignattn.finetuning.rows import input_batches
-from alignattn.finetuning.run_files import SEED_FOLDER_PREFIX
+from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, SEED_FOLDER_PREFIX
+from alignattn.finetuning.run_folder import (
+    EMBEDDINGS_OPTION,
+    MODEL_OPTION,
+    OPTIONS_THAT_MAY_DIFFER,
+    WITHOUT_ROWS,
+    data_digests,
+    first_changed,
+)
+from alignattn.finetuning.training_options import ALIGNMENT_GROUP, RUN
 from alignattn.patching.heads import BalancedHeads, balanced_heads
 from alignattn.patching.recording import LayerRecord
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.task import TRAIN
+from alignattn.training.methods import METHODS
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import read_yaml
+from alignattn.utils.options import options_of
 from alignattn.utils.publishing import publishable
 
 MULTI_LABEL = "multi_label_classification"
@@ -29,6 +44,36 @@ MULTI_LABEL = "multi_label_classification"
 
 TWIN_ROWS, TWIN_BATCH = 64, 8
 """Rows of the first evaluation split on which a run is compared with its plain twin, and rows per batch."""
+
+
+FREE_GROUPS = frozenset({ATTENTION_GROUP, ALIGNMENT_GROUP, RUN, ANSWER_GROUP, GENERATION_GROUP})
+"""Groups of options in which a run may differ from its plain twin: its attention, its folder, and its predictions."""
+
+SEED = "seed"
+"""An option of the run's group that its plain twin shares."""
+
+FREE_OPTIONS = frozenset(
+    {
+        *("train_file", "validation_file", "data_dir", EMBEDDINGS_OPTION, "cache_dir", "skip_bad_rows"),
+        *("slice_by", "max_eval_samples", "evaluation_splits", "preprocessing_num_workers", "use_cpu"),
+        *("per_device_eval_batch_size", "eval_strategy", "eval_steps", "logging_steps", "logging_nan_inf_filter"),
+    }
+)
+"""Other options in which they may differ: places of rows, whose content is compared, evaluation, logs, the device."""
+
+TRAINING_OF_TRANSFORMERS = frozenset(
+    {
+        *("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "optim_target_modules", "lr_scheduler_kwargs"),
+        *("neftune_noise_alpha", "data_seed", "dataloader_drop_last"),
+    }
+)
+"""transformers' other options that change what is learned; most of them concern hardware and logs."""
+
+NAMED_BY_PATH = (MODEL_OPTION, "task", "features")
+"""Options that may be paths, which another folder or machine spells differently."""
+
+TRAINED_ON = ("train_file", f"task {TRAIN}", f"data_dir {TRAIN}", *WITHOUT_ROWS)
+"""Names of the digests of what a run is trained on and starts from."""
 
 
 @dataclass(frozen=True)
@@ -138,27 +183,53 @@ def check_twin(options: RunOptions) -> None:
     """Refuse a plain twin that the run could not be compared with; do nothing if none is given.
 
     Raises:
-        AlignAttnError: if it is unfinished, has another task, model or seed, is not plain, or has no heads to record.
+        AlignAttnError: if it is unfinished, is not plain, has no heads to record, or differs in its training or rows.
     """
     if options.training.plain_twin is None:
         return
     folder = _twin_folder(options)
     twin = read_result(folder)
-    if twin is None:
+    if twin is None or not (folder / CONFIG_FILE).is_file():
         raise AlignAttnError(f"--plain_twin {folder} is not a finished run: finish it, or give another")
-    own = {"seed": options.training.seed, "model": publishable(options.model.model)}
-    own |= {} if options.task is None else {"task": options.task.name}
-    for name, value in own.items():
-        if getattr(twin, name) != value:
-            raise AlignAttnError(
-                f"--plain_twin {folder} has the {name} {getattr(twin, name)} and this run {value}: give a run that "
-                "differs only in its attention"
-            )
+    if difference := _difference_in_training(options, folder):
+        raise AlignAttnError(f"--plain_twin {folder} {difference}: give a run that differs only in its attention")
     if AttentionConfig.from_dict(twin.attention_config) != PLAIN:
         raise AlignAttnError(
             f"--plain_twin {folder} has the attention {twin.attention}: give a run with plain attention (soft)"
         )
     load_recorded_model(str(folder))
+
+
+def _difference_in_training(options: RunOptions, folder: Path) -> str:
+    """Return the first difference of a finished run from this one that changes its training, but not by its attention.
+
+    Args:
+        options: the options of this run.
+        folder: the folder of the other.
+    """
+    written, mine, known = read_yaml(folder / CONFIG_FILE), options.to_dict(), options_of(RunOptions)
+    ignored = {name for name, option in known.items() if option.group in FREE_GROUPS} - {SEED}
+    ignored |= {name for method in METHODS if method.predicts for name in options_of(method.options)}
+    ignored |= FREE_OPTIONS | OPTIONS_THAT_MAY_DIFFER
+    if options.data.max_train_samples is None:
+        ignored.add("take")
+    for name in options.differences(written):
+        if name in ignored or (name not in known and name not in TRAINING_OF_TRANSFORMERS):
+            continue
+        own, other = mine.get(name), written.get(name, known[name].default if name in known else None)
+        if not (name in NAMED_BY_PATH and _has_same_name(own, other)):
+            values = ("none" if value is None else publishable(value) for value in (other, own))
+            return "has the {} {} and this run {}".format(name, *values)
+    digests = {name: digest for name, digest in data_digests(options).items() if name in TRAINED_ON}
+    changed = first_changed(digests, folder / DATA_FILE)
+    return "" if changed is None else f"has another {changed.partition(' ')[0]}, whose content differs"
+
+
+def _has_same_name(path: Any, other: Any) -> bool:
+    """Return whether two paths, or a path and its published name, have the same last part."""
+    if publishable(path) == publishable(other):
+        return True
+    return None not in (path, other) and Path(path).exists() and Path(path).name == Path(other).name
 
 
 def compare_with_twin(options: RunOptions, task: Task, evaluation: Mapping[str, EncodedSplit]) -> TwinResult | None:

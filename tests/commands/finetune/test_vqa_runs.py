@@ -42,9 +42,10 @@ def finetune(files, tmp_path):
 
 
 def test_two_runs_are_compared_by_their_function_and_by_a_plain_twin(files, finetune, tmp_path):
-    assert finetune("--attention soft --num_train_epochs 1", "plain") == 0
-    aligned = f"--attention aa-ct --alignment_weight 1 --learning_rate 0.01 --plain_twin {tmp_path / 'plain'}"
-    assert finetune(f"{aligned} --num_train_epochs 1", "aligned") == 0
+    training = "--learning_rate 0.01 --num_train_epochs 1"
+    assert finetune(f"--attention soft {training}", "plain") == 0
+    aligned = f"--attention aa-ct --alignment_weight 1 --plain_twin {tmp_path / 'plain'}"
+    assert finetune(f"{aligned} {training}", "aligned") == 0
     twin = json.loads((tmp_path / "aligned" / "results.json").read_text())["twin"]
     assert 0 < twin["attention"] < 1
     assert twin["products"] > 0
