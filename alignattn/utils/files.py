@@ -21,6 +21,9 @@ TEMPORARY_PREFIX = f"{OWN_PREFIX}-"
 
 UNFINISHED_FILE = f"{OWN_PREFIX}.unfinished"
 
+MERGE_KEY = "<<"
+"""Key of YAML that adds the keys of other mappings."""
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -117,6 +120,34 @@ def read_yaml(path: Path, advice: str = "give another") -> dict[str, Any]:
     return parse_yaml(read_text(path, advice), str(path))
 
 
+class _RepeatedKeyError(Exception):
+    """Raised if a mapping has a key twice; the arguments are the key and its line."""
+
+
+class _UniqueKeys:
+    """A part of a YAML loader that refuses repeated keys, which PyYAML drops although YAML forbids them."""
+
+    # Checked before merge keys (<<) add the keys of other mappings, which a mapping may override.
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)  # type: ignore[misc]
+        found = set()
+        for key, _ in node.value:
+            name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
+            if name in found:
+                raise _RepeatedKeyError(key.value, key.start_mark.line + 1)
+            if name is not None and key.value != MERGE_KEY:
+                found.add(name)
+        return node
+
+
+class _TypedLoader(_UniqueKeys, yaml.SafeLoader):
+    pass
+
+
+class _TextLoader(_UniqueKeys, yaml.BaseLoader):
+    pass
+
+
 def parse_yaml(text: str, origin: str, *, as_written: bool = False) -> dict[str, Any]:
     """Return the mapping in a YAML text.
 
@@ -126,7 +157,10 @@ def parse_yaml(text: str, origin: str, *, as_written: bool = False) -> dict[str,
         as_written: keep every value as text.
     """
     try:
-        values = yaml.load(text, Loader=yaml.BaseLoader if as_written else yaml.SafeLoader)  # noqa: S506
+        values = yaml.load(text, Loader=_TextLoader if as_written else _TypedLoader)  # noqa: S506
+    except _RepeatedKeyError as error:
+        key, line = error.args
+        raise AlignAttnError(f"{origin} is not valid YAML: line {line} has {key} a second time: keep one") from error
     except RecursionError as error:
         raise AlignAttnError(f"{origin} is nested too deeply: correct the file") from error
     # A date in month 13 or a number of 5,000 digits raises a ValueError of Python.

@@ -116,12 +116,20 @@ def test_named_values_are_merged_with_those_of_a_file(tmp_path: Path):
     assert parse(f"--config {path} --fields b=").fields == ("a=1",)
 
 
+def test_merged_values_of_a_file_may_be_overridden(tmp_path: Path):
+    path = tmp_path / "options.yaml"
+    path.write_text("files: [a]\nmore: {own: &own {<<: &base {a: 1}, a: 2}, c: {<<: *base, <<: *own, 1: 3, '1': 4}}")
+    assert parse(f"--config {path}").more == {"own": {"a": 2}, "c": {"a": 2, 1: 3, "1": 4}}
+
+
 @pytest.mark.parametrize(
     ("text", "culprit"),
     [
         ("rows: 0", "--rows 0"),
         ("row: 1", "--row: did you mean 'rows'?"),
         ("columns: [yes, b]", "--columns True: give a text, in quotes"),
+        ("rows: 1\nfast: true\n'rows': 2", "line 3 has rows a second time: keep one"),
+        ("more: {a: 1, b: {c: 1, c: 1}}", "line 1 has c a second time: keep one"),
     ],
 )
 def test_a_mistake_in_a_file_names_the_file(text: str, culprit: str, tmp_path: Path):
