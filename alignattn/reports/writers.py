@@ -176,14 +176,18 @@ def to_html(table: ResultTable) -> str:
 def write_table(folder: Path, table: ResultTable) -> list[Path]:
     """Write the table in all formats to `folder`, atomically, and return the paths.
 
-    This includes a picture of the differences, if there are any and matplotlib is installed.
+    This includes a picture of the differences, if there are any and matplotlib is installed; otherwise an older picture
+    is removed, because it shows other numbers.
     """
     paths = [folder / f"{table.name}{suffix}" for suffix in FORMS]
     for path, form in zip(paths, FORMS.values(), strict=True):
         write_text(path, form(table))
+    picture = folder / f"{table.name}.png"
     if table.compared and can_draw():
-        paths.append(folder / f"{table.name}.png")
-        write_figure(differences_figure(table), paths[-1])
+        write_figure(differences_figure(table), picture)
+        paths.append(picture)
+    else:
+        picture.unlink(missing_ok=True)
     return paths
 
 

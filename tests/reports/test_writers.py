@@ -250,8 +250,10 @@ def test_all_forms_are_written_and_replace_older_ones(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_picture_alone_is_missing(without_matplotlib, tmp_path: Path, caplog) -> None:
+    (tmp_path / "table1.png").write_bytes(b"old")
     paths = write_table(tmp_path, measured_table())
     assert [path.suffix for path in paths] == [".md", ".csv", ".tex", ".html"]
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
     assert "alignattn[plots]" in caplog.text
 
 
