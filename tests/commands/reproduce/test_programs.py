@@ -17,9 +17,9 @@ from scipy.stats import permutation_test
 
 from alignattn.cli import main
 from alignattn.commands import get_command
-from alignattn.commands.reproduce.folder import RunFolder, folders_of
+from alignattn.commands.reproduce.folder import COSTS, RunFolder, folders_of
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
-from alignattn.commands.reproduce.launchers.worker import work
+from alignattn.commands.reproduce.launchers.worker import ORPHANED, work
 from alignattn.commands.reproduce.program import run_digest
 from alignattn.commands.reproduce.table import load_table
 from alignattn.finetuning.rows import load_run_rows
@@ -367,6 +367,17 @@ def test_a_program_ends_with_the_command_that_started_it():
     os.kill(process.pid, signal.SIGKILL)
     program.wait(60)
     assert runs("sleeps")[1].status().state != "done"
+
+
+def test_a_run_whose_launcher_has_ended_keeps_its_cost():
+    write(rows=[{"label": "sleeps", "run": [sys.executable, "-c", SLEEPS, *WORDS[2:]]}], seeds=1)
+    run = runs("sleeps")[1]
+    run.prepare()
+    no_process = "0"
+    worker = Python(["-m", "alignattn.commands.reproduce.launchers.worker", run.path, no_process])
+    assert worker.finish().returncode == ORPHANED
+    assert set(run.cost) == set(COSTS)
+    assert run.status().state == "missing"
 
 
 def test_a_program_that_outlived_its_worker_is_ended_before_the_next():

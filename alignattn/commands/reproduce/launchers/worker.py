@@ -54,11 +54,33 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
     return code
 
 
-def end_with(launcher: int) -> None:
+class RunningCost:
+    """The cost of a run that this process executes.
+
+    Args:
+        folder: the folder of the run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.start, self.used = time.monotonic(), _processor_seconds()
+        self.lock = threading.Lock()
+        self.is_added = False
+
+    def add(self) -> None:
+        """Add the cost so far to the folder, unless another thread has."""
+        with self.lock:
+            if not self.is_added:
+                self.is_added = True
+                self.folder.add_cost(time.monotonic() - self.start, _processor_seconds() - self.used)
+
+
+def end_with(launcher: int, cost: RunningCost) -> None:
     """End this process and the processes that it started as soon as its launcher has ended, as a kill would.
 
     Args:
         launcher: the process id of the launcher.
+        cost: the cost of the run, which the end adds to its folder.
     """
 
     def watch() -> None:
@@ -66,13 +88,21 @@ def end_with(launcher: int) -> None:
             time.sleep(PARENT_POLL_SECONDS)
         print("the launcher of this run has ended, so the run stops; the next call resumes it", flush=True)
         end_children(psutil.Process())
-        os._exit(ORPHANED)
+        try:
+            cost.add()
+        finally:
+            os._exit(ORPHANED)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def work(folder: RunFolder) -> int:
-    """Run a folder's run unless it has finished or is locked, and return an exit code."""
+def work(folder: RunFolder, launcher: int | None = None) -> int:
+    """Run a folder's run unless it has finished or is locked, and return an exit code.
+
+    Args:
+        folder: the prepared folder.
+        launcher: the process id of the launcher, with which the run ends; None = it does not end with one.
+    """
     try:
         lock = folder.lock()
     except Timeout:
@@ -82,7 +112,9 @@ def work(folder: RunFolder) -> int:
         if status.state == "done":
             return DONE
         (folder.path / FAILURE_FILE).unlink(missing_ok=True)
-        start, used = time.monotonic(), _processor_seconds()
+        cost = RunningCost(folder)
+        if launcher is not None:
+            end_with(launcher, cost)
         try:
             if folder.needed is not None and (needed := folder.needed.status()).state != "done":
                 raise AlignAttnError(
@@ -98,7 +130,7 @@ def work(folder: RunFolder) -> int:
             record_failure(folder.path, f"{type(error).__name__}: {error} (see {LOG_FILE})")
             return FAILED
         finally:
-            folder.add_cost(time.monotonic() - start, _processor_seconds() - used)
+            cost.add()
     return DONE
 
 
@@ -108,10 +140,8 @@ def _processor_seconds() -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        end_with(int(sys.argv[2]))
     try:
-        sys.exit(work(RunFolder.read(Path(sys.argv[1]))))
+        sys.exit(work(RunFolder.read(Path(sys.argv[1])), *map(int, sys.argv[2:3])))
     except AlignAttnError as error:
         print(error, file=sys.stderr)
         sys.exit(FAILED)
