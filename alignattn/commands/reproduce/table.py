@@ -47,15 +47,18 @@ from alignattn.commands.reproduce.experiment import (
     MODEL_OPTION,
     SEED_OPTION,
     experiments_of,
+    has_seeds,
     option_text,
 )
 from alignattn.commands.reproduce.given import digest_value, options_with_name
 from alignattn.commands.reproduce.program import PROGRAM, RUN_DIGEST_OPTION, RUN_OPTION, run_digest
 from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
+from alignattn.finetuning.training_options import STEPS_OR_SHARES
 from alignattn.models import ModelCapabilities, capabilities_of
 from alignattn.reports.measures import Definition
 from alignattn.tasks import plain_name
+from alignattn.tasks.definitions import SUFFIXES
 from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import parse_yaml, read_text
@@ -70,7 +73,7 @@ DISPLACED: Mapping[str, Sequence[str]] = {
     "num_train_epochs": ("max_steps", "warmup_steps"),
     "max_steps": ("warmup_steps",),
 }
-"""Options of a table that a user's option overrides: fields of another model, another training length."""
+"""Options of a table that a user's option overrides: fields of another model, steps of another training length."""
 
 EMBEDDINGS = "embeddings"
 """An option that applies only to rows whose models read word vectors."""
@@ -108,6 +111,11 @@ class Table(Definition):
             for taking, options in ((taker, self.options), (taker, column.options), *of_rows):
                 for name, value in _without(options, {ATTENTION_OPTION}).items():
                     options_with_name([taking], name)[0].checked(value)
+                if SEED_OPTION in options and has_seeds(taking):
+                    raise ValueError(
+                        f"{SEED_OPTION} has no effect, because each run has a seed of its own: "
+                        "limit the runs by seeds, or give --seeds"
+                    )
             if command != FINETUNE and any(row.run for row in self.rows):
                 raise ValueError(f"a row with run fills columns of {FINETUNE} only, but {column.label} is of {command}")
         labels = Counter(map(self.label, self.rows))
@@ -170,15 +178,20 @@ class Table(Definition):
         _check_known(attentions, [attention_of(row) for row in self.rows], "--attentions", self.name)
         tasks = self.default_tasks if tasks is None else tasks
         kept = [index for index, column in enumerate(self.columns) if _is_among(column.name, tasks)]
+        selected = [
+            place
+            for place, row in enumerate(self.rows)
+            if _is_among(self.model_of(row), models) and _is_among(attention_of(row), attentions)
+        ]
         rows = [
             row.model_copy(update={"published": [row.published[index] for index in kept] if row.published else []})
-            for row in self.rows
-            if _is_among(self.model_of(row), models) and _is_among(attention_of(row), attentions)
+            for row in (self.rows[place] for place in selected)
         ]
         if not rows:
             raise AlignAttnError(f"{self.name} has no row of these --models and --attentions: leave one of them out")
         columns = [self.columns[index] for index in kept]
-        table = self.model_copy(update={"rows": rows, "columns": columns, "named_in_whole": self.named})
+        places = {old: new for new, old in enumerate(selected)}
+        table = self._with_rows(rows, places, columns=columns, named_in_whole=self.named)
         for name in self.given:
             # An option that only omitted columns accept would have no effect.
             options_with_name(table.commands, name)
@@ -187,7 +200,7 @@ class Table(Definition):
     def with_options(self, given: Mapping[str, Any]) -> "Table":
         """Return the table with a user's options, typed or as text; a model replaces every pretrained model.
 
-        Rows that then have the same options become one: the first of them, with its published numbers.
+        Rows that these options make equal become one: the first of them, with its published numbers.
         """
         of_rows = {name for row in self.rows for name in (*row.options, *([RUN_OPTION] if row.run else []))}
         cells_own = {SEED_OPTION, *COLUMN_OPTIONS, *of_rows} - {MODEL_OPTION}
@@ -201,33 +214,44 @@ class Table(Definition):
             for option in options_with_name(self.commands, name):
                 option.checked(value)
         given = {name: digest_value(options_with_name(self.commands, name)[0], value) for name, value in given.items()}
-        displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
-        rows: dict[str, Row] = {}
-        for row in self.rows:
-            takes_given = MODEL_OPTION in given and MODEL_OPTION in row.options and self.capabilities(row).is_pretrained
-            model = {MODEL_OPTION: given[MODEL_OPTION]} if takes_given else {}
-            options = _without(row.options, displaced) | model
-            key = str((row.run, sorted(options.items()), row.ensemble))
-            rows.setdefault(key, row.model_copy(update={"options": options}))
-        columns = [
-            column.model_copy(update={"options": _without(column.options, displaced)}) for column in self.columns
-        ]
-        return self.model_copy(
-            update={
-                "rows": list(rows.values()),
-                "columns": columns,
-                "options": _without(self.options, displaced),
-                "given": given,
-            }
-        )
+        rows: list[Row] = []
+        places: dict[int, int] = {}
+        place_of_runs: dict[str, int] = {}
+        twins: Counter[str] = Counter()
+        for old, row in enumerate(self.rows):
+            taken = given if self.capabilities(row).is_pretrained else _without(given, {MODEL_OPTION})
+            model = {MODEL_OPTION: taken[MODEL_OPTION]} if MODEL_OPTION in taken.keys() & row.options.keys() else {}
+            changed = row.model_copy(update={"options": _without_displaced(row.options, taken) | model})
+            # A file may list runs twice, to compare them with two baselines: only rows that differed there become one.
+            twin = twins[_runs_of(row)]
+            twins[_runs_of(row)] += 1
+            places[old] = place_of_runs.setdefault(f"{_runs_of(changed)} {twin}", len(rows))
+            if places[old] == len(rows):
+                rows.append(changed)
+        return self._with_rows(rows, places, given=given)
+
+    def _with_rows(self, rows: Sequence[Row], places: Mapping[int, int], **update: Any) -> "Table":
+        """Return the table with other rows and fields; a row keeps the baseline that it names, whose label may change.
+
+        Args:
+            rows: the rows.
+            places: the places of this table's rows among them, by their places here, without those left out.
+            update: the other fields.
+        """
+        table = self.model_copy(update={"rows": rows, **update})
+        labels = {self.label(self.rows[old]): table.label(rows[new]) for old, new in places.items()}
+        named = [row.model_copy(update={"against": labels.get(row.against, row.against)}) for row in rows]
+        return table.model_copy(update={"rows": named})
 
     def cells(self, seeds: Sequence[int]) -> Iterator[PlannedCell]:
         """Yield the cells row by row, each with its runs."""
         for row in self.rows:
             labelled, plain = row.model_copy(update={"label": self.label(row)}), self.baseline(row)
             baseline = None if plain is None else self.label(plain)
+            taken = self.given if self._takes_given_model(row) else _without(self.given, {MODEL_OPTION})
             for index, column in enumerate(self.columns):
-                options = {**self.options, **column.options, **row.options, **self.given}
+                shared = _without_displaced({**self.options, **column.options}, taken)
+                options = {**shared, **row.options, **self.given}
                 if not self.capabilities(row).is_pretrained:
                     options[MODEL_OPTION] = self._own_model(row)
                 elif MODEL_OPTION in options and is_run_folder(start := Path(options[MODEL_OPTION])):
@@ -237,9 +261,9 @@ class Table(Definition):
                 most = _fewest(row.seeds, column.seeds)
                 if row.run:
                     options |= {RUN_OPTION: row.run, RUN_DIGEST_OPTION: run_digest(row.run)}
-                experiments = experiments_of(self.command_of(column, row), options, seeds[:most])
-                has_seeds = SEED_OPTION in experiments[0].all_options
-                planned = max(len(experiments), (_fewest(most, self.seeds) or 0) if has_seeds else 0)
+                command = self.command_of(column, row)
+                experiments = experiments_of(command, options, seeds[:most])
+                planned = max(len(experiments), (_fewest(most, self.seeds) or 0) if has_seeds(command) else 0)
                 published = row.published[index] if row.published else [None]
                 for place, measure in enumerate(column.measures):
                     number = None if published == [None] else published[place]
@@ -278,11 +302,16 @@ class Table(Definition):
         """Return the model of the runs of a row; for a custom program, its label."""
         if row.run:
             return row.label
-        return str(row.options.get(MODEL_OPTION, self.given.get(MODEL_OPTION, self.options.get(MODEL_OPTION))))
+        return str(self.given[MODEL_OPTION]) if self._takes_given_model(row) else self._own_model(row)
 
     def capabilities(self, row: Row) -> ModelCapabilities:
         """Return the capabilities of a row's model in the table; a user's model replaces only pretrained ones."""
         return capabilities_of(self._own_model(row))
+
+    def _takes_given_model(self, row: Row) -> bool:
+        """Return whether the runs of a row have the user's model, which its options may already name."""
+        own, given = row.options.get(MODEL_OPTION), self.given.get(MODEL_OPTION)
+        return given is not None and (own == given or self.capabilities(row).is_pretrained)
 
     def _own_model(self, row: Row) -> str:
         return str(row.options.get(MODEL_OPTION, self.options.get(MODEL_OPTION)))
@@ -290,7 +319,7 @@ class Table(Definition):
 
 def load_table(name: str) -> Table:
     """Read a table's file: a shipped one by its name, or a custom one."""
-    if name.endswith(".yaml"):
+    if Path(name).suffix.lower() in SUFFIXES:
         return parse_table(Path(name).stem, read_text(Path(name)))
     if name not in TABLES:
         choices = ", ".join(TABLES)
@@ -306,7 +335,8 @@ def parse_table(name: str, text: str) -> Table:
     try:
         for row, written in zip(content["rows"], as_written["rows"], strict=True):
             if row.get("published") is not None:
-                row["published"] = [_as_printed(entry) for entry in written["published"]]
+                pairs = zip(row["published"], written["published"], strict=True)
+                row["published"] = [_as_printed(numbers, texts) for numbers, texts in pairs]
         for column in content["columns"]:
             if config := column.pop("config", None):
                 own = parse_yaml((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"), f"config {config}")
@@ -336,9 +366,11 @@ def _fewest(*numbers: int | None) -> int | None:
     return min((number for number in numbers if number is not None), default=None)
 
 
-def _as_printed(entry: Any) -> list[str | None]:
-    """Return the texts of a column's published numbers; `null` is a text here, as any number is."""
-    return [None if number == "null" else number for number in (entry if isinstance(entry, list) else [entry])]
+def _as_printed(numbers: Any, texts: Any) -> list[str | None]:
+    """Return the texts of a column's published numbers, None for a null; its text has several forms."""
+    if not isinstance(numbers, list):
+        numbers, texts = [numbers], [texts]
+    return [None if number is None else text for number, text in zip(numbers, texts, strict=True)]
 
 
 def _check_known(wanted: Sequence[str] | None, known: Sequence[str], option: str, table: str) -> None:
@@ -355,3 +387,15 @@ def _is_among(name: str, wanted: Sequence[str] | None) -> bool:
 
 def _without(options: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in names}
+
+
+def _without_displaced(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table's options without those that a user's options override; a share of the steps fits any length."""
+    displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
+    shares = {name for name in displaced.intersection(STEPS_OR_SHARES) if 0 < float(options.get(name, 0)) < 1}
+    return _without(options, displaced - shares)
+
+
+def _runs_of(row: Row) -> str:
+    """Return what distinguishes the runs of a row from those of others."""
+    return str((row.run, sorted(row.options.items()), row.ensemble))

@@ -13,10 +13,10 @@ from needs import SHARED, skip_without
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
-from alignattn.commands.reproduce.folder import RunFolder, folders_of
+from alignattn.commands.reproduce.folder import RunFolder, folders_of, record_failure
 from alignattn.commands.reproduce.given import digest_value, options_with_name, read_given, table_option
 from alignattn.commands.reproduce.results import read_table
-from alignattn.commands.reproduce.table import load_table
+from alignattn.commands.reproduce.table import load_table, parse_table
 from alignattn.finetuning.tables import TABLES
 from alignattn.utils.errors import AlignAttnError
 
@@ -206,6 +206,102 @@ def test_fields_of_the_tables_model_are_not_given_to_another():
     assert options({"model": "mini", "model_config": "a=1"})["model_config"] == "a=1"
 
 
+def test_a_warm_up_that_is_a_share_of_the_steps_fits_every_length():
+    def warmup(name, **given):
+        return next(load_table(name).with_options(given).cells([1])).experiments[0].options.get("warmup_steps")
+
+    for given in ({"num_train_epochs": 1}, {"max_steps": 50}):
+        assert warmup("study-small", **given) == 0.1
+        assert warmup("table1", **given) is None
+    (cell, *_) = load_table("table5").with_options({"num_train_epochs": 1}).cells([1])
+    assert cell.experiments[0].needs.options["warmup_steps"] == 0.03
+
+
+def own_table(rows, **fields):
+    """Return a custom table with one measure of one task."""
+    measure = {"label": "accuracy", "path": "metrics.validation.accuracy", "primary": True}
+    columns = [{"label": "c", "measures": [measure]}]
+    content = {"title": "t", "command": "finetune", "options": {"task": "mrpc"}, "rows": rows, "columns": columns}
+    return parse_table("own", yaml.safe_dump(content | fields, sort_keys=False))
+
+
+def test_a_row_that_keeps_its_model_keeps_its_fields():
+    def fields(table, model):
+        cells = table.with_options({"model": model}).cells([1])
+        return [
+            (cell.experiments[0].options["model"], cell.experiments[0].options.get("model_config")) for cell in cells
+        ]
+
+    small, deep = ["hidden_dim=64"], ["num_hidden_layers=2"]
+    cnn = {"options": {"model": "cnn", "model_config": small}}
+    bert = {"options": {"model": "bert-base-uncased", "attention": "soft", "model_config": deep}}
+    for model in ("minilm", "han"):
+        assert fields(own_table([cnn, bert]), model) == [("cnn", small), (model, None)]
+    of_table = own_table(
+        [{"options": {"attention": "soft"}}], options={"task": "mrpc", "model": "cnn"} | {"model_config": small}
+    )
+    assert fields(of_table, "minilm") == [("cnn", small)]
+    graphs = load_table("table4").with_options({"model": "minilm"})
+    pubmed = [cell for cell in graphs.cells([1]) if cell.column.name == "pubmed"]
+    assert [cell.experiments[0].options["model_config"] for cell in pubmed] == [["num_output_heads=8"]] * 3
+    assert {graphs.model_of(row) for row in graphs.rows} == {"gat"}
+
+
+COMPARED_TWICE = [
+    {"label": "soft", "options": {"attention": "soft"}},
+    {"label": "ct", "options": {"attention": "aa-ct"}},
+    {"label": "bal", "primary": True, "options": {"attention": "soft", "balance": "start"}},
+    {"label": "bal to ct", "primary": True, "against": "ct", "options": {"attention": "soft", "balance": "start"}},
+]
+
+
+def baselines(table):
+    return {cell.row.label: cell.baseline for cell in table.cells([1])}
+
+
+@pytest.mark.parametrize("given", [{}, {"model": "minilm"}], ids=["nothing", "a model"])
+def test_a_method_that_is_listed_twice_for_two_baselines_keeps_both_rows(given):
+    expected = {"soft": None, "ct": "soft", "bal": "soft", "bal to ct": "ct"}
+    rows = [row | {"options": row["options"] | {"model": "bert-base-uncased"}} for row in COMPARED_TWICE]
+    table = own_table(rows).with_options(given)
+    assert baselines(table) == expected
+    assert table.named == 2
+
+
+def test_rows_that_a_given_model_makes_equal_become_one_row_per_baseline():
+    rows = [
+        row | {"label": f"{row['label']}{suffix}", "options": row["options"] | {"model": model}}
+        | ({"against": f"ct{suffix}"} if "against" in row else {})
+        for model, suffix in (("bert-base-uncased", ""), ("roberta-base", " of roberta"))
+        for row in COMPARED_TWICE
+    ]  # fmt: skip
+    table = own_table(rows)
+    assert len(table.rows) == 8
+    assert baselines(table.with_options({"model": "minilm"})) == {
+        "soft": None, "ct": "soft", "bal": "soft", "bal to ct": "ct",
+    }  # fmt: skip
+
+
+def test_a_row_keeps_the_baseline_that_it_names_by_an_automatic_label():
+    models = ("minilm", "albert-base-v2")
+    rows = [{"options": {"model": model, "attention": "aa-ct"}, "against": f"{model}, soft"} for model in models]
+    rows += [{"options": {"model": model, "attention": "soft"}} for model in models]
+    rows.append(rows[0] | {"label": "x", "options": rows[0]["options"] | {"balance": "start"}})
+    table = own_table(rows)
+    assert baselines(table)["x"] == "minilm, soft"
+    assert baselines(table.narrowed(models=["minilm"])) == {"aa-ct": "soft", "soft": None, "x": "soft"}
+    given = table.with_options({"model": "bert-base-uncased"})
+    assert baselines(given) == baselines(given.narrowed()) == {"aa-ct": "soft", "soft": None, "x": "soft"}
+    assert set(baselines(table.narrowed(attentions=["aa-ct"])).values()) == {None}
+
+
+def test_a_table_may_set_the_seed_of_a_command_without_seeds():
+    table = own_table([{"options": {"attentions": ["aa-ct"]}}], command="benchmark", seeds=3, options={"seed": 7})
+    (cell,) = table.cells(SEEDS)
+    assert [run.options["seed"] for run in cell.experiments] == [7]
+    assert cell.planned == 1
+
+
 @pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("study")])
 def test_every_row_of_a_study_is_compared_with_soft(name):
     table = load_table(name)
@@ -360,17 +456,33 @@ def test_seeds_are_listed_as_in_other_commands(words, seeds, tmp_path, capsys):
     assert re.findall(r"seed (\d+)", capsys.readouterr().out) == seeds
 
 
-def test_a_dry_run_estimates_from_the_runs_so_far(tmp_path, capsys):
-    words = ["--tasks", "rte", "--attentions", "soft", "--num_seeds", "3", "--dry_run", "--output_dir", str(tmp_path)]
+def test_a_dry_run_estimates_from_the_finished_runs(tmp_path, monkeypatch, capsys):
+    words = ["--tasks", "rte", "--attentions", "soft", "--num_seeds", "5", "--dry_run", "--output_dir", str(tmp_path)]
     table = load_table("table1").narrowed(tasks=["rte"], attentions=["soft"])
-    (cell,) = table.cells([1, 2, 3])
-    for experiment, seconds in zip(cell.experiments[:2], (60, 180), strict=True):
-        folder = RunFolder(tmp_path, experiment)
+    (cell,) = table.cells([1, 2, 3, 4, 5])
+    folders = [RunFolder(tmp_path, experiment) for experiment in cell.experiments]
+    monkeypatch.setattr(type(folders[0].reader), "is_finished", lambda _, output: (output.parent / "done").exists())
+    for folder, seconds in zip(folders, (60, 180, 6, 1), strict=False):
         folder.prepare()
         (folder.path / "seconds.txt").write_text(f"{seconds}\n")
+    for folder in folders[:2]:
+        (folder.path / "done").touch()
+    record_failure(folders[2].path, "out of memory")
     assert main(["reproduce", "table1", *words]) == 0
-    assert "about 2.0 min" in capsys.readouterr().out
-    assert math.isnan(RunFolder(tmp_path, cell.experiments[2]).seconds)
+    out = capsys.readouterr().out
+    assert out.count("about 2.0 min") == 3
+    assert "the others take about 6 min one after another" in out
+    assert math.isnan(folders[4].seconds)
+
+
+@pytest.mark.parametrize("word", ["--finished_only", "--dry_run"])
+def test_packages_are_needed_only_by_runs_that_start(word, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("alignattn.utils.errors.find_spec", lambda module: None)
+    words = ["reproduce", "efficiency", "--output_dir", str(tmp_path)]
+    assert main([*words, word]) == 0
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "matplotlib" in capsys.readouterr().err
 
 
 def given(*words):
@@ -397,6 +509,13 @@ def test_an_existing_folder_is_given_by_its_absolute_path(tmp_path, monkeypatch)
     assert given("--model", "data/here") == {"model": str(Path("data/here").resolve())}
 
 
+def test_a_link_keeps_its_name(tmp_path):
+    """Its target, a blob of a cache, has no suffix that tells the format."""
+    (tmp_path / "blob").write_text("text,label\na,0\n")
+    (tmp_path / "train.csv").symlink_to(tmp_path / "blob")
+    assert given("--train_file", str(tmp_path / "train.csv")) == {"train_file": str(tmp_path / "train.csv")}
+
+
 OWN_TABLE = {
     "title": "My own",
     "command": "finetune",
@@ -415,8 +534,9 @@ OWN_TABLE = {
 }
 
 
-def test_a_table_may_be_a_custom_file(tmp_path):
-    path = tmp_path / "mine.yaml"
+@pytest.mark.parametrize("ending", ["yaml", "yml"])
+def test_a_table_may_be_a_custom_file(ending, tmp_path):
+    path = tmp_path / f"mine.{ending}"
     path.write_text(yaml.safe_dump(OWN_TABLE).replace("78.8", "78.80"))
     plain, mine = load_table(str(path)).cells([1])
     assert [(cell.row.label, cell.published, cell.baseline) for cell in (plain, mine)] == [
@@ -425,6 +545,16 @@ def test_a_table_may_be_a_custom_file(tmp_path):
     ]
     assert mine.experiments[0].options["attention"] == "qvi"
     assert mine.experiments[0].options["learning_rate"] == 3e-5
+
+
+@pytest.mark.parametrize("unknown", ["~", "null", "Null", ""])
+def test_a_null_is_no_published_number(unknown, tmp_path):
+    path = tmp_path / "mine.yaml"
+    rows = OWN_TABLE["rows"]
+    for published in (f"[{unknown}]", f"[[{unknown}]]") if unknown else ("\n  -",):
+        text = yaml.safe_dump(OWN_TABLE | {"rows": [rows[0] | {"published": "NUMBERS"}, rows[1]]})
+        path.write_text(text.replace("NUMBERS", published))
+        assert [cell.published for cell in load_table(str(path)).cells([1])] == [None, None]
 
 
 def test_a_row_may_name_the_printed_label_of_its_baseline(tmp_path):
@@ -478,6 +608,13 @@ def compared_with_an_ensemble(content):
         (changed("rows", against="softly"), "compared with 'softly', but no row has that label"),
         (changed("rows", label="mine"), "two rows have the label 'mine'"),
         (compared_with_an_ensemble, "compared with 'all', but an ensemble has no seeds to pair"),
+        (changed("rows", options={"attention": "soft", "seed": 7}), "seed has no effect"),
+        (changed("columns", options={"task": "rte", "seed": 7}), "seed has no effect"),
+        (lambda content: content | {"options": {"seed": 7}}, "seed has no effect"),
+        (
+            lambda content: content | {"command": "robustness", "options": {"seed": 7}},
+            "seed has no effect, because each run has a seed of its own: limit the runs by seeds, or give --seeds",
+        ),
         (changed("columns", config="albert-rt"), "albert-rt"),
         (changed("columns", command="inspect"), "the results of alignattn inspect cannot fill a table"),
         (changed("columns", command="benchmark"), "--task is not an option of benchmark"),
