@@ -33,7 +33,6 @@ def reproduce(arguments: ReproduceOptions) -> None:
     for folder in folders.values():
         # Errors in the options of any run are reported before the first run starts.
         _ = folder.options
-        folder.command.check_packages()
     # Runs whose results other runs need come first.
     needed = {one.experiment.needs.digest for one in folders.values() if one.experiment.needs is not None}
     first = [folder for digest, folder in folders.items() if digest in needed]
@@ -42,7 +41,10 @@ def reproduce(arguments: ReproduceOptions) -> None:
     if arguments.dry_run:
         return
     if not arguments.finished_only:
-        unfinished = (folder for folder in folders.values() if folder.status().state not in SETTLED)
+        unfinished = [folder for folder in folders.values() if folder.status().state not in SETTLED]
+        if arguments.ray_address is None:
+            for folder in unfinished:
+                folder.command.check_packages()
         check_programs(folder.options for folder in unfinished if folder.experiment.command == PROGRAM)
         launcher: LocalLauncher | RayLauncher = (
             RayLauncher(arguments.processes, arguments.ray_address, arguments.gpu_share)

@@ -12,11 +12,11 @@ SECONDS_A_MINUTE = 60
 
 
 def list_runs(folders: Sequence[RunFolder]) -> str:
-    """Return a line per run with its state and time, measured or estimated from similar runs, and a summary."""
+    """Return a line per run with its state and time, measured or estimated from finished ones, and a summary."""
     states = [folder.status().state for folder in folders]
     known: dict[tuple[str, ...], list[float]] = {}
-    for folder in folders:
-        if not math.isnan(folder.seconds):
+    for folder, state in zip(folders, states, strict=True):
+        if state == "done" and not math.isnan(folder.seconds):
             for kind in _kinds(folder.experiment):
                 known.setdefault(kind, []).append(folder.seconds)
     lines, missing = [], []
@@ -40,7 +40,7 @@ def _summary(folders: Sequence[RunFolder], states: Sequence[str], missing: Seque
         total = sum(estimated) / SECONDS_A_MINUTE
         summary += f"; the others take about {total:.0f} min one after another"
     if unknown := len(missing) - len(estimated):
-        summary += f"; {unknown} cannot be estimated: nothing like them has run yet"
+        summary += f"; {unknown} cannot be estimated: nothing like them has finished yet"
     return summary
 
 

@@ -68,4 +68,8 @@ def _plain(option: Option, value: Any) -> Any:
         return value
     # A model's name without a separator may be a Hub id, even if a folder has that name.
     is_path = os.sep in value or option.is_path
-    return str(Path(value).resolve()) if is_path and Path(value).exists() else value
+    path = Path(value)
+    if not (is_path and path.exists()):
+        return value
+    # The target of a linked file, such as a blob of a cache, has no suffix that tells the format.
+    return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
