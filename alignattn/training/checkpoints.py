@@ -29,9 +29,12 @@ _RESUMED_FROM = (
 MODEL_FILES = (
     *("config.json", "adapter_config.json", "*.safetensors", "*.safetensors.index.json"),
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
-    *("*.model", "chat_template.jinja", "preprocessor_config.json", "processor_config.json"),
+    *("*.model", "*.spm", "bpe.codes", "dict.txt", "vocab-src.json", "vocab-tgt.json", "target_vocab.json"),
+    *("entity_vocab.json", "word_shape.json", "word_pronunciation.json", "emoji.json", "byte_maps.json"),
+    *("prophetnet.tokenizer", "normalizer.json"),
+    *("chat_template.jinja", "preprocessor_config.json", "processor_config.json"),
 )
-"""Files of a saved model and its tokenizer or processor."""
+"""Files of a saved model and its tokenizer or processor: also the vocabularies of every tokenizer of transformers."""
 
 _WRITTEN = (
     *(*_ARCHIVES, "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin", "README.md"),

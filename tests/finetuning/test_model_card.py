@@ -435,6 +435,15 @@ def test_the_base_model_is_named_without_its_path(tmp_path):
     assert adapter == {"base_model_name_or_path": "albert"}
 
 
+def test_a_pushed_tokenizer_of_two_files_loads(tmp_path):
+    (tmp_path / "vocab.txt").write_text("hello 1\nwor@@ 1\nld 1\n")
+    (tmp_path / "bpe.codes").write_text("h e 1\nhe l 1\nhel lo</w> 1\n")
+    tokenizer = transformers.PhobertTokenizer(str(tmp_path / "vocab.txt"), str(tmp_path / "bpe.codes"))
+    tokenizer.save_pretrained(tmp_path / "run")
+    pushed = transformers.AutoTokenizer.from_pretrained(stage(tmp_path / "run", tmp_path / "staged"))
+    assert pushed("hello world")["input_ids"] == tokenizer("hello world")["input_ids"]
+
+
 def test_calibration_rows_are_pushed_only_from_the_calibration_folder(tmp_path):
     (tmp_path / "calibration").mkdir()
     for name in ("calibration/rows.parquet", "calibration/calibration.json", "rows.parquet"):

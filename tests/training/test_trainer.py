@@ -1,7 +1,10 @@
+import ast
 import math
 import shutil
 import signal
 import warnings
+from fnmatch import fnmatch
+from pathlib import Path
 
 import optuna
 import pytest
@@ -17,7 +20,7 @@ import alignattn
 from alignattn.attention.alignment import base
 from alignattn.patching import alignment_parameters
 from alignattn.training.arguments import AlignmentTrainingArguments
-from alignattn.training.checkpoints import last_whole_checkpoint, remove_checkpoints
+from alignattn.training.checkpoints import MODEL_FILES, last_whole_checkpoint, remove_checkpoints
 from alignattn.training.step import AfterStep
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
@@ -512,3 +515,17 @@ def test_tied_weights_are_counted_once_in_the_size_of_a_model(tmp_path):
     model.save_pretrained(tmp_path)
     trainer = AlignmentTrainer(model=model, args=arguments(tmp_path))
     assert trainer.model_bytes() <= (tmp_path / "model.safetensors").stat().st_size
+
+
+def test_files_of_a_model_include_those_of_every_tokenizer():
+    # Read from the sources, because some classes need packages that are not installed.
+    sources = list((Path(transformers.__file__).parent / "models").glob("*/tokenization_*.py"))
+    named = {}
+    for source in sources:
+        for node in ast.parse(source.read_text()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "VOCAB_FILES_NAMES":
+                for names in ast.literal_eval(node.value).values():
+                    named |= dict.fromkeys(names if isinstance(names, list) else [names], source.parent.name)
+    assert {"vocab.txt", "bpe.codes", "source.spm"} <= named.keys()
+    unlisted = {name: of for name, of in named.items() if not any(fnmatch(name, listed) for listed in MODEL_FILES)}
+    assert not unlisted
