@@ -516,13 +516,6 @@ def test_a_link_keeps_its_name(tmp_path):
     assert given("--train_file", str(tmp_path / "train.csv")) == {"train_file": str(tmp_path / "train.csv")}
 
 
-def test_a_link_keeps_its_name(tmp_path):
-    """Its target, a blob of a cache, has no suffix that tells the format."""
-    (tmp_path / "blob").write_text("text,label\na,0\n")
-    (tmp_path / "train.csv").symlink_to(tmp_path / "blob")
-    assert given("--train_file", str(tmp_path / "train.csv")) == {"train_file": str(tmp_path / "train.csv")}
-
-
 OWN_TABLE = {
     "title": "My own",
     "command": "finetune",
