@@ -15,11 +15,20 @@ import alignattn
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS
 from alignattn.commands import COMMANDS, get_command
+from alignattn.commands.benchmark import SUMMARY_FILE
+from alignattn.commands.domain_shift.command import OUT_OF_DOMAIN_FILE
+from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, SECONDS_FILE
 from alignattn.commands.reproduce.table import load_table, parse_table
+from alignattn.commands.robustness.summary import TABLE_NAME
+from alignattn.commands.uncertainty import UNCERTAINTY_FILE
+from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE
+from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
 from alignattn.finetuning.tables import TABLES
+from alignattn.robustness.records import RECORDS_SUFFIX
 from alignattn.tasks import TASKS
 from alignattn.tasks.task_types import TASK_TYPES
 from alignattn.utils.command_line import CONFIG
+from alignattn.utils.files import UNFINISHED_FILE
 from alignattn.utils.options import all_options_of
 
 DOCS = ROOT / "docs"
@@ -118,6 +127,15 @@ def test_the_commands_that_fill_tables_are_on_their_page():
     assert set(re.findall(r"`([\w-]+)`", listed)) == {
         name for name in COMMANDS if get_command(name).results is not None
     }
+
+
+def test_all_files_of_results_are_copied_to_another_machine():
+    page = (DOCS / "reproduce.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^rsync (.*?)^```", page, re.DOTALL | re.MULTILINE)
+    included = set(re.findall(r"--include='?([^'\s]+)", command)) - {"*/"}
+    of_runs = {EXPERIMENT_FILE, SECONDS_FILE, CONFIG_FILE, DATA_FILE, TASK_FILE, RESULTS_FILE, PREDICTIONS_FILE}
+    of_others = {f"{TABLE_NAME}.json", f"*{RECORDS_SUFFIX}", OUT_OF_DOMAIN_FILE, UNCERTAINTY_FILE, SUMMARY_FILE}
+    assert included == of_runs | of_others | {UNFINISHED_FILE}
 
 
 INSTALL = re.compile(r"pip install[^`\n]* \"?alignattn\b")
