@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainingArguments
 from transformers.utils import CONFIG_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
@@ -44,8 +45,11 @@ def check_output_dir(options: RunOptions) -> None:
     folder = options.output_dir
     given = options.values["resume_from_checkpoint"]
     if given not in NEWEST_CHECKPOINT:
-        resumed = Path(str(given)).absolute().parent / CONFIG_FILE
-        _check_differences(options, resumed, f"--resume_from_checkpoint {given} is of another run", "give another")
+        resumed, advice = Path(str(given)).absolute().parent, "give another --resume_from_checkpoint"
+        check_same_task(options, resumed, advice)
+        problem = f"--resume_from_checkpoint {given} is of another run"
+        _check_differences(options, resumed / CONFIG_FILE, problem, "give another")
+        check_same_data(options, resumed, advice)
     if not folder.exists():
         return
     check_same_task(options, folder)
@@ -71,18 +75,20 @@ def _check_differences(
         raise AlignAttnError(f"{problem} (different: {', '.join(differing)}): {advice}")
 
 
-def checkpoint_to_resume(options: RunOptions, model: Any) -> Path | None:
+def checkpoint_to_resume(options: RunOptions, model: Any, args: TrainingArguments) -> Path | None:
     """Return the checkpoint to resume from, checked; None if training starts from the beginning.
 
     Args:
         options: the options of the run.
         model: the model of the run, with its adapters.
+        args: the arguments of the run's Trainer.
     """
     given = options.values["resume_from_checkpoint"]
     is_newest = given in NEWEST_CHECKPOINT
     checkpoint = last_whole_checkpoint(options.output_dir) if is_newest else Path(str(given))
     if checkpoint is not None:
         check_checkpoint(checkpoint, None if is_newest else model)
+        _check_launch(checkpoint, args)
         print(f"resuming from {checkpoint}")
     return checkpoint
 
@@ -127,6 +133,18 @@ def resume_hint(folder: Path) -> Iterator[None]:
         newest = last_whole_checkpoint(folder)
         after = "begins anew" if newest is None else f"resumes from {newest.name}"
         raise KeyboardInterrupt(f"{folder} has no finished model, and the same command {after}") from stop
+
+
+def _check_launch(checkpoint: Path, args: TrainingArguments) -> None:
+    """Refuse another number of processes or GPUs: with the same options, a step would have another number of rows."""
+    state = read_record(checkpoint / STATE_FILE, SavedAlignmentState, "train")
+    assert state is not None
+    before = state.stateful_callbacks.LossMeter.attributes.num_processes, state.train_batch_size
+    # With `--auto_find_batch_size`, the Trainer takes the batch size of the checkpoint.
+    now = args.world_size, state.train_batch_size if args.auto_find_batch_size else args.train_batch_size
+    if now != before:
+        there, here = (f"{processes} process(es) with batches of {rows} rows" for processes, rows in (before, now))
+        raise AlignAttnError(f"{checkpoint} was written by {there}, and this call has {here}: start it as before")
 
 
 def _check_state(folder: Path, record: type[SavedState]) -> None:

@@ -265,7 +265,7 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
     if training.log_query_key_distance:
         DistanceLog(trainer, data.evaluation, tokenizer)
     balancing = None if training.balance is None else Balancing(trainer, training, data.train, tokenizer)
-    checkpoint = checkpoint_to_resume(options, trainer.model)
+    checkpoint = checkpoint_to_resume(options, trainer.model, trainer.args)
     if checkpoint is not None:
         trainer.add_callback(BestBeside(checkpoint))
     elif trainer.is_world_process_zero():

@@ -20,6 +20,7 @@ from alignattn.tasks import (
     TokenClassification,
     get_task,
 )
+from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.task import TAGS, TEXT, TOKENS, TRAIN
 from alignattn.training.methods import prediction_method
 from alignattn.utils.digests import digest_of, model_digest
@@ -39,6 +40,9 @@ EMBEDDINGS_OPTION = "embeddings"
 FILE_OPTIONS = ("train_file", "validation_file", EMBEDDINGS_OPTION)
 WITHOUT_ROWS = (MODEL_OPTION, EMBEDDINGS_OPTION)
 """Options whose files hold no rows."""
+
+ANOTHER_FOLDER = "give another --output_dir"
+"""Advice for a folder of another run."""
 
 OPTIONS_THAT_MAY_DIFFER = frozenset(
     {
@@ -239,31 +243,33 @@ def is_same_start(options: RunOptions, folder: Path) -> bool:
     return written is not None and written == data_digests(options).get(MODEL_OPTION)
 
 
-def check_same_task(options: RunOptions, folder: Path) -> None:
+def check_same_task(options: RunOptions, folder: Path, advice: str = ANOTHER_FOLDER) -> None:
     """Refuse a task file that has changed since `folder` kept its definition.
 
     Args:
-        options: the options of the requested run; if `folder` is their output folder, their task is the one kept there.
+        options: the options of the requested run.
         folder: the folder of the existing run.
+        advice: the end of the message.
     """
     task = options.data.task
-    if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
-        raise AlignAttnError(f"{folder} holds a run of an earlier definition of {task}: give another --output_dir")
+    kept = folder / TASK_FILE
+    if kept.is_file() and task is not None and Path(task).is_file() and read_definition(kept) != get_task(task):
+        raise AlignAttnError(f"{folder} holds a run of an earlier definition of {task}: {advice}")
 
 
-def check_same_data(options: RunOptions, folder: Path) -> None:
+def check_same_data(options: RunOptions, folder: Path, advice: str = ANOTHER_FOLDER) -> None:
     """Refuse files whose content has changed since the run in `folder` was made; missing files are ignored.
 
     Args:
         options: the options of the requested run.
         folder: the folder of the existing run.
+        advice: the end of the message.
     """
     files = {MODEL_OPTION: Path(options.model.model), **_files(options)}
     name = first_changed(data_digests(options), folder / DATA_FILE)
     if name is not None:
         raise AlignAttnError(
-            f"{folder} already holds another run (--{name.partition(' ')[0]}: {files[name]} has changed): give "
-            "another --output_dir"
+            f"{folder} already holds another run (--{name.partition(' ')[0]}: {files[name]} has changed): {advice}"
         )
 
 

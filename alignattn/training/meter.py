@@ -25,6 +25,7 @@ class LossMeter(TrainerCallback, ExportableState):
         self.interval_steps: float = 0
         self.run_loss: Tensor | float = 0.0
         self.run_steps: float = 0
+        self.num_processes = 1
 
     def add(self, loss: Tensor, parts: dict[str, Tensor | float]) -> None:
         """Add the contribution of one batch to the means of its step: the total loss and the logged parts.
@@ -60,6 +61,7 @@ class LossMeter(TrainerCallback, ExportableState):
             "interval_steps": self.interval_steps,
             "run_loss": float(self.run_loss),
             "run_steps": self.run_steps,
+            "num_processes": self.num_processes,
         }
         return {"args": {}, "attributes": attributes}
 
@@ -73,6 +75,7 @@ class LossMeter(TrainerCallback, ExportableState):
         # A copy, because the Trainer writes the state of the checkpoint again.
         for name, value in deepcopy(attributes).items():
             setattr(self, name, value)
+        self.num_processes = args.world_size
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Count the step, and stop at a loss that is not finite before it is written."""

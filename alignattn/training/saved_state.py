@@ -52,6 +52,7 @@ class Meter:
     interval_steps: NotNegative
     run_loss: Number
     run_steps: NotNegative
+    num_processes: PositiveCount
 
 
 @dataclass

@@ -73,6 +73,27 @@ def test_another_folder_resumes_from_a_checkpoint_of_the_same_run(here, capsys):
     assert min(entry["step"] for entry in logged) <= 3  # the log of the interrupted run is kept
 
 
+def test_a_checkpoint_of_changed_rows_is_refused_in_another_folder(here, capsys):
+    with Path("train.csv").open("a") as file:
+        file.write("a cat,a dog,no\n")
+    resume = ("--resume_from_checkpoint", CHECKPOINT, "--output_dir", "out")
+    words = "(--train_file: train.csv has changed): give another --resume_from_checkpoint"
+    assert_one_line(finetune(*resume, name="unfinished"), words, capsys)
+
+
+@pytest.mark.parametrize("words", [(), ("--resume_from_checkpoint", CHECKPOINT, "--output_dir", "out")])
+@pytest.mark.parametrize("changed", ["num_processes", "train_batch_size"])
+def test_a_checkpoint_of_another_number_of_processes_or_gpus_is_refused(words, changed, here, capsys):
+    """A step would have another number of rows, and `--num_train_epochs` another number of steps."""
+    file = Path(CHECKPOINT, "trainer_state.json")
+    state = json.loads(file.read_text())
+    part = state["stateful_callbacks"]["LossMeter"]["attributes"] if changed == "num_processes" else state
+    part[changed] *= 2
+    file.write_text(json.dumps(state))
+    before = "2 process(es) with batches of 8" if changed == "num_processes" else "1 process(es) with batches of 16"
+    assert_one_line(finetune(*words, name="unfinished"), f"{CHECKPOINT} was written by {before} rows", capsys)
+
+
 def test_a_training_without_a_full_batch_is_refused(here, capsys):
     words = ("--dataloader_drop_last", "--per_device_train_batch_size", "1000", "--output_dir", "out")
     assert_one_line(finetune(*words), "fill no batch of 1000: leave it out, or give a smaller", capsys)

@@ -88,12 +88,18 @@ def test_a_run_outlives_the_file_of_its_task(words: list[str], definition: Path,
     assert main(["figure", "attention", "--run", str(moved), "--output_file", f"{tmp_path}/head.svg"]) == 0
 
 
-def test_a_changed_definition_of_the_task_is_refused(words: list[str], definition: Path, capsys) -> None:
+def test_a_changed_definition_of_the_task_is_refused(
+    words: list[str], definition: Path, tmp_path: Path, capsys
+) -> None:
     assert main(words) == 0
     definition.write_text(OWN.replace('["no", "yes"]', '["yes", "no"]'))
     capsys.readouterr()
     assert main(words) == 2
     assert f"holds a run of an earlier definition of {definition}: give another --output_dir" in capsys.readouterr().err
+    # In another folder, the definition is that of the resumed run, too.
+    elsewhere = ["--resume_from_checkpoint", f"{tmp_path}/run/checkpoint-1", "--output_dir", f"{tmp_path}/elsewhere"]
+    assert main([*words, *elsewhere]) == 2
+    assert f"an earlier definition of {definition}: give another --resume_from_checkpoint" in capsys.readouterr().err
     definition.write_text(OWN)
     assert main(words) == 0
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ def test_a_resumed_callback_does_not_change_the_state_of_the_checkpoint(make, tm
     callback = make()
     state = TrainerState(global_step=3, stateful_callbacks={type(callback).__name__: callback.state()})
     kept = deepcopy(state.stateful_callbacks)
-    callback.on_train_begin(None, state, TrainerControl())
+    callback.on_train_begin(SimpleNamespace(world_size=1), state, TrainerControl())
     for value in vars(callback).values():
         if isinstance(value, dict):
             value |= dict.fromkeys(value, torch.zeros(()))
