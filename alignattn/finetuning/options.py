@@ -17,7 +17,7 @@ from alignattn.finetuning.training_options import PRIVATE_OPTION, START, Trainin
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION, capabilities_of
 from alignattn.tasks import GenerationTask, ImageClassification, QuestionAnswering, Task, get_task, is_definition
 from alignattn.tasks.definitions import read_definition
-from alignattn.tasks.task import BY_SEED, DRAWN, TEXT
+from alignattn.tasks.task import BY_SEED, DRAWN, TEXT, TRAIN
 from alignattn.tasks.task_types import IMAGE, with_features
 from alignattn.utils.errors import AlignAttnError, check_installed
 from alignattn.utils.options import Options, options_of, resolve, values_of
@@ -149,10 +149,15 @@ class RunOptions(Options):
         _ = self.data.source
         if self.data.task is None:
             return None
-        task = with_features(_named_task(self.data.task, self.training.output_dir), self.data.features)
-        if self.data.evaluation_splits is None:
+        return self.chosen(_named_task(self.data.task, self.training.output_dir))
+
+    def chosen(self, task: Task) -> Task:
+        """Return a task with the features and the evaluation splits that the options choose."""
+        task, splits = with_features(task, self.data.features), self.data.evaluation_splits
+        if splits is None:
             return task
-        task = replace(task, evaluation_splits=self.data.evaluation_splits)
+        files = {split: file for split, file in task.sources.files.items() if split in (TRAIN, *splits)}
+        task = replace(task, evaluation_splits=splits, sources=replace(task.sources, files=files))
         if task.problem() is not None:
             raise AlignAttnError("--evaluation_splits lists a split twice, or the training split: leave it out")
         return task

@@ -253,7 +253,9 @@ def check_same_task(options: RunOptions, folder: Path, advice: str = ANOTHER_FOL
     """
     task = options.data.task
     kept = folder / TASK_FILE
-    if kept.is_file() and task is not None and Path(task).is_file() and read_definition(kept) != get_task(task):
+    if not kept.is_file() or task is None or not Path(task).is_file():
+        return
+    if read_definition(kept) != options.chosen(get_task(task)):
         raise AlignAttnError(f"{folder} holds a run of an earlier definition of {task}: {advice}")
 
 

@@ -247,8 +247,10 @@ class TestStreams:
 
 
 def test_a_worker_ends_with_its_launcher():
-    worker = "import os, signal, sys; from alignattn.commands.reproduce.launchers.worker import end_with; "
-    worker += "end_with(int(sys.argv[1])); print('up', flush=True); signal.pause()"
+    worker = "import signal, sys; from types import SimpleNamespace as Of; "
+    worker += "from alignattn.commands.reproduce.launchers.worker import end_with; "
+    worker += "cost = Of(add=lambda: print('cost added', flush=True)); "
+    worker += "end_with(int(sys.argv[1]), cost); print('up', flush=True); signal.pause()"
     code = "import subprocess, os, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())]); "
     code += "print(p.pid, flush=True); p.wait()"
     launcher = python(code, worker)
@@ -258,6 +260,7 @@ def test_a_worker_ends_with_its_launcher():
     # Both processes hold the pipe, so it ends with the worker.
     out, _ = launcher.communicate()
     assert "the launcher of this run has ended" in out
+    assert "cost added" in out
     assert ORPHANED == 128 + signal.SIGTERM
 
 

@@ -88,6 +88,18 @@ def test_a_run_outlives_the_file_of_its_task(words: list[str], definition: Path,
     assert main(["figure", "attention", "--run", str(moved), "--output_file", f"{tmp_path}/head.svg"]) == 0
 
 
+def test_a_run_may_evaluate_some_splits_of_a_task(words: list[str], definition: Path, tmp_path: Path, capsys) -> None:
+    shutil.copy(definition.parent / "rows" / "dev.jsonl", definition.parent / "rows" / "held-out.jsonl")
+    both = definition.read_text().replace("dev.jsonl}", "dev.jsonl, test: rows/held-out.jsonl}")
+    assert "held-out" in both
+    definition.write_text(f"{both}\nevaluation_splits: [validation, test]\n")
+    some = [*words, "--evaluation_splits", "test"]
+    assert main(some) == 0
+    assert list(json.loads((tmp_path / "run" / "results.json").read_text())["metrics"]) == ["test"]
+    assert main(some) == 0
+    assert "is finished already" in capsys.readouterr().out
+
+
 def test_a_changed_definition_of_the_task_is_refused(
     words: list[str], definition: Path, tmp_path: Path, capsys
 ) -> None:
