@@ -185,6 +185,17 @@ def test_the_figures_of_the_learning_rates_are_those_of_the_kept_runs():
         assert f"| {row['label']} | {accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f} | {constant} |" in text
 
 
+def test_the_strengths_of_the_baselines_are_those_of_the_kept_runs():
+    kept = results_in(files_in(STUDY / "baselines-runs.tar.gz"))
+    table = yaml.safe_load((STUDY / "baselines.yaml").read_text())
+    page = (STUDY / "baselines.md").read_text(encoding="utf-8")
+    for row in table["rows"]:
+        options = {**table["options"], **row["options"]}
+        runs = [kept[of_the_table({**options, "seed": seed})] for seed in (41, 42, 43)]
+        accuracy = np.array([100 * run["metrics"]["validation"]["accuracy"] for run in runs])
+        assert f"| {row['label']} | {accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f} |" in page
+
+
 def test_the_figures_of_a_smaller_weight_are_those_of_the_kept_runs(scores):
     kept = {**scores, **results_in(files_in(WHY_RUNS))}
     table = yaml.safe_load((STUDY / "why-long.yaml").read_text())
