@@ -46,9 +46,9 @@ from alignattn.tasks.sampling import SAMPLING_SEED
 from alignattn.tasks.task import BY_SEED, MAX_TEXTS, TAGS, TEXT, TEXT_FILE, TOKENS, TRAIN
 from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.tasks.truncation import INPUT, TruncatedRows, lengths_of, truncated_rows
-from alignattn.utils.compression import BROKEN, plain_suffix, read_bytes
-from alignattn.utils.errors import AlignAttnError, one_line
-from alignattn.utils.files import check_file
+from alignattn.utils.compression import plain_suffix
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import read_text
 
 T = TypeVar("T", bound=Task)
 
@@ -228,7 +228,7 @@ def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Datas
     """
     rows: dict[str, list[Any]]
     if plain_suffix(path) == TEXT_FILE:
-        rows = {"text": _lines(path)}
+        rows = {"text": [line.strip() for line in read_text(path).split("\n") if line.strip()]}
         if not rows["text"]:
             raise AlignAttnError(f"{path} is empty: give a file with one text per line")
     else:
@@ -248,16 +248,6 @@ def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Datas
     )
     num_rows = len(rows[task.text_columns[0]])
     return task, datasets.Dataset.from_dict({**rows, UNREAD_LABEL: [0] * num_rows})
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines of a text file that are not blank."""
-    check_file(path)
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError, *BROKEN) as error:
-        raise AlignAttnError(f"cannot read {path} as text in UTF-8: {one_line(error)}; correct the file") from error
-    return [line.strip() for line in text.replace("\r", "\n").split("\n") if line.strip()]
 
 
 class LengthGroupedSteps(Sampler[int]):

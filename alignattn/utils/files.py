@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from alignattn.utils.compression import BROKEN, read_bytes
 from alignattn.utils.errors import AlignAttnError, one_line
 
 OWN_PREFIX = ".alignattn"
@@ -107,12 +108,16 @@ def check_file(path: Path, advice: str = "give another") -> None:
 
 
 def read_text(path: Path, advice: str = "give another") -> str:
-    """Return the text of a UTF-8 file, with or without a byte order mark; `advice` as for `check_file`."""
+    """Return the text of a UTF-8 file, compressed or not, without its byte order mark and with Python's line ends.
+
+    `advice` is as for `check_file`.
+    """
     check_file(path, advice)
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise AlignAttnError(f"cannot read {path} as text in UTF-8: {error}; correct the file") from error
+        text = read_bytes(path).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError, *BROKEN) as error:
+        raise AlignAttnError(f"cannot read {path} as text in UTF-8: {one_line(error)}; correct the file") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_yaml(path: Path, advice: str = "give another") -> dict[str, Any]:

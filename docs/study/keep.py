@@ -16,29 +16,28 @@ OF_ALL = ("experiment.json", "seconds.txt")
 RESULTS, ATTACKS = "run/results.json", "run/robustness.json"
 """Files that a run writes last."""
 
-OF_RESULTS = ("run/config.yaml", RESULTS)
+CONFIG = "run/config.yaml"
 RENAMED = {"one_answer": "constant_prediction", "cut_rows": "truncated_rows"}
 
 
 def small_files(results: Path, known: set[str]) -> dict[str, bytes]:
     """Return the files of the runs that are finished and not known, by their path below the results."""
     found = {}
-    for run in sorted(results.glob("runs/*")):
-        if run.name in known or not any((run / last).is_file() for last in (RESULTS, ATTACKS)):
+    for done in sorted([*results.glob(f"runs/*/{RESULTS}"), *results.glob(f"runs/*/{ATTACKS}")]):
+        run = done.parents[1]
+        if run.name in known:
             continue
-        if (run / ATTACKS).is_file():
-            paths = [run / name for name in (*OF_ALL, ATTACKS)]
-        else:
-            predictions = sorted((run / RESULTS).parent.glob("*.parquet"))
+        own = [run / name for name in OF_ALL]
+        if done == run / RESULTS:
+            predictions = sorted(done.parent.glob("*.parquet"))
             if not predictions:
                 print(f"left out: {run} keeps no predictions", file=sys.stderr)
                 continue
-            paths = [*(run / name for name in (*OF_ALL, *OF_RESULTS)), *predictions]
-        found |= {str(path.relative_to(results)): path.read_bytes() for path in paths}
-        if (run / RESULTS).is_file():
-            fields = json.loads((run / RESULTS).read_bytes())
-            fields |= {later: fields[name] for name, later in RENAMED.items() if name in fields}
-            found[f"runs/{run.name}/{RESULTS}"] = json.dumps(fields, indent=2).encode() + b"\n"
+            own += [run / CONFIG, *predictions]
+        found |= {str(path.relative_to(results)): path.read_bytes() for path in own}
+        fields = json.loads(done.read_bytes())
+        fields |= {later: fields[name] for name, later in RENAMED.items() if name in fields}
+        found[str(done.relative_to(results))] = json.dumps(fields, indent=2).encode() + b"\n"
     return found
 
 

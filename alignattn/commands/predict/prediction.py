@@ -70,9 +70,9 @@ class RowCounts:
         self,
         max_length: int,
         lengths: Mapping[Any, int],
-        unknown: int,
-        unspaced: int,
-        truncated_questions: int,
+        unknown: int = 0,
+        unspaced: int = 0,
+        truncated_questions: int = 0,
         lines: Sequence[str] = (),
     ) -> None:
         """Add the counts of another part; its lengths may be strings, as in JSON."""
@@ -145,7 +145,7 @@ class Prediction:
         lines = [] if self.predictor.decisions is None else list(self.predictor.decisions.remarks())
         if tested and (line := self.predictor.shift_warning(np.concatenate(tested), source.origin)):
             lines.append(line)
-        self.seen.add(self.seen.max_length, {}, 0, 0, 0, lines)
+        self.seen.add(self.seen.max_length, {}, lines=lines)
 
     @cached_property
     def nothing(self) -> pa.Table:
