@@ -1,7 +1,8 @@
 """Pack the small files of a study's finished runs: `python keep.py RESULTS ARCHIVE [KNOWN_ARCHIVE …]`.
 
 Every run keeps its predictions, so that seeds and rows can be resampled together. An attack keeps only its summary:
-its records hold texts of the data. Runs of a known archive are left out. `results.json` gets the names that later
+its records hold texts of the data. A run whose model an unfinished attack needs is left out, because no weights are
+packed. So are the runs of a known archive. `results.json` gets the names that later
 versions read its fields by, beside its own.
 """
 
@@ -11,8 +12,10 @@ import json
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
-OF_ALL = ("experiment.json", "seconds.txt")
+DEFINITION = "experiment.json"
+OF_ALL = (DEFINITION, "seconds.txt")
 RESULTS, ATTACKS = "run/results.json", "run/robustness.json"
 """Files that a run writes last."""
 
@@ -20,12 +23,24 @@ CONFIG = "run/config.yaml"
 RENAMED = {"one_answer": "constant_prediction", "cut_rows": "truncated_rows"}
 
 
+def definition_of(run: Path) -> dict[str, Any]:
+    """Return the definition of a run."""
+    return json.loads((run / DEFINITION).read_bytes())
+
+
+def awaited_runs(results: Path) -> list[dict[str, Any]]:
+    """Return the definitions of the runs whose models unfinished attacks need."""
+    runs = [path.parent for path in results.glob(f"runs/*/{DEFINITION}")]
+    return [definition_of(run)["needs"] for run in runs if not (run / ATTACKS).exists() and definition_of(run)["needs"]]
+
+
 def small_files(results: Path, known: set[str]) -> dict[str, bytes]:
     """Return the files of the runs that are finished and not known, by their path below the results."""
     found = {}
+    awaited = awaited_runs(results)
     for done in sorted([*results.glob(f"runs/*/{RESULTS}"), *results.glob(f"runs/*/{ATTACKS}")]):
         run = done.parents[1]
-        if run.name in known:
+        if run.name in known or definition_of(run) in awaited:
             continue
         own = [run / name for name in OF_ALL]
         if done == run / RESULTS:
