@@ -33,11 +33,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
     for folder in folders.values():
         # Errors in the options of any run are reported before the first run starts.
         _ = folder.options
-    # Runs whose results other runs need come first.
-    needed = {one.experiment.needs.digest for one in folders.values() if one.experiment.needs is not None}
-    first = [folder for digest, folder in folders.items() if digest in needed]
-    rest = [folder for digest, folder in folders.items() if digest not in needed]
-    print(list_runs([*first, *rest]))
+    print(list_runs(list(folders.values())))
     if arguments.dry_run:
         return
     if not arguments.finished_only:
@@ -51,8 +47,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
             if arguments.launcher == "ray"
             else LocalLauncher(arguments.processes)
         )
-        for wave in filter(None, (first, rest)):
-            run_missing(launcher, wave)
+        run_missing(launcher, folders.values())
     measured = read_table(table, cells, folders)
     if arguments.note is not None:
         measured = replace(measured, notes=[*measured.notes, arguments.note])
@@ -66,22 +61,34 @@ def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFold
     missing = {folder.path: folder for folder in folders if folder.status().state not in SETTLED}
     for folder in missing.values():
         folder.prepare()
+    # The launcher executes a run's needed run just before it.
+    needed = {folder.needed.path for folder in missing.values() if folder.needed is not None}
+    waiting = {path: folder for path, folder in missing.items() if path not in needed}
     with progress("reproduce", len(missing), "run") as bar:
-        while missing:
+        while waiting:
             busy = {}
-            for path, code in launcher.launch(list(missing)):
+            for path, code in launcher.launch(list(waiting)):
                 if code == BUSY:
-                    busy[path] = missing[path]
+                    busy[path] = waiting[path]
                     continue
-                status = missing[path].status()
-                reason = f" ({status.reason or f'exit code {code}, see {path / LOG_FILE}'})" if code else ""
-                bar.write(f"{status.state}: {missing[path].experiment.title}{reason}", file=sys.stderr)
-                bar.update()
-            missing = busy
+                for folder in filter(None, (waiting[path].needed, waiting[path])):
+                    if missing.pop(folder.path, None) is not None:
+                        bar.write(_outcome(folder, code), file=sys.stderr)
+                        bar.update()
+            waiting = busy
             if busy:
                 print(f"waiting for {len(busy)} run(s) of other processes", file=sys.stderr)
             while busy and all(folder.is_locked() for folder in busy.values()):
                 time.sleep(RUNS_POLL_SECONDS)
+
+
+def _outcome(folder: RunFolder, code: int) -> str:
+    """Return a line on a run that has ended, with the exit code of its worker."""
+    status = folder.status()
+    line = f"{status.state}: {folder.experiment.title}"
+    if status.state == "done":
+        return line
+    return f"{line} ({status.reason or f'exit code {code}, see {folder.path / LOG_FILE}'})"
 
 
 def _check_all_done(table: ResultTable, *, may_miss: bool) -> None:

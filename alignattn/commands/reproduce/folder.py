@@ -183,7 +183,8 @@ class RunFolder:
         return Status("missing")
 
     def prepare(self) -> None:
-        """Write the definition of the run, unless it exists."""
+        """Write the definition of the run, unless it exists, and remove the failure of an earlier call."""
+        (self.path / FAILURE_FILE).unlink(missing_ok=True)
         if not (self.path / EXPERIMENT_FILE).exists():
             write_json(self.path / EXPERIMENT_FILE, asdict(self.experiment))
 
@@ -194,28 +195,29 @@ class RunFolder:
         return lock
 
     def is_locked(self) -> bool:
-        """Return whether a process runs it now."""
+        """Return whether a process executes it, or the run that it depends on, now."""
         try:
             self.lock().release()
         except Timeout:
             return True
-        return False
+        return self.needed is not None and self.needed.is_locked()
 
 
 def folders_of(results: Path, cells: Iterable[PlannedCell]) -> dict[str, RunFolder]:
     """Return the folders of the runs of cells by digest, in the order in which to execute them.
 
     Primary cells come first, and each seed of all rows before the next seed, so that the runs of an interrupted table
-    can be paired.
+    can be paired. A run that another one depends on comes just before the first such run.
     """
     places = [(not cell.is_primary, index, run) for cell in cells for index, run in enumerate(cell.experiments)]
     runs = [run for *_, run in sorted(places, key=lambda place: place[:2])]
     folders: dict[str, RunFolder] = {}
     for run in runs:
-        folder = folders.setdefault(run.digest, RunFolder(results, run))
+        folder = RunFolder(results, run)
         # A run that no supported run depends on is executed only if requested itself.
         if folder.needed is not None and not folder.reason_unsupported:
             folders.setdefault(folder.needed.experiment.digest, folder.needed)
+        folders.setdefault(run.digest, folder)
     return folders
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from needs import SHARED, skip_without
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
+from alignattn.commands.reproduce.command import run_missing
 from alignattn.commands.reproduce.folder import RunFolder, folders_of, record_failure
 from alignattn.commands.reproduce.given import digest_value, options_with_name, read_given, table_option
+from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.results import read_table
 from alignattn.commands.reproduce.table import load_table, parse_table
 from alignattn.finetuning.tables import TABLES
@@ -378,6 +381,21 @@ def test_unsupported_cells_give_the_reason_and_need_no_run(tmp_path):
     }
     attacked = [cell for cell in cells if cell.column.command == "robustness" and "dropout" in cell.row.label]
     assert list(folders_of(tmp_path, attacked)) == [one.digest for cell in attacked for one in cell.experiments]
+
+
+def test_an_interrupted_table_of_attacks_has_complete_seeds(tmp_path, monkeypatch):
+    """Each training comes just before its first attack, and one that fails is not repeated for the next attack."""
+    worker, begun = tmp_path / "worker.sh", tmp_path / "begun"
+    worker.write_text(f'#!/bin/sh\nbasename "$3" >> {begun}\nexit 3\n')
+    worker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    cells = list(load_table("table3").narrowed(tasks=["rte"], attentions=["soft"]).cells([1, 2]))
+    folders = folders_of(tmp_path, cells)
+    run_missing(LocalLauncher(1), folders.values())
+    attacks = [[cell.experiments[seed] for cell in cells] for seed in (0, 1)]
+    assert len(attacks[0]) == 3
+    assert begun.read_text().split() == [one.digest for of_seed in attacks for one in (of_seed[0].needs, *of_seed)]
+    assert {folder.status().reason.split(";")[0] for folder in folders.values()} == {"the run ended with exit code 3"}
 
 
 def test_an_option_of_left_out_columns_alone_is_refused():

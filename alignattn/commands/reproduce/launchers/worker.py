@@ -33,12 +33,16 @@ PARENT_POLL_SECONDS = 0.5
 def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
     """Run the worker of a folder in its own process, and return its exit code.
 
-    Its output goes to the folder's log. The folder of a killed worker is marked as failed.
+    The run that it depends on is executed first, unless it has ended. The worker's output goes to the folder's log. The
+    folder of a killed worker is marked as failed.
 
     Args:
         folder: the prepared folder.
         environment: variables in addition to those of this process.
     """
+    needed = RunFolder.read(folder).needed
+    if needed is not None and needed.status().state == "missing" and run_in_process(needed.path, environment) == BUSY:
+        return BUSY
     with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
         code = subprocess.run(  # noqa: S603  # no shell, and fixed words
             [sys.executable, "-m", "alignattn.commands.reproduce.launchers.worker", str(folder), str(os.getpid())],
@@ -111,7 +115,6 @@ def work(folder: RunFolder, launcher: int | None = None) -> int:
         status = folder.status()
         if status.state == "done":
             return DONE
-        (folder.path / FAILURE_FILE).unlink(missing_ok=True)
         cost = RunningCost(folder)
         if launcher is not None:
             end_with(launcher, cost)
