@@ -14,8 +14,8 @@ For each type it builds a small model with random weights, and reports one outco
     traceback       any other exception is raised
 
 Each type runs in a separate process with limits of memory and time. The output folder has a line per type in
-`model_types.jsonl`; a killed run resumes from it. `model_types.md` there is the table, with the reasons, and with the
-types of which no small model can be built. Only installed packages are used.
+`model_types.jsonl`, which also says why no small model of a type can be built; a killed run resumes from it.
+`model_types.md` there is the page, with the reasons of refusals. Only installed packages are used.
 """
 
 import argparse
@@ -226,6 +226,7 @@ def page(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str
     served: dict[tuple[str, ...], list[str]] = {}
     refused: dict[str, list[str]] = {}
     wrong = []
+    untried = [report["model_type"] for report in reports if report["status"] == "not buildable"]
     for report in reports:
         for target, row in by_target(report).items():
             name = _name(report["model_type"], target)
@@ -239,28 +240,24 @@ def page(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str
     lines = [
         "# Models",
         "",
-        f"What `alignattn.patch` does to every model type of transformers {transformers.__version__}, on small models "
-        f"with random weights (`make models`, {datetime.date.today()}). A part of a model follows a dot. "
-        "`aa-ct` stands for all alignments, `entmax15` for scores and normalizers, `qvi` for values.",
-        "",
-        "An alignment counts as supported if the outputs in evaluation are unchanged, bit by bit, and a training step "
-        "has finite gradients. Other slots count as supported if a training step has finite gradients.",
-        "",
-        f"Checked: {len(reports)} of {len(CONFIG_MAPPING_NAMES)} types.",
-        "",
-        summary(reports, attentions).replace("\n", "\n\n"),
+        f"What `alignattn.patch` takes, for every model type of transformers {transformers.__version__}, on small "
+        f"models with random weights (`make models`, {datetime.date.today()}). `aa-ct` stands for all alignments, "
+        "`entmax15` for scores and normalizers, `qvi` for values; `model.part` is a part of a model. "
+        f"{len(untried)} types could not be built small and [were not tried](#not-tried). Look up `model_type` of "
+        "`config.json`, or call `patch`, which refuses with a reason.",
         "",
     ]
+    if len(reports) < len(CONFIG_MAPPING_NAMES):
+        lines += [f"This page is not complete: {len(reports)} of {len(CONFIG_MAPPING_NAMES)} types were checked.", ""]
     for takes in sorted((takes for takes in served if takes), key=len, reverse=True):
         lines += [f"## Takes {', '.join(takes)}", "", _listed(served[takes]), ""]
     lines += ["## Refused, and why", "", "| reason | models |", "| --- | --- |"]
     lines += [
         f"| {reason} | {_listed(names)} |" for reason, names in sorted(refused.items(), key=lambda item: -len(item[1]))
     ]
-    lines += ["", "## Wrong", "", *(wrong or ["None."]), "", "## Not built here", ""]
-    lines += [
-        f"- {report['model_type']}: {report['reason']}" for report in reports if report["status"] == "not buildable"
-    ]
+    if wrong:
+        lines += ["", "## Wrong", "", *wrong]
+    lines += ["", "## Not tried", "", _listed(untried)]
     return "\n".join([*lines, ""])
 
 

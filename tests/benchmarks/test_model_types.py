@@ -162,9 +162,11 @@ def test_the_worst_of_a_models_implementations_is_its_outcome() -> None:
     }  # fmt: skip
     assert "1 differs" in summary([report], ["aa-ct"])
     table = page([report, _report("odd", "not buildable", reason="needs timm")], ["aa-ct", "qvi"])
-    assert "- bert, aa-ct: differs: by 0.2" in table
+    assert "\n## Wrong\n\n- bert, aa-ct: differs: by 0.2\n" in table
     assert "| because | `bert` |" in table
-    assert "odd: needs timm" in table
+    assert "\n## Not tried\n\n`odd`\n" in table
+    assert "needs timm" not in table
+    assert "\n## Wrong\n" not in page([_report("bert")], ["aa-ct"])
 
 
 def test_results_are_read_without_a_line_that_was_cut_off_and_the_last_of_a_type_counts(tmp_path: Path) -> None:
