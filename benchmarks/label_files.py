@@ -4,7 +4,7 @@
 
 Each case writes a training and a validation file and trains MiniLM on them for a few steps. A line of the printed table
 has the options of the command and its outcome: the classes and scores of `results.json` and the command's messages
-about the files, or the error. The table of docs/measurements/labels.md combines two such runs.
+about the files, or the error.
 """
 
 import argparse
