@@ -88,8 +88,8 @@ def number_names(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
     by_number = dict(enumerate(task.labels))
     if all(by_number.get(number) == label for number, label in by_name.items()):
         return {}
-    parsed = {value: parse_label(value) for value in values if isinstance(value, int | str)}
-    numbers = {number for number in parsed.values() if isinstance(number, int) and number != UNLABELLED}
+    parsed = {value: number for value in values if (number := _whole_number(value)) is not None}
+    numbers = {*parsed.values()} - {UNLABELLED}
     num_names, num_numbers = len(numbers & by_name.keys()), len(numbers & by_number.keys())
     if numbers and num_names == num_numbers and not all(isinstance(value, str) for value in parsed):
         raise AlignAttnError(
@@ -103,11 +103,18 @@ def named_labels(values: Iterable[Any], names: Mapping[int, str]) -> list[Any]:
     """Return labels with names in place of class numbers; -1 is kept."""
     labels = []
     for value in values:
-        number = parse_label(value) if isinstance(value, int | str) else None
-        if isinstance(number, int) and not isinstance(number, bool):
+        if (number := _whole_number(value)) is not None:
             value = str(number) if number == UNLABELLED else names.get(number, f"class number {number}")
         labels.append(value)
     return labels
+
+
+def _whole_number(value: Any) -> int | None:
+    """A label's whole number, also of 1.0, as pandas writes 1 in a column with missing values; None for others."""
+    number = parse_label(value) if isinstance(value, int | float | str) else None
+    if isinstance(number, float) and number.is_integer():
+        return int(number)
+    return number if isinstance(number, int) else None
 
 
 def report_numbered_labels(task: LabelledTask, splits: Mapping[str, datasets.Dataset]) -> None:
@@ -157,6 +164,8 @@ def _numbers(task: LabelledTask, values: Iterable[Any]) -> list[float | None]:
     numbers: list[float | None] = []
     for value in map(only_item, values):
         value = str(value) if isinstance(value, Decimal) else value
+        if isinstance(value, bool):
+            value = str(value)
         if isinstance(value, str):
             value = by_name[value] if value in by_name else parse_label(value, is_score=task.is_regression)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)

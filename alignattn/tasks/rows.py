@@ -26,6 +26,7 @@ from alignattn.tasks.task_types import (
 )
 from alignattn.tasks.user_labels import (
     UserLabels,
+    has_integer_names,
     label_hints,
     read_user_labels,
     share_names,
@@ -41,6 +42,7 @@ NUMBER = "__number__"
 DERIVED_SHARE = 10
 """A derived validation split has one in this many training rows."""
 T = TypeVar("T", bound=Task)
+U = TypeVar("U", TextClassification, ImageClassification)
 
 
 @dataclass(frozen=True)
@@ -190,33 +192,69 @@ def load_user_rows(
     task = (ImageClassification if are_images else TextClassification)(
         name=plain_stem(train_file), label_column=label_column, metrics=(), **inputs
     )
-    processor = processor_for(task)
-    raw: dict[str, _RawSplit] = {}
-    labels: dict[str, UserLabels] = {}
-    for name, path in _files(train_file, validation_file).items():
-        origin = str(path)
-        rows = read_rows(path, cache_dir, encoding=encoding, read_folder=processor.read_folder)
-        read_columns = [*input_columns, label_column, *_slice_columns(name, rows.dataset, slice_by)]
-        dataset = select_columns(rows.dataset, list(dict.fromkeys(read_columns)), origin)
-        read = read_user_labels(dataset, label_column, origin)
-        dataset = processor.normalise_inputs(processor.locate(dataset, path.parent))
-        bad_inputs = processor.input_problems(dataset, may_be_empty=False)
-        problems = dict(read.problems) | bad_inputs | rows.problems_in(dataset.column_names)
-        # The good labels of the training file define the task, so there must be some.
-        list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows)
-        labels[name] = read.without(problems)
-        raw[name] = _RawSplit(dataset, origin, problems=problems)
-    labels = share_names(labels)
+    files = _files(train_file, validation_file)
+    read = {
+        name: _read_user_file(task, name, path, cache_dir, skip_bad_rows, encoding, slice_by)
+        for name, path in files.items()
+    }
+    raw = {name: split for name, (split, _) in read.items()}
+    labels = share_names({name: of_file for name, (_, of_file) in read.items()})
     task = user_task(labels[TRAIN], task)
     task = replace(task, evaluation_splits=tuple(name for name in raw if name != TRAIN))
-    for name, split in raw.items():
-        column, problems = user_label_column(task, labels[name], len(split.dataset))
-        dataset = split.dataset.remove_columns(label_column).add_column(label_column, column)
-        raw[name] = replace(split, dataset=dataset, problems=problems | dict(split.problems))
-        if name == TRAIN:
-            for hint in label_hints(column, task.labels):
-                print(f"{split.origin}: {hint}", file=sys.stderr)
+    raw = {name: _with_labels(task, split, labels[name]) for name, split in raw.items()}
+    for hint in label_hints(raw[TRAIN].dataset[label_column][:], task.labels):
+        print(f"{raw[TRAIN].origin}: {hint}", file=sys.stderr)
     return _checked(task, raw, skip_bad_rows, slice_by)
+
+
+def load_more_user_rows(
+    task: U, path: str | Path, *, skip_bad_rows: bool | None = None, encoding: str | None = None
+) -> Rows[U]:
+    """Load more labelled rows of a task of `load_user_rows`, with labels as in its validation file.
+
+    Args:
+        task: the task, with its labels.
+        path: as for `read_rows`.
+        skip_bad_rows: as for `load_rows`.
+        encoding: as for `load_task_files`.
+
+    Returns:
+        The rows, as training rows.
+    """
+    split, labels = _read_user_file(task, TRAIN, Path(path), None, skip_bad_rows, encoding)
+    if not has_integer_names(task):
+        labels = share_names({"": UserLabels("the run", {}, names=task.labels), TRAIN: labels})[TRAIN]
+    return _checked(task, {TRAIN: _with_labels(task, split, labels)}, skip_bad_rows)
+
+
+def _read_user_file(
+    task: TextClassification | ImageClassification,
+    name: str,
+    path: Path,
+    cache_dir: str | None,
+    skip_bad_rows: bool | None,
+    encoding: str | None,
+    slice_by: str | None = None,
+) -> tuple[_RawSplit, UserLabels]:
+    """The rows of a split of a user's task, and their labels as the file has them."""
+    processor, origin, label_column = processor_for(task), str(path), task.label_column
+    rows = read_rows(path, cache_dir, encoding=encoding, read_folder=processor.read_folder)
+    read_columns = [*task.input_columns, label_column, *_slice_columns(name, rows.dataset, slice_by)]
+    dataset = select_columns(rows.dataset, list(dict.fromkeys(read_columns)), origin)
+    read = read_user_labels(dataset, label_column, origin)
+    dataset = processor.normalise_inputs(processor.locate(dataset, path.parent))
+    bad_inputs = processor.input_problems(dataset, may_be_empty=False)
+    problems = dict(read.problems) | bad_inputs | rows.problems_in(dataset.column_names)
+    # The good labels of the training file define the task, so there must be some.
+    list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows)
+    return _RawSplit(dataset, origin, problems=problems), read.without(problems)
+
+
+def _with_labels(task: LabelledTask, split: _RawSplit, labels: UserLabels) -> _RawSplit:
+    """The rows of a user's file with the labels of its task."""
+    column, problems = user_label_column(task, labels, len(split.dataset))
+    dataset = split.dataset.remove_columns(task.label_column).add_column(task.label_column, column)
+    return replace(split, dataset=dataset, problems=problems | dict(split.problems))
 
 
 def user_multi_label_task(

@@ -243,6 +243,11 @@ def _numbered_classes(labels: Mapping[int, Label], origin: str) -> tuple[str, ..
     return tuple(map(str, others if marks_unlabelled else numbers))
 
 
+def has_integer_names(task: LabelledTask) -> bool:
+    """Return whether all classes of a task are named by integers."""
+    return all(isinstance(parse_label(name), int) for name in task.labels)
+
+
 def user_label_column(task: LabelledTask, split: UserLabels, num_rows: int) -> tuple[list[Label], dict[int, str]]:
     """Return a file's labels as class names or scores, and the problems of the others.
 
@@ -256,7 +261,7 @@ def user_label_column(task: LabelledTask, split: UserLabels, num_rows: int) -> t
     """
     unlabelled: Label = UNLABELLED if task.is_regression else str(UNLABELLED)
     names = {*task.labels}
-    are_integers = all(isinstance(parse_label(name), int) for name in task.labels)
+    are_integers = has_integer_names(task)
     if split.names or are_integers:
         names.add(str(UNLABELLED))
     column: list[Label] = [unlabelled] * num_rows

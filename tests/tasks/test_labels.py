@@ -198,6 +198,20 @@ def test_a_task_with_integer_names_reads_names_and_numbers(tmp_path, write):
         assert names_of(load_task_files(STARS, path, None), "train") == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("write", [csv_file, json_file])
+def test_numbers_with_a_point_mean_the_names_of_integers(tmp_path, write):
+    """As pandas writes integers beside a missing label: 1.0 was class number 1, which is called 2."""
+    suffix = "csv" if write is csv_file else "jsonl"
+    path = write(tmp_path / "rows", [3.0, 1.0, None, 2.0]).rename(tmp_path / f"rows.{suffix}")
+    assert names_of(load_task_files(STARS, path, None, skip_bad_rows=True), "train") == ["3", "1", "2"]
+
+
+def test_booleans_are_read_by_name(tmp_path):
+    task = TextClassification(name="own", text_columns=("text",), labels=("False", "True"), metrics=("accuracy",))
+    path = json_file(tmp_path / "rows.jsonl", [True, False])
+    assert names_of(load_task_files(task, path, None), "train") == ["True", "False"]
+
+
 def test_numbers_that_may_be_names_are_refused(tmp_path):
     with pytest.raises(AlignAttnError, match=r"1, 2.*'stars'"):
         load_task_files(STARS, json_file(tmp_path / "rows.jsonl", [1, 2]), None)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -19,8 +20,9 @@ from alignattn.finetuning.results import read_result
 from alignattn.finetuning.rows import load_run_rows
 from alignattn.finetuning.run_files import DATA_FILE
 from alignattn.finetuning.run_folder import FinishedRun, changed_rows, check_has_classes, read_finished_run, warn_plain
-from alignattn.tasks.rows import load_task_files
+from alignattn.tasks.rows import Rows, load_more_user_rows, load_task_files
 from alignattn.tasks.task import TRAIN, LabelledTask
+from alignattn.tasks.task_types import ImageClassification, TextClassification
 from alignattn.utils.bad_rows import BadRow, list_bad_rows, numbers_without
 from alignattn.utils.digests import digest_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line
@@ -110,8 +112,12 @@ def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
 def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
     """The rows of the file given with `--rows`."""
     path = Path(str(options.rows))
-    encoding, skip = run.options.data.encoding, options.skip_bad_rows
-    read = load_task_files(run.task, path, None, skip_bad_rows=skip, encoding=encoding)
+    reading: Any = {"encoding": run.options.data.encoding, "skip_bad_rows": options.skip_bad_rows}
+    if run.options.task is None:
+        assert isinstance(run.task, TextClassification | ImageClassification)
+        read: Rows[Any] = load_more_user_rows(run.task, path, **reading)
+    else:
+        read = load_task_files(run.task, path, None, **reading)
     assert read.train is not None
     try:
         changed = changed_rows(run.options, run.folder)

@@ -228,6 +228,48 @@ def test_new_rows_calibrate_and_training_rows_are_refused(folder, tmp_path, caps
     assert "is calibrated already" in said(capsys)
 
 
+WITHOUT_A_THIRD = [1.0, None, 2.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "expected"),
+    [
+        pytest.param([1, 2, 3] * 4, WITHOUT_A_THIRD, [0, 1, 0, 1, 1], id="floats with a gap, as pandas writes"),
+        pytest.param([1, 2, 3] * 4, [1, 2, 2, 1], [0, 1, 1, 0], id="integers that are also numbers of classes"),
+        pytest.param([True, False] * 6, [True, False, False, True], [1, 0, 0, 1], id="booleans"),
+        pytest.param(["b", "a"] * 6, [" a", "b "], [0, 1], id="names with blanks around them"),
+        pytest.param(["b", "a"] * 6, [0, 1, 1], [0, 1, 1], id="class numbers"),
+    ],
+)
+def test_labels_of_new_rows_are_those_of_a_validation_file(tiny_checkpoint, tmp_path, capsys, trained, given, expected):
+    """A label 1.0 was class number 1, which is called 2."""
+    files = {"train": (trained, "dog"), "rows": (given, "cat")}
+    for name, (labels, word) in files.items():
+        texts = [f"{word} {'the ' * (place + 1)}" for place in range(len(labels))]
+        pq.write_table(pa.table({"said": texts, "meant": labels}), tmp_path / f"{name}.parquet")
+    words = f"--train_file {tmp_path}/train.parquet --text_columns said --label_column meant --max_steps 1"
+    words += f" --model {tiny_checkpoint} --output_dir {tmp_path}/run"
+    assert main(["finetune", *words.split(), *FAST]) == 0
+    words = ("--run", tmp_path / "run", "--rows", tmp_path / "rows.parquet", "--resamples", 20, "--skip_bad_rows")
+    assert calibrate(*words) == 0
+    kept = pq.read_table(tmp_path / "run" / "calibration" / "rows.parquet")
+    assert sorted(kept["label"].to_pylist()) == sorted(expected)
+    said_of_numbers = "its label numbers get the names of the run: 0 = a, 1 = b"
+    assert (said_of_numbers in capsys.readouterr().err) == (given == [0, 1, 1])
+
+
+def test_other_numbers_than_those_of_the_training_file_are_refused(tiny_checkpoint, tmp_path, capsys):
+    """Labels 0, 1 and 2 were read as numbers of the classes 1, 2 and 3."""
+    for name, word, labels in (("train", "dog", [1, 2, 3] * 4), ("rows", "cat", [0, 1, 2])):
+        texts = [f"{word} {'the ' * (place + 1)}" for place in range(len(labels))]
+        pq.write_table(pa.table({"said": texts, "meant": labels}), tmp_path / f"{name}.parquet")
+    words = f"--train_file {tmp_path}/train.parquet --text_columns said --label_column meant --max_steps 1"
+    words += f" --model {tiny_checkpoint} --output_dir {tmp_path}/run"
+    assert main(["finetune", *words.split(), *FAST]) == 0
+    assert calibrate("--run", tmp_path / "run", "--rows", tmp_path / "rows.parquet") == USER_ERROR_EXIT_CODE
+    assert "row 1: label 0 is not a class of the training file (1, 2, 3)" in said(capsys)
+
+
 def test_a_deleted_training_file_is_refused_by_its_digest(folder, tmp_path, capsys):
     run = shutil.copytree(folder / "plain", tmp_path / "run")
     config = (run / "config.yaml").read_text().replace(str(folder / "train.csv"), str(tmp_path / "gone.csv"))
