@@ -10,7 +10,7 @@ import datasets
 import torch
 from huggingface_hub import HfApi
 from torch import nn
-from transformers import EvalPrediction, PrinterCallback, ProgressCallback
+from transformers import EvalPrediction, PrinterCallback, ProgressCallback, TrainingArguments
 from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
@@ -77,6 +77,12 @@ class TaskTrainer(AlignmentTrainer):
         # A run shows its progress by itself.
         for shown in (PrinterCallback, ProgressCallback):
             self.remove_callback(shown)
+
+    @property
+    def _max_alignment_norm(self) -> float:
+        """That of the model; if class weights turn its clipping off, the default, because they weigh no adversary."""
+        norm = super()._max_alignment_norm
+        return norm or float(TrainingArguments.max_grad_norm) if self.class_weights else norm
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Return the sampler of `Trainer`, but sampling by length depends only on the run's seed."""

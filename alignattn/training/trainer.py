@@ -338,16 +338,21 @@ class AlignmentMixin(SavingMixin):
             for method in self.methods:
                 method.load(Path(checkpoint), self._model)
 
+    @property
+    def _max_alignment_norm(self) -> float:
+        """The maximum gradient norm of the alignment's networks; 0 for no clipping."""
+        return float(self.args.max_grad_norm)
+
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip the gradients of the model and of the alignment's networks separately: an adversary's is often huge."""
-        norm = super()._clip_grad_norm(_WithoutAlignment(model))  # type: ignore[no-untyped-call]
-        own = alignment_parameters(model)
-        if own:
-            nn.utils.clip_grad_norm_(own, self.args.max_grad_norm)
-        return norm
+        return super()._clip_grad_norm(_WithoutAlignment(model))  # type: ignore[no-untyped-call]
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        return super()._get_grad_norm(_WithoutAlignment(model), grad_norm)  # type: ignore[no-untyped-call]
+        """Return the norm of the model, and clip the alignment's networks separately: an adversary's is often huge."""
+        norm = super()._get_grad_norm(_WithoutAlignment(model), grad_norm)  # type: ignore[no-untyped-call]
+        own = alignment_parameters(model)
+        if own and self._max_alignment_norm > 0:
+            nn.utils.clip_grad_norm_(own, self._max_alignment_norm)
+        return norm
 
 
 class AlignmentTrainer(AlignmentMixin, Trainer):

@@ -9,17 +9,21 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from conftest import WORDS
+from conftest import WORDS, tiny_model
 from rows_of_kinds import IGNORED, KindRows, kind_model
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 from sklearn.utils.class_weight import compute_class_weight
-from test_trainer import logged
+from test_trainer import TinyRows, arguments, logged, steepened, without_dropout
 from torch.nn import functional as F
 from train_distributed import ROWS, WEIGHTS, train_kind, weighted_trainer
 from transformers.trainer_pt_utils import LabelSmoother
 
+import alignattn
 from alignattn.cli import main
 from alignattn.finetuning.results import RunResult, render_metrics
+from alignattn.finetuning.task_trainer import TaskTrainer
+from alignattn.patching import alignment_parameters
+from alignattn.tasks import TASKS
 from alignattn.tasks.class_scores import class_scores
 from alignattn.training.class_weights import weighted_loss
 
@@ -97,6 +101,20 @@ def test_every_methods_task_loss_is_weighted(kind, changes, tmp_path, monkeypatc
 
 
 LABELS = ["bad", "good", "rare=odd"]
+
+
+@pytest.mark.parametrize(("weights", "most"), [(dict.fromkeys("abc", 1.0), 1.0), (None, None)])
+def test_weights_turn_off_the_clipping_of_the_model_alone(weights, most, tmp_path):
+    """A rare row's gradient is large on purpose; an adversary's is not, and it was unclipped with class weights."""
+    model = alignattn.patch(without_dropout(tiny_model("bert")), "aa-gan", alignment_weight=0.3).double()
+    before = [parameter.detach().clone() for parameter in alignment_parameters(model)]
+    options = {"optim": "sgd", "learning_rate": 1.0, "alignment_learning_rate": 1.0, "max_grad_norm": 0.0}
+    args = arguments(tmp_path, max_steps=1, **options)
+    rows = {"train_dataset": TinyRows(), "task": TASKS["rte"], "splits": {}}
+    steepened(TaskTrainer(model=model, args=args, class_weights=weights, **rows), 1e4).train()
+    after = alignment_parameters(model)
+    moved = torch.stack([(a - b).norm() for a, b in zip(before, after, strict=True)]).norm().item()
+    assert moved == pytest.approx(most, rel=1e-3) if weights else moved > 2
 
 
 def uneven(folder, name, counts, seed):
