@@ -32,6 +32,7 @@ from alignattn.patching.heads import BalancedHeads, balanced_heads
 from alignattn.patching.recording import LayerRecord
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.tags.tagging import WORD_STARTS
 from alignattn.tasks.task import TRAIN
 from alignattn.training.methods import METHODS
 from alignattn.utils.errors import AlignAttnError
@@ -104,7 +105,7 @@ def measure_change(
     Args:
         model: the model whose change is measured.
         reference: the model that it is compared with.
-        batches: the inputs of both models, padded or not.
+        batches: the inputs of both models, padded or not; for tags also `word_starts`.
     """
     moved, variations, differing = [], [], []
     for batch in batches:
@@ -118,11 +119,11 @@ def measure_change(
                 dim=1,
             )
         )
-        predicted = [_distributions(one, batch, model.model.config) for one in (outputs, of_reference)]
-        for own, other in zip(*predicted, strict=False):
+        predicted = [_predictions(one, batch, model.model.config) for one in (outputs, of_reference)]
+        for (own, classes), (other, other_classes) in zip(*predicted, strict=False):
             if own.shape == other.shape:
                 variations.append(total_variation(own, other))
-                differing.append(own.argmax(dim=-1) != other.argmax(dim=-1))
+                differing.append(classes != other_classes)
     by_text = torch.cat(moved)
     return FunctionChange(
         attention=by_text.mean(dim=0),
@@ -138,19 +139,32 @@ def _weights_of(record: LayerRecord) -> Tensor:
     return record.weights
 
 
-def _distributions(outputs: Mapping[str, Any], batch: Mapping[str, Tensor], config: Any) -> list[Tensor]:
-    """Return the distributions that a head predicts, `[N, C]` each; empty for a head of scores or without a head."""
+def _predictions(outputs: Mapping[str, Any], batch: Mapping[str, Tensor], config: Any) -> list[tuple[Tensor, Tensor]]:
+    """Return the distributions that a head predicts, `[N, C]` each, and the predicted classes, `[N]`.
+
+    The list is empty for a head of scores or without a head. Tags are those of the words, where the batch has their
+    places, and a CRF's classes are its best sequences.
+    """
     real = batch["attention_mask"].bool()
     if outputs.get("start_logits") is not None:
         ends = (outputs["start_logits"], outputs["end_logits"])
-        return [logits.double().masked_fill(~real, -torch.inf).softmax(dim=-1) for logits in ends]
+        return [_likeliest(logits.double().masked_fill(~real, -torch.inf).softmax(dim=-1)) for logits in ends]
     logits = outputs.get("logits")
     if logits is None or logits.shape[-1] == 1:
         return []
     if getattr(config, "problem_type", None) == MULTI_LABEL:
         holds = logits.double().sigmoid().flatten()
-        return [torch.stack([1 - holds, holds], dim=-1)]
-    return [F.softmax((logits[real] if logits.ndim > 2 else logits).double(), dim=-1)]
+        return [_likeliest(torch.stack([1 - holds, holds], dim=-1))]
+    if logits.ndim == 2:
+        return [_likeliest(F.softmax(logits.double(), dim=-1))]
+    words = real & batch[WORD_STARTS].bool() if WORD_STARTS in batch else real
+    distributions, classes = _likeliest(F.softmax(logits[words].double(), dim=-1))
+    decoded = outputs.get("tags")
+    return [(distributions, classes if decoded is None else decoded[words])]
+
+
+def _likeliest(distributions: Tensor) -> tuple[Tensor, Tensor]:
+    return distributions, distributions.argmax(dim=-1)
 
 
 def _product_changes(model: RecordedModel, reference: RecordedModel, shape: torch.Size) -> Tensor:
@@ -240,7 +254,8 @@ def compare_with_twin(options: RunOptions, task: Task, evaluation: Mapping[str, 
     model, reference = (load_recorded_model(str(one), with_head=True) for one in (options.output_dir, folder))
     split = next(iter(evaluation.values()))
     rows = range(min(len(split.encoded), TWIN_ROWS))
-    change = measure_change(model, reference, input_batches(task, split, model.tokenizer, rows, TWIN_BATCH))
+    batches = input_batches(task, split, model.tokenizer, rows, TWIN_BATCH, with_word_starts=True)
+    change = measure_change(model, reference, batches)
     products = float(change.products.mean())
     return TwinResult(
         run=publishable(str(folder)),

@@ -1,5 +1,6 @@
 """Queries, keys and weights of the heads of a trained model, by token and as t-SNE."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from alignattn.reports.plots.bars import PointPanel
 from alignattn.reports.plots.maps import TokenMapPanel
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
+from alignattn.tasks.tags.tagging import WORD_STARTS
 from alignattn.tasks.task_types import processor_for
 from alignattn.utils.errors import AlignAttnError
 
@@ -62,9 +64,11 @@ class RecordedModel:
     reads_texts_alone: bool = True
 
     def forward(self, batch: Mapping[str, Tensor]) -> tuple[Any, list[LayerRecord]]:
-        """Return the model's outputs and the record of each attention call."""
+        """Return the model's outputs and the record of each attention call; `word_starts` are for a CRF alone."""
+        is_read = WORD_STARTS in inspect.signature(self.model.forward).parameters
+        inputs = {name: values for name, values in batch.items() if is_read or name != WORD_STARTS}
         with torch.no_grad(), collect(self.model) as seen:
-            outputs = self.model(**batch)
+            outputs = self.model(**inputs)
         return outputs, seen.layers
 
     def record(self, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    BertForTokenClassification,
     BertTokenizer,
 )
 
@@ -17,6 +19,7 @@ import alignattn
 from alignattn.attention.function_change import attention_change, product_change, total_variation
 from alignattn.finetuning.function_change import measure_change
 from alignattn.finetuning.heads import load_recorded_model
+from alignattn.models.taggers.crf import tagger_with_crf
 from alignattn.patching.balance import balance
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]
@@ -101,6 +104,32 @@ def test_predictions_of_tokens_and_spans_ignore_padding(head, tmp_path):
     assert 0 < together.predictions < 1
     assert together.predictions == pytest.approx(alone.predictions, abs=1e-6)
     assert together.differing == alone.differing
+
+
+@pytest.mark.parametrize("has_crf", [False, True])
+def test_predictions_of_tags_are_those_of_words(has_crf, tmp_path):
+    """[CLS], [SEP] and later pieces counted as words, and a CRF decoded them, too."""
+    starts, names = torch.tensor([[0, 1, 0, 1, 0], [0, 1, 0, 0, 0]]), ["O", "B-A", "I-A"]
+    models, recorded = [], []
+    for seed in (1, 2):
+        config = tiny_model("bert").config
+        config.id2label, config.label2id = dict(enumerate(names)), {name: n for n, name in enumerate(names)}
+        config.crf_tags = "bio"
+        own_class = tagger_with_crf(config) if has_crf else BertForTokenClassification
+        torch.manual_seed(seed)
+        model = own_class(config).eval()
+        for parameter in model.parameters():
+            parameter.data.normal_(std=0.5)
+        models.append(model)
+        recorded.append(replace(saved(tmp_path / str(seed), classifier()), model=alignattn.patch(model, "soft")))
+    found = measure_change(*recorded, [BATCH | {"word_starts": starts}])
+    words = {"word_starts": starts} if has_crf else {}
+    with torch.no_grad():
+        outputs = [model(**BATCH, **words) for model in models]
+    own, other = (one.logits[starts.bool()].softmax(-1) for one in outputs)
+    classes = [one.tags[starts.bool()] if has_crf else one.logits[starts.bool()].argmax(-1) for one in outputs]
+    assert found.predictions == pytest.approx(float((own - other).abs().sum(-1).mean() / 2), abs=1e-6)
+    assert found.differing == pytest.approx(float((classes[0] != classes[1]).double().mean()))
 
 
 def test_padding_does_not_enter(plain, tmp_path):

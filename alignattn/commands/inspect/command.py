@@ -136,7 +136,8 @@ def _change(
     if ids != others:
         return None
     reference, model = models
-    batches = input_batches(task, splits[0], reference.tokenizer, range(len(ids)), batch_size)
+    rows = range(len(ids))
+    batches = input_batches(task, splits[0], reference.tokenizer, rows, batch_size, with_word_starts=True)
     return measure_change(model, reference, batches)
 
 
