@@ -1,6 +1,7 @@
 """The `report.html` of a run: what it scores and where it is wrong, on one page."""
 
 import base64
+import math
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -96,11 +97,11 @@ def _titled(prefix: str, section: Section) -> Section:
 def _scores(evaluation: Evaluation, num_classes: int) -> Section:
     rows = []
     for name, value in evaluation.metrics.items():
-        examples = metric_examples(name, evaluation.predictions)
+        examples = None if math.isnan(value) else metric_examples(name, evaluation.predictions)
         rows.append([name, score_text(name, value), _interval(name, examples, num_classes)])
     note = (
         f"In percent, except errors. {INTERVAL}: Wilson's for a share of rows, else the bootstrap over rows "
-        f"({RESAMPLES:,} resamples); – if the score is not a statistic of rows, or there are too many rows."
+        f"({RESAMPLES:,} resamples); – if the score is undefined or no statistic of rows, or there are too many rows."
     )
     return Section(title="Scores", notes=[note], header=["score", "value", INTERVAL], rows=rows)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from io import BytesIO
 
@@ -269,6 +270,19 @@ def test_the_page_embeds_small_images_without_matplotlib(tmp_path, monkeypatch):
     assert page.count('<img alt="" src="data:image/png;base64,') == 2
     assert len(page) < 40_000
     assert "<title>2, 0.25</title>" in page
+
+
+def test_an_undefined_score_has_no_interval(tmp_path):
+    """Matthews' correlation of rows of one class was undefined, and its interval 0.00 to 0.00."""
+    labels, predicted = [1, 1, 1, 1], [1, 0, 1, 1]
+    columns = {"row": [0, 1, 2, 3], "label": labels, "prediction": predicted, "probabilities": [[0.4, 0.6]] * 4}
+    rows = datasets.Dataset.from_dict({"text": WORDS[:4]})
+    task = TextClassification(name="own", text_columns=("text",), labels=("no", "yes"), metrics=("accuracy",))
+    evaluation = Evaluation({"accuracy": 0.75, "matthews_correlation": math.nan}, pa.table(columns))
+    split = EncodedSplit(rows, rows, TaskOptions(max_length=8))
+    write_run_report(tmp_path, task, result_of(task), {"validation": split}, {"validation": evaluation}, {}, [])
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", (tmp_path / "report.html").read_text())
+    assert cells[:4] == ["75.00", "30.06 to 95.44", "undefined", "–"]
 
 
 def test_a_page_of_many_rows_and_classes_is_bounded_and_says_so(tmp_path):
