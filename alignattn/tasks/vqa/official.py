@@ -1,6 +1,6 @@
 """The official accuracy of visual question answering, and its normalisation of answers.
 
-Antol et al. 2015, "VQA: Visual Question Answering", as in its evaluation code since the second version of the data.
+Antol et al. 2015, "VQA: Visual Question Answering", as in its evaluation code of 2021 (github.com/GT-Vision-Lab/VQA).
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 ENOUGH = 3
 """Number of people who must agree with an answer for full accuracy."""
 
-PUNCTUATION = ";:/'[]\"()=+\\_><@`,?"
+PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 COMMA_OF_NUMBER = re.compile(r"\d,\d")
 PERIOD = re.compile(r"\.(?!\d)")
 ARTICLES = frozenset({"a", "an", "the"})
@@ -20,20 +20,25 @@ NUMBERS: Mapping[str, str] = {
     **{word: str(number) for number, word in enumerate(_COUNTED.split(" "))},
 }
 
-_SHORTENED = {
+_ENDINGS = {
     "n't": "ai are ca could did does do had has have is might must need ought sha should was were wo would",
     "'d": "he how it someone something there they where who you",
     "'ll": "how it somebody someone something they what who why you",
     "'ve": "could might must not should they we what where who would you",
     "'re": "there they what why you",
     "'s": "he how somebody someone that there what when where who why",
+    "n't've": "could had might should would",
+    "'d've": "he it she somebody someone something there they we who you",
 }
+_FORMS = (
+    *(word + ending for ending, words in _ENDINGS.items() for word in words.split()),
+    *("ma'am", "o'clock", "'twas", "'ow's'at", "y'all", "y'all'll", "y'all'd've"),
+)
 CONTRACTIONS: Mapping[str, str] = {
-    **{word + end.replace("'", ""): word + end for end, words in _SHORTENED.items() for word in words.split()},
-    **{"maam": "ma'am", "oclock": "o'clock", "twas": "'twas", "yall": "y'all"},
+    **{form[:place] + form[place + 1 :]: form for form in _FORMS for place, mark in enumerate(form) if mark == "'"},
+    "somebody'd": "somebodyd",  # as in the official list
 }
-"""Words without their apostrophe, which is restored. Forms with two apostrophes cannot occur: a blank replaces an
-apostrophe within a word."""
+"""Words that lack one of their apostrophes, which is restored."""
 
 
 def plain_answer(answer: str) -> str:
