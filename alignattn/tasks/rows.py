@@ -119,7 +119,9 @@ def load_rows(
     assert rows.train is not None
     order = np.random.default_rng(SAMPLING_SEED).permutation(len(rows.train))
     derived = _derive_validation(rows, np.sort(order[: max(1, len(order) // DERIVED_SHARE)]))
-    return derived if need_train else replace(derived, train=None)
+    # The tenth is left out of training even if it is not evaluated: all runs train on the same rows.
+    asked = {name: dataset for name, dataset in derived.evaluation.items() if name in task.evaluation_splits}
+    return replace(derived, evaluation=asked, train=derived.train if need_train else None)
 
 
 def load_task_files(

@@ -17,11 +17,14 @@ from alignattn.tasks.labelled import LabelledProcessor
 from alignattn.tasks.long_texts import encode_texts
 from alignattn.tasks.processor import configure_classes, text_problems
 from alignattn.tasks.stories import made_stories
-from alignattn.tasks.task import TRAIN, TaskOptions
+from alignattn.tasks.task import TEST, TRAIN, VALIDATION, TaskOptions
 from alignattn.tasks.task_types import TextClassification
+from alignattn.utils.errors import AlignAttnError
 
 MADE_STORIES = 1000
 """Number of questions per split, as in bAbI."""
+STORY_SEEDS = {TRAIN: 0, VALIDATION: 1, TEST: 2}
+"""Seed of each split, the same whichever splits a run evaluates."""
 
 
 class TextClassificationProcessor(LabelledProcessor[TextClassification]):
@@ -37,8 +40,9 @@ class TextClassificationProcessor(LabelledProcessor[TextClassification]):
         task = self.task
         if not task.supporting_facts or data_dir is not None or task.sources.files:
             return None
-        seed = (TRAIN, *task.evaluation_splits).index(name)
-        rows = made_stories(task.supporting_facts, MADE_STORIES, seed)
+        if name not in STORY_SEEDS:
+            raise AlignAttnError(f"{task.name} has no split {name!r} (there: {', '.join(STORY_SEEDS)})")
+        rows = made_stories(task.supporting_facts, MADE_STORIES, STORY_SEEDS[name])
         return datasets.Dataset.from_dict(rows), f"split {name!r} of alignattn's generated stories"
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:

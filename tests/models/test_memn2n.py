@@ -21,6 +21,7 @@ from alignattn.models.sentence_pairs import split_pair
 from alignattn.models.word_model import Sentences
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.formats.babi import read_babi
+from alignattn.tasks.rows import load_rows
 from alignattn.tasks.stories import PLACES, made_stories
 from alignattn.utils.errors import AlignAttnError
 
@@ -192,6 +193,16 @@ def test_made_stories_are_true(facts):
         asked = question.rstrip("?").split()[-1]
         assert answer == place_of.get(asked) or answer == place_of.get(holder_of.get(asked), thing_at.get(asked))
     assert made_stories(facts, 5, seed=3) == {column: values[:5] for column, values in rows.items()}
+
+
+def test_a_split_has_the_same_stories_whichever_splits_a_run_evaluates():
+    task = get_task("babi1")
+    both = load_rows(task).evaluation
+    alone = load_rows(replace(task, evaluation_splits=("test",))).evaluation
+    assert alone.keys() == {"test"}
+    assert alone["test"][:] == both["test"][:] != both["validation"][:]
+    with pytest.raises(AlignAttnError, match="babi1 has no split 'dev'"):
+        load_rows(replace(task, evaluation_splits=("dev",)))
 
 
 BABI = "1 Mary moved to the bathroom.\n2 Where is Mary? \tbathroom\t1\n3 John slept.\n4 Where is John?\tgarden\t3\n"

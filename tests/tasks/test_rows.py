@@ -141,6 +141,9 @@ def test_a_derived_validation_split_is_a_fixed_tenth_of_the_training_rows(toy_di
     again = load_rows(task, need_train=False, data_dir=data_dir, cache_dir=cache_dir)
     assert again.train is None
     assert again.evaluation["validation"]["a"][:] == drawn
+    alone = load_rows(replace(task, evaluation_splits=("test",)), data_dir=data_dir, cache_dir=cache_dir)
+    assert list(alone.evaluation) == ["test"]
+    assert alone.train["a"][:] == kept
 
 
 def test_missing_rows_are_reported_with_their_place(tmp_path, cache_dir):
