@@ -286,6 +286,11 @@ def test_hard_attention_records_the_places_it_chooses_and_they_spend_a_budget():
         assert taken[:, : int(mask.sum()) - 1].sum(dim=0).max() == 1
 
 
+def test_default_vocabularies_hold_the_special_tokens(name):
+    config = MODELS.load(name).config_class()
+    assert max(config.bos_token_id, config.eos_token_id) < config.vocab_size
+
+
 def made_step(table):
     """Return a step with the logits of the next token given the last two, for two rows."""
 

@@ -130,6 +130,7 @@ class SequenceModelConfig(WordModelConfig):
         longest_output: the maximum number of generated words, the end included.
     """
 
+    vocab_size: int = len(SPECIAL)
     embedding_dim: int = 128
     hidden_dim: int = 256
     dropout: float = 0.2
