@@ -147,7 +147,7 @@ def load_recorded_model(
         raise AlignAttnError(f"{name!r} attends along the edges of a graph: give the graph as --task")
     if not capabilities.reads_texts_alone and not hasattr(own_class, "attention_sides"):
         raise AlignAttnError(
-            f"{name!r} attends to its own output, too, and this command measures only the tokens of texts"
+            f"{name!r} generates sequences, and this command measures only attention among the tokens of texts"
         )
     check_reads_tokens(name, fields)
     if not capabilities.has_attention:
@@ -162,10 +162,18 @@ def load_recorded_model(
         reads_pooler=False,
     )
     model = merge_adapters(model)
+    model = recording_all_layers(model).eval()
+    return RecordedModel(name, model, tokenizer, capabilities.reads_texts_alone)
+
+
+def recording_all_layers(model: Any) -> Any:
+    """Return the model with a patch under which `collect` records all layers, if that leaves its function as it is.
+
+    Only layers with slots are recorded. A patch of some layers that changes the function stays.
+    """
     if is_patched(model) and not patch_of(model).config.changes_function:
         unpatch(model)
-    model = (model if is_patched(model) else patch(model, "soft")).eval()
-    return RecordedModel(name, model, tokenizer, capabilities.reads_texts_alone)
+    return model if is_patched(model) else patch(model, "soft")
 
 
 def _class_of(fields: Mapping[str, Any]) -> Any:

@@ -290,3 +290,16 @@ def test_a_run_on_a_file_of_babi_trains_resumes_predicts_and_is_drawn(tmp_path, 
     _, weights = by_sentences(predictor.model, predictor.tokenizer, ["mary moved .", "john slept ."], "where ?")
     shown = torch.tensor(drawn.axes[0].images[0].get_array())
     torch.testing.assert_close(shown, weights.double(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_hop_without_slots_is_blank_in_the_figure(tmp_path):
+    file, run = tmp_path / "qa1_train.txt", tmp_path / "run"
+    file.write_text(BABI * 8)
+    words = f"--model memn2n --model_config hops=3 --normalizer sparsemax --layers 1 --train_file {file}"
+    words += f" --validation_file {file} --num_train_epochs 1 --text_columns story question --label_column answer"
+    finetune(words.split(), run)
+    texts, picture = ("Mary moved. John slept.", "Where?"), str(tmp_path / "hops.svg")
+    drawn = make_figure(FigureOptions(kind="hops", run=(str(run),), output_file=picture, text=texts))
+    shown = torch.tensor(drawn.axes[0].images[0].get_array().filled(torch.nan))
+    assert shown.isnan().all(dim=0).tolist() == [True, False, True]
+    torch.testing.assert_close(shown[:, 1].sum(), torch.tensor(1.0).double())

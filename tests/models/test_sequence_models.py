@@ -1,6 +1,7 @@
 """The models that generate sequences: against loops, and their output."""
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import alignattn
 from alignattn import AlignAttnError
+from alignattn.commands.figure.rows import attention_to_source
 from alignattn.finetuning.model_options import ModelOptions, check_fits
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
@@ -284,6 +286,28 @@ def test_hard_attention_records_the_places_it_chooses_and_they_spend_a_budget():
     # Each place has a budget of one, except the end, which has no limit: no place is chosen twice.
     for taken, mask in zip(weights, batch["attention_mask"], strict=True):
         assert taken[:, : int(mask.sum()) - 1].sum(dim=0).max() == 1
+
+
+@pytest.mark.parametrize(("layers", "shown"), [((0, 1, 2, 3, 4), 3), ((2, 3), 3), (None, 5)])
+def test_a_figure_of_written_words_shows_their_attention_to_the_input(layers, shown):
+    """Calls: two layers of the encoder, then each decoder layer attends to the words so far and to the input."""
+    model, batch = small_model("seq2seq-transformer")
+    alignattn.attach(model, alignattn.AttentionConfig(normalizer="sparsemax", layers=layers))
+    with alignattn.collect(model) as seen, torch.inference_mode():
+        model(**batch)
+    numbers = layers or range(6)
+    weights = attention_to_source(Path("run"), model, seen.layers)
+    assert weights.shape[1:] == (batch["labels"].shape[1], batch["input_ids"].shape[1])
+    torch.testing.assert_close(weights, seen.layers[list(numbers).index(shown)].weights.mean(dim=1))
+
+
+def test_a_figure_of_written_words_needs_a_patched_layer_that_attends_to_the_input():
+    model, batch = small_model("seq2seq-transformer")
+    alignattn.attach(model, alignattn.AttentionConfig(normalizer="sparsemax", layers=(0, 2)))
+    with alignattn.collect(model) as seen, torch.inference_mode():
+        model(**batch)
+    with pytest.raises(AlignAttnError, match="none of its patched layers, 0, 2, attends to the source"):
+        attention_to_source(Path("run"), model, seen.layers)
 
 
 def test_default_vocabularies_hold_the_special_tokens(name):

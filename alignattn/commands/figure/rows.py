@@ -9,14 +9,15 @@ from torch import Tensor
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.heads import choose_examples
-from alignattn.finetuning.heads import Examples
+from alignattn.finetuning.heads import Examples, recording_all_layers
 from alignattn.finetuning.predictor import Predictor, load_predictor
 from alignattn.finetuning.rows import input_batches
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
 from alignattn.models.memory import MemN2NForSequenceClassification
 from alignattn.models.vqa import REGIONS, WORDS, Sides
 from alignattn.models.word_model import Sentences
-from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
+from alignattn.patching import collect, patch_of
+from alignattn.patching.recording import LayerRecord
 from alignattn.reports.plots.maps import (
     HeatMapPanel,
     ImagePanel,
@@ -68,8 +69,7 @@ def _hops(folder: Path, name: str, examples: Examples, texts: Sequence[str] | No
     assert isinstance(run.task, TextClassification)
     if texts is not None:
         predictor.checked([texts])
-    if not is_patched(model):
-        patch(model, "soft")
+    recording_all_layers(model)
     encoded = examples.encode(predictor.tokenizer)[0]
     batch = {key: torch.as_tensor(values).view(1, -1) for key, values in encoded.items()}
     with collect(model) as seen, torch.inference_mode():
@@ -77,7 +77,10 @@ def _hops(folder: Path, name: str, examples: Examples, texts: Sequence[str] | No
     story = batch["input_ids"][batch["token_type_ids"] == 0][None]
     memories, is_real = model.memories(Sentences(story, torch.ones_like(story, dtype=torch.bool)))
     sentences = [predictor.tokenizer.decode(ids[ids != model.config.pad_token_id]) for ids in memories[0][is_real[0]]]
-    weights = torch.stack([layer.weights[0, 0, 0] for layer in seen.layers if layer.weights is not None], dim=1)
+    recorded = [layer.weights[0, 0, 0] for layer in seen.layers if layer.weights is not None]
+    # A hop that is not patched is not recorded, and stays blank.
+    weights = torch.full((len(sentences), model.config.hops), torch.nan)
+    weights[:, list(patch_of(model).config.layers or range(len(recorded)))] = torch.stack(recorded, dim=1)
     # In the model the latest sentence comes first.
     return HeatMapPanel(f"{name}: {run.task.labels[answer]}", sentences[::-1], {"": weights.flip(0).tolist()})
 
@@ -154,7 +157,7 @@ def _generated(folder: Path, name: str, texts: Sequence[str] | None) -> TokenMap
         model(**batch, labels=generated)
     # The best beam is padded if another beam is longer.
     is_word = generated[0] != model.config.pad_token_id
-    weights = model.weights_of_words([layer.weights for layer in seen.layers])[0, is_word]
+    weights = attention_to_source(folder, model, seen.layers)[0, is_word]
     words = predictor.tokenizer.convert_ids_to_tokens(generated[0, is_word])
     if isinstance(run.task, ImageToText):
         pixels = _pixels(batch)
@@ -163,17 +166,27 @@ def _generated(folder: Path, name: str, texts: Sequence[str] | None) -> TokenMap
     return TokenMapPanel(name, words, weights.tolist(), read)
 
 
+def attention_to_source(folder: Path, model: Any, layers: Sequence[LayerRecord]) -> Tensor:
+    """Return the weights of generated words for the source in the last recorded layer that attends to it, `[B, T, n]`.
+
+    Raises:
+        AlignAttnError: if no recorded layer does.
+    """
+    # In self-attention both masks are the same tensor.
+    across = [layer.weights for layer in layers if layer.key_mask is not layer.mask]
+    if not across:
+        there = listing(list(map(str, patch_of(model).config.layers or ())))
+        raise AlignAttnError(f"--run {folder}: none of its patched layers, {there}, attends to the source")
+    weights: Tensor = model.weights_of_words(across)
+    return weights
+
+
 def _row(run: FinishedRun, texts: Sequence[str]) -> tuple[Predictor, dict[str, Tensor], Any]:
     """A run's model whose attention is recorded in all layers, a batch of one row, and the encoding options."""
     predictor = load_predictor(run, device="cpu")
     split = predictor.encode(predictor.checked([texts]))
     batch = next(input_batches(run.task, split, predictor.tokenizer, [0], 1))
-    model = predictor.model
-    if is_patched(model) and not patch_of(model).config.changes_function:
-        # Only layers with slots are recorded, and this patch may not cover all layers.
-        unpatch(model)
-    if not is_patched(model):
-        patch(model, "soft")
+    recording_all_layers(predictor.model)
     return predictor, batch, split.options
 
 

@@ -12,9 +12,10 @@ from alignattn.attention.masks import Edges, Segments
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.head_study import POOLED_TOKENS, pooled_distances, query_key_distances
 from alignattn.commands.inspect.report import FILES, LAYER_NAME, display_names, head_tables, write_heads
+from alignattn.finetuning.heads import recording_all_layers
 from alignattn.finetuning.predictor import load_predictor
 from alignattn.finetuning.run_folder import read_finished_run
-from alignattn.patching import collect
+from alignattn.patching import collect, patch_of
 from alignattn.tasks import NodeClassification
 from alignattn.tasks.nodes.graph import Graph, graph_of
 from alignattn.tasks.rows import load_rows
@@ -83,7 +84,7 @@ def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:
     run = read_finished_run(folder, "--model")
     if not isinstance(run.task, NodeClassification):
         raise AlignAttnError(f"--model {folder}: task {run.task.name!r} has no graph: give a --task with texts")
-    model: Any = load_predictor(run, device="cpu").model
+    model: Any = recording_all_layers(load_predictor(run, device="cpu").model)
     with torch.inference_mode(), collect(model) as seen:
         model(torch.arange(graph.num_nodes), graph.features, graph.edges)
     neighbours = Edges(graph.edges[0], graph.edges[1], graph.num_nodes).by_query
@@ -92,7 +93,8 @@ def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:
     degrees = torch.bincount(neighbours.index, minlength=neighbours.count)
     uniform_entropy = float(degrees[degrees > 0].double().log().mean())
     lines = []
-    for number, layer in enumerate(seen.layers):
+    numbers = patch_of(model).config.layers or range(len(seen.layers))
+    for number, layer in zip(numbers, seen.layers, strict=True):
         # `collect` records them for every layer.
         assert layer.query is not None
         assert layer.key is not None

@@ -195,7 +195,7 @@ class SequenceModel(WordModel):
         """Return the attention of each generated word to the input, `[B, T, n]`.
 
         Args:
-            recorded: the weights of all attention calls of a forward, as `collect` returns them.
+            recorded: the weights of a forward's attention calls to the input, as `collect` returns them.
         """
 
     def logits(self, tokens: Tensor, memory: Any) -> Tensor:

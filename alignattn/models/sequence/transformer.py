@@ -77,5 +77,5 @@ class Seq2SeqTransformer(SequenceModel):
         return logits
 
     def weights_of_words(self, recorded: Sequence[Tensor]) -> Tensor:
-        """Return the weights of the last layer, averaged over heads, `[B, T, n]`."""
+        """Return the weights of the last call, averaged over heads, `[B, T, n]`."""
         return recorded[-1].mean(dim=1)

@@ -66,6 +66,18 @@ def test_each_head_of_two_models_has_a_line_and_cells_show_both(trained, tmp_pat
         assert f"{float(one['entropy']):.3f}/{float(other['entropy']):.3f}" in printed
 
 
+@pytest.mark.parametrize(("slots", "found"), [("aa-moments", HEADS), ("sparsemax", [(1, 0)])])
+def test_layers_keep_their_numbers_if_one_is_patched(trained, tmp_path, slots, found):
+    """An alignment leaves the function as it is, so all layers are shown; the others have only the patched one."""
+    words = f"--model gat --task {trained / 'mine.npz'} --model_config hidden_dim=4 num_attention_heads=2 dropout=0"
+    words += f" --num_train_epochs 1 --disable_tqdm true --use_cpu true --attention {slots} --layers 1"
+    assert main(["finetune", *words.split(), "--output_dir", str(tmp_path / "run")]) == 0
+    given = ["--task", str(trained / "mine.npz"), "--output_dir", str(tmp_path / "out")]
+    assert main(["inspect", "--model", str(tmp_path / "run"), *given]) == 0
+    with (tmp_path / "out" / "heads.csv").open(encoding="utf-8") as file:
+        assert [(int(line["layer"]), int(line["head"])) for line in csv.DictReader(file)] == found
+
+
 def test_options_and_models_that_do_not_fit_a_graph_are_refused(trained, tmp_path, tiny_checkpoint, capsys):
     for words, message in {
         ("--batch_size", 3): "--batch_size: --task",
