@@ -79,7 +79,8 @@ class InputNoise:
             dense = inputs if inputs.layout == torch.strided else inputs.to_dense()
             # Each feature has its own scale; those of an image are its colour channels.
             along = 1 if dense.dim() == PICTURE_DIMS else -1
-            changed = change(dense.movedim(along, -1), None).movedim(-1, along)
+            mask = batch.get(f"{self.name}_mask")
+            changed = change(dense.movedim(along, -1), None if mask is None else mask.bool()).movedim(-1, along)
             return args, batch | {self.name: changed}
 
         if self._embeddings is not None:

@@ -145,6 +145,24 @@ def test_noise_on_a_batch_has_the_deviation_of_each_feature(sparse):
     assert torch.equal(model(image=images), images)
 
 
+def test_noise_on_regions_has_the_deviation_of_the_real_ones():
+    class Model(torch.nn.Module):
+        def forward(self, image, image_mask):
+            return image
+
+    regions = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 4
+    is_real = torch.arange(5) < torch.tensor([5, 2, 1])[:, None]
+    batch, model = {"image": regions * is_real[..., None], "image_mask": is_real}, Model()
+    noise = InputNoise(model, SimpleNamespace(continuous_input="image"), amount=1.0, seed=0)
+    with noise.measured():
+        model(**batch)
+    with noise.added():
+        added = model(**batch) - batch["image"]
+    drawn = torch.randn(regions.shape, generator=torch.Generator().manual_seed(0))
+    expected = drawn * regions[is_real].std(dim=0, correction=0) * is_real[..., None]
+    torch.testing.assert_close(added, expected)
+
+
 @pytest.mark.parametrize(
     ("kind", "words", "reason"),
     [
