@@ -242,7 +242,8 @@ def _print_remarks(
         print(remark)
     if rare := _rare_classes(task, data.train):
         weigh = f": --class_weights {BALANCED} makes all classes count equally"
-        print(rare + ("" if trainer.class_weights else weigh), file=sys.stderr)
+        # A CRF refuses weights.
+        print(rare + ("" if trainer.class_weights or options.model.has_crf else weigh), file=sys.stderr)
     reads_all = processor_class(task).can_pool_windows and not options.data.has_windows
     for split, rows in truncated.items():
         print(f"{split}: {rows}{', and --long_texts windows reads all of each' if reads_all else ''}")

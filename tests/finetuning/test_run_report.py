@@ -154,13 +154,17 @@ def test_each_kind_of_task_has_the_parts_that_make_sense(kind, tiny_checkpoint, 
     assert titles_of(tmp_path / "run" / "report.html") == titles
 
 
-def test_a_rare_tag_is_one_of_few_words(tiny_checkpoint, tmp_path, capsys):
+@pytest.mark.parametrize("crf", [False, True])
+def test_a_rare_tag_is_one_of_few_words_and_weights_are_advised_where_allowed(crf, tiny_checkpoint, tmp_path, capsys):
     lines = [{"tokens": ["the", "cat", "the"] * 4, "tags": ["O", "B-PER", "O"] * 4} for _ in range(10)]
     lines[0]["tags"][-1] = "B-LOC"
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    words = ["--tokens_column", "tokens", "--label_column", "tags"]
+    words = ["--tokens_column", "tokens", "--label_column", "tags", *["--crf"] * crf]
     assert finetune(tiny_checkpoint, tmp_path / "run", tmp_path / "rows.jsonl", *words) == 0
-    assert "under 1.0% of the 120 training words have the tag B-LOC (1)" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "under 1.0% of the 120 training words have the tag B-LOC (1)" in told
+    # A CRF refuses them.
+    assert ("--class_weights" in told) is not crf
 
 
 def test_a_tagger_has_confusions_of_words_and_scores_by_type(tiny_checkpoint, tmp_path):
