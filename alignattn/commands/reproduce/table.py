@@ -195,6 +195,8 @@ class Table(Definition):
         for name in self.given:
             # An option that only omitted columns accept would have no effect.
             options_with_name(table.commands, name)
+        if EMBEDDINGS in self.given and not any(map(table.reads_embeddings, table.rows)):
+            raise AlignAttnError(f"no model of these rows of {self.name} reads word vectors: leave --{EMBEDDINGS} out")
         return table
 
     def with_options(self, given: Mapping[str, Any]) -> "Table":
@@ -219,7 +221,7 @@ class Table(Definition):
         place_of_runs: dict[str, int] = {}
         twins: Counter[str] = Counter()
         for old, row in enumerate(self.rows):
-            taken = given if self.capabilities(row).is_pretrained else _without(given, {MODEL_OPTION})
+            taken = given if self._loses_model_to(given, row) else _without(given, {MODEL_OPTION})
             model = {MODEL_OPTION: taken[MODEL_OPTION]} if MODEL_OPTION in taken.keys() & row.options.keys() else {}
             changed = row.model_copy(update={"options": _without_displaced(row.options, taken) | model})
             # A file may list runs twice, to compare them with two baselines: only rows that differed there become one.
@@ -248,7 +250,11 @@ class Table(Definition):
         for row in self.rows:
             labelled, plain = row.model_copy(update={"label": self.label(row)}), self.baseline(row)
             baseline = None if plain is None else self.label(plain)
-            taken = self.given if self._takes_given_model(row) else _without(self.given, {MODEL_OPTION})
+            # A row that names its model already names the user's.
+            loses_model = self._takes_given_model(row) and (
+                MODEL_OPTION in row.options or self._loses_model_to(self.given, row)
+            )
+            taken = self.given if loses_model else _without(self.given, {MODEL_OPTION})
             for index, column in enumerate(self.columns):
                 shared = _without_displaced({**self.options, **column.options}, taken)
                 options = {**shared, **row.options, **self.given}
@@ -256,7 +262,7 @@ class Table(Definition):
                     options[MODEL_OPTION] = self._own_model(row)
                 elif MODEL_OPTION in options and is_run_folder(start := Path(options[MODEL_OPTION])):
                     options[MODEL_DIGEST_OPTION] = model_digest(start)
-                if not self.capabilities(row).reads_embeddings:
+                if not self.reads_embeddings(row):
                     options = _without(options, {EMBEDDINGS})
                 most = _fewest(row.seeds, column.seeds)
                 if row.run:
@@ -308,10 +314,21 @@ class Table(Definition):
         """Return the capabilities of a row's model in the table; a user's model replaces only pretrained ones."""
         return capabilities_of(self._own_model(row))
 
+    def reads_embeddings(self, row: Row) -> bool:
+        """Return whether the model of the runs of a row, which may be the user's, reads word vectors."""
+        return capabilities_of(self.model_of(row)).reads_embeddings
+
     def _takes_given_model(self, row: Row) -> bool:
         """Return whether the runs of a row have the user's model, which its options may already name."""
         own, given = row.options.get(MODEL_OPTION), self.given.get(MODEL_OPTION)
         return given is not None and (own == given or self.capabilities(row).is_pretrained)
+
+    def _loses_model_to(self, given: Mapping[str, Any], row: Row) -> bool:
+        """Return whether a user's model replaces the model of a row by another; only pretrained ones are replaced."""
+        if MODEL_OPTION not in given or not self.capabilities(row).is_pretrained:
+            return False
+        option = options_with_name(self.commands, MODEL_OPTION)[0]
+        return bool(given[MODEL_OPTION] != digest_value(option, self._own_model(row)))
 
     def _own_model(self, row: Row) -> str:
         return str(row.options.get(MODEL_OPTION, self.options.get(MODEL_OPTION)))

@@ -179,6 +179,23 @@ def test_word_vectors_are_for_the_baselines_alone():
     assert given == {"da": True, "esim": True, "bert-base-uncased": False, "roberta-base": False}
 
 
+@pytest.mark.parametrize("of_row", [{}, {"model": "minilm"}], ids=["model of the table", "model of the row"])
+@pytest.mark.parametrize(("model", "reads"), [("cnn", True), ("albert-base-v2", False)])
+def test_word_vectors_reach_a_given_model_that_reads_them(of_row, model, reads):
+    table = own_table([{"options": {"attention": "soft"} | of_row}], options={"task": "mrpc", "model": "minilm"})
+    (cell,) = table.with_options({"model": model, "embeddings": "glove.npz"}).cells([1])
+    (run,) = cell.experiments
+    assert run.options["model"] == model
+    assert (run.options.get("embeddings") == "glove.npz") is reads
+
+
+def test_word_vectors_that_no_row_reads_are_refused():
+    table = load_table("table2").with_options({"embeddings": "glove.npz"})
+    assert table.narrowed(models=["da"]).given
+    with pytest.raises(AlignAttnError, match="no model of these rows of table2 reads word vectors"):
+        table.narrowed(models=["bert-base-uncased"])
+
+
 def test_a_digest_survives_its_file(tmp_path):
     (experiment,) = next(load_table("table3").cells([3])).experiments
     folder = RunFolder(tmp_path, experiment)
@@ -207,6 +224,15 @@ def test_fields_of_the_tables_model_are_not_given_to_another():
     assert "warmup_steps" not in options({"max_steps": 50})
     assert options({"num_train_epochs": 2, "warmup_steps": 0.1})["warmup_steps"] == 0.1
     assert options({"model": "mini", "model_config": "a=1"})["model_config"] == "a=1"
+
+
+@pytest.mark.parametrize("name", ["table1", "table2"])
+def test_naming_the_tables_own_model_changes_no_run(name):
+    table = load_table(name)
+    for model in {table.model_of(row) for row in table.rows} - {"da", "esim"}:
+        own = [[run.digest for run in cell.experiments] for cell in table.narrowed(models=[model]).cells(SEEDS)]
+        given = table.with_options({"model": model}).narrowed(models=[model])
+        assert [[run.digest for run in cell.experiments] for cell in given.cells(SEEDS)][: len(own)] == own
 
 
 def test_a_warm_up_that_is_a_share_of_the_steps_fits_every_length():
