@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -378,6 +379,22 @@ def test_a_run_whose_launcher_has_ended_keeps_its_cost():
     assert worker.finish().returncode == ORPHANED
     assert set(run.cost) == set(COSTS)
     assert run.status().state == "missing"
+
+
+def test_a_terminated_run_keeps_its_cost_and_ends_its_program():
+    write(rows=[{"label": "sleeps", "run": [sys.executable, "-c", SLEEPS, *WORDS[2:]]}], seeds=1)
+    run = runs("sleeps")[1]
+    run.prepare()
+    # A child of this process, which takes the place of the launcher.
+    module = "alignattn.commands.reproduce.launchers.worker"
+    worker = subprocess.Popen([sys.executable, "-m", module, run.path, str(os.getpid())])
+    program = started_program()
+    worker.terminate()
+    assert worker.wait(60) == -signal.SIGTERM
+    program.wait(60)
+    assert set(run.cost) == set(COSTS)
+    assert run.seconds > 0
+    assert not run.is_locked()
 
 
 def test_a_program_that_outlived_its_worker_is_ended_before_the_next():

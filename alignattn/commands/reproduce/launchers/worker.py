@@ -5,6 +5,7 @@ Given the launcher's process id, the worker ends with that process.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -68,7 +69,8 @@ class RunningCost:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.start, self.used = time.monotonic(), _processor_seconds()
-        self.lock = threading.Lock()
+        # A signal may interrupt this thread while it holds the lock.
+        self.lock = threading.RLock()
         self.is_added = False
 
     def add(self) -> None:
@@ -100,6 +102,27 @@ def end_with(launcher: int, cost: RunningCost) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def end_by_signal(cost: RunningCost) -> None:
+    """End this process and the processes that it started on SIGTERM, as the signal would, but keep the cost.
+
+    Args:
+        cost: the cost of the run, which the end adds to its folder.
+    """
+    worker = os.getpid()
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        try:
+            # A forked process, such as one that tokenizes, inherits this function.
+            if os.getpid() == worker:
+                end_children(psutil.Process())
+                cost.add()
+        finally:
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 def work(folder: RunFolder, launcher: int | None = None) -> int:
     """Run a folder's run unless it has finished or is locked, and return an exit code.
 
@@ -118,6 +141,7 @@ def work(folder: RunFolder, launcher: int | None = None) -> int:
         cost = RunningCost(folder)
         if launcher is not None:
             end_with(launcher, cost)
+            end_by_signal(cost)
         try:
             if folder.needed is not None and (needed := folder.needed.status()).state != "done":
                 raise AlignAttnError(
