@@ -26,6 +26,7 @@ from alignattn.finetuning.run_folder import (
     WITHOUT_ROWS,
     data_digests,
     first_changed,
+    has_same_name,
 )
 from alignattn.finetuning.training_options import ALIGNMENT_GROUP, RUN
 from alignattn.patching.heads import BalancedHeads, balanced_heads
@@ -231,19 +232,12 @@ def _difference_in_training(options: RunOptions, folder: Path) -> str:
         if name in ignored or (name not in known and name not in TRAINING_OF_TRANSFORMERS):
             continue
         own, other = mine.get(name), written.get(name, known[name].default if name in known else None)
-        if not (name in NAMED_BY_PATH and _has_same_name(own, other)):
+        if not (name in NAMED_BY_PATH and has_same_name(own, other)):
             values = ("none" if value is None else publishable(value) for value in (other, own))
             return "has the {} {} and this run {}".format(name, *values)
     digests = {name: digest for name, digest in data_digests(options).items() if name in TRAINED_ON}
     changed = first_changed(digests, folder / DATA_FILE)
     return "" if changed is None else f"has another {changed.partition(' ')[0]}, whose content differs"
-
-
-def _has_same_name(path: Any, other: Any) -> bool:
-    """Return whether two paths, or a path and its published name, have the same last part."""
-    if publishable(path) == publishable(other):
-        return True
-    return None not in (path, other) and Path(path).exists() and Path(path).name == Path(other).name
 
 
 def compare_with_twin(options: RunOptions, task: Task, evaluation: Mapping[str, EncodedSplit]) -> TwinResult | None:

@@ -58,6 +58,9 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
 )
 """Options that may change between two calls of the same run."""
 
+OF_ONE_RUN = frozenset({"seed", "run_name", "use_cpu", "preprocessing_num_workers"})
+"""Options in which the runs of one recipe differ: the seed, the name, and what executes them."""
+
 
 @dataclass(frozen=True)
 class FinishedRun:
@@ -283,19 +286,27 @@ def changed_rows(options: RunOptions, folder: Path) -> Path | None:
 
 
 def differences_of_runs(options: RunOptions, first: RunOptions) -> list[str]:
-    """Return what distinguishes two existing runs, except the seed, the folder and where their files lie.
+    """Return what distinguishes two existing runs, except the seed, the machine, the folder and where their files lie.
 
     Args:
         options: the options of a run, read from its folder.
         first: the options of the other run, likewise.
     """
-    mine, theirs = publishable(options.to_dict()), publishable(first.to_dict())
-    names = set(options.differences(first.to_dict())) - OPTIONS_THAT_MAY_DIFFER - {"seed", "run_name"}
+    mine, theirs = options.to_dict(), first.to_dict()
+    names = set(options.differences(theirs)) - OPTIONS_THAT_MAY_DIFFER - OF_ONE_RUN
     changed = first_changed(_kept_digests(options.output_dir / DATA_FILE), first.output_dir / DATA_FILE)
     return [
-        *sorted(name for name in names if mine.get(name) != theirs.get(name)),
+        *sorted(name for name in names if not has_same_name(mine.get(name), theirs.get(name))),
         *([] if changed is None else [f"the content of {changed}"]),
     ]
+
+
+def has_same_name(value: Any, other: Any) -> bool:
+    """Return whether two values of an option are equal as published, or a path and another path with its last part."""
+    if publishable(value) == publishable(other):
+        return True
+    are_texts = isinstance(value, str) and isinstance(other, str)
+    return are_texts and Path(value).exists() and Path(value).name == Path(other).name
 
 
 def first_changed(digests: Mapping[str, str], path: Path) -> str | None:
