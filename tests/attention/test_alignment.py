@@ -150,6 +150,17 @@ def test_a_batch_of_only_padding_has_zero_loss(name):
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
+@pytest.mark.parametrize("lost", [float("nan"), float("inf")])
+def test_queries_that_are_not_finite_have_a_loss_that_is_not_finite(name, lost):
+    module, (query, key) = loss_of(name), features()
+    with torch.no_grad():
+        query[0, 0, 0, 0] = lost
+    loss = module(query, key, token_mask())
+    loss.backward()
+    assert not loss.isfinite()
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
 @pytest.mark.parametrize("size", [0.0, 1e-4, 1e4])
 @pytest.mark.parametrize("is_constant", [True, False])
 def test_extreme_inputs_stay_finite(name, size, is_constant):

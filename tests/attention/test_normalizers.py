@@ -287,6 +287,20 @@ class TestEdges:
             torch.testing.assert_close(weights, expected)
             assert torch.autograd.grad(weights.square().sum(), scores)[0].isfinite().all()
 
+    @pytest.mark.parametrize("case", [*POSITION_FREE, "fusedmax"])
+    @pytest.mark.parametrize("lost", [math.nan, math.inf])
+    def test_a_row_that_is_not_finite_loses_its_weights_alone(self, case, lost):
+        module, (scores, query) = normalizer(case), inputs()
+        expected = module(scores, None, query)
+        spoilt = scores.detach().clone()
+        spoilt[0, 0, 0, 0] = lost
+        weights = module(spoilt.requires_grad_(), None, query)
+        assert case == "hard" or weights[0, 0, 0].isnan().any()
+        rest = torch.ones(BATCH, HEADS, LENGTH, dtype=torch.bool)
+        rest[0, 0, 0] = False
+        torch.testing.assert_close(weights[rest], expected[rest])
+        weights.nansum().backward()
+
 
 FUNCTIONS = {
     "softmax": softmax,

@@ -48,5 +48,9 @@ class MomentsAlignment(PooledAlignment):
         ridge = torch.eye(size, dtype=covariances.dtype, device=covariances.device) * (SHRINKAGE / size)
         of_query, of_key = (covariances + ridge).unbind(1)
         factor = torch.linalg.cholesky_ex(of_query)[0]
-        overlap = torch.linalg.eigvalsh(factor.mT @ of_key @ factor).clamp_min(0).sqrt().sum(dim=-1)
+        product = factor.mT @ of_key @ factor
+        # Of NaN there are no eigenvalues, and torch raises an error that does not say so.
+        is_lost = ~product.isfinite().all(dim=-1).all(dim=-1)
+        eigenvalues = torch.linalg.eigvalsh(product.masked_fill(is_lost[..., None, None], 0))
+        overlap = eigenvalues.clamp_min(0).sqrt().sum(dim=-1).masked_fill(is_lost, torch.nan)
         return (of_query + of_key).diagonal(dim1=-2, dim2=-1).sum(dim=-1) - 2 * overlap

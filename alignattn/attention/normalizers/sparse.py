@@ -28,7 +28,10 @@ BISECTIONS = {torch.float32: 30, torch.float64: 55}
 def _by_sorting(scores: Tensor, alpha: float) -> Tensor:
     """Return the package's sparsemax (α = 2) or entmax15 as one operation, because a compiler cannot trace it."""
     function = entmax_package.sparsemax if alpha == SPARSEMAX_ALPHA else entmax_package.entmax15
-    return function(scores.contiguous(), dim=-1, k=PARTIAL_SORT)
+    # The package takes the threshold at the size of the support. Of NaN that is 0, and no index.
+    is_lost = scores.amax(dim=-1, keepdim=True).isnan()
+    weights: Tensor = function(scores.masked_fill(is_lost, 0).contiguous(), dim=-1, k=PARTIAL_SORT)
+    return weights.masked_fill(is_lost, torch.nan)
 
 
 @torch.library.custom_op("alignattn::entmax_by_bisection", mutates_args=())
