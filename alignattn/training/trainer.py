@@ -31,7 +31,14 @@ from alignattn.training.parameter_groups import (
 from alignattn.training.saving import SavingMixin
 from alignattn.training.step import AfterStep, step_losses
 from alignattn.training.versions import division_after_loss, loss_is_scaled
-from alignattn.training.weights import BatchSize, StepSize, loss_is_of_rows, weighted
+from alignattn.training.weights import (
+    BatchSize,
+    StepSize,
+    ignored_pixel_of,
+    loss_is_of_rows,
+    shifts_labels,
+    weighted,
+)
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -75,6 +82,7 @@ class AlignmentMixin(SavingMixin):
             # The loss of every model is then the mean over the batch's own labels, as with models that ignore the
             # number of items (transformers issue 47688), and the weight of a batch is right for both.
             self.model_accepts_loss_kwargs = False
+        self._shifts_labels = shifts_labels(self)
         self._step_size: StepSize | None = None
         self._batch_sizes: list[tuple[Any, BatchSize]] = []
         self._reached: nn.Module | None = None
@@ -187,8 +195,12 @@ class AlignmentMixin(SavingMixin):
         return batches, num_items
 
     def _size_of(self, batch: Any) -> BatchSize:
-        is_shifted = getattr(self, "_loss_shifts_labels", False)
-        return BatchSize.of(batch, is_shifted=is_shifted, is_of_rows=loss_is_of_rows(self._model))
+        return BatchSize.of(
+            batch,
+            is_shifted=self._shifts_labels,
+            is_of_rows=loss_is_of_rows(self._model),
+            ignored_pixel=ignored_pixel_of(self._model),
+        )
 
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Compute a batch's gradient as the Trainer does, for the task loss and the alignment."""

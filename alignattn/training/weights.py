@@ -2,16 +2,24 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from inspect import getsource
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from alignattn.attention.masks import packing_of_positions
 from alignattn.tasks.task import WINDOW_COUNTS
 
 IGNORED_LABEL = -100
 """The label of tokens that a loss ignores, in PyTorch and transformers."""
+
+PIXEL_DIMS = 3
+"""Dimensions of labels of pixels, `[B, height, width]`."""
+
+OF_CTC = "ForCTC"
+"""Part of the names of transformers' classes for connectionist temporal classification."""
 
 PACKED_BOUNDS = "cu_seq_lens_q"
 """Key of the sample bounds of a packed batch, `[samples + 1]`, as in `DataCollatorWithFlattening`."""
@@ -36,13 +44,21 @@ class BatchSize:
         return self.samples if self.labels is None else self.labels
 
     @classmethod
-    def of(cls, batch: Any, *, is_shifted: bool = False, is_of_rows: bool = False) -> "BatchSize":
+    def of(
+        cls,
+        batch: Any,
+        *,
+        is_shifted: bool = False,
+        is_of_rows: bool = False,
+        ignored_pixel: int = IGNORED_LABEL,
+    ) -> "BatchSize":
         """Count the rows and labels of a batch.
 
         Args:
             batch: a batch of a data loader. If its rows cannot be counted, it counts as one row.
             is_shifted: whether the loss predicts the next token, so that the first token's label is never used.
             is_of_rows: whether the loss is a mean over rows, whatever their number of labels (`loss_is_of_rows`).
+            ignored_pixel: the label of pixels that the loss ignores.
         """
         if not isinstance(batch, Mapping):
             return cls(1, None)
@@ -63,23 +79,60 @@ class BatchSize:
         if is_of_rows or not _is_column(labels):
             return cls(len(columns[0]) if columns else 1, None)
         counted = labels[..., 1:] if is_shifted else labels
-        return cls(len(labels), num_labels(counted))
+        return cls(len(labels), num_labels(counted, ignored_pixel))
 
 
-def num_labels(labels: Tensor) -> Tensor:
+def num_labels(labels: Tensor, ignored_pixel: int = IGNORED_LABEL) -> Tensor:
     """Return the number of labels that a loss does not ignore, a scalar: of class numbers, or of scores, all of them.
 
     Args:
         labels: class numbers, -100 for none; or floating-point scores, of which -100 is one like any other.
+        ignored_pixel: as for `BatchSize.of`.
     """
     if labels.is_floating_point():
         return torch.full((), labels.numel(), device=labels.device)
-    return labels.ne(IGNORED_LABEL).sum()
+    is_counted = labels.ne(IGNORED_LABEL)
+    if labels.dim() == PIXEL_DIMS:
+        is_counted = is_counted & labels.ne(ignored_pixel)
+    return is_counted.sum()
 
 
 def loss_is_of_rows(model: Any) -> bool:
-    """Return a model's attribute `loss_is_of_rows`: whether its loss is a mean over rows, not over labels."""
-    return bool(getattr(model, "loss_is_of_rows", False))
+    """Tell whether a model's loss is a mean over rows, not over labels.
+
+    It is if the model's attribute `loss_is_of_rows` says so, and for a mean of CTC losses, each divided by its length.
+    """
+    model = _without_adapters(model)
+    is_mean = getattr(getattr(model, "config", None), "ctc_loss_reduction", None) == "mean"
+    return bool(getattr(model, "loss_is_of_rows", False)) or (is_mean and OF_CTC in type(model).__name__)
+
+
+def ignored_pixel_of(model: Any) -> int:
+    """Return the label of pixels that a model's loss ignores: `semantic_loss_ignore_index` of its config."""
+    ignored = getattr(getattr(model, "config", None), "semantic_loss_ignore_index", None)
+    return ignored if isinstance(ignored, int) else IGNORED_LABEL
+
+
+def shifts_labels(trainer: Any) -> bool:
+    """Tell whether the loss of a Trainer's model predicts the next token, so that no first token's label is used.
+
+    `Trainer` does not know it of models whose class names no loss, such as `GPT2LMHeadModel`: their loss is
+    transformers' default.
+    """
+    if getattr(trainer, "_loss_shifts_labels", False):
+        return True
+    model: Any = _without_adapters(trainer.model)
+    if getattr(model, "loss_type", None) is not None:
+        return False
+    try:
+        is_called = "self.loss_function(" in getsource(type(model).forward)
+    except (OSError, TypeError):
+        return False
+    return is_called and model.loss_function is ForCausalLMLoss
+
+
+def _without_adapters(model: Any) -> Any:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _is_column(value: Any) -> TypeGuard[Tensor]:

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 import torch
+import transformers
 from conftest import ROOT
 from processes import Python
 from rows_of_kinds import WITHOUT_LABELS, KindRows
@@ -20,6 +21,8 @@ from train_distributed import (
     train_sentences,
     train_weighted,
 )
+
+from alignattn import AlignmentTrainer
 
 LOGGED = ("loss", "task_loss", "align_loss", "alignment_weight", "train_loss")
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
@@ -51,6 +54,89 @@ def test_a_batch_without_labels_adds_only_its_alignment(whole, tmp_path):
     assert (labels[WITHOUT_LABELS] == -100).all()
     trainer = train_kind("tags", "aa-ct", tmp_path, 1, 8)
     assert_same_weights(trainer.model.state_dict(), whole("tags", "aa-ct").model.state_dict())
+
+
+def words_by_gpt2():
+    sizes = {"vocab_size": 60, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    config = transformers.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    ids = torch.randint(5, 60, (4, 7))
+    is_real = torch.arange(7) < torch.tensor([[7], [3], [5], [2]])
+    labels = ids.masked_fill(~is_real, -100)
+    return transformers.GPT2LMHeadModel(config), {"input_ids": ids, "attention_mask": is_real.long(), "labels": labels}
+
+
+def pixels_with_ignored_ones():
+    sizes = {
+        "depths": [1],
+        "sr_ratios": [1],
+        "hidden_sizes": [8],
+        "patch_sizes": [3],
+        "strides": [2],
+        "mlp_ratios": [2],
+    }
+    rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "drop_path_rate")
+    config = transformers.SegformerConfig(
+        **sizes, num_encoder_blocks=1, num_attention_heads=[2], decoder_hidden_size=8, **dict.fromkeys(rates, 0.0)
+    )
+    config.num_labels = 3
+    model = transformers.SegformerForSemanticSegmentation(config)
+    model.decode_head.batch_norm = torch.nn.Identity()
+    labels = torch.randint(0, 3, (4, 8, 8))
+    for row in range(4):
+        labels[row, : 2 * row] = config.semantic_loss_ignore_index
+    return model, {"pixel_values": torch.randn(4, 3, 8, 8), "labels": labels}
+
+
+def transcripts_by_ctc():
+    sizes = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 1}
+    convolutions = {"conv_dim": (8, 8), "conv_kernel": (10, 3), "conv_stride": (5, 2), "num_conv_pos_embeddings": 8}
+    rates = ("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
+    config = transformers.Wav2Vec2Config(
+        **sizes,
+        **convolutions,
+        **dict.fromkeys((*rates, "layerdrop"), 0.0),
+        num_conv_pos_embedding_groups=2,
+        intermediate_size=16,
+        apply_spec_augment=False,
+        ctc_loss_reduction="mean",
+    )
+    labels = torch.randint(5, 60, (4, 6)).masked_fill(torch.arange(6) >= torch.tensor([[1], [6], [3], [2]]), -100)
+    return transformers.Wav2Vec2ForCTC(config), {"input_values": torch.randn(4, 400), "labels": labels}
+
+
+@pytest.mark.parametrize("make", [words_by_gpt2, pixels_with_ignored_ones, transcripts_by_ctc])
+def test_batches_of_one_row_give_the_gradient_of_the_models_own_loss(make, tmp_path):
+    torch.manual_seed(0)
+    model, batch = make()
+    model = model.double()
+    batch = {name: values.double() if values.is_floating_point() else values for name, values in batch.items()}
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    model.train()(**batch).loss.backward()
+    # CTC models have a parameter for masked frames, which are none here.
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    gradients = {name: gradient.clone() for name, gradient in found.items() if gradient is not None}
+    model.zero_grad()
+    args = transformers.TrainingArguments(
+        str(tmp_path),
+        max_steps=1,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=4,
+        optim="sgd",
+        learning_rate=1.0,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+    )
+    rows = [{name: values[row] for name, values in batch.items()} for row in range(4)]
+    AlignmentTrainer(model=model, args=args, train_dataset=rows, data_collator=stacked).train()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(before[name] - model.get_parameter(name), gradient, msg=name, rtol=1e-5, atol=1e-7)
+
+
+def stacked(rows):
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 @pytest.fixture(scope="module")
