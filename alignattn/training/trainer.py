@@ -283,9 +283,11 @@ class AlignmentMixin(SavingMixin):
         mean = sum(weights) / len(weights)
         factors = [weight / mean if mean > 0 else 1.0 for weight in weights]
         distance = sum_of(factor * part[1] for factor, part in zip(factors, parts, strict=True))
-        diagnostics = {
-            name: sum_of(part[2][name] for part in parts if name in part[2]) / len(parts) for name in parts[0][2]
-        }
+        values: dict[str, list[Tensor]] = {}
+        for _, _, found in parts:
+            for name, value in found.items():
+                values.setdefault(name, []).append(value)
+        diagnostics = {name: sum_of(of_name) / len(of_name) for name, of_name in values.items()}
         return self._warmup * mean, distance, diagnostics
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

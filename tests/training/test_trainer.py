@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 import alignattn
 from alignattn.attention.alignment import base
-from alignattn.patching import alignment_parameters
+from alignattn.patching import aligned_patches, alignment_parameters
 from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.training.checkpoints import MODEL_FILES, last_whole_checkpoint, remove_checkpoints
 from alignattn.training.step import AfterStep
@@ -393,6 +393,23 @@ def test_data_parallel_is_refused(tmp_path):
     args = TwoGpus(output_dir=str(tmp_path), use_cpu=True)
     with pytest.raises(AlignAttnError, match="torchrun"):
         AlignmentTrainer(model=model, args=args, train_dataset=TinyRows())
+
+
+def test_two_patched_parts_log_each_diagnostic_as_the_mean_of_the_parts_that_have_it(tmp_path):
+    model = nn.ModuleDict({"first": tiny_model("bert"), "second": tiny_model("bert")})
+    alignattn.patch(model["first"], "aa-ct")
+    alignattn.patch(model["second"], "aa-gan")
+    trainer = AlignmentTrainer(model=model, args=arguments(tmp_path), train_dataset=TinyRows())
+    parts = [
+        (patch, torch.ones(()), {name: torch.tensor(value)})
+        for patch, name, value in zip(
+            aligned_patches(model), ("critic_gap", "discriminator_accuracy"), (0.4, 0.7), strict=True
+        )
+    ]
+    assert trainer._alignment(parts)[2] == {
+        "critic_gap": torch.tensor(0.4),
+        "discriminator_accuracy": torch.tensor(0.7),
+    }
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_path):
