@@ -66,11 +66,11 @@ for start in list(range(0, len(rows), 8)) * 2:
     batch = tokenizer([row["message"] for row in part], padding=True, return_tensors="pt")
     labels = torch.tensor([kinds.index(row["kind"]) for row in part])
     task_loss = model(**batch, labels=labels).loss
-    align_loss = alignattn.alignment_loss(model)  # λ · A(Q, K) of the forward above
-    (task_loss + align_loss).backward()
+    weighted_alignment = alignattn.alignment_loss(model)  # λ · A(Q, K); the trainer logs A(Q, K) as align_loss
+    (task_loss + weighted_alignment).backward()
     optimizer.step()
     optimizer.zero_grad()
-    history.append((task_loss.item(), align_loss.item()))
+    history.append((task_loss.item(), weighted_alignment.item()))
 print(f"task loss {history[0][0]:.1f} to {history[-1][0]:.1f} in {len(history)} steps")
 
 # %% [markdown]
