@@ -116,7 +116,7 @@ class RunOptions(Options):
             # Images have no length.
             implied[SAMPLING_OPTION] = AT_RANDOM
         if values.get("class_weights") is not None:
-            # A rare row's gradient is large on purpose: clipping would undo its weight (docs/decisions.md).
+            # A rare row's gradient is large on purpose: clipping would undo its weight (docs/fine-tuning.md).
             implied.setdefault("max_grad_norm", 0.0)
         if is_to_keep_checkpoints(values):
             implied["keep_checkpoints"] = True

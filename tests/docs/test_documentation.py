@@ -84,8 +84,8 @@ def test_every_option_named_in_a_text_exists(page):
 
 
 GUIDES = (
-    *("getting-started", "fine-tuning", "tasks", "predict", "slots", "alignment", "calibration", "robustness"),
-    *("reproduce", "referee", "python", "own"),
+    *("getting-started", "fine-tuning", "tasks", "predict", "decisions", "slots", "alignment", "calibration"),
+    *("robustness", "reproduce", "referee", "python", "own"),
 )
 
 

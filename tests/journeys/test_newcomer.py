@@ -29,6 +29,7 @@ NEEDS_MORE = (
     *("albert-", "bert-base-", "bae", "reproduce lambda", "reproduce qvi", "--bf16", "--device cuda"),  # the Hub, a GPU
     "study-small",  # takes a night
     *("pairs.csv", "reviews/", "comments.tsv", "train.conll", "tags.jsonl", "questions.jsonl"),  # a user's files
+    *("reviews.tsv", "letters.tsv"),
     *("FOLDER", "mine.yaml"),
 )
 """Parts of documented commands that need more than a clone and `../shared`."""
