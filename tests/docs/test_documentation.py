@@ -85,7 +85,7 @@ def test_every_option_named_in_a_text_exists(page):
 
 GUIDES = (
     *("getting-started", "fine-tuning", "tasks", "predict", "decisions", "slots", "alignment", "calibration"),
-    *("robustness", "reproduce", "referee", "python", "own"),
+    *("robustness", "compare", "reproduce", "referee", "python", "own"),
 )
 
 
