@@ -13,6 +13,7 @@ from documentation import ROOT, command_lines
 from needs import SHARED, skip_without
 
 PAGES = (
+    "../README",
     "getting-started",
     "slots",
     "tasks",
@@ -20,6 +21,7 @@ PAGES = (
     "alignment",
     "calibration",
     "robustness",
+    "compare",
     "reproduce",
     "own",
 )
@@ -28,8 +30,8 @@ MIN_COMMANDS = 30
 NEEDS_MORE = (
     *("albert-", "bert-base-", "bae", "reproduce lambda", "reproduce qvi", "--bf16", "--device cuda"),  # the Hub, a GPU
     "study-small",  # takes a night
-    *("pairs.csv", "reviews/", "comments.tsv", "train.conll", "tags.jsonl", "questions.jsonl"),  # a user's files
-    *("reviews.tsv", "letters.tsv"),
+    *("pairs.csv", "reviews/", "reviews.tsv", "letters.tsv", "comments.tsv", "photos.csv"),  # a user's files
+    *("train.conll", "tags.jsonl", "questions.jsonl"),
     *("FOLDER", "mine.yaml"),
 )
 """Parts of documented commands that need more than a clone and `../shared`."""
