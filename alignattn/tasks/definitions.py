@@ -35,11 +35,11 @@ def read_definition(path: Path) -> Task:
     content = read_yaml(path)
     kind = str(content.pop("kind", ""))
     if kind not in TASK_TYPES:
-        raise AlignAttnError(f"{path}: {unknown(TASK_TYPES.kind, kind, TASK_TYPES)}")
+        raise AlignAttnError(f"{path}: {unknown('task type', kind, TASK_TYPES)}")
     try:
-        task: Task = TypeAdapter(TASK_TYPES.load(kind)).validate_python({"name": path.stem, **content})
+        task: Task = TypeAdapter(TASK_TYPES[kind]).validate_python({"name": path.stem, **content})
     except ValidationError as error:
-        fields = [entry.name for entry in dataclasses.fields(TASK_TYPES.load(kind))]
+        fields = [entry.name for entry in dataclasses.fields(TASK_TYPES[kind])]
         problems = (_described(problem, fields) for problem in error.errors())
         raise AlignAttnError(f"{path}: {'; '.join(problems)}") from error
     if problem := task.problem():

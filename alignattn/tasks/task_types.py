@@ -5,39 +5,16 @@ The records of the shipped types are separate from their processors, so that rea
 transformers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from alignattn.tasks.task import MAX_TEXTS, TAGS, TEST, TOKENS, VALIDATION, LabelledTask, MetricName, Task
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.registry import Entry, Registry
 
 if TYPE_CHECKING:
     from alignattn.tasks.processor import TaskProcessor
-
-TASK_TYPES = Registry(
-    "task type",
-    {
-        "text-classification": Entry(".task_types:TextClassification", "a class or a score for one or two texts"),
-        "multi-label-classification": Entry(
-            ".task_types:MultiLabelClassification", "any number of labels for one or two texts"
-        ),
-        "multiple-choice": Entry(".task_types:MultipleChoice", "the correct ending among several"),
-        "token-classification": Entry(".task_types:TokenClassification", "a tag for each word"),
-        "question-answering": Entry(".task_types:QuestionAnswering", "the span of a context that answers a question"),
-        "visual-question-answering": Entry(
-            ".task_types:VisualQuestionAnswering", "the answer to a question about an image"
-        ),
-        "image-classification": Entry(".task_types:ImageClassification", "a class or a score for an image"),
-        "text2text-generation": Entry(".task_types:SequenceToSequence", "a sequence generated from another"),
-        "image-to-text": Entry(".task_types:ImageToText", "a caption generated for a picture"),
-        "node-classification": Entry(".task_types:NodeClassification", "a class for a node of a graph"),
-    },
-    __package__,
-)
-"""The class of each task type, by the Hub's name."""
 
 T = TypeVar("T", bound=Task)
 
@@ -476,3 +453,21 @@ class NodeClassification(LabelledTask):
     def problem(self) -> str | None:
         """Return the problem of missing labels, or that of `LabelledTask.problem`."""
         return "give two or more labels: nodes have classes, not scores" if self.is_regression else super().problem()
+
+
+TASK_TYPES: Mapping[str, type[Task]] = {
+    record.kind: record
+    for record in (
+        TextClassification,
+        MultiLabelClassification,
+        MultipleChoice,
+        TokenClassification,
+        QuestionAnswering,
+        VisualQuestionAnswering,
+        ImageClassification,
+        SequenceToSequence,
+        ImageToText,
+        NodeClassification,
+    )
+}
+"""The record of each task type, by the Hub's name."""

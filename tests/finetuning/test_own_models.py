@@ -18,7 +18,6 @@ from alignattn.commands.reproduce.table import parse_table
 from alignattn.models import MODELS, ModelCapabilities, ModelEntry
 from alignattn.tasks import TextClassification
 from alignattn.tasks.task_types import TASK_TYPES
-from alignattn.utils.registry import Entry
 
 WORDS = ("cat", "dog", "man", "sees", "likes", "old")
 TOY = ModelEntry(
@@ -35,16 +34,16 @@ VECTORS = ModelEntry(
     training_defaults={"learning_rate": 0.5},
 )
 LINES = (
-    (MODELS, "toy", TOY),
-    (MODELS, "vectors", VECTORS),
-    (TASK_TYPES, "vector-classification", Entry("toy_processor:VectorClassification", "a class of a vector")),
+    (MODELS._entries, "toy", TOY),
+    (MODELS._entries, "vectors", VECTORS),
+    (TASK_TYPES, "vector-classification", VectorClassification),
 )
 
 
 @pytest.fixture(autouse=True)
 def lines_in_the_registries(monkeypatch):
-    for registry, name, entry in LINES:
-        monkeypatch.setitem(registry._entries, name, entry)
+    for entries, name, entry in LINES:
+        monkeypatch.setitem(entries, name, entry)
 
 
 @pytest.fixture
