@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from alignattn.utils.command import Command, TableResults, imported
+from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError, did_you_mean
 from alignattn.utils.options import options_of
 
@@ -54,7 +55,7 @@ def results_of(name: str) -> TableResults:
 
 def reader_of(name: str) -> "ResultReader":
     """Return the reader of a command's results; raises as `results_of` does."""
-    reader: ResultReader = imported(results_of(name).reader)()
+    reader: ResultReader = resolve_name(results_of(name).reader)()
     return reader
 
 

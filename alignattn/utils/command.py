@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from alignattn.utils.command_line import OneLineErrorParser, build_parser, read_words
@@ -113,11 +113,5 @@ class Command:
     @property
     def function(self) -> Callable[[Any], Any]:
         """The function that runs it."""
-        function: Callable[[Any], Any] = imported(self.run)
+        function: Callable[[Any], Any] = resolve_name(self.run)
         return function
-
-
-def imported(place: str) -> Any:
-    """Return the object of "module:name"."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)

@@ -17,8 +17,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -191,8 +191,7 @@ def other_options_of(options: Any) -> Mapping[str, Option]:
     found = {name: known for group in _groups_of(options).values() for name, known in other_options_of(group).items()}
     for field in dataclasses.fields(options):
         if OTHERS in field.metadata:
-            module, _, function = field.metadata[OTHERS].partition(":")
-            found |= getattr(import_module(module), function)()
+            found |= resolve_name(field.metadata[OTHERS])()
     return {name: known for name, known in found.items() if name not in (*options.hidden, *options_of(options))}
 
 

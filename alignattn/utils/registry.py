@@ -1,8 +1,8 @@
 """Registries: a name maps to an entry, whose target is imported on first use."""
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
 
 from alignattn.utils.errors import unknown
@@ -69,5 +69,5 @@ class Registry(Mapping[str, E], Generic[E]):
         """Import the target of a name."""
         if name not in self:
             raise unknown(self.kind, name, self)
-        module, _, attribute = self[name].target.partition(":")
-        return getattr(importlib.import_module(module, self._package), attribute)
+        target = self[name].target
+        return resolve_name(f"{self._package}{target}" if target.startswith(".") else target)

@@ -5,9 +5,9 @@ that parameters, state-dict keys and everything but the forward stay as they are
 entry here.
 """
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 from torch import nn
@@ -57,8 +57,7 @@ def give_slotted_forward(module: nn.Module) -> None:
     """Give an attention module of a family the forward that supports slots; leave any other as it is."""
     family = family_of(module)
     if family is not None:
-        path, _, name = family.slotted.partition(":")
-        object.__setattr__(module, "__class__", getattr(importlib.import_module(path, __name__), name))
+        object.__setattr__(module, "__class__", resolve_name(f"{__name__}{family.slotted}"))
 
 
 def is_slotted(module: nn.Module) -> bool:
