@@ -5,11 +5,16 @@ the model card and the tables are generated. Nothing here imports torch.
 """
 
 import dataclasses
-import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from alignattn.training.methods.base import Inputs, TrainingMethod
+from alignattn.training.methods.freelb import FreeLB
+from alignattn.training.methods.label_smoothing import LabelSmoothing
+from alignattn.training.methods.laplace import Laplace
+from alignattn.training.methods.mc_dropout import MCDropout
+from alignattn.training.methods.r_drop import RDrop
+from alignattn.training.methods.weight_averaging import WeightAveraging
 from alignattn.utils.options import Options
 
 __all__ = [
@@ -23,23 +28,7 @@ __all__ = [
 ]
 
 
-def _load(name: str) -> type[TrainingMethod]:
-    module, _, attribute = name.partition(":")
-    method: type[TrainingMethod] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
-    return method
-
-
-METHODS = tuple(
-    _load(name)
-    for name in (
-        "label_smoothing:LabelSmoothing",
-        "r_drop:RDrop",
-        "freelb:FreeLB",
-        "weight_averaging:WeightAveraging",
-        "mc_dropout:MCDropout",
-        "laplace:Laplace",
-    )
-)
+METHODS: tuple[type[TrainingMethod], ...] = (LabelSmoothing, RDrop, FreeLB, WeightAveraging, MCDropout, Laplace)
 """The training methods, in the order of the help, the model card and the titles of runs."""
 
 
