@@ -102,12 +102,9 @@ class BuiltModel:
 def build_word_model(
     model_class: type[Any],
     texts: Iterable[str],
+    context: BuildContext,
     *,
     num_labels: int,
-    embeddings: Path | None,
-    seed: int,
-    skip_bad_rows: bool | None = None,
-    config_fields: Mapping[str, Any] | None = None,
     of_data: Callable[[PreTrainedTokenizerFast], Mapping[str, Any]] | None = None,
 ) -> BuiltModel:
     """Build an untrained model with word vectors, `embedding`, and its tokenizer, and register it with transformers.
@@ -116,18 +113,15 @@ def build_word_model(
         model_class: its config has `vocab_size`, `pad_token_id` and `embedding_dim`, and `train_embeddings` if word
             vectors can be frozen; `reads_pairs` and `whole_words` are those of `build_tokenizer`.
         texts: the source of the vocabulary; all other words are unknown.
+        context: without its file of embeddings all word vectors are random and trained, even those of `da`, which are
+            otherwise frozen.
         num_labels: number of classes; 1 for a regression.
-        embeddings: a file for `read_embeddings`. Without it all word vectors are random and trained, even those of
-            `da`, which are otherwise frozen.
-        seed: seed of the weights; the global generator does not change.
-        skip_bad_rows: as for `read_embeddings`.
-        config_fields: as in `BuildContext`.
         of_data: returns further config fields that depend on the rows, given the tokenizer.
     """
-    fields = checked_fields(config_fields or {}, model_class.config_class)
+    fields, embeddings = checked_fields(context.config_fields, model_class.config_class), context.embeddings
     tokenizer = build_tokenizer(texts, reads_pairs=model_class.reads_pairs, whole_words=model_class.whole_words)
     words = tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
-    read = None if embeddings is None else read_embeddings(embeddings, words, skip_bad_rows=skip_bad_rows)
+    read = None if embeddings is None else read_embeddings(embeddings, words, skip_bad_rows=context.skip_bad_rows)
     if read is None and hasattr(model_class.config_class, "train_embeddings"):
         fields = {"train_embeddings": True} | fields
     if read is not None and fields.setdefault("embedding_dim", read.dim) != read.dim:
@@ -136,10 +130,10 @@ def build_word_model(
         )
     fields |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": num_labels}
     fields |= of_data(tokenizer) if of_data else {}
-    model = build_model(model_class, fields, seed)
+    model = build_model(model_class, fields, context.seed)
     if read is None:
         return BuiltModel(model, tokenizer, EmbeddingsReport(None, len(words), 0))
-    model.embedding.weight.data.copy_(embedding_matrix(tokenizer, read.vectors, seed))
+    model.embedding.weight.data.copy_(embedding_matrix(tokenizer, read.vectors, context.seed))
     report = EmbeddingsReport(str(embeddings), len(words), len(read.vectors), read.bad_lines)
     return BuiltModel(model, tokenizer, report)
 

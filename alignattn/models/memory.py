@@ -172,10 +172,8 @@ class MemN2NForSequenceClassification(PreTrainedModel):
         return build_word_model(
             cls,
             chain(task.labels, *(context.rows[column] for column in task.text_columns)),
+            context,
             num_labels=task.num_labels,
-            embeddings=None,
-            seed=context.seed,
-            config_fields=context.config_fields,
             of_data=of_data,
         )
 

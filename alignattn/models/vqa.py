@@ -211,14 +211,7 @@ class McanForVisualQuestionAnswering(WordModel):
             mean, deviation = colour_moments(context.rows.unique(IMAGE), task.image_size)
             of_data |= {"pixel_mean": mean, "pixel_deviation": deviation}
         return build_word_model(
-            cls,
-            context.rows[QUESTION][:],
-            num_labels=task.num_labels,
-            embeddings=context.embeddings,
-            seed=context.seed,
-            skip_bad_rows=context.skip_bad_rows,
-            config_fields=context.config_fields,
-            of_data=lambda _: of_data,
+            cls, context.rows[QUESTION][:], context, num_labels=task.num_labels, of_data=lambda _: of_data
         )
 
     @property

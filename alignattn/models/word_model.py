@@ -99,11 +99,8 @@ class WordModel(PreTrainedModel):
         return build_word_model(
             cls,
             chain.from_iterable(context.rows[column] for column in task.text_columns),
+            context,
             num_labels=task.num_labels,
-            embeddings=context.embeddings,
-            seed=context.seed,
-            skip_bad_rows=context.skip_bad_rows,
-            config_fields=context.config_fields,
         )
 
     @classmethod

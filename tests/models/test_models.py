@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 
 from alignattn import AlignAttnError
 from alignattn.models import MODEL_TYPE_PREFIX, MODELS, capabilities_of
-from alignattn.models.build import build_word_model, saved_class
+from alignattn.models.build import BuildContext, build_word_model, saved_class
 from alignattn.models.layers import masked_softmax
 from alignattn.models.sentence_pairs import split_pair
 
@@ -36,10 +36,9 @@ def name(request):
     return request.param
 
 
-def built_of(name, texts=TEXTS, *, num_labels=3, embeddings=None, seed=0, config_fields=None):
-    return build_word_model(
-        MODELS.load(name), texts, num_labels=num_labels, embeddings=embeddings, seed=seed, config_fields=config_fields
-    )
+def built_of(name, num_labels=3, embeddings=None, config_fields=None):
+    context = BuildContext(task=None, rows=None, seed=0, embeddings=embeddings, config_fields=config_fields or {})
+    return build_word_model(MODELS.load(name), TEXTS, context, num_labels=num_labels)
 
 
 def small_model(name, num_labels=3, dtype=torch.float64, filling=None, **fields):

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.models import MODELS, capabilities_of
-from alignattn.models.build import build_word_model
+from alignattn.models.build import BuildContext, build_word_model
 from alignattn.robustness.wrapper import wrap_model
 from alignattn.utils.errors import AlignAttnError
 
@@ -139,7 +139,8 @@ def test_a_reloaded_patched_model_has_the_same_scores(tiny_checkpoint, tmp_path,
 
 @pytest.mark.parametrize("name", [name for name in MODELS if capabilities_of(name).texts_per_row == (2,)])
 def test_a_baseline_is_wrapped_too(name):
-    built = build_word_model(MODELS.load(name), random_texts(40), num_labels=3, embeddings=None, seed=0)
+    context = BuildContext(task=None, rows=None, seed=0)
+    built = build_word_model(MODELS.load(name), random_texts(40), context, num_labels=3)
     model, tokenizer = built.model, built.tokenizer
     wrapped = wrap_model(model, tokenizer, max_length=MAX_LENGTH, batch_size=3, device="cpu")
     pairs = [*zip(random_texts(7), random_texts(7, seed=1), strict=True), ("", ""), ("12 !!", "a cat")]

@@ -69,11 +69,8 @@ class TransformerCrfForTokenClassification(WordModel):
         built = build_word_model(
             cls,
             chain.from_iterable(context.rows[task.tokens_column]),
+            context,
             num_labels=len(task.labels),
-            embeddings=context.embeddings,
-            seed=context.seed,
-            skip_bad_rows=context.skip_bad_rows,
-            config_fields=context.config_fields,
             of_data=lambda _: {"id2label": dict(enumerate(task.labels)), CRF_FIELD: scheme.name},
         )
         return replace(built, remark=scheme.remark)
