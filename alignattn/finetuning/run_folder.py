@@ -122,30 +122,26 @@ def check_has_classes(task: Task, what: str = "a temperature") -> None:
 
 
 def check_finished(folder: Path, option: str) -> None:
-    """Refuse a folder without a finished run; arguments as for `check_run_folder`."""
-    check_run_folder(folder, option)
+    """Refuse a folder without a finished run; `option` is the option that gave it, for the message."""
+    run_folder(option, folder)
     if not (folder / RESULTS_FILE).is_file():
         raise AlignAttnError(f"{option} {folder} has no {RESULTS_FILE}, so it has not finished: run its command again")
 
 
-def check_run_folder(folder: Path, option: str) -> None:
-    """Refuse a folder that is not a run's.
-
-    Args:
-        folder: the folder that the user gave.
-        option: the option that gave it, for the message.
-    """
+def run_folder(label: str, value: str | Path) -> None:
+    """Refuse a folder that is not a run's; the `place` of an option, with its label and value."""
+    folder = Path(value)
     below = folder / RUN_FOLDER
     if (below / CONFIG_FILE).is_file():
         raise AlignAttnError(
-            f"{option} {folder} is not a run folder of alignattn finetune, but contains one: give {below}"
+            f"{label} {folder} is not a run folder of alignattn finetune, but contains one: give {below}"
         )
     if not (folder / CONFIG_FILE).is_file():
         seeds = seed_folders(folder)
         others = f" (its seeds: {', '.join(path.name for path in seeds)})" if len(seeds) > 1 else ""
         choice = f": give the folder of a seed, such as {seeds[0]}{others}" if seeds else ""
         raise AlignAttnError(
-            f"{option} {folder} is not a run folder of alignattn finetune, because it has no {CONFIG_FILE}{choice}"
+            f"{label} {folder} is not a run folder of alignattn finetune, because it has no {CONFIG_FILE}{choice}"
         )
 
 
@@ -158,12 +154,7 @@ def seed_folders(folder: Path) -> list[Path]:
 def runs_folder(label: str, value: str) -> None:
     """Refuse a path that is neither a run folder nor a folder of seeds; the `place` of an option, with its label."""
     if not seed_folders(Path(value)):
-        check_run_folder(Path(value), label)
-
-
-def run_folder(label: str, value: str) -> None:
-    """Refuse what `check_run_folder` refuses; the `place` of an option with its label and value."""
-    check_run_folder(Path(value), label)
+        run_folder(label, value)
 
 
 def read_run_options(folder: Path) -> RunOptions:

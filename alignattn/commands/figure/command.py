@@ -14,7 +14,7 @@ from alignattn.commands.figure.pictures import (
     draw_tsne,
 )
 from alignattn.commands.figure.rows import draw_hops, draw_question, draw_written
-from alignattn.finetuning.run_folder import check_run_folder, short_names
+from alignattn.finetuning.run_folder import short_names
 from alignattn.reports.plots.drawing import write_figure
 from alignattn.utils.errors import AlignAttnError
 
@@ -22,8 +22,6 @@ from alignattn.utils.errors import AlignAttnError
 def named_runs(options: FigureOptions) -> Mapping[str, Path]:
     """Return the run folders by their names in the picture."""
     folders = [Path(run) for run in options.run]
-    for folder in folders:
-        check_run_folder(folder, "--run")
     short = short_names(folders, "--run")
     names = options.names or [short[folder] for folder in folders]
     if len(names) != len(folders) or len(set(names)) < len(names):

@@ -15,7 +15,7 @@ from alignattn.commands.robustness.options import AttackOptions
 from alignattn.finetuning.model import keep_classes, named_classes
 from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_files import is_seed_folder
-from alignattn.finetuning.run_folder import check_run_folder, read_run_options, short_names, warn_plain
+from alignattn.finetuning.run_folder import read_run_options, short_names, warn_plain
 from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
 from alignattn.models.lengths import most_tokens, row_length
 from alignattn.patching import is_patched, patch_of
@@ -109,8 +109,6 @@ def target_loaders(arguments: AttackOptions) -> list[Callable[[], Target]]:
         raise AlignAttnError("--half_precision needs a CUDA GPU: leave it out")
     if arguments.run:
         folders = [Path(run) for run in arguments.run]
-        for folder in folders:
-            check_run_folder(folder, "--run")
         _check_distinct(folders)
         names = _record_folders(folders)
         return [partial(_target_of_run, folder, names[folder], arguments) for folder in folders]
