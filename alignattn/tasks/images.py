@@ -11,12 +11,12 @@ import datasets
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForImageClassification, PreTrainedConfig
+from transformers import AutoModelForImageClassification
 
 from alignattn.tasks.formats.file_rows import FileRows
 from alignattn.tasks.labelled import LabelledProcessor
 from alignattn.tasks.pictures import BITS_8, folder_pictures, open_picture, picture_problem
-from alignattn.tasks.processor import EncodedSplit, by_row, configure_classes
+from alignattn.tasks.processor import EncodedSplit, by_row
 from alignattn.tasks.task import TRAIN, VALIDATION, TaskOptions
 from alignattn.tasks.task_types import ImageClassification
 from alignattn.utils.errors import AlignAttnError, check_installed
@@ -85,10 +85,6 @@ class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
         for part in dataset.select_columns([column]).iter(CHECKED_AT_ONCE):
             for problem in pool.map(picture_problem, part[column]):
                 yield problem and f"column {column!r}: {problem}"
-
-    def configure(self, config: PreTrainedConfig) -> None:
-        """Set the number of outputs and the names of the classes."""
-        configure_classes(config, self.task)
 
     def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
         """Return `pixel_values`, the undecoded image, and `label`."""

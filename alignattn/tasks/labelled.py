@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, softmax
+from transformers import PreTrainedConfig
 
 from alignattn.tasks.class_scores import class_scores
 from alignattn.tasks.labels import (
@@ -20,7 +21,7 @@ from alignattn.tasks.labels import (
     only_item,
 )
 from alignattn.tasks.metrics import compute_metrics, predict
-from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, row_numbers
+from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, name_classes, row_numbers
 from alignattn.tasks.task import LabelledTask
 
 PREDICTION, PROBABILITIES = "prediction", "probabilities"
@@ -91,6 +92,16 @@ class LabelledProcessor(TaskProcessor[L]):
     def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
         """Return the number of rows of each class."""
         return np.bincount(split.rows[self.task.label_column][:], minlength=self.task.num_labels)
+
+    def configure(self, config: PreTrainedConfig) -> None:
+        """Set the number of outputs, the names of the classes, and whether the model predicts classes or a score."""
+        if self.task.is_regression:
+            config.num_labels = self.task.num_labels
+            config.problem_type = "regression"
+        else:
+            name_classes(config, self.task.labels)
+            # The first forward with labels would set it, but a run resumed at its end has none.
+            config.problem_type = "single_label_classification"
 
     def average_outputs(self, outputs: Sequence[Any]) -> Any:
         """Return the mean scores, or the logarithm of the mean probabilities as logits."""

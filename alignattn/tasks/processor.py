@@ -19,7 +19,7 @@ from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTo
 from alignattn.tasks.formats.class_folders import read_class_folder
 from alignattn.tasks.formats.file_rows import FileRows
 from alignattn.tasks.reading import read_rows
-from alignattn.tasks.task import TEST, LabelledTask, Task, TaskOptions
+from alignattn.tasks.task import TEST, Task, TaskOptions
 from alignattn.utils.errors import AlignAttnError, shown
 
 T = TypeVar("T", bound=Task)
@@ -352,17 +352,6 @@ def name_classes(config: PreTrainedConfig, labels: Sequence[str]) -> None:
     """Set the names, and with them the number, of a model's outputs."""
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
-
-
-def configure_classes(config: PreTrainedConfig, task: LabelledTask) -> None:
-    """Set the number of a model's outputs, the names of its classes, and whether it predicts classes or a score."""
-    if task.is_regression:
-        config.num_labels = task.num_labels
-        config.problem_type = "regression"
-    else:
-        name_classes(config, task.labels)
-        # The first forward with labels would set it, but a run resumed at its end has none.
-        config.problem_type = "single_label_classification"
 
 
 def check_present(names: Sequence[str], counts: NDArray[np.int64]) -> None:

@@ -7,15 +7,11 @@ from typing import Any
 import datasets
 import numpy as np
 from numpy.typing import NDArray
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
 from alignattn.tasks.labelled import LabelledProcessor
 from alignattn.tasks.long_texts import encode_texts
-from alignattn.tasks.processor import configure_classes, text_problems
+from alignattn.tasks.processor import text_problems
 from alignattn.tasks.stories import made_stories
 from alignattn.tasks.task import TEST, TRAIN, VALIDATION, TaskOptions
 from alignattn.tasks.task_types import TextClassification
@@ -60,10 +56,6 @@ class TextClassificationProcessor(LabelledProcessor[TextClassification]):
         order = np.argsort(words, kind="stable")
         chosen = order[:count] if third == "shortest" else order[-count:]
         return np.sort(chosen), f"the {count} rows of {len(dataset)} with the {third} texts"
-
-    def configure(self, config: PreTrainedConfig) -> None:
-        """Set the number of outputs and the names of the classes."""
-        configure_classes(config, self.task)
 
     def encode(
         self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
