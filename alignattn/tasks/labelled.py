@@ -21,7 +21,7 @@ from alignattn.tasks.labels import (
     only_item,
 )
 from alignattn.tasks.metrics import compute_metrics, predict
-from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, name_classes, row_numbers
+from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, evaluation_table, name_classes
 from alignattn.tasks.task import LabelledTask
 
 PREDICTION, PROBABILITIES = "prediction", "probabilities"
@@ -151,9 +151,8 @@ class LabelledProcessor(TaskProcessor[L]):
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score logits by the task's metrics; a regression's table has no column of probabilities."""
         references = np.asarray(labels)
-        columns = {"row": row_numbers(split.rows), "label": pa.array(references)}
         predictions = self.predictions(split, outputs, labels)
-        table = pa.table(columns | {name: predictions[name] for name in predictions.column_names})
+        table = evaluation_table(split.rows, {"label": pa.array(references)}, predictions)
         classes = {}
         if self.task.can_weight_classes:
             classes = class_scores(references, predictions[PREDICTION].to_numpy(), self.task.labels)

@@ -24,8 +24,8 @@ from alignattn.tasks.processor import (
     TaskProcessor,
     check_finite,
     check_present,
+    evaluation_table,
     name_classes,
-    row_numbers,
     text_problems,
 )
 from alignattn.tasks.task import TaskOptions
@@ -151,10 +151,9 @@ class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
         """Score the predicted labels."""
         references, predictions = np.asarray(labels).astype(np.int64), self.predictions(split, outputs, labels)
         scores = multi_label_scores(references, np.stack(predictions[PREDICTION].to_numpy()))
-        columns = {"row": row_numbers(split.rows), "label": pa.array(list(references))}
-        columns |= {name: predictions[name] for name in predictions.column_names}
+        table = evaluation_table(split.rows, {"label": pa.array(list(references))}, predictions)
         classes = class_scores(references, np.stack(predictions[PREDICTION].to_numpy()), self.task.labels)
-        return Evaluation({name: scores[name] for name in self.task.metrics}, pa.table(columns), classes=classes)
+        return Evaluation({name: scores[name] for name in self.task.metrics}, table, classes=classes)
 
 
 def multi_label_scores(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> dict[str, float]:

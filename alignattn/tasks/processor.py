@@ -379,3 +379,9 @@ def check_finite(outputs: NDArray[Any]) -> None:
 def row_numbers(dataset: datasets.Dataset) -> pa.Array:
     """Return the numbers of the rows from 0, `[N]`."""
     return pa.array(np.arange(len(dataset)))
+
+
+def evaluation_table(dataset: datasets.Dataset, columns: Mapping[str, pa.Array], predictions: pa.Table) -> pa.Table:
+    """Return the numbers of the rows, columns of the rows such as `label`, and their predictions."""
+    predicted = dict(zip(predictions.column_names, predictions.columns, strict=True))
+    return pa.table({"row": row_numbers(dataset), **columns, **predicted})

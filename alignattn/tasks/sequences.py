@@ -21,7 +21,7 @@ from alignattn.tasks.processor import (
     by_row,
     check_finite,
     encode_rows,
-    row_numbers,
+    evaluation_table,
     text_problem,
 )
 from alignattn.tasks.task import TEST, TRAIN, VALIDATION, TaskOptions
@@ -141,10 +141,10 @@ class SequencesProcessor(TaskProcessor[GenerationTask]):
             for text, right in zip(predictions["prediction"].to_pylist(), references, strict=True)
         ]
         metrics = {ERROR_RATE: error_rate(found), EXACT: sum(not one.edits for one in found) / len(found)}
-        columns = {"row": row_numbers(rows), "label": pa.array(references)}
-        columns |= {name: predictions[name] for name in predictions.column_names}
-        columns |= {"edits": pa.array([one.edits for one in found]), "length": pa.array([one.length for one in found])}
-        return Evaluation({name: metrics[name] for name in self.task.metrics}, pa.table(columns))
+        table = evaluation_table(rows, {"label": pa.array(references)}, predictions)
+        table = table.append_column("edits", pa.array([one.edits for one in found]))
+        table = table.append_column("length", pa.array([one.length for one in found]))
+        return Evaluation({name: metrics[name] for name in self.task.metrics}, table)
 
 
 def _encode_batch(

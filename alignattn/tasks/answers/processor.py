@@ -15,7 +15,7 @@ from alignattn.tasks.answers.spans import best_answers
 from alignattn.tasks.answers.squad_metric import final_answers, squad_scores
 from alignattn.tasks.answers.squad_rows import columnar_answers, qa_problem, question_problem
 from alignattn.tasks.answers.windows import encode_windows
-from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, by_row, row_numbers
+from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, by_row, evaluation_table
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import QuestionAnswering
 
@@ -144,6 +144,5 @@ class QuestionAnsweringProcessor(TaskProcessor[QuestionAnswering]):
         best = [texts[0] for texts in predictions["n_best"].to_pylist()]
         no_answer_scores = predictions["no_answer_score"].to_pylist()
         scores = squad_scores(best, golds, no_answer_scores if self.task.has_unanswerable else None)
-        columns = {"row": row_numbers(rows), "id": pa.array(rows["id"][:]), "label": pa.array(golds)}
-        columns |= {name: predictions[name] for name in predictions.column_names}
-        return Evaluation(scores.metrics, pa.table(columns), scores.thresholds)
+        columns = {"id": pa.array(rows["id"][:]), "label": pa.array(golds)}
+        return Evaluation(scores.metrics, evaluation_table(rows, columns, predictions), scores.thresholds)

@@ -26,8 +26,8 @@ from alignattn.tasks.processor import (
     TaskProcessor,
     by_row,
     check_max_length,
+    evaluation_table,
     name_classes,
-    row_numbers,
 )
 from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores, entity_type_scores, marks_entities
 from alignattn.tasks.tags.tagging import (
@@ -146,13 +146,14 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score the entities of the predicted tags, or each tag if they mark no entities."""
-        predictions = self.predictions(split, outputs, labels)["prediction"]
+        predictions = self.predictions(split, outputs, labels)
+        tags = predictions["prediction"].to_pylist()
         gold = split.rows[self.task.tags_column][:]
-        scores = entity_scores(predictions.to_pylist(), gold)
-        table = {"row": row_numbers(split.rows), "label": pa.array(gold), "prediction": predictions}
+        scores = entity_scores(tags, gold)
+        table = evaluation_table(split.rows, {"label": pa.array(gold)}, predictions)
         score_classes = self._tag_scores if self.task.metrics == (TOKEN_ACCURACY,) else entity_type_scores
-        classes = score_classes(predictions.to_pylist(), gold)
-        return Evaluation({name: scores[name] for name in self.task.metrics}, pa.table(table), classes=classes)
+        classes = score_classes(tags, gold)
+        return Evaluation({name: scores[name] for name in self.task.metrics}, table, classes=classes)
 
     def _tag_scores(self, predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> dict[str, dict[str, float]]:
         """The scores of each tag, by words; arguments as for `entity_type_scores`."""
