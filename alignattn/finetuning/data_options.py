@@ -220,6 +220,4 @@ class DataOptions(Options):
             num_beams=self.num_beams,
             num_proc=self.preprocessing_num_workers,
             fan_out=self.fan_out,
-            image_size=getattr(task, "image_size", 0),
-            feature_width=getattr(task, "feature_width", 0),
         )

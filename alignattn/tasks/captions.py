@@ -57,7 +57,8 @@ class CaptionsProcessor(SequencesProcessor):
 
     def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> Any:
         """Return a collator that reads the pictures."""
-        return partial(_collate, size=split.options.image_size)
+        assert isinstance(self.task, ImageToText)
+        return partial(_collate, size=self.task.image_size)
 
     def generate(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
         """Return the generated tokens, `[B, n]`, and their log-probability, `[B]`."""

@@ -247,8 +247,6 @@ class TaskOptions:
         num_proc: The number of processes that tokenize; None for this one.
         fan_out: The number of neighbours of a node to sample at each step away from a batch's nodes; None to use the
             whole graph as a batch.
-        image_size: Pixels per side to which pictures are scaled.
-        feature_width: The number of features of a region.
     """
 
     max_length: int
@@ -259,8 +257,6 @@ class TaskOptions:
     num_beams: int = 1
     num_proc: int | None = None
     fan_out: tuple[int, ...] | None = None
-    image_size: int = 0
-    feature_width: int = 0
 
     @property
     def has_windows(self) -> bool:

@@ -140,7 +140,7 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
         self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
     ) -> "ImageCollator":
         """Return a collator that reads the images."""
-        return ImageCollator(tokenizer, split.options.image_size, split.options.feature_width)
+        return ImageCollator(tokenizer, self.task.image_size, self.task.feature_width)
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score logits as classes, and with several people's answers also by the official rule."""

@@ -28,8 +28,8 @@ def problems_of(task, rows):
     return processor_for(task).problems(datasets.Dataset.from_list(rows), may_be_empty=False)
 
 
-def batch_of(task, dataset, tokenizer, **sizes):
-    processor, options = processor_for(task), TaskOptions(max_length=14, **sizes)
+def batch_of(task, dataset, tokenizer):
+    processor, options = processor_for(task), TaskOptions(max_length=14)
     split = EncodedSplit(dataset, processor.encode(dataset, tokenizer, options), options)
     return processor.collator(tokenizer, split)(list(split.encoded))
 
@@ -38,7 +38,7 @@ def test_a_batch_has_questions_and_pictures(rows, tmp_path):
     task = get_task(str(write_task(tmp_path)))
     dataset = processor_for(task).drop_unlabelled(datasets.Dataset.from_list(rows), "here")
     tokenizer = build_tokenizer(dataset["question"][:])
-    batch = batch_of(task, dataset, tokenizer, image_size=SIDE)
+    batch = batch_of(task, dataset, tokenizer)
     assert list(batch["image"].shape) == [9, 3, SIDE, SIDE]
     assert batch["labels"].tolist() == [ANSWERS.index(row["label"]) for row in rows]
     assert batch["attention_mask"].sum(dim=1).tolist() == [5] * 3 + [4] * 3 + [8] * 3
@@ -132,7 +132,7 @@ def test_vqa_v2_is_read_with_its_answers_and_scored_by_the_official_rule(tmp_pat
     assert loaded.train["label"][:] == [0, 0, 1, 2]
     processor, rows = processor_for(loaded.task), loaded.evaluation["validation"]
     tokenizer = build_tokenizer(rows["question"][:])
-    batch = batch_of(loaded.task, rows, tokenizer, feature_width=2048)
+    batch = batch_of(loaded.task, rows, tokenizer)
     assert list(batch["image"].shape) == [4, 3, 2048]
     assert batch["image_mask"].all()
     assert batch["answer_ids"].tolist() == [[0, 0], [0, 1], [1, 0], [2, 0]]
