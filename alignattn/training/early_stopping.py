@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerControl, TrainerState, TrainingArguments
+
+from alignattn.training.saved_state import restore
 
 
 class EarlyStopping(EarlyStoppingCallback):
@@ -20,12 +21,8 @@ class EarlyStopping(EarlyStoppingCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Restore the state of the checkpoint, or start at zero; a run that had stopped stays stopped."""
-        callbacks: Any = state.stateful_callbacks or {}
-        saved = callbacks.get(type(self).__name__) if state.global_step else None
         self.early_stopping_patience_counter = 0
-        # A copy, because the Trainer writes the state of the checkpoint again.
-        for name, value in deepcopy((saved or self.state())["attributes"]).items():
-            setattr(self, name, value)
+        restore(self, state, self)
         control.should_training_stop = self.has_stopped
 
     @property

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from alignattn.training.saved_state import restore
 from alignattn.training.saving import LOWER
 from alignattn.utils.errors import AlignAttnError
 
@@ -69,12 +69,7 @@ class LossMeter(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Restore the state of the checkpoint, or start at zero."""
-        callbacks: Any = state.stateful_callbacks or {}
-        saved = callbacks.get(type(self).__name__) if state.global_step else None
-        attributes = (saved or LossMeter().state())["attributes"]
-        # A copy, because the Trainer writes the state of the checkpoint again.
-        for name, value in deepcopy(attributes).items():
-            setattr(self, name, value)
+        restore(self, state, LossMeter())
         self.num_processes = args.world_size
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

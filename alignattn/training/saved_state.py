@@ -1,11 +1,13 @@
-"""The schema of a checkpoint's state file, because transformers would unpack anything."""
+"""A checkpoint's state file: its schema, because transformers would unpack anything, and a callback's part of it."""
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator
 from transformers import TrainerControl, TrainerState
+from transformers.trainer_callback import ExportableState
 
 MAX_COUNT = 2**63 - 1
 
@@ -135,3 +137,12 @@ class SavedAlignmentState(SavedState):
     """The state of a Trainer of this package."""
 
     stateful_callbacks: AlignmentCallbacks = field(kw_only=True)
+
+
+def restore(callback: ExportableState, state: TrainerState, initial: ExportableState) -> None:
+    """Give a callback the state that a checkpoint saved of it, or that of `initial` when training starts anew."""
+    callbacks: Any = state.stateful_callbacks or {}
+    saved = callbacks.get(type(callback).__name__) if state.global_step else None
+    # A copy, because the Trainer writes the state of the checkpoint again.
+    for name, value in deepcopy((saved or initial.state())["attributes"]).items():
+        setattr(callback, name, value)
