@@ -25,6 +25,7 @@ from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.class_weights import weighted_loss
 from alignattn.training.early_stopping import JointBest
 from alignattn.training.trainer import AlignmentTrainer
+from alignattn.utils.attributes import replaced
 from alignattn.utils.network import log_push
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}
@@ -113,16 +114,9 @@ class TaskTrainer(AlignmentTrainer):
     @contextmanager
     def _all_rows_in_order(self) -> Iterator[None]:
         """Apply the settings of training rows to training rows only, which `Trainer` does not do."""
-        chosen, collator = {name: getattr(self.args, name) for name in IN_ORDER}, self.data_collator
-        try:
-            self.data_collator = self.evaluation_collator or collator
-            for name, value in IN_ORDER.items():
-                setattr(self.args, name, value)
+        collator = self.evaluation_collator or self.data_collator
+        with replaced(self, data_collator=collator), replaced(self.args, **IN_ORDER):
             yield
-        finally:
-            self.data_collator = collator
-            for name, value in chosen.items():
-                setattr(self.args, name, value)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Train an epoch, unless the run had already taken its last step before it was interrupted."""

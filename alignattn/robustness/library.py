@@ -34,6 +34,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from alignattn.robustness.nltk_data import prepare_nltk
+from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError, install_extra
 
 VERSION = "0.3.11"
@@ -130,19 +131,6 @@ def _environment_kept() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Replace existing attributes of an object or module temporarily."""
-    before = {name: getattr(owner, name) for name in attributes}
-    try:
-        for name, value in attributes.items():
-            setattr(owner, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
 
 
 class FlairStandIn:

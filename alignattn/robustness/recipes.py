@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from alignattn.robustness.library import load_textattack, replaced
+from alignattn.robustness.library import load_textattack
 from alignattn.robustness.nltk_data import prepare_nltk
 from alignattn.robustness.recipe_names import RECIPES, check_recipe
 from alignattn.robustness.resources import BERT, Resources, read_neighbors
+from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError
 
 TAGGER = ("averaged_perceptron_tagger_eng", "universal_tagset")

@@ -3,14 +3,14 @@
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks.task import NEEDED_LENGTH, WINDOW_OF, Task
 from alignattn.tasks.task_types import processor_for
+from alignattn.utils.attributes import replaced
 
 if TYPE_CHECKING:
     import datasets
@@ -106,19 +106,10 @@ def count_lengths(task: Task, split: "EncodedSplit", tokenizer: Any) -> Counter[
     lengths = _lengths(split.encoded, columns)
     (full,) = np.nonzero(lengths >= longest)
     if len(full):
-        with _without_limit(tokenizer):
+        with replaced(tokenizer, model_max_length=UNLIMITED):
             options = replace(split.options, max_length=UNLIMITED, num_proc=None)
             lengths[full] = _lengths(processor.encode(split.rows.select(full), tokenizer, options), columns)
     return Counter(lengths.tolist())
-
-
-@contextmanager
-def _without_limit(tokenizer: Any) -> Iterator[None]:
-    limit, tokenizer.model_max_length = tokenizer.model_max_length, UNLIMITED
-    try:
-        yield
-    finally:
-        tokenizer.model_max_length = limit
 
 
 def _lengths(encoded: "datasets.Dataset", columns: Sequence[str]) -> "NDArray[np.int64]":

@@ -1,7 +1,6 @@
 """Trainers that add λ · A(Q, K) to the task loss (Zhang et al. 2021, eq. 1)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from alignattn.training.weights import (
     shifts_labels,
     weighted,
 )
+from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -210,7 +210,7 @@ class AlignmentMixin(SavingMixin):
             return loss
         size = next((size for batch, size in self._batch_sizes if batch is inputs), None) or self._size_of(inputs)
         whole_loss = partial(self._whole_loss, self.compute_loss, size, loss_is_scaled(self))
-        with _attributes(self, compute_loss=whole_loss, loss_is_scaled_for_ga=True):
+        with replaced(self, compute_loss=whole_loss, loss_is_scaled_for_ga=True):
             return super().training_step(model, inputs, *args, **kwargs)
 
     def _whole_loss(
@@ -250,8 +250,8 @@ class AlignmentMixin(SavingMixin):
             return result if reads_outputs else (result, None)
 
         with (
-            _attributes(self, compute_loss=compute_loss),
-            _attributes(self.args, average_tokens_across_devices=averages),
+            replaced(self, compute_loss=compute_loss),
+            replaced(self.args, average_tokens_across_devices=averages),
         ):
             task_loss, outputs, extra = step_losses(self.methods, forward, self._model, inputs)
         loss = task_loss = task_loss if is_scaled else weighted(task_loss, task_weight)
@@ -385,16 +385,3 @@ class _WithoutAlignment:
     def parameters(self) -> Iterator[nn.Parameter]:
         own = {id(parameter) for parameter in alignment_parameters(self.model)}
         return (parameter for parameter in self.model.parameters() if id(parameter) not in own)
-
-
-@contextmanager
-def _attributes(target: Any, **values: Any) -> Iterator[None]:
-    """Set attributes of an object within the context."""
-    before = {name: vars(target)[name] for name in values if name in vars(target)}
-    vars(target).update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            del vars(target)[name]
-        vars(target).update(before)
