@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +28,8 @@ from alignattn.finetuning.decisions import (
 from alignattn.finetuning.model import load_preprocessor
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
+from alignattn.models.lengths import batches_of_rows
 from alignattn.patching.checkpoints import load_checkpoint
-from alignattn.robustness.batches import rows_at_once
 from alignattn.tasks import Task
 from alignattn.tasks.formats.file_rows import TextRows, file_rows
 from alignattn.tasks.labelled import PROBABILITIES
@@ -281,7 +281,9 @@ class Predictor:
         gathered: list[_Gathered] = []
         places: _Gathered | None = None
         done = 0
-        for members in _batches(columns, len(encoded), batching, device):
+        lengths = [_tokens(ids) for ids in columns.get("input_ids", [()] * len(encoded))]
+        rows = range(len(encoded))
+        for members in batches_of_rows(rows, lengths, device, batching.size, by_length=batching.by_length):
             batch = dict(collate([{name: values[index] for name, values in columns.items()} for index in members]))
             labels = batch.pop("labels", None)
             on_device = {name: values.to(device) for name, values in batch.items()}
@@ -381,19 +383,6 @@ def load_predictor(
     # Tokenizing in several processes is for large files; here rows come in parts.
     options = replace(run.options.data.task_options(run.task, tokenizer), num_proc=None)
     return Predictor(run, model, tokenizer, options, temperature)
-
-
-def _batches(
-    columns: Mapping[str, Sequence[Any]], count: int, batching: Batching, device: torch.device
-) -> Iterator[Sequence[int]]:
-    """Yield the indices of each batch's sequences; by length, the longest first: memory runs out at once or never."""
-    tokens = [_tokens(ids) for ids in columns.get("input_ids", [()] * count)]
-    order = range(count) if not batching.by_length else sorted(range(count), key=lambda index: -tokens[index])
-    start = 0
-    while start < count:
-        members = order[start : start + (batching.size or rows_at_once(device, tokens[order[start]]))]
-        yield list(members)
-        start += len(members)
 
 
 def _tokens(ids: Sequence[Any]) -> int:

@@ -1,8 +1,10 @@
-"""How many tokens a model accepts; imports nothing heavy."""
+"""How many tokens a model accepts, and batches of rows by their tokens; imports nothing heavy."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 ROTARY = "rotary"
@@ -34,6 +36,16 @@ POSITIONS_AFTER_PADDING = frozenset(
 MPNET_FIRST_POSITION = 2
 """First position of MPNet, whatever its padding token."""
 
+CPU_TOKENS = 512
+"""Tokens per batch. On one core MiniLM needed, with 128, 256, 512 and 1,024 tokens per batch, 3.1, 2.8, 2.8 and 2.9 ms
+for a row of 8 tokens, and 13.4, 13.3, 10.8 and 12.0 ms for one of 32 (100 sentences of SST-2: 0.97 s with 512, 1.03 s
+with 1,024, 1.26 s with 2,048)."""
+
+CPU_FEWEST_ROWS = 2
+"""Rows of 512 tokens take 227 ms each alone, 208 ms in a pair, 220 ms in a batch of 4."""
+
+GPU_ROWS = 256
+
 
 def most_positions(config: "PreTrainedConfig") -> int | None:
     """Return the maximum number of tokens of a model with this config; None if it has no absolute positions."""
@@ -64,3 +76,33 @@ def row_length(asked: int | None, usual: int, most: int) -> int:
         most: the model's maximum, which limits the default.
     """
     return min(usual, most) if asked is None else asked
+
+
+def rows_at_once(device: "torch.device", longest: int) -> int:
+    """Return the best batch size for rows of at most `longest` tokens."""
+    return GPU_ROWS if device.type == "cuda" else max(CPU_FEWEST_ROWS, CPU_TOKENS // max(1, longest))
+
+
+def batches_of_rows(
+    rows: Iterable[int],
+    lengths: Sequence[int],
+    device: "torch.device",
+    size: int | None = None,
+    *,
+    by_length: bool = True,
+) -> Iterator[list[int]]:
+    """Yield the rows of each batch; by length, the longest first: memory runs out at once or never.
+
+    Args:
+        rows: the indices of the rows.
+        lengths: the number of tokens of every row.
+        device: the device of the batches.
+        size: the rows per batch; `rows_at_once` if None.
+        by_length: whether batches have rows of similar length, not rows in their order.
+    """
+    order = sorted(rows, key=lambda row: -lengths[row]) if by_length else list(rows)
+    start = 0
+    while start < len(order):
+        batch = order[start : start + (size or rows_at_once(device, lengths[order[start]]))]
+        yield batch
+        start += len(batch)

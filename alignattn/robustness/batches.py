@@ -14,20 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-CPU_TOKENS = 512
-"""Tokens per batch. On one core MiniLM needed, with 128, 256, 512 and 1,024 tokens per batch, 3.1, 2.8, 2.8 and 2.9 ms
-for a row of 8 tokens, and 13.4, 13.3, 10.8 and 12.0 ms for one of 32 (100 sentences of SST-2: 0.97 s with 512, 1.03 s
-with 1,024, 1.26 s with 2,048)."""
-
-CPU_FEWEST_ROWS = 2
-"""Rows of 512 tokens take 227 ms each alone, 208 ms in a pair, 220 ms in a batch of 4."""
-
-GPU_ROWS = 256
-
-
-def rows_at_once(device: torch.device, longest: int) -> int:
-    """Return the best batch size for rows of at most `longest` tokens."""
-    return GPU_ROWS if device.type == "cuda" else max(CPU_FEWEST_ROWS, CPU_TOKENS // max(1, longest))
+from alignattn.models.lengths import batches_of_rows
 
 
 @dataclass(frozen=True)
@@ -81,16 +68,12 @@ class ModelInputs:
         Yields:
             The numbers of the rows, `[B]` on the CPU, and their tensors, `[B, n]` each.
         """
-        lengths = self.tensors["attention_mask"].sum(dim=1)
-        wanted = torch.arange(len(lengths)) if rows is None else torch.tensor(list(rows))
-        order = wanted[lengths[wanted].argsort(descending=True, stable=True)]
-        start = 0
-        while start < len(order):
-            longest = int(lengths[order[start]])
-            members = order[start : start + (batch_size or rows_at_once(device, longest))]
+        lengths = self.tensors["attention_mask"].sum(dim=1).tolist()
+        for members in batches_of_rows(range(len(lengths)) if rows is None else rows, lengths, device, batch_size):
+            longest = lengths[members[0]]
             tokens = slice(longest) if self.padding_side == "right" else slice(-longest, None)
-            yield members, {name: values[members, tokens].to(device) for name, values in self.tensors.items()}
-            start += len(members)
+            batch = {name: values[members, tokens].to(device) for name, values in self.tensors.items()}
+            yield torch.tensor(members), batch
 
     def outputs(
         self,

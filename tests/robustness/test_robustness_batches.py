@@ -7,7 +7,8 @@ from needs import needs_files
 from robustness_helpers import NLTK_DATA, random_masked_language_model, random_texts, watch_inputs
 from transformers import AutoTokenizer
 
-from alignattn.robustness.batches import CPU_TOKENS, GPU_ROWS, ModelInputs, rows_at_once
+from alignattn.models.lengths import CPU_TOKENS, GPU_ROWS, rows_at_once
+from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.encoders import MeanPooling
 from alignattn.robustness.library import load_textattack
 
