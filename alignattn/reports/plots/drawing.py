@@ -49,7 +49,6 @@ FILE_SETTINGS: Any = {
     "font.sans-serif": [FONT],
 }
 """Settings that keep text as text, which is small and searchable, and make equal pictures equal files."""
-SVG = "svg"
 
 
 @cache
@@ -89,15 +88,10 @@ def finished(figure: Any, all_axes: Sequence[Any]) -> Any:
 
 
 def write_figure(figure: Any, path: Path) -> None:
-    """Write a picture atomically, in the format of the path's suffix."""
-    with replacing(path) as temporary:
-        _save(figure, temporary, dpi=DOTS_PER_INCH)
+    """Write a picture atomically, in the format of the path's suffix.
 
-
-def _save(figure: Any, target: Any, **options: Any) -> None:
-    """Write a figure; characters that the text font lacks are drawn in other fonts of the machine.
-
-    An SVG file keeps text as text, so its viewer chooses the fonts.
+    Characters that the text font lacks are drawn in other fonts of the machine. An SVG file keeps text as text, so its
+    viewer chooses the fonts.
     """
     from matplotlib import rc_context
     from matplotlib.text import Text
@@ -107,16 +101,16 @@ def _save(figure: Any, target: Any, **options: Any) -> None:
         # A name or token that contains dollar signs is not a formula.
         text.set_parse_math(False)
         text.set_fontfamily("sans-serif")
-    is_svg = SVG in (options.get("format"), str(target).rpartition(".")[-1])
+    is_svg = path.name.endswith(".svg")
     characters = set() if is_svg else {ord(one) for text in texts for one in text.get_text() if one.isprintable()}
     if lacking := characters - _characters_of(_faces()[FONT]):
-        others = [name for name, path in sorted(_faces().items()) if lacking & _characters_of(path)]
+        others = [name for name, face in sorted(_faces().items()) if lacking & _characters_of(face)]
         for text in texts:
             text.set_fontfamily([FONT, *others])
         lacking -= {one for name in others for one in _characters_of(_faces()[name])}
-    with rc_context(FILE_SETTINGS), warnings.catch_warnings():
+    with replacing(path) as temporary, rc_context(FILE_SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(target, **options)
+        figure.savefig(temporary, dpi=DOTS_PER_INCH)
     if lacking:
         logger.warning(
             "no font on this machine has %s: boxes in the picture; install one (Noto Sans CJK, say), or write an .svg",
