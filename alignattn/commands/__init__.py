@@ -31,13 +31,11 @@ COMMANDS: Mapping[str, str] = {
 }
 """The module of each command; its `COMMAND` describes it."""
 
-OF_TABLES: Mapping[str, str] = {"program": "alignattn.commands.reproduce.program"}
-"""Likewise for commands that only tables run."""
-
 
 def get_command(name: str) -> Command:
     """Return a command; raises `AlignAttnError` if there is none of this name."""
-    modules = {**COMMANDS, **OF_TABLES}
+    # Only tables run `program`.
+    modules = {**COMMANDS, "program": "alignattn.commands.reproduce.program"}
     if name not in modules:
         hint = did_you_mean(name, COMMANDS) or f": choose one of {', '.join(COMMANDS)}"
         raise AlignAttnError(f"unknown command {name!r}{hint}")

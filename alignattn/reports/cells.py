@@ -14,7 +14,7 @@ from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
 from alignattn.reports.measures import UNITS, Measure, State, Unit, Verdict
 from alignattn.reports.result_reader import UNREADABLE, NotKeptError, ResultReader, RunReport
-from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.errors import AlignAttnError, one_line, plural
 
 NOTHING = "–"
 NOT_APPLICABLE = "n/a"
@@ -251,11 +251,6 @@ class Cell:
         if self.published is not None:
             lines.append(f"published: {self.published}")
         return "\n".join(lines)
-
-
-def plural(number: int, noun: str) -> str:
-    """Return a number and a noun, which is plural unless the number is 1."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def filled(cell: Cell) -> Cell:

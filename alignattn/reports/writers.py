@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 
 from alignattn.evaluation.statistics.comparison import Comparison
-from alignattn.reports.cells import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, Cell, Run, plural
+from alignattn.reports.cells import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, Cell, Run
 from alignattn.reports.html import render_page
 from alignattn.reports.plots.comparisons import DifferenceLine, DifferencePanel, draw_differences
 from alignattn.reports.plots.drawing import can_draw, write_figure
 from alignattn.reports.result_table import ResultTable
+from alignattn.utils.errors import plural
 from alignattn.utils.files import write_text
 from alignattn.utils.text_tables import markdown_escaped, markdown_table, render_table
 

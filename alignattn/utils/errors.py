@@ -124,6 +124,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
+def plural(number: int | str, noun: str) -> str:
+    """Return a number and a noun, which is plural unless the number is 1."""
+    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
 def listing(names: Sequence[str]) -> str:
     """Return the first names and the number of others."""
     more = len(names) - _LISTED_NAMES

@@ -7,15 +7,12 @@ from typing import TextIO, TypeVar
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from alignattn.utils.errors import plural
+
 LOG_SECONDS = 30.0
 """Seconds between two log lines; shorter work logs nothing."""
 
 T = TypeVar("T")
-
-
-def plural(noun: str) -> str:
-    """Return the plural of a unit."""
-    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def in_terminal() -> bool:
@@ -70,7 +67,7 @@ class LogLines:
 
     def __str__(self) -> str:
         done, total = map(tqdm.format_sizeof if self.scaled else str, (self.done, self.total))
-        return ", ".join(filter(None, (f"{self.description}: {done} of {total} {plural(self.unit)}", self.beside)))
+        return ", ".join(filter(None, (f"{self.description}: {done} of {plural(total, self.unit)}", self.beside)))
 
     def update(self, n: int = 1) -> None:
         """Count finished units, and print a line if one is due."""

@@ -20,14 +20,14 @@ from alignattn.finetuning.run_folder import (
     short_names,
 )
 from alignattn.models.packaged import seen_before
-from alignattn.reports.cells import Cell, Run, filled, plural
+from alignattn.reports.cells import Cell, Run, filled
 from alignattn.reports.compared_cells import compare_cells
 from alignattn.reports.measures import Measure
 from alignattn.reports.result_reader import ResultReader, listed
 from alignattn.reports.result_table import ResultTable
 from alignattn.reports.writers import FORMS, to_text, write_table
 from alignattn.tasks.task import BY_SEED, ERRORS, LESS_IS_BETTER
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, plural
 from alignattn.utils.files import check_free, unfinished
 from alignattn.utils.publishing import publishable, publishable_text
 
