@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alignattn.finetuning.results import EVALUATION
 from alignattn.finetuning.training_options import LOGGING_STEPS
 from alignattn.tasks import Task
 from alignattn.tasks.task import LESS_IS_BETTER
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 NEVER, AT_STEPS, AT_THE_BEST = "no", "steps", "best"
 """Values of `--eval_strategy` and `--save_strategy`."""
 
-OF_THE_TRAINER = "eval_"
-"""Prefix of transformers' names of metrics."""
 AND = "+"
 """Separator of metrics that select together."""
 
@@ -126,7 +125,7 @@ def choose_metric(args: "RunArguments", options: "TrainingOptions", task: Task, 
 
 def _measured(name: str, task: Task, splits: Sequence[str]) -> str:
     """Return a metric's full name, with its split if there are several; refuse a metric that is not measured."""
-    name, choices = name.removeprefix(OF_THE_TRAINER), ("loss", *task.measured)
+    name, choices = name.removeprefix(EVALUATION), ("loss", *task.measured)
     if len(splits) > 1 and name in choices:
         name = f"{splits[0]}_{name}"
     known = choices if len(splits) == 1 else [f"{split}_{metric}" for split in splits for metric in choices]
@@ -150,7 +149,7 @@ def stopping(args: "RunArguments", patience: int | None) -> "EarlyStopping | Non
 
     names = str(args.metric_for_best_model).split(AND)
     if len(names) > 1:
-        metrics = {f"{OF_THE_TRAINER}{name}": _is_better_greater(name) for name in names}
+        metrics = {f"{EVALUATION}{name}": _is_better_greater(name) for name in names}
         return JointBest(math.inf if patience is None else patience, metrics)
     return None if patience is None else EarlyStopping(patience)
 

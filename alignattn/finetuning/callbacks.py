@@ -15,7 +15,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from alignattn.attention.basis import cloud
 from alignattn.attention.distance import equal_counts, measure_distances, sliced_wasserstein
 from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
-from alignattn.finetuning.results import score_text
+from alignattn.finetuning.results import EVALUATION, NOT_SCORES, score_text
 from alignattn.finetuning.rows import input_batches
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_options import BALANCE_TIMES, RANDOM_BASIS, TrainingOptions
@@ -29,10 +29,6 @@ from alignattn.utils.progress import in_terminal, terminal_bar
 
 LOSSES = ("loss", "task_loss", "align_loss")
 """Entries of a log that are shown."""
-
-EVALUATION = "eval_"
-NOT_SCORES = ("_runtime", "_per_second", "_preparation_time")
-"""Prefix of transformers' names of metrics, and suffixes of those that describe the evaluation itself."""
 
 DISTANCE_ROWS = 64
 """Number of leading evaluation rows whose queries and keys are compared."""

@@ -14,10 +14,10 @@ from markupsafe import Markup
 
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN, AttentionConfig
-from alignattn.finetuning.best_checkpoint import AND, OF_THE_TRAINER
+from alignattn.finetuning.best_checkpoint import AND
 from alignattn.finetuning.data_options import DataOptions
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.results import RunResult, score_text
+from alignattn.finetuning.results import EVALUATION, RunResult, score_text
 from alignattn.finetuning.run_folder import own_task
 from alignattn.finetuning.training_options import BALANCED
 from alignattn.models import MODELS, capabilities_of
@@ -193,7 +193,7 @@ class _Card:
             split
             for name in metric.split(AND)
             for split in watched
-            if name.removeprefix(OF_THE_TRAINER).removeprefix(f"{split}_") in ("loss", *self.result.metrics[split])
+            if name.removeprefix(EVALUATION).removeprefix(f"{split}_") in ("loss", *self.result.metrics[split])
             and f"{split}_" in name
         }
         return [split for split in watched if split in named] or watched[:1]

@@ -21,7 +21,7 @@ from alignattn.reports.result_reader import NotKeptError, ResultReader
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_and_f1
 from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.tags.entities import SCORES, score_parts
-from alignattn.tasks.task import MetricName
+from alignattn.tasks.task import PROBABILITIES, MetricName
 from alignattn.tasks.task_types import ERROR_RATE, EXACT
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import replacing
@@ -31,7 +31,6 @@ NO_ANSWER_COLUMN = "no_answer_score"
 """A column that only predictions of question answering have."""
 EDITS_COLUMN, LENGTH_COLUMN = "edits", "length"
 """Columns of generated sequences: edits to the nearest reference, and the reference's length."""
-PROBABILITIES_COLUMN = "probabilities"
 
 
 class PredictionsReader(ResultReader):
@@ -85,11 +84,11 @@ def read_probabilities(folder: Path, split: str | None) -> tuple[Any, Any] | Non
     """
     if split is None or not (folder / PREDICTIONS_FILE).is_file():
         return None
-    if PROBABILITIES_COLUMN not in pq.read_schema(folder / PREDICTIONS_FILE).names:
+    if PROBABILITIES not in pq.read_schema(folder / PREDICTIONS_FILE).names:
         return None
     rows = read_split(folder, split)
     labels = rows["label"].to_numpy()
-    return None if labels.min() == UNLABELLED else (np.stack(rows[PROBABILITIES_COLUMN].to_numpy()), labels)
+    return None if labels.min() == UNLABELLED else (np.stack(rows[PROBABILITIES].to_numpy()), labels)
 
 
 def read_logs(folder: Path) -> Sequence[Mapping[str, Any]]:
@@ -126,12 +125,12 @@ def mean_predictions(tables: Sequence[pa.Table]) -> pa.Table:
     for table in tables:
         if not (table["row"].equals(first["row"]) and table["label"].equals(first["label"])):
             raise AlignAttnError("an ensemble needs runs on the same rows and labels")
-    if PROBABILITIES_COLUMN in first.column_names:
-        rows = [np.stack(table[PROBABILITIES_COLUMN].to_numpy()) for table in tables]
+    if PROBABILITIES in first.column_names:
+        rows = [np.stack(table[PROBABILITIES].to_numpy()) for table in tables]
         if len({probabilities.shape for probabilities in rows}) > 1:
             raise AlignAttnError("an ensemble needs runs with the same labels")
         mean = np.mean(rows, axis=0)
-        columns = {"prediction": pa.array(mean.argmax(axis=1)), PROBABILITIES_COLUMN: pa.array(list(mean))}
+        columns = {"prediction": pa.array(mean.argmax(axis=1)), PROBABILITIES: pa.array(list(mean))}
     elif pa.types.is_floating(first["prediction"].type):
         columns = {"prediction": pa.array(np.mean([table["prediction"].to_numpy() for table in tables], axis=0))}
     else:

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from alignattn.finetuning.results import EVALUATION, NOT_SCORES
 from alignattn.reports.charts import line_chart
 from alignattn.reports.plots.lines import CurvePanel
 from alignattn.utils.errors import AlignAttnError
@@ -39,7 +40,6 @@ def read_log_history(folder: Path) -> list[dict[str, Any]]:
 
 X_LABEL = "training step"
 LOSS, TASK_LOSS = "loss", "task_loss"
-EVALUATION = "eval_"
 
 Y_LABELS: Mapping[str, str] = {
     LOSS: "task loss + λ · alignment loss",
@@ -58,8 +58,6 @@ Y_LABELS: Mapping[str, str] = {
 OVER_SPREAD = (AS_IS_NAME, BALANCED_NAME, FLOOR_NAME)
 """Quantities whose curves only `alignattn figure distance` shows."""
 SCORE_LABEL = "score (1: perfect)"
-NOT_MEASURED = ("_runtime", "_per_second", "_model_preparation_time")
-"""Suffixes of the entries that describe an evaluation itself."""
 
 LogHistory = Sequence[Mapping[str, Any]]
 """The entries of `log_history` in `trainer_state.json`."""
@@ -99,7 +97,7 @@ def curves_of(history: LogHistory) -> Curves:
     curves: Curves = {}
     for entry in history:
         for name, value in entry.items():
-            is_score = name.startswith(EVALUATION) and not name.endswith(NOT_MEASURED)
+            is_score = name.startswith(EVALUATION) and not name.endswith(NOT_SCORES)
             if (name in Y_LABELS or is_score) and isinstance(value, int | float) and math.isfinite(value):
                 curves.setdefault(name, []).append((float(entry["step"]), float(value)))
     return curves

@@ -32,10 +32,9 @@ from alignattn.models.lengths import batches_of_rows
 from alignattn.patching.checkpoints import load_checkpoint
 from alignattn.tasks import Task
 from alignattn.tasks.formats.file_rows import TextRows, file_rows
-from alignattn.tasks.labelled import PROBABILITIES
 from alignattn.tasks.long_texts import pooled_outputs
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task import PROBABILITIES, TaskOptions
 from alignattn.tasks.task_types import check_generates, processor_for
 from alignattn.tasks.truncation import count_lengths, count_unknown_rows, unknown_rows_warning
 from alignattn.utils.errors import AlignAttnError, shown

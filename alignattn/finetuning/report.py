@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, RESAMPLES
-from alignattn.finetuning.examples import PROBABILITIES_COLUMN, metric_examples
+from alignattn.finetuning.examples import metric_examples
 from alignattn.finetuning.logs import LogHistory, training_charts
 from alignattn.finetuning.results import CLASS_SCORES, PREDICTIONS_FILE, RESULTS_FILE, RunResult, score_text
 from alignattn.finetuning.slices import MAX_SLICES, SliceScores
@@ -26,6 +26,7 @@ from alignattn.tasks import Task
 from alignattn.tasks.multilabel import LABEL_PROBABILITIES
 from alignattn.tasks.pictures import open_picture
 from alignattn.tasks.processor import EncodedSplit, Evaluation
+from alignattn.tasks.task import PROBABILITIES
 from alignattn.tasks.task_types import processor_class
 
 MAX_CLASSES = 50
@@ -157,9 +158,9 @@ def _rows_of(task: Task, split: EncodedSplit, predictions: pa.Table, names: Sequ
             _label_mistakes(labels, probabilities, names, quote),
         ]
     # The label is -1 if several people answered a question and no answer is a class.
-    if PROBABILITIES_COLUMN in predictions.column_names and pc.min(predictions["label"]).as_py() >= 0:
+    if PROBABILITIES in predictions.column_names and pc.min(predictions["label"]).as_py() >= 0:
         labels, predicted = predictions["label"].to_numpy(), predictions["prediction"].to_numpy()
-        probabilities = _matrix(predictions[PROBABILITIES_COLUMN])
+        probabilities = _matrix(predictions[PROBABILITIES])
         return [
             _confusions(labels, predicted, names),
             _reliability(probabilities, labels),

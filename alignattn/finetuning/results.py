@@ -23,6 +23,10 @@ PREDICTIONS_FILE = "predictions.parquet"
 NOT_FRACTIONS = (*ERRORS, "loss")
 """Suffixes of the metrics that are not fractions; a split's name may come first."""
 
+EVALUATION = "eval_"
+NOT_SCORES = ("_runtime", "_per_second", "_model_preparation_time")
+"""Prefix of transformers' names of metrics, and suffixes of those that describe the evaluation itself."""
+
 REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
 
 

@@ -22,10 +22,10 @@ from alignattn.tasks.labels import (
 )
 from alignattn.tasks.metrics import compute_metrics, predict
 from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, evaluation_table, name_classes
-from alignattn.tasks.task import LabelledTask
+from alignattn.tasks.task import PROBABILITIES, LabelledTask
 
-PREDICTION, PROBABILITIES = "prediction", "probabilities"
-"""Columns of predictions."""
+PREDICTION = "prediction"
+"""The column of predictions."""
 
 L = TypeVar("L", bound=LabelledTask)
 

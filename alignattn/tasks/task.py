@@ -38,6 +38,8 @@ TEXT, LABEL = "text", "label"
 """The columns of a folder of texts."""
 TOKENS, TAGS = "tokens", "ner_tags"
 """The columns of a CoNLL file."""
+PROBABILITIES = "probabilities"
+"""The column of the probabilities of all classes in predictions."""
 
 TRUNCATE, WINDOWS = "truncate", "windows"
 """What to do with texts longer than the model: truncate them, or read all of them in overlapping windows."""

@@ -30,6 +30,7 @@ from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
 from alignattn.reports.plots.bars import BarPanel, Spread, draw_overview
 from alignattn.reports.plots.drawing import write_figure
+from alignattn.tasks.task import PROBABILITIES
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json, write_text
 from alignattn.utils.json_records import read_json
@@ -139,7 +140,7 @@ def _scores(folder: Path, sentences: DemoData) -> list[float]:
     by_split = [predictions[predictions["split"] == split] for split in sentences.splits]
     return [
         *((rows["prediction"] == rows["label"]).mean() for rows in by_split),
-        *(expected_calibration_error(np.stack(rows["probabilities"]), rows["label"]) for rows in by_split),
+        *(expected_calibration_error(np.stack(rows[PROBABILITIES]), rows["label"]) for rows in by_split),
     ]
 
 

@@ -51,7 +51,7 @@ from alignattn.reports.report import REPORT_FILE, Section, write_report
 from alignattn.tasks import LabelledTask, is_definition
 from alignattn.tasks.reading import split_path
 from alignattn.tasks.rows import Rows, max_samples
-from alignattn.tasks.task import TRAIN
+from alignattn.tasks.task import PROBABILITIES, TRAIN
 from alignattn.tasks.task_types import processor_for
 from alignattn.tasks.truncation import TruncatedRows, truncated_rows
 from alignattn.utils.bad_rows import as_json
@@ -103,7 +103,7 @@ class SidePredictions:
     def half(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the probabilities `[N, C]` of the rows of a half, and their labels `[N]`."""
         rows = self.predictions.take(pa.array(self.development_set.halves[name]))
-        return np.stack(rows["probabilities"].to_numpy()), np.asarray(rows["label"].to_numpy())
+        return np.stack(rows[PROBABILITIES].to_numpy()), np.asarray(rows["label"].to_numpy())
 
     def held_out(self, temperature: float) -> ScaledPredictions:
         """Return the reported rows, before and after temperature scaling."""

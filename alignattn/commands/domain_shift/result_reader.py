@@ -13,7 +13,6 @@ from alignattn.evaluation.calibration.measures import calibration_scores
 from alignattn.evaluation.calibration.scaling import apply_temperature
 from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.finetuning.examples import (
-    PROBABILITIES_COLUMN,
     mean_predictions,
     metric_examples,
     read_logs,
@@ -22,6 +21,7 @@ from alignattn.finetuning.examples import (
 )
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.reports.result_reader import ResultReader, RunReport, listed
+from alignattn.tasks.task import PROBABILITIES
 from alignattn.utils.files import read_text
 
 AFTER = "after"
@@ -104,6 +104,6 @@ def _scores(rows: Any, figure: str, temperature: float | None = None) -> Example
         return metric_examples(figure, rows)
     if figure != "expected_calibration_error":
         return None
-    probabilities = np.stack(rows[PROBABILITIES_COLUMN].to_numpy())
+    probabilities = np.stack(rows[PROBABILITIES].to_numpy())
     scaled = probabilities if temperature is None else apply_temperature(probabilities, temperature)
     return calibration_scores(scaled, rows["label"].to_numpy())

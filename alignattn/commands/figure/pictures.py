@@ -29,9 +29,8 @@ from alignattn.reports.plots.bars import draw_points
 from alignattn.reports.plots.comparisons import draw_reliability
 from alignattn.reports.plots.lines import CurvePanel, draw_curves
 from alignattn.reports.plots.maps import draw_token_maps
+from alignattn.tasks.task import PROBABILITIES
 from alignattn.utils.errors import AlignAttnError, one_line
-
-LABEL_COLUMN, PROBABILITIES_COLUMN = "label", "probabilities"
 
 DISTANCE_PANELS: Mapping[str, str] = {
     DISTANCE_NAME: "mean over heads and layers",
@@ -115,8 +114,8 @@ def _read_probabilities(folder: Path) -> Predictions:
         columns = pq.read_schema(path).names
     except (pa.ArrowException, OSError) as error:
         raise AlignAttnError(f"cannot read {path} as a Parquet file: {one_line(error)}") from error
-    if PROBABILITIES_COLUMN not in columns:
+    if PROBABILITIES not in columns:
         raise AlignAttnError(
             f"{folder} has no probabilities: a reliability diagram needs a task with one class per row"
         )
-    return read_predictions(path, label_column=LABEL_COLUMN, probabilities_column=PROBABILITIES_COLUMN)
+    return read_predictions(path, label_column="label", probabilities_column=PROBABILITIES)

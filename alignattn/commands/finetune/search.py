@@ -18,8 +18,7 @@ from sqlalchemy.engine import URL
 
 from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.finetune.space import Range
-from alignattn.finetuning.best_checkpoint import OF_THE_TRAINER
-from alignattn.finetuning.results import RunResult, read_result, score_text
+from alignattn.finetuning.results import EVALUATION, RunResult, read_result, score_text
 from alignattn.finetuning.run import finetune_one
 from alignattn.finetuning.run_files import CONFIG_FILE, TRIAL_FOLDER_PREFIX
 from alignattn.finetuning.run_folder import OPTIONS_THAT_MAY_DIFFER
@@ -119,10 +118,10 @@ def _selection_metric(options: FinetuneOptions, result: RunResult) -> tuple[str,
     for name, measured in result.metrics.items():
         for other in measured:
             # Several splits may have a metric of this name; without a split in the name, the first split's counts.
-            if wanted in (f"{name}_{other}", f"{OF_THE_TRAINER}{name}_{other}"):
+            if wanted in (f"{name}_{other}", f"{EVALUATION}{name}_{other}"):
                 split, metric = name, other
-    if wanted is not None and wanted.removeprefix(OF_THE_TRAINER) in scores:
-        metric = wanted.removeprefix(OF_THE_TRAINER)
+    if wanted is not None and wanted.removeprefix(EVALUATION) in scores:
+        metric = wanted.removeprefix(EVALUATION)
     value = result.metrics[split][metric]
     return split, metric, math.nan if value is None else value
 

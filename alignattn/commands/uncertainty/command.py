@@ -26,7 +26,7 @@ from alignattn.reports.report import REPORT_FILE, Section, write_report
 from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import max_samples
-from alignattn.tasks.task import FIRST
+from alignattn.tasks.task import FIRST, PROBABILITIES
 from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods.mc_dropout import can_drop, mc_dropout
 from alignattn.utils.errors import AlignAttnError
@@ -196,7 +196,7 @@ def _table(one: MeasuredInputs) -> pa.Table:
             "row": np.arange(len(one.labels)),
             "label": one.labels,
             "prediction": one.scores.probabilities.argmax(axis=1),
-            "probabilities": list(one.scores.probabilities),
+            PROBABILITIES: list(one.scores.probabilities),
             "p_value": one.scores.p_value,
         }
     )
