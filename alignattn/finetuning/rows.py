@@ -15,20 +15,13 @@ from torch import Tensor
 from torch.utils.data import Sampler
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from alignattn.finetuning.data_options import (
-    FROM_BOTH,
-    FROM_CONLL,
-    FROM_IMAGES,
-    FROM_TAGS,
-    FROM_TASK,
-    DataOptions,
-)
+from alignattn.finetuning.data_options import FROM_BOTH, FROM_TASK, DataOptions
 from alignattn.finetuning.model_options import ModelOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result
-from alignattn.finetuning.run_folder import changed_rows
+from alignattn.finetuning.run_folder import changed_rows, own_task
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
-from alignattn.tasks import Task, TextClassification
+from alignattn.tasks import ImageClassification, Task, TextClassification
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS, WindowedRows
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.reading import read_file
@@ -38,16 +31,14 @@ from alignattn.tasks.rows import (
     load_task_files,
     load_user_rows,
     max_samples,
-    user_multi_label_task,
-    user_tag_task,
     with_validation_share,
 )
 from alignattn.tasks.sampling import SAMPLING_SEED
 from alignattn.tasks.tags.tagging import WORD_STARTS
-from alignattn.tasks.task import BY_SEED, MAX_TEXTS, TAGS, TEXT, TEXT_FILE, TOKENS, TRAIN
+from alignattn.tasks.task import BY_SEED, MAX_TEXTS, TEXT_FILE, TRAIN, LabelledTask
 from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.tasks.truncation import INPUT, TruncatedRows, lengths_of, truncated_rows
-from alignattn.utils.compression import plain_suffix
+from alignattn.utils.compression import plain_stem, plain_suffix
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_text
 
@@ -123,17 +114,11 @@ def _all_rows(options: RunOptions) -> Rows[Any]:
     reading["encoding"] = data.encoding
     if source == FROM_BOTH:
         return load_task_files(options.task, *files, **reading)
-    if source == FROM_CONLL:
-        return load_task_files(user_tag_task(files[0], TOKENS, TAGS), *files, **reading)
-    if source == FROM_TAGS:
-        tags = user_tag_task(files[0], str(data.tokens_column), data.label_column[0])
-        return load_task_files(tags, *files, **reading)
-    if source == FROM_IMAGES:
-        return load_user_rows(*files, [str(data.image_column)], data.label_column[0], are_images=True, **reading)
-    texts = data.text_columns or (TEXT,)
-    if data.is_multi_label:
-        return load_task_files(user_multi_label_task(files[0], texts, data.label_column), *files, **reading)
-    return load_user_rows(*files, texts, data.label_column[0], **reading)
+    task = own_task(data)
+    if isinstance(task, LabelledTask):
+        are_images = isinstance(task, ImageClassification)
+        return load_user_rows(*files, task.input_columns, task.label_column, are_images=are_images, **reading)
+    return load_task_files(replace(task, name=plain_stem(files[0])), *files, **reading)
 
 
 def encode_splits(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:

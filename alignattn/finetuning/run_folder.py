@@ -185,9 +185,14 @@ def own_task(data: DataOptions, labels: tuple[str, ...] = ()) -> Task:
     Args:
         data: the options of the rows.
         labels: the names of the classes, if known; without them, a task of one label per row has a metric of scores.
+
+    Raises:
+        AlignAttnError: if the options name a column twice.
     """
     if data.source in (FROM_CONLL, FROM_TAGS):
         tokens, tags = (TOKENS, TAGS) if data.source == FROM_CONLL else (str(data.tokens_column), data.label_column[0])
+        if tokens == tags:
+            raise AlignAttnError(f"duplicate column: --tokens_column {tokens} --label_column {tags}")
         return TokenClassification(name="user", tokens_column=tokens, tags_column=tags, labels=labels)
     metrics: Any = ("accuracy",) if labels else ("pearson",)
     if data.source == FROM_IMAGES:
@@ -200,7 +205,10 @@ def own_task(data: DataOptions, labels: tuple[str, ...] = ()) -> Task:
         )
     columns = tuple(data.text_columns or (TEXT,))
     if data.is_multi_label:
-        return MultiLabelClassification(name="user", text_columns=columns, label_columns=data.label_column)
+        task = MultiLabelClassification(name="user", text_columns=columns, label_columns=data.label_column)
+        if problem := task.problem():
+            raise AlignAttnError(f"--text_columns and --label_column: {problem}")
+        return task
     return TextClassification(
         name="user", text_columns=columns, label_column=data.label_column[0], labels=labels, metrics=metrics
     )

@@ -19,9 +19,7 @@ from alignattn.tasks.sampling import SAMPLING_SEED, sample_rows
 from alignattn.tasks.task import FIRST, MAX_TEXTS, TRAIN, VALIDATION, LabelledTask, Task
 from alignattn.tasks.task_types import (
     ImageClassification,
-    MultiLabelClassification,
     TextClassification,
-    TokenClassification,
     processor_for,
 )
 from alignattn.tasks.user_labels import (
@@ -257,25 +255,6 @@ def _with_labels(task: LabelledTask, split: _RawSplit, labels: UserLabels) -> _R
     column, problems = user_label_column(task, labels, len(split.dataset))
     dataset = split.dataset.remove_columns(task.label_column).add_column(task.label_column, column)
     return replace(split, dataset=dataset, problems=problems | dict(split.problems))
-
-
-def user_multi_label_task(
-    train_file: str | Path, text_columns: Sequence[str], label_columns: Sequence[str]
-) -> MultiLabelClassification:
-    """Return the task of a user's texts with one column per label, named after the file."""
-    task = MultiLabelClassification(
-        name=plain_stem(train_file), text_columns=tuple(text_columns), label_columns=tuple(label_columns)
-    )
-    if problem := task.problem():
-        raise AlignAttnError(f"--text_columns and --label_column: {problem}")
-    return task
-
-
-def user_tag_task(train_file: str | Path, tokens_column: str, tags_column: str) -> TokenClassification:
-    """Return the task of a user's lists of words and of tags, named after the file."""
-    if tokens_column == tags_column:
-        raise AlignAttnError(f"duplicate column: --tokens_column {tokens_column} --label_column {tags_column}")
-    return TokenClassification(name=plain_stem(train_file), tokens_column=tokens_column, tags_column=tags_column)
 
 
 def max_samples(

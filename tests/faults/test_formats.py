@@ -41,8 +41,8 @@ from alignattn.patching.checkpoints import load_pretrained
 from alignattn.reports.result_reader import UNREADABLE
 from alignattn.robustness.records import read_examples, read_header, read_run
 from alignattn.robustness.resources import Resources, read_neighbors
-from alignattn.tasks import TASKS, get_task
-from alignattn.tasks.rows import load_task_files, load_user_rows, user_tag_task
+from alignattn.tasks import TASKS, TokenClassification, get_task
+from alignattn.tasks.rows import load_task_files, load_user_rows
 from alignattn.training.checkpoints import last_whole_checkpoint
 from alignattn.utils.command_line import read_words
 from alignattn.utils.errors import AlignAttnError
@@ -142,7 +142,7 @@ BENCHMARK_COMMAND = (
 
 
 def of_tags(path):
-    return load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None)
+    return load_task_files(TokenClassification(name="own"), path, None)
 
 
 JSON_ROWS = b'{"a": "a cat", "b": "the dog", "same": "no", "id": 1}\n{"a": "a", "b": "the", "same": "yes", "id": 2}\n'

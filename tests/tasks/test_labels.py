@@ -9,13 +9,18 @@ import datasets
 import pandas as pd
 import pytest
 
-from alignattn.tasks import TASKS, MultipleChoice, TextClassification, get_task
+from alignattn.tasks import (
+    TASKS,
+    MultiLabelClassification,
+    MultipleChoice,
+    TextClassification,
+    TokenClassification,
+    get_task,
+)
 from alignattn.tasks.rows import (
     load_rows,
     load_task_files,
     load_user_rows,
-    user_multi_label_task,
-    user_tag_task,
 )
 from alignattn.utils.errors import AlignAttnError
 
@@ -233,7 +238,8 @@ def test_multi_label_columns_are_read_by_their_names_for_yes_and_no(tmp_path):
         features = datasets.Features({"text": datasets.Value("string"), "a": feature, "b": feature})
         datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / f"{name}.parquet")
     files = tmp_path / "train.parquet", tmp_path / "val.parquet"
-    rows = load_task_files(user_multi_label_task(files[0], ["text"], ["a", "b"]), *files)
+    task = MultiLabelClassification(name="own", text_columns=("text",), label_columns=("a", "b"))
+    rows = load_task_files(task, *files)
     assert rows.train[:] == rows.evaluation["validation"][:] == {"text": ["u", "v"], "a": [1, 0], "b": [0, 0]}
 
 
@@ -245,7 +251,7 @@ def test_tags_are_read_by_name(tmp_path):
         columns = {"tokens": [["Ann", "sees"]] * 2, "tags": [[names.index(tag) for tag in row] for row in tags]}
         datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / f"{name}.parquet")
     rows = load_task_files(
-        user_tag_task("train", "tokens", "tags"), tmp_path / "train.parquet", tmp_path / "val.parquet"
+        TokenClassification(name="own", tags_column="tags"), tmp_path / "train.parquet", tmp_path / "val.parquet"
     )
     assert rows.evaluation["validation"]["tags"][:] == tags
 

@@ -14,12 +14,15 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
+from alignattn.finetuning.data_options import DataOptions
+from alignattn.finetuning.run_folder import own_task
 from alignattn.tasks import MultiLabelClassification, get_task
 from alignattn.tasks.multilabel import multi_label_scores
-from alignattn.tasks.rows import load_task_files, user_multi_label_task
+from alignattn.tasks.rows import load_task_files
 from alignattn.utils.errors import AlignAttnError
 
 LABELS = ("toxic", "rude", "threat")
+OWN = MultiLabelClassification(name="own", text_columns=("comment",), label_columns=LABELS)
 
 
 @pytest.mark.parametrize("num_rows", [1, 7, 300])
@@ -75,7 +78,7 @@ def test_a_multi_label_run_trains_and_predicts_as_plain_transformers(tiny_checkp
     assert metrics["macro_f1"] == pytest.approx(f1_score(labels, predictions, average="macro", zero_division=0.0))
     assert metrics["accuracy"] == pytest.approx(accuracy_score(labels, predictions))
 
-    evaluated = load_task_files(user_multi_label_task(rows, ["comment"], LABELS), rows, None).train
+    evaluated = load_task_files(OWN, rows, None).train
     assert evaluated is not None
     # Plain transformers computes the same, with the logistic loss.
     model = AutoModelForSequenceClassification.from_pretrained(folder)
@@ -115,7 +118,7 @@ def test_rows_with_a_bad_label_or_text_are_refused(tmp_path, line, part):
     path = tmp_path / "comments.csv"
     path.write_text(f"comment,{','.join(LABELS)}\n{line}\n")
     with pytest.raises(AlignAttnError, match=part):
-        load_task_files(user_multi_label_task(path, ["comment"], LABELS), path, None)
+        load_task_files(OWN, path, None)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +126,9 @@ def test_rows_with_a_bad_label_or_text_are_refused(tmp_path, line, part):
     [(("comment", "rude"), "duplicate column"), (("rude", "rude"), "duplicate column"), (("a", "b"), "no column")],
 )
 def test_impossible_label_columns_are_refused(rows, columns, part):
+    options = DataOptions(train_file=str(rows), text_columns=("comment",), label_column=columns)
     with pytest.raises(AlignAttnError, match=part):
-        load_task_files(user_multi_label_task(rows, ["comment"], columns), rows, None)
+        load_task_files(own_task(options), rows, None)
 
 
 @pytest.mark.parametrize("words", ["--tokens_column t", "--text_columns a --task mrpc"], ids=["tags", "a task"])

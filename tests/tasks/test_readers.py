@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from alignattn.commands.predict.files import file_source
-from alignattn.tasks import TASKS, TextClassification
+from alignattn.tasks import TASKS, TextClassification, TokenClassification
 from alignattn.tasks.reading import read_file, read_rows
-from alignattn.tasks.rows import load_task_files, load_user_rows, user_tag_task
+from alignattn.tasks.rows import load_task_files, load_user_rows
 from alignattn.utils.errors import AlignAttnError
 
 TEXTS, LABELS = ["good", "bad", "fine", "poor"], ["pos", "neg", "pos", "neg"]
@@ -312,8 +312,8 @@ def test_a_bad_text_of_a_folder_is_named_by_its_file(tmp_path, content):
 def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path):
     path = write(tmp_path / "x.conll", "EU B-ORG\nsays O\n\nIt O\nworks\n\nin O\nRome B-LOC\n")
     with pytest.raises(AlignAttnError, match=r"x\.conll, row 2: line 5 .*works.*--skip_bad_rows"):
-        load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None, skip_bad_rows=False)
-    rows = load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None, skip_bad_rows=True)
+        load_task_files(TokenClassification(name="own"), path, None, skip_bad_rows=False)
+    rows = load_task_files(TokenClassification(name="own"), path, None, skip_bad_rows=True)
     assert rows.train["tokens"][:] == [["EU", "says"], ["in", "Rome"]]
     assert [bad.row for bad in rows.bad_rows["train"]] == [2]
 
@@ -321,7 +321,7 @@ def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path):
 def test_a_file_of_bad_sentences_alone_is_refused_with_the_problem(tmp_path):
     path = write(tmp_path / "x.conll", "EU\nsays\n")
     with pytest.raises(AlignAttnError, match=r"x\.conll .*line 1 has a token without a tag"):
-        load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None)
+        load_task_files(TokenClassification(name="own"), path, None)
 
 
 def test_the_name_of_a_parquet_file_is_no_pattern(tmp_path):

@@ -24,10 +24,10 @@ from alignattn.cli import main
 from alignattn.commands.robustness.options import AttackOptions
 from alignattn.commands.robustness.targets import target_loaders
 from alignattn.finetuning.training_options import TrainingOptions
-from alignattn.tasks import TASKS
+from alignattn.tasks import TASKS, TokenClassification
 from alignattn.tasks.answers.squad_metric import squad_scores
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.rows import load_task_files, user_tag_task
+from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.tags.entities import entity_scores
 from alignattn.tasks.tags.tagging import WORDS_READ
 from alignattn.tasks.task import TaskOptions
@@ -225,7 +225,7 @@ PARTS_OF_SPEECH = {"tokens": ["The", "dog", "ran", "home", "fast"], "ner_tags": 
 @pytest.mark.parametrize("listed", [(), ("DT", "NN", "VB", "IN", "RB")])
 def test_tags_that_mark_no_entities_are_scored_by_word(listed, tmp_path, capsys):
     file = write_rows(tmp_path / "pos.jsonl", [PARTS_OF_SPEECH])
-    rows = load_task_files(replace(user_tag_task(file, "tokens", "ner_tags"), labels=listed), file, None)
+    rows = load_task_files(TokenClassification(name="own", labels=listed), file, None)
     assert rows.task.metrics == ("token_accuracy",)
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"{file}: the tag 'DT' does not mark an entity as B-DT and I-DT would: the metric is token accuracy"
