@@ -78,6 +78,10 @@ class Run:
             if not isinstance(found, Mapping) or key not in found:
                 raise AlignAttnError(f"the run did not measure {'.'.join(path)}: {key!r} is not there")
             found = found[key]
+        if found is None:
+            raise AlignAttnError(
+                f"{self.title}: {'.'.join(path)} is undefined, as a correlation of equal predictions is"
+            )
         if not isinstance(found, int | float):
             raise AlignAttnError(f"the run did not measure {'.'.join(path)}: there is {found!r}")
         return float(found)

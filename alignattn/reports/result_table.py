@@ -7,7 +7,7 @@ from itertools import groupby
 
 from alignattn.evaluation.statistics.comparison import SIGNIFICANCE_LEVEL
 from alignattn.reports.cells import CONSTANT_MARK, NOT_APPLICABLE, NOTHING, WORSE_MARK, Cell, Run
-from alignattn.utils.errors import listing
+from alignattn.utils.errors import listing, plural
 
 DETECTABLE = "Detectable: the difference that this study detects at 0.05, after correction, with a power of 80 %."
 
@@ -120,8 +120,8 @@ class ResultTable:
         named = dict.fromkeys(f"{cell.row} on {cell.heading}" for cell in self.primary)
         others = len(self.compared) - len(self.primary)
         lines = [
-            f"Primary, named before the runs were made: {listing(list(named))}, of a family of {self.named} "
-            f"comparisons; the other {others} are exploratory, and another family."
+            f"Primary, named before the runs were made: {listing(list(named))}, of a family of "
+            f"{plural(self.named, 'comparison')}; the other {others} are exploratory, and another family."
         ]
         if any(cell.comparison is not None and cell.comparison.is_early for cell in self.compared):
             lines.append(

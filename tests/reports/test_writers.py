@@ -26,7 +26,7 @@ from measured_table import (
 )
 
 from alignattn.evaluation.statistics.comparison import Comparison
-from alignattn.reports.cells import Cell
+from alignattn.reports.cells import Cell, filled
 from alignattn.reports.result_reader import RunReport
 from alignattn.reports.result_table import ResultTable
 from alignattn.reports.writers import to_csv, to_frame, to_html, to_latex, to_markdown, to_text, write_table
@@ -269,3 +269,12 @@ def test_nothing_breaks_out_of_a_page() -> None:
     assert page.startswith("<!doctype html>")
     assert "<script>alert" not in page
     assert page.count("&lt;script&gt;alert") > len(CELLS)
+
+
+def test_an_undefined_score_names_its_run():
+    runs = cell("soft", MRPC, ACCURACY).runs
+    scores = {1: 0.5, 2: None, 3: 0.7}
+    runs = {seed: replace(one, report=RunReport(numbers={"pearson": scores[seed]})) for seed, one in runs.items()}
+    found = filled(cell("soft", MRPC, ACCURACY, path=("pearson",), runs=runs))
+    assert found.state == "failed"
+    assert found.reason.startswith(f"{runs[2].title}: pearson is undefined")
