@@ -33,8 +33,8 @@ VIT = {"image_size": SIDE, "patch_size": 2, "hidden_size": 32, "num_hidden_layer
 VIT["intermediate_size"] = 64
 TRAINING = "--use_cpu true --disable_tqdm true --save_strategy no --learning_rate 3e-3 --per_device_train_batch_size 32"
 TRAIN_ROWS, VALIDATION_ROWS = 640, 160
-WELL_ABOVE_CHANCE = 0.5
-"""Accuracy on ten classes; chance is 0.1."""
+WELL_ABOVE_CHANCE = 0.3
+"""Accuracy on ten classes. Chance reaches it on 160 rows with a probability below 1e-10; the lowest seen is 0.4875."""
 
 
 def save_model(config, folder):
