@@ -29,6 +29,8 @@ SEEDS = range(1, 31)
 TEN = 10
 """Number of seeds of the exploratory rows."""
 
+ATTACKS_FILE = "robustness.json"
+
 OF_THE_MACHINE = {"data_dir", "use_cpu"}
 
 
@@ -289,3 +291,23 @@ def test_the_other_claims_find_what_they_say(name, seeds, family):
     of_one = Interval(*stats.t.interval(0.95, seeds - 1, scale=seeds**-0.5))
     assert "detectable | 1.3 standard deviations" in (STUDY / "claims.md").read_text()
     assert detectable_by_sign_flips(of_one, seeds, 0.05 / family) == pytest.approx(1.3, abs=0.05)
+
+
+def test_the_figures_of_the_finished_attacks_are_those_of_the_kept_runs():
+    table = load_table(str(STUDY / "attacks.yaml"))
+    cells = {cell.row.label: cell.experiments for cell in table.cells(range(1, table.seeds + 1))}
+    files = files_in(STUDY / "claims-runs.tar.gz")
+    attacks = [path.parents[1] for path in files if path.name == ATTACKS_FILE]
+    trained = {of_the_table(json.loads(files[run / EXPERIMENT_FILE])["needs"]["options"]): run for run in attacks}
+    page = (STUDY / "claims.md").read_text(encoding="utf-8")
+    named = {label: [of_the_table(one.needs.options) for one in runs] for label, runs in cells.items()}
+    assert trained.keys() <= {options for runs in named.values() for options in runs}
+    for label, runs in named.items():
+        found = [files[trained[one] / OUTPUT_FOLDER / ATTACKS_FILE] for one in runs if one in trained]
+        (summaries,) = zip(*(json.loads(one)["tables"][0]["summaries"] for one in found), strict=True)
+        assert {one["failed"] + one["succeeded"] for one in summaries} == {200}
+        figures = [
+            f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
+            for values in ([one[name] for one in summaries] for name in ("failed_share", "accuracy_before"))
+        ]
+        assert f"| {label} | {len(found)} | {' | '.join(figures)} |" in page
