@@ -289,6 +289,14 @@ def test_a_worker_given_the_folder_of_another_run_runs_nothing(copy, words):
     assert sorted(copy.rglob("*")) == before
 
 
+def test_a_folder_of_another_run_fails_alone(words, tmp_path):
+    folder = folders_of(words, tmp_path)[0]
+    folder.prepare()
+    swap_experiment(folder)
+    assert run_in_process(folder.path, {}) == FAILED
+    assert "contains another run" in folder.status().reason
+
+
 def limit_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (FEW_BYTES, FEW_BYTES))
 

@@ -41,7 +41,11 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
         folder: the prepared folder.
         environment: variables in addition to those of this process.
     """
-    needed = RunFolder.read(folder).needed
+    try:
+        needed = RunFolder.read(folder).needed
+    except AlignAttnError:
+        # The worker reports it, so that this run fails alone.
+        needed = None
     if needed is not None and needed.status().state == "missing" and run_in_process(needed.path, environment) == BUSY:
         return BUSY
     with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
