@@ -6,15 +6,17 @@ Training iterates over rows: `WindowedRows` returns at most `MAX_TRAIN_WINDOWS` 
 computes the loss of the pooled logits. Its gradient is that of the loss over the sampled windows.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import datasets
 import numpy as np
+import tokenizers
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import BatchEncoding, DataCollatorWithPadding, PreTrainedTokenizerBase
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.tasks.processor import check_max_length, map_rows
@@ -151,13 +153,12 @@ def _windows(
         if not chosen:
             continue
         encoding = dict(
-            tokenizer(
+            window_encodings(
+                tokenizer,
                 *([text[row] for row in chosen] for text in texts),
                 truncation=side,
                 max_length=options.max_length,
-                stride=options.doc_stride,
-                return_overflowing_tokens=True,
-                padding=False,
+                doc_stride=options.doc_stride,
             )
         )
         owners += [chosen[sample] for sample in encoding.pop("overflow_to_sample_mapping")]
@@ -172,6 +173,45 @@ def _windows(
         WINDOW_OF: [indices[row] for row in owners],
         NEEDED_LENGTH: [needed[row] for row in owners],
     }
+
+
+def window_encodings(
+    tokenizer: PreTrainedTokenizerBase, *texts: list[str], truncation: str, max_length: int, doc_stride: int
+) -> BatchEncoding:
+    """Return the encodings of all windows, without padding, and their rows in `overflow_to_sample_mapping`.
+
+    Args:
+        tokenizer: the tokenizer.
+        texts: the texts of each row, or the first and the second texts of pairs.
+        truncation: the text that is split: `only_first` or `only_second`.
+        max_length: tokens of a window.
+        doc_stride: tokens that neighbouring windows share.
+
+    Raises:
+        AlignAttnError: if the installed tokenizers loses windows.
+    """
+    if not _keeps_windows():
+        raise AlignAttnError(
+            f"tokenizers {tokenizers.__version__} loses the end of a text that does not fit into one window: "
+            "pip install 'tokenizers!=0.23.1,!=0.23.2'"
+        )
+    return tokenizer(
+        *texts,
+        truncation=truncation,
+        max_length=max_length,
+        stride=doc_stride,
+        return_overflowing_tokens=True,
+        padding=False,
+    )
+
+
+@functools.cache
+def _keeps_windows() -> bool:
+    """Return whether the installed tokenizers returns all windows of a text (huggingface/tokenizers#2091)."""
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"word": 0}, unk_token="word"))  # noqa: S106 - no password
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    words.enable_truncation(1)
+    return len(words.encode("word word").overflowing) == 1
 
 
 def pool_windows(logits: Tensor, counts: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.tasks.long_texts import fixed_tokens, plain_tokens, truncated_texts
+from alignattn.tasks.long_texts import fixed_tokens, plain_tokens, truncated_texts, window_encodings
 from alignattn.tasks.processor import EncodedSplit, map_rows
 from alignattn.utils.errors import AlignAttnError
 
@@ -127,14 +127,13 @@ def _encode_batch(
     doc_stride: int,
     question_tokens: int,
 ) -> dict[str, list[Any]]:
-    encoding = tokenizer(
+    encoding = window_encodings(
+        tokenizer,
         truncated_texts([question.lstrip() for question in batch["question"]], tokenizer, question_tokens),
         batch["context"],
         truncation="only_second",
         max_length=max_length,
-        stride=doc_stride,
-        return_overflowing_tokens=True,
-        padding=False,
+        doc_stride=doc_stride,
     )
     samples: Any = encoding.pop("overflow_to_sample_mapping")
     spans = [
