@@ -53,6 +53,8 @@ TRAINING_ROWS: Mapping[str, int] = {
 """Training rows of the published data sets."""
 SEEDS = range(1, 6)
 SECONDS_AN_HOUR = 3600
+SHOWN_CHARACTERS = 40
+"""Characters of a kernel's name, which may have hundreds."""
 SEVERAL = 2
 
 Found = Mapping[str, Any]
@@ -96,7 +98,7 @@ def section(record: Mapping[str, Any]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-_PROFILE_HEADINGS = ("tokens", "mode", "attention", "launches a step", "kernels a step", "idle")
+_PROFILE_HEADINGS = ("tokens", "mode", "attention", "launches a step", "kernels a step", "idle", "longest kernel")
 _STEP_HEADINGS = ("type", "tokens", "mode", "attention", "training", "wanted", "evaluation", "extra peak memory")
 
 
@@ -127,6 +129,7 @@ def _profile_row(stage: Found) -> Sequence[str]:
         f"{result['launches']:.0f}",
         f"{result['kernels']:.0f}",
         f"{100 * result['idle_share']:.0f} %",
+        "".join(f"{100 * share:.0f} % `{name[:SHOWN_CHARACTERS]}`" for name, share in result["longest"][:1]),
     )
 
 

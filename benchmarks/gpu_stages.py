@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,8 @@ BASE_SIZE = ("albert-base-v2", "bert-base-uncased", "mpnet", "roberta-base")
 SEED = 42
 NUM_LABELS = 2
 PROFILED_STEPS = 5
+LONGEST_KERNELS = 5
+"""Number of kernels whose share of a step's time is kept."""
 NO_KERNELS = ("Memcpy", "Memset")
 """Prefixes of the profiler's names of memory operations."""
 COUNTS_OF_TESTS = re.compile(r"^\d+ (?:passed|failed|skipped|errors?).*", re.MULTILINE)
@@ -244,7 +247,7 @@ def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str)
 
 
 def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result:
-    """Count the launches and kernels of a training step, and the share of its time in which the device is idle."""
+    """Return the launches, the kernels and the longest kernels of a training step, and the device's idle time."""
     subject = _subject(plan, attention, plan.dtypes[0], shape, mode)
     batch = _batch(plan, subject, shape)
     step = functools.partial(subject.step, "training", batch)
@@ -265,6 +268,10 @@ def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result
     on_cuda = plan.device == "cuda"
     run = [event for event in every if (event.device_type() == torch.profiler.DeviceType.CUDA) == on_cuda]
     spans = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in run]
+    times: Counter[str] = Counter()
+    for event in run:
+        times[event.name()] += event.duration_ns()
+    total = max(times.total(), 1)
     kernels = sum(not event.name().startswith(NO_KERNELS) for event in run)
     launches = sum(event.name().startswith(LAUNCHES) for event in every) if on_cuda else kernels
     _check_what_ran()
@@ -272,6 +279,7 @@ def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result
         "launches": launches / PROFILED_STEPS,
         "kernels": kernels / PROFILED_STEPS,
         "idle_share": idle_share(spans),
+        "longest": [[name, time / total] for name, time in times.most_common(LONGEST_KERNELS)],
     }
 
 

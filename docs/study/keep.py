@@ -1,9 +1,10 @@
 """Pack the small files of a study's finished runs: `python keep.py RESULTS ARCHIVE [KNOWN_ARCHIVE …]`.
 
-Every run keeps its predictions, so that seeds and rows can be resampled together. An attack keeps only its summary:
-its records hold texts of the data. A run whose model an unfinished attack needs is left out, because no weights are
-packed. So are the runs of a known archive. `results.json` gets the names that later
-versions read its fields by, beside its own.
+Every training keeps its predictions, so that seeds and rows can be resampled together. An attack keeps only its
+summary, because its records hold texts of the data, and a run under domain shift only its results, because its
+predictions for 8,000 rows would be 15 MB for a table. A run whose model an unfinished attack needs is left out, because
+no weights are packed. So are the runs of a known archive. `results.json` gets the names that later versions read its
+fields by, beside its own.
 """
 
 import gzip
@@ -19,6 +20,7 @@ OF_ALL = (DEFINITION, "seconds.txt")
 RESULTS, ATTACKS = "run/results.json", "run/robustness.json"
 """Files that a run writes last."""
 
+SHIFT = "domain-shift"
 CONFIG = "run/config.yaml"
 RENAMED = {"one_answer": "constant_prediction", "cut_rows": "truncated_rows"}
 
@@ -43,7 +45,9 @@ def small_files(results: Path, known: set[str]) -> dict[str, bytes]:
         if run.name in known or definition_of(run) in awaited:
             continue
         own = [run / name for name in OF_ALL]
-        if done == run / RESULTS:
+        if definition_of(run)["command"] == SHIFT:
+            own.append(run / CONFIG)
+        elif done == run / RESULTS:
             predictions = sorted(done.parent.glob("*.parquet"))
             if not predictions:
                 print(f"left out: {run} keeps no predictions", file=sys.stderr)

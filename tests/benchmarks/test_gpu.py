@@ -43,7 +43,9 @@ def test_a_dry_run_has_a_result_or_a_reason_for_every_stage(dry):
     assert {name for name, stage in stages.items() if "result" in stage} == stages.keys() - left_out
     assert "skipped" in stages["tests"]["result"]["summary"]
     for mode in ("eager", "compile", "CUDA graphs"):
-        assert stages[f"profile 2x8 {mode} aa-ct"]["result"]["launches"] > 0
+        profile = stages[f"profile 2x8 {mode} aa-ct"]["result"]
+        assert profile["launches"] > 0
+        assert 0 < sum(share for _, share in profile["longest"]) <= 1
 
 
 def test_what_is_measured_on_a_cpu_is_never_written_into_a_document(dry):

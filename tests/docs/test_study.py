@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import itertools
 import json
 import tarfile
 from pathlib import Path
@@ -311,3 +312,61 @@ def test_the_figures_of_the_finished_attacks_are_those_of_the_kept_runs():
             for values in ([one[name] for one in summaries] for name in ("failed_share", "accuracy_before"))
         ]
         assert f"| {label} | {len(found)} | {' | '.join(figures)} |" in page
+
+
+def sign_flip_p_value(differences):
+    """The share of all changes of signs whose mean is at least as far from 0."""
+    signs = np.array(list(itertools.product((-1, 1), repeat=len(differences))))
+    means = np.abs((signs * differences).mean(axis=1))
+    return (means >= abs(differences.mean()) * (1 - 1e-9)).mean()
+
+
+def holm(p_values):
+    """Holm's corrected p-values."""
+    order = np.argsort(p_values)
+    steps = np.array(p_values)[order] * np.arange(len(order), 0, -1)
+    corrected = np.empty(len(order))
+    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1)
+    return corrected
+
+
+def test_the_figures_of_the_calibration_study_are_those_of_the_kept_runs():
+    """Errors, differences, intervals and p-values, recomputed from the results of the runs."""
+    files = files_in(STUDY / "claims-runs.tar.gz")
+    options = {
+        path.parent.name: json.loads(text)["options"] for path, text in files.items() if path.name == EXPERIMENT_FILE
+    }
+    found = {
+        (one["pair"], one["attention"], one["seed"]): json.loads(files[Path(RUNS_FOLDER, run, "run", RESULTS_FILE)])
+        for run, one in options.items()
+        if "pair" in one
+    }
+    assert len(found) == 144
+    assert {run["device"] for run in found.values()} == {"NVIDIA H200"}
+
+    def values(pair, row, measure, side="out-of-domain", when="before"):
+        runs = [found[pair, row, seed] for seed in range(1, 13)]
+        return np.array([100 * run["sides"][side]["figures"][when][measure]["value"] for run in runs])
+
+    page = (STUDY / "claims.md").read_text(encoding="utf-8").split("## Calibration\n")[1].split("\n## ")[0]
+    lines = iter([line for line in page.replace("−", "-").splitlines() if line.startswith("| ") and "±" in line])
+    error, p_values, told = "expected_calibration_error", [], []
+    for pair in ("mrpc-twitterppdb", "qqp-twitterppdb", "snli-mnli"):
+        plain, scaled = values(pair, "soft", error), values(pair, "soft", error, when="after")
+        for row in ("soft", "aa-gan", "aa-ct", "aa-moments"):
+            cells = [cell.strip() for cell in next(lines).split("|")][2:-1]
+            own, after = values(pair, row, error), values(pair, row, error, when="after")
+            assert cells[:2] == [row, f"{own.mean():.2f} ± {own.std(ddof=1):.2f}"]
+            assert cells[6] == f"{after.mean():.2f} ± {after.std(ddof=1):.2f}"
+            accuracy = values(pair, row, "accuracy")
+            if row == "soft":
+                assert cells[5] == f"{accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f}"
+                continue
+            for cell, one in ((cells[2], own - plain), (cells[5], accuracy - values(pair, "soft", "accuracy"))):
+                low, high = stats.t.interval(0.95, len(one) - 1, one.mean(), stats.sem(one))
+                assert cell == f"{one.mean():+.2f} ({low:+.2f} to {high:+.2f})"
+            p_values.append((sign_flip_p_value(own - plain), sign_flip_p_value(own - scaled)))
+            told.append((float(cells[4]), float(cells[7].split(", ")[1])))
+            assert cells[7].startswith(f"{(own - scaled).mean():+.2f}, ")
+    for one, shown in zip(zip(*p_values, strict=True), zip(*told, strict=True), strict=True):
+        assert shown == pytest.approx(holm(one), abs=0.006)

@@ -10,6 +10,8 @@ import alignattn
 pytestmark = [pytest.mark.cuda, needs_gpu]
 
 STEADY = [name for name in ALIGNED if name not in DRAWN]
+WAITS = "aa-moments"
+"""The alignment whose eigenvalues the host checks."""
 
 
 def patched(preset, device):
@@ -43,7 +45,7 @@ def test_a_compiled_loss_is_that_of_eager_mode(preset):
     torch.testing.assert_close(found, step(patched(preset, "cuda"), "cuda"), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("preset", ALIGNED)
+@pytest.mark.parametrize("preset", [name for name in ALIGNED if name != WAITS])
 def test_the_loss_never_waits_for_the_device(preset):
     model, batch = patched(preset, "cuda"), on("cuda")
     step(model, "cuda")

@@ -258,9 +258,9 @@ def sum_of(scalars: Iterable[Tensor]) -> Tensor:
     return functools.reduce(torch.add, scalars)
 
 
-def by_layer(features: Tensor, layers: slice) -> Tensor:
-    """Return the features `[C, 2, B, n, H, d]` of calls as rows of their l layers, `[l, rows, d]`, without a copy."""
-    return features.view(layers.stop - layers.start, -1, features.shape[-1])
+def blocks_of(features: Tensor) -> Tensor:
+    """Return features `[C, 2, B, n, H, d]` as rows in blocks, `[C * 2 * B, n * H, d]`, without a copy."""
+    return features.flatten(0, 2).flatten(1, 2)
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:

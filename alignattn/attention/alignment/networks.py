@@ -1,7 +1,9 @@
 """The small networks of the alignment losses: highway layer, discriminator or critic, navigator; gradient reversal.
 
-A network stacks its parameters for all L layers of a model, and maps rows of features `[l, rows, size]` of l
-consecutive layers in one call: on a GPU the number of calls determines the cost.
+A network stacks its parameters for all L layers of a model, and maps features `[l * blocks, rows, size]` of l
+consecutive layers in one call: on a GPU the number of calls determines the cost of small ones. The rows of a layer come
+in blocks, because cuBLAS shares a batched product among processors by matrix and by tile of the result, not along the
+sum: the gradient of a small weight over 100,000 rows would occupy one or two processors per layer.
 """
 
 from typing import Any
@@ -23,7 +25,7 @@ class Linear(nn.Module):
     """Linear layers of one shape, one for each layer of a model, which compute in the type of their input.
 
     Args:
-        in_features: size of the rows `[l, rows, in_features]`.
+        in_features: size of the rows `[l * blocks, rows, in_features]`.
         out_features: size of the result.
         num_layers: L.
     """
@@ -41,9 +43,11 @@ class Linear(nn.Module):
         return (weight, bias) if layers.stop - layers.start == len(weight) else (weight[layers], bias[layers])
 
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
-        """Map `[l, rows, in_features]` to `[l, rows, out_features]`."""
+        """Map `[l * blocks, rows, in_features]` to `[l * blocks, rows, out_features]`."""
         weight, bias = self.parameters_for(rows, layers)
-        return torch.baddbmm(bias[:, None], rows, weight.mT)
+        blocks = len(rows) // len(weight)
+        of_blocks = (part[:, None].expand(-1, blocks, -1, -1).flatten(0, 1) for part in (bias[:, None], weight.mT))
+        return torch.baddbmm(next(of_blocks), rows, next(of_blocks))
 
 
 class Highway(nn.Module):
@@ -56,14 +60,14 @@ class Highway(nn.Module):
             self.gate_and_transform.bias[:, :size] = GATE_BIAS
 
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
-        """Map features `[l, rows, size]` to the same shape."""
+        """Map features `[l * blocks, rows, size]` to the same shape."""
         gate, transform = self.gate_and_transform(rows, layers).chunk(2, dim=-1)
         return torch.lerp(rows, transform.relu(), gate.sigmoid())
 
 
 class _Network(nn.Sequential):
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
-        """Map features `[l, rows, head_dim]` to `[l, rows, output_dim]` with the networks of `layers`."""
+        """Map features `[l * blocks, rows, head_dim]` to `[…, output_dim]` with the networks of `layers`."""
         for layer in self:
             # The leaky ReLU may overwrite the result of a linear layer, which is neither a view nor saved.
             rows = layer(rows) if isinstance(layer, nn.LeakyReLU) else layer(rows, layers)
@@ -76,9 +80,9 @@ class Discriminator(_Network):
     With one output it is the GAN's discriminator, with several the conditional transport's critic (section 2.3.3).
 
     Args:
-        head_dim: size of the features `[l, rows, head_dim]`.
+        head_dim: size of the features `[l * blocks, rows, head_dim]`.
         hidden_dim: size of the hidden layer.
-        output_dim: size of the result `[l, rows, output_dim]`.
+        output_dim: size of the result `[l * blocks, rows, output_dim]`.
         num_layers: L.
     """
 
