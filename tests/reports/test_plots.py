@@ -1,5 +1,7 @@
 """Plots: shapes are at the places of their numbers, for any texts, in the format of the suffix of the file."""
 
+import itertools
+
 import pytest
 
 from alignattn.reports.plots import drawing
@@ -96,6 +98,15 @@ def test_many_panels_of_differences_continue_in_further_rows():
     columns = {axes.get_subplotspec().colspan.start for axes in figure.axes}
     assert len(columns) <= MAX_ABREAST
     assert sum(axes.axison for axes in figure.axes) == MAX_ABREAST + 1
+
+
+def test_long_titles_of_neighbouring_panels_do_not_overlap():
+    title = "MRPC → TwitterPPDB accuracy out, after (%), exploratory"
+    panel = DifferencePanel(title, "points", [DifferenceLine(0, 1.0, None, survives=False)])
+    figure = draw_differences([panel] * MAX_ABREAST, rows=["aa-ct"], title="all")
+    figure.draw_without_rendering()
+    boxes = [axes.title.get_window_extent() for axes in figure.axes]
+    assert not any(left.overlaps(right) for left, right in itertools.pairwise(boxes))
 
 
 def test_growth_is_drawn_without_negligible_values():
