@@ -80,15 +80,15 @@ def main(argv: Sequence[str]) -> int:
     output = options.output or (DRY_OUTPUT if options.tiny else OUTPUT)
     try:
         record = measure_missing(plan, output, options.minutes, only=options.only, again=options.again)
+        print(section(record))
+        if options.device == "cuda" and not options.tiny:
+            write_section(options.document, section(record))
     except DeviceLostError as error:
         print(f"gpu: {error}: run the same command again to continue in a new process", file=sys.stderr)
         return FAILED_EXIT_CODE
     except AlignAttnError as error:
         print(f"gpu: {error}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
-    print(section(record))
-    if options.device == "cuda" and not options.tiny:
-        write_section(options.document, section(record))
     failed = [name for name, stage in record["stages"].items() if "failed" in stage]
     if failed:
         print(f"gpu: {len(failed)} stages failed, the first: {failed[0]}: --again repeats them", file=sys.stderr)

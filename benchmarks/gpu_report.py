@@ -15,7 +15,7 @@ from alignattn.commands.reproduce.table import load_table
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.tables import TABLES
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import write_text
+from alignattn.utils.files import read_text, write_text
 
 DOCUMENT = ROOT / "docs" / "performance.md"
 BEGIN = "<!-- Written by benchmarks/gpu.py from here on. -->"
@@ -64,9 +64,9 @@ def write_section(document: Path, text: str) -> None:
     """Write the section between its two marks.
 
     Raises:
-        AlignAttnError: if the document lacks them.
+        AlignAttnError: if the document lacks them, or cannot be read.
     """
-    whole = document.read_text(encoding="utf-8")
+    whole = read_text(document)
     if BEGIN not in whole or END not in whole:
         raise AlignAttnError(f"{document} lacks the marks around the GPU section")
     before, _, rest = whole.partition(BEGIN)

@@ -14,6 +14,7 @@ from gpu_stages import BASE_SIZE, SHARED, LeftOutError, Plan, Stage, idle_share,
 
 from alignattn.attention.config import PRESETS
 from alignattn.cli import USER_ERROR_EXIT_CODE
+from alignattn.utils.errors import AlignAttnError
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +187,15 @@ def test_the_section_stands_between_its_marks(dry, tmp_path):
     assert "| float32 | 2x8 | eager | aa-ct |" in text
     assert "old" not in text
     assert BEGIN in DOCUMENT.read_text()
+
+
+@pytest.mark.parametrize("content", [None, "no marks"])
+def test_a_document_that_cannot_take_the_section_is_one_line(content, dry, tmp_path):
+    page = tmp_path / "page.md"
+    if content is not None:
+        page.write_text(content)
+    with pytest.raises(AlignAttnError, match="page.md"):
+        write_section(page, section(json.loads((dry / "gpu.json").read_text())))
 
 
 def test_every_preset_is_in_the_plan():

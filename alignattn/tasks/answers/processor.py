@@ -130,8 +130,9 @@ class QuestionAnsweringProcessor(TaskProcessor[QuestionAnswering]):
             "probability": pa.array([first["probability"] for first, *_ in best]),
         }
         columns |= {"no_answer_score": predictions["no_answer_score"]} if self.task.has_unanswerable else {}
-        answers = {} if top_k is None else {"answers": pa.array([answers[:top_k] for answers in best])}
-        return pa.table(columns | answers)
+        # Not `answers`, a column of labelled rows.
+        alternatives = {} if top_k is None else {"best_answers": pa.array([answers[:top_k] for answers in best])}
+        return pa.table(columns | alternatives)
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
         """Return "no answer" if no question is answered."""

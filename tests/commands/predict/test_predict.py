@@ -281,8 +281,15 @@ def test_tags_belong_to_words_and_answers_are_spans_of_the_context(train):
     context = "the man sees the cat and a bird"
     (found,) = alignattn.load_run(train("sure-answers") / "run").predict([("who", context)], top_k=3)
     assert context[found["start"] :].startswith(found["prediction"])
-    assert len(found["answers"]) == 3
-    assert found["answers"][0] == {"answer": found["prediction"]} | {n: found[n] for n in ("start", "probability")}
+    assert len(found["best_answers"]) == 3
+    assert found["best_answers"][0] == {"answer": found["prediction"]} | {n: found[n] for n in ("start", "probability")}
+
+
+def test_labelled_questions_get_several_answers(train, tmp_path):
+    folder, output = train("sure-answers"), tmp_path / "out.jsonl"
+    words = ("--run", folder / "run", "--file", folder / "rows.jsonl", "--output_file", output)
+    assert predict(*words, "--top_k", 2) == 0
+    assert all({"answers", "best_answers"} <= row.keys() for row in read(output))
 
 
 def test_blanks_separate_the_words_of_a_csv_file(train, tmp_path):
