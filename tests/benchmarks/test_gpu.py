@@ -194,7 +194,7 @@ def test_a_document_that_cannot_take_the_section_is_one_line(content, dry, tmp_p
     page = tmp_path / "page.md"
     if content is not None:
         page.write_text(content)
-    with pytest.raises(AlignAttnError, match="page.md"):
+    with pytest.raises(AlignAttnError, match=r"page\.md"):
         write_section(page, section(json.loads((dry / "gpu.json").read_text())))
 
 
