@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from gpu_stages import BASE_SIZE, ROOT
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.benchmark import Shape
+from alignattn.commands.reproduce import NUM_SEEDS
 from alignattn.commands.reproduce.folder import folders_of
 from alignattn.commands.reproduce.table import load_table
 from alignattn.finetuning.options import RunOptions
@@ -51,10 +53,9 @@ TRAINING_ROWS: Mapping[str, int] = {
     "squadv2": 130_319,
 }
 """Training rows of the published data sets."""
-SEEDS = range(1, 6)
 SECONDS_AN_HOUR = 3600
-SHOWN_CHARACTERS = 40
-"""Characters of a kernel's name, which may have hundreds."""
+SHOWN_CHARACTERS = 100
+"""Maximum number of characters shown of a kernel's name."""
 SEVERAL = 2
 
 Found = Mapping[str, Any]
@@ -98,7 +99,7 @@ def section(record: Mapping[str, Any]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-_PROFILE_HEADINGS = ("tokens", "mode", "attention", "launches a step", "kernels a step", "idle", "longest kernel")
+_PROFILE_HEADINGS = ("tokens", "mode", "attention", "launches a step", "kernels a step", "idle", "most busy time")
 _STEP_HEADINGS = ("type", "tokens", "mode", "attention", "training", "wanted", "evaluation", "extra peak memory")
 
 
@@ -129,7 +130,7 @@ def _profile_row(stage: Found) -> Sequence[str]:
         f"{result['launches']:.0f}",
         f"{result['kernels']:.0f}",
         f"{100 * result['idle_share']:.0f} %",
-        "".join(f"{100 * share:.0f} % `{name[:SHOWN_CHARACTERS]}`" for name, share in result["longest"][:1]),
+        "".join(f"{100 * share:.0f} % `{name[:SHOWN_CHARACTERS]}`" for name, share in result["busiest"][:1]),
     )
 
 
@@ -151,9 +152,10 @@ def _hours(stages: Iterable[Found]) -> Iterable[str]:
         hours, known, runs = hours_of(name, measured)
         rows.append((name, f"{hours:.1f}" if known else "–", f"{known or 'none'} of {runs}"))
     yield (
-        "Hours of training for the tables, without evaluation and attacks. Models of BERT-base's size: from the steps "
-        "above, with 128 tokens per row, without the optimizer, on the published training rows. Others: from the rows "
-        "per second of `finetune`, on the rows of this machine."
+        "Hours of training for the tables with their own numbers of seeds, without evaluation and attacks. Models of "
+        "BERT-base's size: from the steps above, with 128 tokens per row, without the optimizer, on the published "
+        "training rows; R-Drop and FreeLB count as one step of `soft`. Others: from the rows per second of `finetune`, "
+        "on the rows of this machine."
     )
     yield _table(("table", "GPU hours", "of its runs"), rows)
 
@@ -173,11 +175,12 @@ class Measured:
     @classmethod
     def of(cls, stages: Iterable[Found]) -> "Measured":
         """Collect the measurements of the stages with a result."""
-        step_seconds: dict[str, float] = {}
-        for stage in _done(stages, "steps"):
-            if (stage["dtype"], stage["mode"], stage["shape"]) == HOURS_OF:
-                training = stage["result"]["training"]
-                step_seconds |= {PLAIN_ATTENTION: training["soft_seconds"], stage["attention"]: training["seconds"]}
+        steps = [
+            stage for stage in _done(stages, "steps") if (stage["dtype"], stage["mode"], stage["shape"]) == HOURS_OF
+        ]
+        step_seconds = {stage["attention"]: stage["result"]["training"]["seconds"] for stage in steps}
+        if steps:
+            step_seconds[PLAIN_ATTENTION] = median(stage["result"]["training"]["soft_seconds"] for stage in steps)
         trained = {(stage["model"], stage["task"]): stage["result"] for stage in _done(stages, "training")}
         return cls(step_seconds, trained)
 
@@ -196,7 +199,9 @@ class Measured:
 
 def hours_of(table: str, measured: Measured) -> tuple[float, int, int]:
     """Return the hours of a table's known training runs, the number of these, and the number of all runs."""
-    folders = folders_of(Path(table), list(load_table(table).cells(SEEDS))).values()
+    loaded = load_table(table)
+    seeds = range(1, (loaded.seeds or NUM_SEEDS) + 1)
+    folders = folders_of(Path(table), list(loaded.cells(seeds))).values()
     trainings = [folder.options for folder in folders if isinstance(folder.options, RunOptions)]
     seconds = [one for one in map(measured.seconds, trainings) if one is not None]
     return sum(seconds) / SECONDS_AN_HOUR, len(seconds), len(folders)

@@ -38,8 +38,8 @@ BASE_SIZE = ("albert-base-v2", "bert-base-uncased", "mpnet", "roberta-base")
 SEED = 42
 NUM_LABELS = 2
 PROFILED_STEPS = 5
-LONGEST_KERNELS = 5
-"""Number of kernels whose share of a step's time is kept."""
+BUSIEST_KERNELS = 5
+"""Number of kernels kept, those that take most of the device's busy time."""
 NO_KERNELS = ("Memcpy", "Memset")
 """Prefixes of the profiler's names of memory operations."""
 COUNTS_OF_TESTS = re.compile(r"^\d+ (?:passed|failed|skipped|errors?).*", re.MULTILINE)
@@ -247,7 +247,7 @@ def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str)
 
 
 def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result:
-    """Return the launches, the kernels and the longest kernels of a training step, and the device's idle time."""
+    """Return the launches and kernels of a training step, the busiest kernels, and the share of idle time."""
     subject = _subject(plan, attention, plan.dtypes[0], shape, mode)
     batch = _batch(plan, subject, shape)
     step = functools.partial(subject.step, "training", batch)
@@ -279,7 +279,7 @@ def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result
         "launches": launches / PROFILED_STEPS,
         "kernels": kernels / PROFILED_STEPS,
         "idle_share": idle_share(spans),
-        "longest": [[name, time / total] for name, time in times.most_common(LONGEST_KERNELS)],
+        "busiest": [[name, time / total] for name, time in times.most_common(BUSIEST_KERNELS)],
     }
 
 

@@ -1,8 +1,8 @@
 """Pack the small files of a study's finished runs: `python keep.py RESULTS ARCHIVE [KNOWN_ARCHIVE …]`.
 
-Every training keeps its predictions, so that seeds and rows can be resampled together. An attack keeps only its
-summary, because its records hold texts of the data, and a run under domain shift only its results, because its
-predictions for 8,000 rows would be 15 MB for a table. A run whose model an unfinished attack needs is left out, because
+Every run of `finetune` keeps its predictions, so that seeds and rows can be resampled together. An attack keeps only
+its summary, because its records hold texts of the data, and a run under domain shift only its results: the predictions
+of a table, up to 8,000 rows a run, would take 15 MB. A run whose model an unfinished attack needs is left out, because
 no weights are packed. So are the runs of a known archive. `results.json` gets the names that later versions read its
 fields by, beside its own.
 """

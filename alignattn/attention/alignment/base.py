@@ -258,8 +258,8 @@ def sum_of(scalars: Iterable[Tensor]) -> Tensor:
     return functools.reduce(torch.add, scalars)
 
 
-def blocks_of(features: Tensor) -> Tensor:
-    """Return features `[C, 2, B, n, H, d]` as rows in blocks, `[C * 2 * B, n * H, d]`, without a copy."""
+def rows_in_blocks(features: Tensor) -> Tensor:
+    """Return features `[C, 2, B, n, H, d]` as rows in blocks, `[C * 2 * B, n * H, d]`."""
     return features.flatten(0, 2).flatten(1, 2)
 
 

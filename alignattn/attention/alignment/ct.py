@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.base import Alignment, TokenMeasure, blocks_of, unit_vectors
+from alignattn.attention.alignment.base import Alignment, TokenMeasure, rows_in_blocks, unit_vectors
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, Navigator, reverse_gradient
 from alignattn.attention.choices import HeadReduction
 
@@ -51,7 +51,7 @@ class CTAlignment(Alignment):
 
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         """Return L and the critic's gap."""
-        rows, shape = blocks_of(features), (*features.shape[:-1], -1)
+        rows, shape = rows_in_blocks(features), (*features.shape[:-1], -1)
         navigated = self.navigator(rows, layers).view(shape)
         unit = unit_vectors(reverse_gradient(self.critic(reverse_gradient(rows), layers))).view(shape)
         cosine = expected_cosine(navigated.transpose(3, 4), unit.transpose(3, 4), tokens.mask).transpose(3, 4)

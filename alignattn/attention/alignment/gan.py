@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.base import Alignment, TokenMeasure, blocks_of
+from alignattn.attention.alignment.base import Alignment, TokenMeasure, rows_in_blocks
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, reverse_gradient
 from alignattn.attention.choices import HeadReduction
 
@@ -41,7 +41,7 @@ class GANAlignment(Alignment):
 
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the means of -log D(q) - log(1 - D(k)) and of the discriminator's accuracy."""
-        logits = self.discriminator(reverse_gradient(blocks_of(features)), layers)
+        logits = self.discriminator(reverse_gradient(rows_in_blocks(features)), layers)
         of_query, of_key = logits.view(features.shape[:-1]).unbind(1)
         # With D = sigmoid(logit), -log D(q) = softplus(-logit) and -log(1 - D(k)) = softplus(logit), always finite.
         losses = torch.stack((F.softplus(-of_query), F.softplus(of_key)), dim=1)

@@ -1,9 +1,9 @@
 """The small networks of the alignment losses: highway layer, discriminator or critic, navigator; gradient reversal.
 
 A network stacks its parameters for all L layers of a model, and maps features `[l * blocks, rows, size]` of l
-consecutive layers in one call: on a GPU the number of calls determines the cost of small ones. The rows of a layer come
-in blocks, because cuBLAS shares a batched product among processors by matrix and by tile of the result, not along the
-sum: the gradient of a small weight over 100,000 rows would occupy one or two processors per layer.
+consecutive layers in one call: on a GPU the number of calls determines the cost of small batches. The blocks of a layer
+are consecutive, and all layers have equally many. With one block per layer, the gradient of a small weight is a sum
+over 100,000 rows, which cuBLAS probably computes in one or two processors; more blocks share the work.
 """
 
 from typing import Any
@@ -46,8 +46,11 @@ class Linear(nn.Module):
         """Map `[l * blocks, rows, in_features]` to `[l * blocks, rows, out_features]`."""
         weight, bias = self.parameters_for(rows, layers)
         blocks = len(rows) // len(weight)
-        of_blocks = (part[:, None].expand(-1, blocks, -1, -1).flatten(0, 1) for part in (bias[:, None], weight.mT))
-        return torch.baddbmm(next(of_blocks), rows, next(of_blocks))
+
+        def for_blocks(stacked: Tensor) -> Tensor:
+            return stacked[:, None].expand(-1, blocks, -1, -1).flatten(0, 1)
+
+        return torch.baddbmm(for_blocks(bias[:, None]), rows, for_blocks(weight.mT))
 
 
 class Highway(nn.Module):
