@@ -294,24 +294,44 @@ def test_the_other_claims_find_what_they_say(name, seeds, family):
     assert detectable_by_sign_flips(of_one, seeds, 0.05 / family) == pytest.approx(1.3, abs=0.05)
 
 
-def test_the_figures_of_the_finished_attacks_are_those_of_the_kept_runs():
-    table = load_table(str(STUDY / "attacks.yaml"))
-    cells = {cell.row.label: cell.experiments for cell in table.cells(range(1, table.seeds + 1))}
+def test_the_figures_of_the_robustness_study_are_those_of_the_kept_runs():
+    """Failed attacks, differences, intervals and p-values, recomputed from the summaries of the attacks."""
     files = files_in(STUDY / "claims-runs.tar.gz")
-    attacks = [path.parents[1] for path in files if path.name == ATTACKS_FILE]
-    trained = {of_the_table(json.loads(files[run / EXPERIMENT_FILE])["needs"]["options"]): run for run in attacks}
-    page = (STUDY / "claims.md").read_text(encoding="utf-8")
-    named = {label: [of_the_table(one.needs.options) for one in runs] for label, runs in cells.items()}
-    assert trained.keys() <= {options for runs in named.values() for options in runs}
-    for label, runs in named.items():
-        found = [files[trained[one] / OUTPUT_FOLDER / ATTACKS_FILE] for one in runs if one in trained]
-        (summaries,) = zip(*(json.loads(one)["tables"][0]["summaries"] for one in found), strict=True)
-        assert {one["failed"] + one["succeeded"] for one in summaries} == {200}
-        figures = [
-            f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
-            for values in ([one[name] for one in summaries] for name in ("failed_share", "accuracy_before"))
-        ]
-        assert f"| {label} | {len(found)} | {' | '.join(figures)} |" in page
+    found = {}
+    for path, text in files.items():
+        if path.name == ATTACKS_FILE:
+            trained = json.loads(files[path.parents[1] / EXPERIMENT_FILE])["needs"]["options"]
+            (found[trained["attention"], trained["seed"]],) = json.loads(text)["tables"][0]["summaries"]
+    assert len(found) == 40
+    assert {one["failed"] + one["succeeded"] for one in found.values()} == {200}
+
+    def values(row, name):
+        return np.array([100 * found[row, seed][name] for seed in range(1, 11)])
+
+    page = (STUDY / "claims.md").read_text(encoding="utf-8").split("## Robustness\n")[1].replace("−", "-")
+    lines = iter([line for line in page.splitlines() if line.startswith("| ") and "±" in line])
+    p_values, told = [], []
+    for row in ("soft", "aa-gan", "aa-ct", "aa-moments"):
+        cells = [cell.strip() for cell in next(lines).split("|")][1:-1]
+        failed, accuracy = values(row, "failed_share"), values(row, "accuracy_before")
+        assert cells[:2] == [row, f"{failed.mean():.2f} ± {failed.std(ddof=1):.2f}"]
+        if row == "soft":
+            assert cells[5] == f"{accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f}"
+            continue
+        for cell, one in (
+            (cells[2], failed - values("soft", "failed_share")),
+            (cells[5], accuracy - values("soft", "accuracy_before")),
+        ):
+            assert cell == with_interval(one)
+        p_values.append(sign_flip_p_value(failed - values("soft", "failed_share")))
+        told.append(float(cells[4]))
+    assert told == pytest.approx(holm(p_values), abs=0.006)
+
+
+def with_interval(differences):
+    """The mean of paired differences and its 95 % interval by Student's t, as documented."""
+    low, high = stats.t.interval(0.95, len(differences) - 1, differences.mean(), stats.sem(differences))
+    return f"{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 def sign_flip_p_value(differences):
@@ -363,8 +383,7 @@ def test_the_figures_of_the_calibration_study_are_those_of_the_kept_runs():
                 assert cells[5] == f"{accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f}"
                 continue
             for cell, one in ((cells[2], own - plain), (cells[5], accuracy - values(pair, "soft", "accuracy"))):
-                low, high = stats.t.interval(0.95, len(one) - 1, one.mean(), stats.sem(one))
-                assert cell == f"{one.mean():+.2f} ({low:+.2f} to {high:+.2f})"
+                assert cell == with_interval(one)
             p_values.append((sign_flip_p_value(own - plain), sign_flip_p_value(own - scaled)))
             told.append((float(cells[4]), float(cells[7].split(", ")[1])))
             assert cells[7].startswith(f"{(own - scaled).mean():+.2f}, ")
