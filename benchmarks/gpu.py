@@ -80,9 +80,10 @@ def main(argv: Sequence[str]) -> int:
     output = options.output or (DRY_OUTPUT if options.tiny else OUTPUT)
     try:
         record = measure_missing(plan, output, options.minutes, only=options.only, again=options.again)
-        print(section(record))
+        text = section(record)
+        print(text)
         if options.device == "cuda" and not options.tiny:
-            write_section(options.document, section(record))
+            write_section(options.document, text)
     except DeviceLostError as error:
         print(f"gpu: {error}: run the same command again to continue in a new process", file=sys.stderr)
         return FAILED_EXIT_CODE

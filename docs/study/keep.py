@@ -20,7 +20,7 @@ OF_ALL = (DEFINITION, "seconds.txt")
 RESULTS, ATTACKS = "run/results.json", "run/robustness.json"
 """Files that a run writes last."""
 
-SHIFT = "domain-shift"
+TRAINING = "finetune"
 CONFIG = "run/config.yaml"
 RENAMED = {"one_answer": "constant_prediction", "cut_rows": "truncated_rows"}
 
@@ -42,17 +42,18 @@ def small_files(results: Path, known: set[str]) -> dict[str, bytes]:
     awaited = awaited_runs(results)
     for done in sorted([*results.glob(f"runs/*/{RESULTS}"), *results.glob(f"runs/*/{ATTACKS}")]):
         run = done.parents[1]
-        if run.name in known or definition_of(run) in awaited:
+        definition = definition_of(run)
+        if run.name in known or definition in awaited:
             continue
         own = [run / name for name in OF_ALL]
-        if definition_of(run)["command"] == SHIFT:
+        if done == run / RESULTS:
             own.append(run / CONFIG)
-        elif done == run / RESULTS:
+        if definition["command"] == TRAINING:
             predictions = sorted(done.parent.glob("*.parquet"))
             if not predictions:
                 print(f"left out: {run} keeps no predictions", file=sys.stderr)
                 continue
-            own += [run / CONFIG, *predictions]
+            own += predictions
         found |= {str(path.relative_to(results)): path.read_bytes() for path in own}
         fields = json.loads(done.read_bytes())
         fields |= {later: fields[name] for name, later in RENAMED.items() if name in fields}

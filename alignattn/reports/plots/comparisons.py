@@ -1,12 +1,11 @@
 """Differences to a baseline with their intervals, and reliability diagrams."""
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alignattn.reports.plots.drawing import COLOURS, finished, new_figure
+from alignattn.reports.plots.drawing import COLOURS, finished, new_figure, wrapped
 
 ROW_INCHES = 0.3
 PANEL_INCHES = 3.4
@@ -14,8 +13,6 @@ LABEL_INCHES = 2.2
 """Width of the row names."""
 FRAME_INCHES = 1.4
 """Height of titles and axes."""
-TITLE_CHARACTERS = 38
-"""Characters of a line of a panel's title, as many as fit above the panel."""
 MAX_ABREAST = 6
 """Panels per row of the picture."""
 NOISE_COLOUR, SURVIVING_COLOUR = COLOURS[6], COLOURS[4]
@@ -74,7 +71,7 @@ def draw_differences(panels: Sequence[DifferencePanel], *, rows: Sequence[str], 
             if line.interval is not None:
                 axes.plot(line.interval, [line.row] * 2, color=colour, linewidth=1.5)
             axes.plot([line.difference], [line.row], color=colour, marker="D" if line.survives else "o", markersize=5)
-        axes.set_title(textwrap.fill(panel.title, TITLE_CHARACTERS), fontsize="medium")
+        axes.set_title(wrapped(panel.title, PANEL_INCHES), fontsize="medium")
         axes.set_xlabel(panel.x_label)
         axes.grid(axis="x", alpha=0.3)
     all_axes[0].set_yticks(range(len(rows)), rows)

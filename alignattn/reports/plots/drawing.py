@@ -26,7 +26,7 @@ PANEL_WIDTH = 4.2
 """Sizes are in inches here and below."""
 PANEL_HEIGHT = 3.6
 TITLE_CHARACTERS = 11
-"""Characters per inch of the picture's width; longer titles are wrapped."""
+"""Characters per inch of a title; longer titles are wrapped."""
 LEGEND_INCHES = 1.4
 """Minimum width of an entry of the legend."""
 HANDLE_INCHES = 0.5
@@ -68,9 +68,13 @@ def new_figure(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    lines = (textwrap.fill(line, int(width * TITLE_CHARACTERS)) for line in title.splitlines())
-    figure.suptitle("\n".join(lines), fontsize="medium")
+    figure.suptitle(wrapped(title, width), fontsize="medium")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).flatten())
+
+
+def wrapped(title: str, inches: float) -> str:
+    """Return a title in lines that fit into a width."""
+    return "\n".join(textwrap.fill(line, int(inches * TITLE_CHARACTERS)) for line in title.splitlines())
 
 
 def finished(figure: Any, all_axes: Sequence[Any]) -> Any:
