@@ -215,6 +215,13 @@ def test_the_exploratory_figures_of_the_study_why_are_those_of_the_kept_runs(why
         assert told[label][6] == reading_of(differences)
         if len(differences) == TEN:
             assert float(told[label][3]) == pytest.approx(corrected[label], abs=0.006)
+    text = (STUDY / "why.md").read_text(encoding="utf-8").split("## The exploratory rows\n")[1].split("\n## ")[0]
+    gain = family["aa-moments"][:TEN]
+    assert f"`aa-moments` gains {gain.mean():.2f} points" in text
+    assert f"the mean part alone is {(gain - family['aa-moments, mean part']).mean():.2f} points\n  below it" in text
+    largest = abs(family["aa-moments, scope basis"]).max()
+    assert f"no accuracy differs by more than {largest:.2f} points" in text
+    assert f"all {len(finished) + len(unfinished)} comparisons" in text
 
 
 def test_the_figures_of_the_learning_rates_are_those_of_the_kept_runs():
