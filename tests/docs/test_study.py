@@ -141,51 +141,83 @@ def test_the_documented_exploratory_figures_are_those_of_the_kept_runs(scores, t
             assert f"| {difference:+.2f} {ends} |" in line
 
 
-@pytest.fixture(scope="module")
-def why_differences(scores):
-    """The paired differences of the rows of the study "why": {primary or not: {label: [seeds]}}.
+WHY_BASELINES = {"soft, all 3,668 rows": "soft"}
+"""The baselines of rows that name none in why.yaml: `reproduce` compares such a row with the one it extends."""
 
-    A row of which a run is missing has None.
-    """
+
+@pytest.fixture(scope="module")
+def why_scores(scores):
+    """The results of each run of the study "why", by its options, those that study-small kept included."""
+    return {**scores, **results_in(files_in(WHY_RUNS))}
+
+
+@pytest.fixture(scope="module")
+def why_differences(why_scores):
+    """The paired differences of the rows of why.yaml: {primary or not: {label: [seeds]}}."""
     table = yaml.safe_load((STUDY / "why.yaml").read_text())
     (column,) = table["columns"]
     named = {row["label"]: {**table["options"], **column["options"], **row["options"]} for row in table["rows"]}
-    kept = {**scores, **results_in(files_in(WHY_RUNS))}
-
-    def accuracy(label, seeds):
-        runs = [kept.get(of_the_table({**named[label], "seed": seed})) for seed in seeds]
-        return None if None in runs else np.array([100 * run["metrics"]["test"]["accuracy"] for run in runs])
-
     found = {True: {}, False: {}}
     for row in table["rows"]:
-        if "against" in row:
-            seeds = range(1, row.get("seeds", table["seeds"]) + 1)
-            own, plain = (accuracy(label, seeds) for label in (row["label"], row["against"]))
-            complete = own is not None and plain is not None
-            found[row.get("primary", False)][row["label"]] = own - plain if complete else None
+        label = row["label"]
+        if against := row.get("against", WHY_BASELINES.get(label)):
+            own, plain = (
+                in_points(why_scores, named[one], range(1, row.get("seeds", table["seeds"]) + 1), "test", "accuracy")
+                for one in (label, against)
+            )
+            found[row.get("primary", False)][label] = own - plain
     return found
+
+
+def in_points(runs, options, seeds, split, measure):
+    """The score of each seed's run, times 100."""
+    return np.array([100 * runs[of_the_table({**options, "seed": seed})]["metrics"][split][measure] for seed in seeds])
+
+
+def section_of_why(heading):
+    return (STUDY / "why.md").read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
 
 
 def rows_of_why(heading):
     """The cells of the rows of a section's table, by the label of the row."""
-    text = (STUDY / "why.md").read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
-    lines = [line for line in text.replace("−", "-").splitlines() if line.startswith("| ")]
+    lines = [line for line in section_of_why(heading).replace("−", "-").splitlines() if line.startswith("| ")]
     return {cells[0]: cells[1:] for cells in ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:])}
+
+
+def interval_of(differences):
+    """The 95 % interval of the mean of paired differences, by Student's t."""
+    return stats.ttest_1samp(differences, 0).confidence_interval(0.95)
 
 
 def figures_of(differences):
     """The number of seeds, the mean difference and its interval, as documented, and the seeds better and worse."""
-    low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    low, high = interval_of(differences)
     difference = [str(len(differences)), f"{differences.mean():+.2f}", f"{low:+.2f} to {high:+.2f}"]
     return difference, f"{(differences > 0).sum()}, {(differences < 0).sum()}"
 
 
 def reading_of(differences):
     """What the interval of a row says by the rule of why.md, which was preregistered: aa-moments gains 0.80."""
-    low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    low, high = interval_of(differences)
     if 0 < low <= 0.80 <= high:
         return "gains as much"
     return "does not gain" if high < 0.40 else "undecided"
+
+
+def corrected_p_values(differences):
+    """Holm's corrected p-values of the rows of one family. Of 30 seeds, sign flips are too many to enumerate."""
+    return holm(
+        [sign_flip_p_value(one) if len(one) == TEN else stats.ttest_1samp(one, 0).pvalue for one in differences]
+    )
+
+
+def assert_shows(told, differences, corrected_p):
+    """Asserts the cells of an exploratory row, from its number of seeds to its reading."""
+    difference, seeds = figures_of(differences)
+    assert told[:3] == difference
+    assert told[4] == seeds
+    if len(differences) == TEN:
+        assert float(told[3]) == pytest.approx(corrected_p, abs=0.006)
 
 
 def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences):
@@ -199,39 +231,26 @@ def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(why_dif
 
 def test_the_exploratory_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences):
     told, family = rows_of_why("The exploratory rows"), why_differences[False]
-    finished = {label: one for label, one in family.items() if one is not None}
-    assert told.keys() == finished.keys()
-    # Holm's correction counts what was planned, that of `soft` with all rows against `soft` included.
-    unfinished = [1] * (1 + sum(one is None for one in family.values()))
-    # Of 30 seeds, sign flips are too many to enumerate.
-    p_values = [
-        sign_flip_p_value(one) if len(one) == TEN else stats.ttest_1samp(one, 0).pvalue for one in finished.values()
-    ]
-    corrected = dict(zip(finished, holm([*p_values, *unfinished]), strict=False))
-    for label, differences in finished.items():
-        difference, seeds = figures_of(differences)
-        assert told[label][:3] == difference
-        assert told[label][4] == seeds
-        assert told[label][6] == reading_of(differences)
-        if len(differences) == TEN:
-            assert float(told[label][3]) == pytest.approx(corrected[label], abs=0.006)
-    text = (STUDY / "why.md").read_text(encoding="utf-8").split("## The exploratory rows\n")[1].split("\n## ")[0]
+    assert told.keys() == family.keys()
+    for (label, differences), p_value in zip(family.items(), corrected_p_values(family.values()), strict=True):
+        assert_shows(told[label], differences, p_value)
+        assert told[label][6] == ("" if label in WHY_BASELINES else reading_of(differences))
+    text = section_of_why("The exploratory rows")
     gain = family["aa-moments"][:TEN]
     assert f"`aa-moments` gains {gain.mean():.2f} points" in text
     assert f"the mean part alone is {(gain - family['aa-moments, mean part']).mean():.2f} points\n  below it" in text
     largest = abs(family["aa-moments, scope basis"]).max()
     assert f"no accuracy differs by more than {largest:.2f} points" in text
-    assert f"all {len(finished) + len(unfinished)} comparisons" in text
+    assert f"all {len(family)} comparisons" in text
 
 
-def test_the_figures_of_the_learning_rates_are_those_of_the_kept_runs():
-    kept = results_in(files_in(WHY_RUNS))
+def test_the_figures_of_the_learning_rates_are_those_of_the_kept_runs(why_scores):
     table = yaml.safe_load((STUDY / "why-rate.yaml").read_text())
     (column,) = table["columns"]
     text = (STUDY / "why.md").read_text(encoding="utf-8")
     for row in table["rows"]:
         options = {**table["options"], **column["options"], **row["options"]}
-        runs = [kept[of_the_table({**options, "seed": seed})] for seed in range(31, 41)]
+        runs = [why_scores[of_the_table({**options, "seed": seed})] for seed in range(31, 41)]
         accuracy = np.array([100 * run["metrics"]["validation"]["accuracy"] for run in runs])
         constant = sum("validation" in run["constant_prediction"] for run in runs)
         assert f"| {row['label']} | {accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f} | {constant} |" in text
@@ -248,15 +267,13 @@ def test_the_strengths_of_the_baselines_are_those_of_the_kept_runs():
         assert f"| {row['label']} | {accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f} |" in page
 
 
-def test_the_figures_of_a_smaller_weight_are_those_of_the_kept_runs(scores):
-    kept = {**scores, **results_in(files_in(WHY_RUNS))}
+def test_the_figures_of_a_smaller_weight_are_those_of_the_kept_runs(why_scores):
     table = yaml.safe_load((STUDY / "why-long.yaml").read_text())
     (column,) = table["columns"]
     accuracy = {}
     for row in table["rows"]:
         options = {**table["options"], **column["options"], **row["options"]}
-        runs = [kept[of_the_table({**options, "seed": seed})] for seed in SEEDS]
-        accuracy[row["label"]] = np.array([100 * run["metrics"]["test"]["accuracy"] for run in runs])
+        accuracy[row["label"]] = in_points(why_scores, options, SEEDS, "test", "accuracy")
     text = (STUDY / "why.md").read_text(encoding="utf-8").split("## Does a smaller λ survive five epochs?\n")[1]
     lines = text.split("\n## ")[0].replace("−", "-").splitlines()
     for label, own in accuracy.items():
@@ -264,7 +281,7 @@ def test_the_figures_of_a_smaller_weight_are_those_of_the_kept_runs(scores):
             continue
         differences = own - accuracy["soft, 5 epochs"]
         (line,) = [line for line in lines if line.startswith(f"| {label} |")]
-        low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+        low, high = interval_of(differences)
         better, worse = (differences > 0).sum(), (differences < 0).sum()
         figures = f"{differences.mean():+.2f} | {low:+.2f} to {high:+.2f} | {better}, {worse} | {differences.min():.1f}"
         assert f"| {len(differences)} | {figures} | {(differences < -5).sum()} |" in line
@@ -383,7 +400,7 @@ def test_the_figures_of_the_robustness_study_are_those_of_the_kept_runs():
 
 def with_interval(differences):
     """The mean of paired differences and its 95 % interval by Student's t, as documented."""
-    low, high = stats.t.interval(0.95, len(differences) - 1, differences.mean(), stats.sem(differences))
+    low, high = interval_of(differences)
     return f"{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})"
 
 
