@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 from conftest import ROOT
 from scipy import stats
+from torchmetrics.functional.classification import multiclass_calibration_error
 
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, OUTPUT_FOLDER, RUNS_FOLDER, folders_of
 from alignattn.commands.reproduce.table import load_table
@@ -30,7 +32,8 @@ SEEDS = range(1, 31)
 TEN = 10
 """Number of seeds of the exploratory rows."""
 
-ATTACKS_FILE = "robustness.json"
+ATTACKS_FILE, ATTACK_RECORDS_FILE = "robustness.json", "records.parquet"
+OUTCOMES = ["failed", "succeeded", "skipped"]
 
 OF_THE_MACHINE = {"data_dir", "use_cpu"}
 
@@ -78,6 +81,13 @@ def results_in(files):
     }
 
 
+def shown_p_value(p_value):
+    """A p-value as documented."""
+    if p_value < 0.001:
+        return "< 0.001"
+    return f"{p_value:.{3 if p_value < 0.1 else 2}f}"
+
+
 @pytest.fixture(scope="module")
 def scores(kept):
     """The results of each kept run, by its options."""
@@ -116,6 +126,7 @@ def test_the_documented_primary_figures_are_those_of_the_kept_runs(scores, table
             assert told["difference"] == pytest.approx(difference)
             assert f"| {told['difference_low']:+.2f} to {told['difference_high']:+.2f} |" in line
             assert f"{difference:+.2f}" in line
+            assert f"| {shown_p_value(told['corrected_p_value'])} |" in line
             assert f"| {told['detectable_difference']:.2f} |" in line
 
 
@@ -138,7 +149,7 @@ def test_the_documented_exploratory_figures_are_those_of_the_kept_runs(scores, t
             told, difference = table.loc[(row, column)], (own - made[baseline, column]).mean()
             assert told["difference"] == pytest.approx(difference)
             ends = f"({told['difference_low']:+.2f} to {told['difference_high']:+.2f})"
-            assert f"| {difference:+.2f} {ends} |" in line
+            assert f"| {difference:+.2f} {ends} | {shown_p_value(told['corrected_p_value'])} |" in line
 
 
 WHY_BASELINES = {"soft, all 3,668 rows": "soft"}
@@ -167,6 +178,12 @@ def why_differences(why_scores):
             )
             found[row.get("primary", False)][label] = own - plain
     return found
+
+
+@pytest.fixture(scope="module")
+def why_table():
+    """The table that `reproduce` writes of the study "why", by the row."""
+    return pd.read_csv(STUDY / "why.csv").set_index("row")
 
 
 def in_points(runs, options, seeds, split, measure):
@@ -220,20 +237,23 @@ def assert_shows(told, differences, corrected_p):
         assert float(told[3]) == pytest.approx(corrected_p, abs=0.006)
 
 
-def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences):
+def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences, why_table):
     told = rows_of_why("What came out")
     assert told.keys() == why_differences[True].keys()
     for label, differences in why_differences[True].items():
         difference, seeds = figures_of(differences)
         assert told[label][:3] == difference
         assert told[label][4] == seeds
+        assert told[label][3] == shown_p_value(why_table.loc[label, "corrected_p_value"])
+        assert told[label][5] == f"{why_table.loc[label, 'detectable_difference']:.2f}"
 
 
-def test_the_exploratory_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences):
+def test_the_exploratory_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences, why_table):
     told, family = rows_of_why("The exploratory rows"), why_differences[False]
     assert told.keys() == family.keys()
     for (label, differences), p_value in zip(family.items(), corrected_p_values(family.values()), strict=True):
         assert_shows(told[label], differences, p_value)
+        assert told[label][5] == f"{why_table.loc[label, 'detectable_difference']:.2f}"
         assert told[label][6] == ("" if label in WHY_BASELINES else reading_of(differences))
     text = section_of_why("The exploratory rows")
     gain = family["aa-moments"][:TEN]
@@ -364,13 +384,47 @@ def test_the_other_claims_find_what_they_say(name, seeds, family):
     assert detectable_by_sign_flips(of_one, seeds, 0.05 / family) == pytest.approx(1.3, abs=0.05)
 
 
-def test_the_figures_of_the_robustness_study_are_those_of_the_kept_runs():
+@pytest.fixture(scope="module")
+def claims():
+    """The kept files of the runs of claims.md."""
+    return files_in(STUDY / "claims-runs.tar.gz")
+
+
+def test_the_kept_predictions_under_domain_shift_give_the_results_of_their_runs(claims):
+    """Probabilities are kept with four decimals, so a row may change the bin of its confidence."""
+    runs = [path.parent for path in claims if path.name == EXPERIMENT_FILE]
+    shifts = [run for run in runs if "pair" in json.loads(claims[run / EXPERIMENT_FILE])["options"]]
+    assert len(shifts) == 144
+    for run in shifts:
+        predicted = pd.read_parquet(io.BytesIO(claims[run / OUTPUT_FOLDER / PREDICTIONS_FILE]))
+        rows = predicted[predicted["split"] == "out-of-domain-held-out"]
+        probabilities, labels = np.stack(rows["probabilities"]), rows["label"].to_numpy()
+        error = multiclass_calibration_error(
+            torch.tensor(probabilities), torch.tensor(labels), num_classes=probabilities.shape[1], n_bins=10
+        )
+        sides = json.loads(claims[run / OUTPUT_FOLDER / RESULTS_FILE])["sides"]
+        figures = sides["out-of-domain"]["figures"]["before"]
+        assert (labels == rows["prediction"]).mean() == pytest.approx(figures["accuracy"]["value"])
+        assert error.item() == pytest.approx(figures["expected_calibration_error"]["value"], abs=0.001)
+
+
+def test_the_kept_records_of_the_attacks_give_their_summaries(claims):
+    summaries = {path.parent: json.loads(text) for path, text in claims.items() if path.name == ATTACKS_FILE}
+    assert len(summaries) == 40
+    for folder, tables in summaries.items():
+        (summary,) = tables["tables"][0]["summaries"]
+        records = pd.read_parquet(io.BytesIO(claims[folder / ATTACK_RECORDS_FILE]))
+        assert records["index"].is_unique
+        counted = records["outcome"].value_counts()
+        assert [counted[outcome] for outcome in OUTCOMES] == [summary[outcome] for outcome in OUTCOMES]
+
+
+def test_the_figures_of_the_robustness_study_are_those_of_the_kept_runs(claims):
     """Failed attacks, differences, intervals and p-values, recomputed from the summaries of the attacks."""
-    files = files_in(STUDY / "claims-runs.tar.gz")
     found = {}
-    for path, text in files.items():
+    for path, text in claims.items():
         if path.name == ATTACKS_FILE:
-            trained = json.loads(files[path.parents[1] / EXPERIMENT_FILE])["needs"]["options"]
+            trained = json.loads(claims[path.parents[1] / EXPERIMENT_FILE])["needs"]["options"]
             (found[trained["attention"], trained["seed"]],) = json.loads(text)["tables"][0]["summaries"]
     assert len(found) == 40
     assert {one["failed"] + one["succeeded"] for one in found.values()} == {200}
@@ -420,14 +474,13 @@ def holm(p_values):
     return corrected
 
 
-def test_the_figures_of_the_calibration_study_are_those_of_the_kept_runs():
+def test_the_figures_of_the_calibration_study_are_those_of_the_kept_runs(claims):
     """Errors, differences, intervals and p-values, recomputed from the results of the runs."""
-    files = files_in(STUDY / "claims-runs.tar.gz")
     options = {
-        path.parent.name: json.loads(text)["options"] for path, text in files.items() if path.name == EXPERIMENT_FILE
+        path.parent.name: json.loads(text)["options"] for path, text in claims.items() if path.name == EXPERIMENT_FILE
     }
     found = {
-        (one["pair"], one["attention"], one["seed"]): json.loads(files[Path(RUNS_FOLDER, run, "run", RESULTS_FILE)])
+        (one["pair"], one["attention"], one["seed"]): json.loads(claims[Path(RUNS_FOLDER, run, "run", RESULTS_FILE)])
         for run, one in options.items()
         if "pair" in one
     }
