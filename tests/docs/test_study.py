@@ -14,6 +14,7 @@ import torch
 import yaml
 from conftest import ROOT
 from scipy import stats
+from sklearn import metrics
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, OUTPUT_FOLDER, RUNS_FOLDER, folders_of
@@ -79,6 +80,12 @@ def results_in(files):
         for path in files
         if path.name == RESULTS_FILE
     }
+
+
+@pytest.fixture(scope="module")
+def summary(text):
+    """The section's text without line breaks."""
+    return " ".join(text.split())
 
 
 def shown_p_value(p_value):
@@ -248,7 +255,7 @@ def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(why_dif
         assert told[label][5] == f"{why_table.loc[label, 'detectable_difference']:.2f}"
 
 
-def test_the_exploratory_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences, why_table):
+def test_the_exploratory_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences, why_table, summary):
     told, family = rows_of_why("The exploratory rows"), why_differences[False]
     assert told.keys() == family.keys()
     for (label, differences), p_value in zip(family.items(), corrected_p_values(family.values()), strict=True):
@@ -262,6 +269,33 @@ def test_the_exploratory_figures_of_the_study_why_are_those_of_the_kept_runs(why
     largest = abs(family["aa-moments, scope basis"]).max()
     assert f"no accuracy differs by more than {largest:.2f} points" in text
     assert f"all {len(family)} comparisons" in text
+    for label in ("aa-moments, all 3,668 rows", "penalty on the variance of the logits"):
+        difference, ends = with_interval(family[label]).lstrip("+").split(" (")
+        assert f"gains {difference}" in summary
+        assert ends.rstrip(")") in summary
+
+
+def test_the_figures_of_the_other_tasks_are_those_of_the_kept_runs(why_scores, summary):
+    table = yaml.safe_load((STUDY / "why-tasks.yaml").read_text())
+    seeds, told, differences, constant = range(1, table["seeds"] + 1), rows_of_why("Other tasks"), {}, {}
+    for column in table["columns"]:
+        label, ((_, split, measure),) = column["label"], (one["path"].split(".") for one in column["measures"])
+        both = [{**table["options"], **column["options"], **row["options"]} for row in table["rows"]]
+        soft, aligned = (in_points(why_scores, options, seeds, split, measure) for options in both)
+        assert told[label][1:3] == [f"{one.mean():.2f} ± {one.std(ddof=1):.2f}" for one in (soft, aligned)]
+        differences[label] = aligned - soft
+        constant[label] = [
+            sum(split in why_scores[of_the_table({**options, "seed": seed})]["constant_prediction"] for seed in seeds)
+            for options in both
+        ]
+    assert told.keys() == differences.keys()
+    for (label, one), p_value in zip(differences.items(), corrected_p_values(differences.values()), strict=True):
+        assert_shows(told[label][3:], one, p_value)
+        assert told[label][9] == reading_of(one)
+        assert with_interval(one) in summary
+    text = " ".join(section_of_why("Other tasks").split())
+    assert "on RTE {} of 10 with `soft` and {} with `aa-moments`,".format(*constant["RTE"]) in text
+    assert "on CoLA {} and {}.".format(*constant["CoLA"]) in text
 
 
 def test_the_figures_of_the_learning_rates_are_those_of_the_kept_runs(why_scores):
@@ -307,7 +341,14 @@ def test_the_figures_of_a_smaller_weight_are_those_of_the_kept_runs(why_scores):
         assert f"| {len(differences)} | {figures} | {(differences < -5).sum()} |" in line
 
 
-def test_every_run_of_the_study_why_was_named_and_its_predictions_give_its_accuracy():
+RECOMPUTED = {
+    "accuracy": lambda labels, predictions: (labels == predictions).mean(),
+    "matthews_correlation": metrics.matthews_corrcoef,
+    "spearmanr": lambda labels, predictions: stats.spearmanr(labels, predictions).statistic,
+}
+
+
+def test_every_run_of_the_study_why_was_named_and_its_predictions_give_its_score():
     named = set()
     for table in (yaml.safe_load((STUDY / f"{name}.yaml").read_text()) for name in WHY_TABLES):
         for row in table["rows"]:
@@ -322,8 +363,9 @@ def test_every_run_of_the_study_why_was_named_and_its_predictions_give_its_accur
         predicted = pd.read_parquet(io.BytesIO(files[run / OUTPUT_FOLDER / PREDICTIONS_FILE]))
         for split, scores in json.loads(files[run / OUTPUT_FOLDER / RESULTS_FILE])["metrics"].items():
             rows = predicted[predicted["split"] == split]
-            if "accuracy" in scores:
-                assert (rows["label"] == rows["prediction"]).mean() == pytest.approx(scores["accuracy"])
+            (measure,) = RECOMPUTED.keys() & scores.keys()
+            score = RECOMPUTED[measure](rows["label"], rows["prediction"])
+            assert score == pytest.approx(scores[measure])
 
 
 COLUMNS = (("attention", 3, 1), ("products", 3, 1), ("predictions", 3, 1), ("differing", 1, 100))
