@@ -69,14 +69,12 @@ def small_files(results: Path, known: set[str]) -> dict[str, bytes]:
                 print(f"left out: {run} keeps no predictions", file=sys.stderr)
                 continue
             own += predictions
-        found |= {
-            str(path.relative_to(results)): rounded_predictions(path)
-            if path.suffix == ".parquet" and definition["command"] != TRAINING
-            else path.read_bytes()
-            for path in own
-        }
+        contents = {path: path.read_bytes() for path in own}
         if done == run / ATTACKS:
-            found[str((run / ATTACK_RECORDS).relative_to(results))] = attack_records(run)
+            contents[run / ATTACK_RECORDS] = attack_records(run)
+        elif definition["command"] != TRAINING:
+            contents |= {path: rounded_predictions(path) for path in predictions}
+        found |= {str(path.relative_to(results)): content for path, content in contents.items()}
         fields = json.loads(done.read_bytes())
         fields |= {later: fields[name] for name, later in RENAMED.items() if name in fields}
         found[str(done.relative_to(results))] = json.dumps(fields, indent=2).encode() + b"\n"

@@ -198,6 +198,11 @@ def in_points(runs, options, seeds, split, measure):
     return np.array([100 * runs[of_the_table({**options, "seed": seed})]["metrics"][split][measure] for seed in seeds])
 
 
+def constant_runs(runs, options, seeds, split):
+    """The number of seeds whose model predicts one class for all rows."""
+    return sum(split in runs[of_the_table({**options, "seed": seed})]["constant_prediction"] for seed in seeds)
+
+
 def section_of_why(heading):
     return (STUDY / "why.md").read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
 
@@ -228,45 +233,44 @@ def reading_of(differences):
     return "does not gain" if high < 0.40 else "undecided"
 
 
-def corrected_p_values(differences):
-    """Holm's corrected p-values of the rows of one family. Of 30 seeds, sign flips are too many to enumerate."""
-    return holm(
-        [sign_flip_p_value(one) if len(one) == TEN else stats.ttest_1samp(one, 0).pvalue for one in differences]
-    )
-
-
-def detectable_of(differences, family):
+def detectable_of(differences, family_size):
     """The minimum detectable difference of a sign-flip test, as documented."""
-    return f"{detectable_by_sign_flips(Interval(*interval_of(differences)), len(differences), 0.05 / family):.2f}"
+    return f"{detectable_by_sign_flips(Interval(*interval_of(differences)), len(differences), 0.05 / family_size):.2f}"
 
 
-def assert_shows(told, differences, corrected_p):
-    """Asserts the cells of an exploratory row, from its number of seeds to its reading."""
-    difference, seeds = figures_of(differences)
-    assert told[:3] == difference
-    assert told[4] == seeds
-    if len(differences) == TEN:
-        assert float(told[3]) == pytest.approx(corrected_p, abs=0.006)
+def assert_shows(told, family):
+    """Asserts the cells of exploratory rows that are corrected together, from the number of seeds to the reading.
+
+    Of 30 seeds, sign flips are too many to enumerate, so the correction takes the p-value of a t-test, which no cell
+    shows.
+    """
+    assert told.keys() == family.keys()
+    p_values = [
+        sign_flip_p_value(one) if len(one) == TEN else stats.ttest_1samp(one, 0).pvalue for one in family.values()
+    ]
+    for (label, differences), p_value in zip(family.items(), holm(p_values), strict=True):
+        difference, seeds = figures_of(differences)
+        shown = shown_p_value(p_value) if len(differences) == TEN else told[label][3]
+        reading = "" if label in WHY_BASELINES else reading_of(differences)
+        assert told[label] == [*difference, shown, seeds, detectable_of(differences, len(family)), reading]
 
 
-def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences, why_table):
+def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences, why_table, summary):
     told = rows_of_why("What came out")
     assert told.keys() == why_differences[True].keys()
     for label, differences in why_differences[True].items():
         difference, seeds = figures_of(differences)
-        assert told[label][:3] == difference
-        assert told[label][4] == seeds
-        assert told[label][3] == shown_p_value(why_table.loc[label, "corrected_p_value"])
-        assert told[label][5] == detectable_of(differences, len(told))
+        shown = shown_p_value(why_table.loc[label, "corrected_p_value"])
+        assert told[label] == [*difference, shown, seeds, detectable_of(differences, len(told))]
+    more = why_differences[False]["aa-moments"] - why_differences[True]["aa-moments, head h + 1"]
+    low, high = interval_of(more)
+    assert f"`aa-moments` gains {more.mean():.2f} more [{low:+.2f}, {high:+.2f}]" in section_of_why("What came out")
+    assert f"gains {more.mean():.2f} more than this loss ({low:+.2f} to {high:+.2f})" in summary
 
 
 def test_the_exploratory_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences, summary):
-    told, family = rows_of_why("The exploratory rows"), why_differences[False]
-    assert told.keys() == family.keys()
-    for (label, differences), p_value in zip(family.items(), corrected_p_values(family.values()), strict=True):
-        assert_shows(told[label], differences, p_value)
-        assert told[label][5] == detectable_of(differences, len(family))
-        assert told[label][6] == ("" if label in WHY_BASELINES else reading_of(differences))
+    family = why_differences[False]
+    assert_shows(rows_of_why("The exploratory rows"), family)
     text = section_of_why("The exploratory rows")
     gain = family["aa-moments"][:TEN]
     assert f"`aa-moments` gains {gain.mean():.2f} points" in text
@@ -289,16 +293,9 @@ def test_the_figures_of_the_other_tasks_are_those_of_the_kept_runs(why_scores, s
         soft, aligned = (in_points(why_scores, options, seeds, split, measure) for options in both)
         assert told[label][1:3] == [f"{one.mean():.2f} ± {one.std(ddof=1):.2f}" for one in (soft, aligned)]
         differences[label] = aligned - soft
-        constant[label] = [
-            sum(split in why_scores[of_the_table({**options, "seed": seed})]["constant_prediction"] for seed in seeds)
-            for options in both
-        ]
-    assert told.keys() == differences.keys()
-    for (label, one), p_value in zip(differences.items(), corrected_p_values(differences.values()), strict=True):
-        assert_shows(told[label][3:], one, p_value)
-        assert told[label][8] == detectable_of(one, len(differences))
-        assert told[label][9] == reading_of(one)
-        assert with_interval(one) in summary
+        constant[label] = [constant_runs(why_scores, options, seeds, split) for options in both]
+        assert with_interval(differences[label]) in summary
+    assert_shows({label: cells[3:] for label, cells in told.items()}, differences)
     text = " ".join(section_of_why("Other tasks").split())
     assert "on RTE {} of 10 with `soft` and {} with `aa-moments`,".format(*constant["RTE"]) in text
     assert "on CoLA {} and {}.".format(*constant["CoLA"]) in text
@@ -310,9 +307,8 @@ def test_the_figures_of_the_learning_rates_are_those_of_the_kept_runs(why_scores
     text = (STUDY / "why.md").read_text(encoding="utf-8")
     for row in table["rows"]:
         options = {**table["options"], **column["options"], **row["options"]}
-        runs = [why_scores[of_the_table({**options, "seed": seed})] for seed in range(31, 41)]
-        accuracy = np.array([100 * run["metrics"]["validation"]["accuracy"] for run in runs])
-        constant = sum("validation" in run["constant_prediction"] for run in runs)
+        accuracy = in_points(why_scores, options, range(31, 41), "validation", "accuracy")
+        constant = constant_runs(why_scores, options, range(31, 41), "validation")
         assert f"| {row['label']} | {accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f} | {constant} |" in text
 
 
@@ -322,8 +318,7 @@ def test_the_strengths_of_the_baselines_are_those_of_the_kept_runs():
     page = (STUDY / "baselines.md").read_text(encoding="utf-8")
     for row in table["rows"]:
         options = {**table["options"], **row["options"]}
-        runs = [kept[of_the_table({**options, "seed": seed})] for seed in (41, 42, 43)]
-        accuracy = np.array([100 * run["metrics"]["validation"]["accuracy"] for run in runs])
+        accuracy = in_points(kept, options, (41, 42, 43), "validation", "accuracy")
         assert f"| {row['label']} | {accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f} |" in page
 
 
@@ -334,17 +329,13 @@ def test_the_figures_of_a_smaller_weight_are_those_of_the_kept_runs(why_scores):
     for row in table["rows"]:
         options = {**table["options"], **column["options"], **row["options"]}
         accuracy[row["label"]] = in_points(why_scores, options, SEEDS, "test", "accuracy")
-    text = (STUDY / "why.md").read_text(encoding="utf-8").split("## Does a smaller λ survive five epochs?\n")[1]
-    lines = text.split("\n## ")[0].replace("−", "-").splitlines()
+    told = rows_of_why("Does a smaller λ survive five epochs?")
+    plain = accuracy.pop("soft, 5 epochs")
+    assert told.keys() == accuracy.keys()
     for label, own in accuracy.items():
-        if label == "soft, 5 epochs":
-            continue
-        differences = own - accuracy["soft, 5 epochs"]
-        (line,) = [line for line in lines if line.startswith(f"| {label} |")]
-        low, high = interval_of(differences)
-        better, worse = (differences > 0).sum(), (differences < 0).sum()
-        figures = f"{differences.mean():+.2f} | {low:+.2f} to {high:+.2f} | {better}, {worse} | {differences.min():.1f}"
-        assert f"| {len(differences)} | {figures} | {(differences < -5).sum()} |" in line
+        differences = own - plain
+        difference, seeds = figures_of(differences)
+        assert told[label] == [*difference, seeds, f"{differences.min():.1f}", str((differences < -5).sum())]
 
 
 RECOMPUTED = {
