@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.calls import Call
+from alignattn.attention.alignment.draws import SampleDraw
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.config import BASIS
 from alignattn.attention.masks import CrossMask, Packing, packing_of_positions
@@ -34,6 +35,10 @@ KnownMask = tuple[AttentionMask | None, tuple[int, int], Sides]
 
 KnownPacking = tuple[Tensor, Tensor | None, Packing | None]
 """Positions of tokens, which of them are real, and their packing."""
+
+
+DrawnSamples = tuple[Sides, int, Tensor, Sides]
+"""Masks of a call, its number of samples, the indices of the drawn ones, and their masks."""
 
 
 class ForwardPass:
@@ -424,13 +429,17 @@ def _end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 register_optimizer_step_post_hook(_end_step)
 
 
-def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> tuple[Tensor, dict[str, Tensor]]:
+def mean_alignment(
+    calls: Sequence[RecordedCall], alignments: nn.ModuleDict, draw: SampleDraw | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the mean distance A(Q, K) of recorded calls, weighted by their samples, and its diagnostics.
 
     Args:
         calls: at least one.
         alignments: an `Alignment` or an `AlignmentInBasis` for each head size.
+        draw: which samples to use of each call; None = all.
     """
+    drawn: list[DrawnSamples] = []
     masks: list[KnownMask] = []
     packings: list[KnownPacking] = []
     by_size: dict[str, list[Call]] = {}
@@ -442,9 +451,13 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
             query, key = (packing.padded(rows.flatten(0, 1)[None]) for rows in (query, key))
             real = packing.is_real if sides[0] is None else packing.padded(sides[0].flatten()[None]) & packing.is_real
             sides = real, real
-        samples += len(query)
+        count = len(query)
+        samples += count
+        if draw is not None and count > draw.rows:
+            chosen, sides = _drawn_once(draw, sides, query, drawn)
+            query, key = query.index_select(0, chosen), key.index_select(0, chosen)
         by_size.setdefault(str(heads.size), []).append(
-            Call(query, heads.shared(key), heads.count, *sides, call.slots.layer)
+            Call(query, heads.shared(key), heads.count, *sides, call.slots.layer, count)
         )
     parts = [
         cast(Alignment | AlignmentInBasis, alignments[size]).of_calls(group, samples) for size, group in by_size.items()
@@ -463,6 +476,21 @@ def _packing_once(
     found = packing_of_positions(position_ids.expand(len(query), -1), is_real)
     known.append((position_ids, is_real, found))
     return found
+
+
+def _drawn_once(draw: SampleDraw, sides: Sides, query: Tensor, known: list[DrawnSamples]) -> tuple[Tensor, Sides]:
+    """Return the indices of the samples to use, and their masks."""
+    for of_sides, count, chosen, masks in known:
+        if of_sides[0] is sides[0] and of_sides[1] is sides[1] and count == len(query):
+            return chosen, masks
+    real = [mask.any(dim=-1) for mask in dict.fromkeys(sides) if mask is not None]
+    chosen = draw.chosen(len(query), None if not real else torch.stack(real).all(dim=0), query.device)
+    # Queries and keys of the same tokens keep one mask.
+    masks = [
+        None if mask is None else mask.index_select(0, chosen) for mask in sides[: 1 if sides[0] is sides[1] else 2]
+    ]
+    known.append((sides, len(query), chosen, (masks[0], masks[-1])))
+    return chosen, (masks[0], masks[-1])
 
 
 def _real_tokens_once(call: RecordedCall, known: list[KnownMask]) -> Sides:

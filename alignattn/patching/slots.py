@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedConfig
 
+from alignattn.attention.alignment.draws import SampleDraw
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
@@ -63,10 +64,14 @@ class Patch(nn.Module):
     Attributes:
         collector: collector of its layers.
         alignments: one alignment for each head size, with the parameters of all layers of that size; empty without one.
+        step: an int64 scalar that determines which samples a loss uses; it is saved, so that a resumed run draws the
+            same ones. It exists only with `alignment_rows`.
         paths: names of these layers in the model, by head size.
         configs: configs of the model, each with its original.
         hooks: handles of the hooks that the model and its layers got.
     """
+
+    step: Tensor
 
     def __init__(
         self,
@@ -88,6 +93,8 @@ class Patch(nn.Module):
             self.paths.setdefault(str(layer.heads.size), []).append(path)
         if config.alignment is None:
             return
+        if config.alignment_rows is not None:
+            self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         alignment_class = ALIGNMENTS.load(config.alignment)
         for size, paths in self.paths.items():
             alignment = alignment_class(
@@ -96,6 +103,15 @@ class Patch(nn.Module):
             if config.gradient_scope == BASIS:
                 alignment = AlignmentInBasis(alignment, _same_heads([layers[path] for path in paths]))
             self.alignments[size] = alignment
+
+    def mean_alignment(self, calls: Sequence[RecordedCall]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return A(Q, K) of a step's calls and its diagnostics, from `alignment_rows` samples of each forward."""
+        if self.config.alignment_rows is None:
+            return mean_alignment(calls, self.alignments)
+        result = mean_alignment(calls, self.alignments, SampleDraw(self.config.alignment_rows, self.step))
+        if self.training:
+            self.step += 1
+        return result
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

@@ -170,14 +170,14 @@ class Alignment(nn.Module, ABC):
             calls: at least one.
             samples: the number of samples in the mean; None = the number of samples in `calls`.
         """
-        samples = samples or sum(len(call.query) for call in calls)
+        samples = samples or sum(call.weight for call in calls)
         if self.by_sample and self.points is not None:
             calls = [drawn(call, self.points, self.step) for call in calls]
         with torch.autocast(calls[0].query.device.type, enabled=False):
             on_cpu = [call for call in calls if self.by_sample and uses_cpu_backend(call)]
             in_groups = [call for call in calls if not (self.by_sample and uses_cpu_backend(call))]
             parts = [
-                tuple(part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers))
+                tuple(part.sum() * (group[0].weight / samples) for part in self._of_group(group, layers))
                 for layers, group in groups_of(in_groups, self._elements, GROUP_ELEMENTS)
             ]
             if on_cpu:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.draws import token_ranks
+from alignattn.attention.alignment.draws import ranks
 
 Side = tuple[Tensor, Tensor | None]
 """The features of the queries or the keys of a call, and their mask."""
@@ -24,6 +24,8 @@ class Call:
         query_mask: `[B, n]` bool, True = a real token; None = all are real.
         key_mask: `[B, m]` bool; the same tensor if queries and keys belong to the same tokens.
         layer: the index of the layer that called.
+        samples: the number of samples that this call stands for, its weight in a mean over calls: more than B if only
+            some of a forward's samples were drawn; None = B.
     """
 
     query: Tensor
@@ -32,6 +34,12 @@ class Call:
     query_mask: Tensor | None
     key_mask: Tensor | None
     layer: int
+    samples: int | None = None
+
+    @property
+    def weight(self) -> int:
+        """The weight of the call in a mean over calls, a number of samples."""
+        return len(self.query) if self.samples is None else self.samples
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -46,7 +54,7 @@ class Call:
     @property
     def kind(self) -> tuple[object, ...]:
         """The properties that the calls of a group share."""
-        masked = (self.is_of_same_tokens, self.query_mask is None)
+        masked = (self.is_of_same_tokens, self.query_mask is None, self.weight)
         return (self.query.shape, self.key.shape, self.query.dtype, self.query.device, self.heads, *masked)
 
     @property
@@ -78,7 +86,7 @@ def _drawn_side(rows: Tensor, mask: Tensor | None, points: int, step: Tensor) ->
     if rows.shape[1] <= points:
         return rows, mask
     step = step.to(rows.device)
-    chosen = token_ranks(step, rows.shape[1], mask).topk(points, dim=-1).indices
+    chosen = ranks(step, rows.shape[1], mask).topk(points, dim=-1).indices
     if mask is None:
         return rows.index_select(1, chosen), None
     return torch.take_along_dim(rows, chosen[..., None], dim=1), mask.gather(1, chosen)

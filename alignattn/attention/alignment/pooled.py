@@ -9,7 +9,7 @@ from torch import Tensor
 
 from alignattn.attention.alignment.base import NORM_EPSILON, Alignment, TokenMeasure
 from alignattn.attention.alignment.calls import Call
-from alignattn.attention.alignment.draws import token_ranks
+from alignattn.attention.alignment.draws import ranks
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class PooledAlignment(Alignment):
         """
         size = points.shape[2]
         if self.points is not None and size > self.points:
-            ranks = token_ranks(self.step.to(points.device), size, real)
-            chosen = (ranks if real is not None else ranks[None, None]).topk(self.points, dim=-1).indices
+            of_tokens = ranks(self.step.to(points.device), size, real)
+            chosen = (of_tokens if real is not None else of_tokens[None, None]).topk(self.points, dim=-1).indices
             if chosen.shape[:2] == (1, 1):
                 points = points.index_select(2, chosen[0, 0])
             else:

@@ -130,7 +130,7 @@ class _LossInBlocks(torch.autograd.Function):
             both = [features.detach().flatten(0, 1) for features in (call.query, call.key)]
             of_call = _zero_at_padding(both, call.query_mask)
             to_features += of_call
-            for block in blocks_of(call, len(call.query) / samples):
+            for block in blocks_of(call, call.weight / samples):
                 with SCRATCH.frame():
                     selected = SCRATCH.take(2, sum(block.counts), both[0].shape[1], dtype=compute_type)
                     for part, rows in zip(selected, both, strict=True):
