@@ -451,13 +451,12 @@ def mean_alignment(
             query, key = (packing.padded(rows.flatten(0, 1)[None]) for rows in (query, key))
             real = packing.is_real if sides[0] is None else packing.padded(sides[0].flatten()[None]) & packing.is_real
             sides = real, real
-        count = len(query)
-        samples += count
-        if draw is not None and count > draw.rows:
+        samples += len(query)
+        chosen = None
+        if draw is not None and len(query) > draw.rows:
             chosen, sides = _drawn_once(draw, sides, query, drawn)
-            query, key = query.index_select(0, chosen), key.index_select(0, chosen)
         by_size.setdefault(str(heads.size), []).append(
-            Call(query, heads.shared(key), heads.count, *sides, call.slots.layer, count)
+            Call(query, heads.shared(key), heads.count, *sides, call.slots.layer, chosen)
         )
     parts = [
         cast(Alignment | AlignmentInBasis, alignments[size]).of_calls(group, samples) for size, group in by_size.items()

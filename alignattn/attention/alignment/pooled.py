@@ -7,9 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.base import NORM_EPSILON, Alignment, TokenMeasure
-from alignattn.attention.alignment.calls import Call
+from alignattn.attention.alignment.base import Alignment
+from alignattn.attention.alignment.calls import Call, TokenMeasure
 from alignattn.attention.alignment.draws import ranks
+from alignattn.attention.alignment.networks import NORM_EPSILON
 
 
 @dataclass(frozen=True)
