@@ -10,7 +10,7 @@ from accounting import Accounting, free_losses
 from conftest import ALIGNED
 
 import alignattn
-from alignattn.attention.alignment import base
+from alignattn.attention.alignment import one_pass
 
 LAYERS, BATCH, LENGTH = 12, 8, 128
 MOST = {"aa-gan": 1.25, "aa-ct": 1.35, "aa-ot": 1.6, "aa-moments": 1.35, "aa-mmd": 1.35, "aa-sliced": 1.35}
@@ -49,8 +49,8 @@ def operations_of_a_step(attention, *, loss_is_free=False, autocast=False):
 
 
 @pytest.fixture(autouse=True)
-def generic_path(monkeypatch):
-    monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
+def groups_of_a_gpu(monkeypatch):
+    monkeypatch.setattr(one_pass, "is_in_blocks", lambda _: False)
 
 
 @pytest.mark.parametrize("attention", ALIGNED)

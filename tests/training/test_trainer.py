@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import alignattn
-from alignattn.attention.alignment import base
+from alignattn.attention.alignment import one_pass
 from alignattn.patching import aligned_patches, alignment_parameters
 from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.training.checkpoints import MODEL_FILES, last_whole_checkpoint, remove_checkpoints
@@ -338,7 +338,7 @@ def test_the_path_of_a_gpu_trains_step_for_step_as_that_of_the_cpu(variant, tmp_
         return logged(trainer, "loss"), logged(trainer, "align_loss")
 
     of_cpu = losses()
-    monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
+    monkeypatch.setattr(one_pass, "is_in_blocks", lambda _: False)
     for of_gpu, of_cpu_alone in zip(losses(), of_cpu, strict=True):
         assert of_gpu == pytest.approx(of_cpu_alone, abs=1e-5)
 
