@@ -298,6 +298,10 @@ class LayerSlots(AttentionVariant):
             if self.aligns and self.training and not torch.is_grad_enabled():
                 self.collector.add(None)
             return
+        if not self.training and self.collector.proof is None:
+            # `quantize_dynamic` puts layers in training mode into a model in evaluation mode.
+            self.collector.take_projected()
+            return
         mask = next((kwargs[name] for name in MASK_ARGUMENTS if name in kwargs), None)
         if mask is None and self.mask_position is not None and self.mask_position < len(args):
             mask = args[self.mask_position]
