@@ -36,16 +36,13 @@ from alignattn.patching.adapter_files import adapter_contents, adapter_fields, b
 from alignattn.patching.families import FAMILIES
 from alignattn.patching.routing import lift_guard
 from alignattn.patching.saving import LOADER_FIELD
-from alignattn.patching.sizes import check_counts, check_fills, find_file
+from alignattn.patching.sizes import FILE_OPTIONS, check_counts, check_fills, find_file
 from alignattn.patching.state_dicts import FUNCTION_SLOT, is_of_slots, load_slots
 from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line
 from alignattn.utils.json_records import parse_json
 from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.network import log_download
 from alignattn.utils.saved_config import LOADING_HINT, restored_fields
-
-FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-"""The keyword arguments of `from_pretrained` that say where a file is found."""
 
 OF_WEIGHTS = ("dtype", "torch_dtype", "quantization_config")
 """Keyword arguments for the weights, which a config would otherwise keep as its own fields."""
