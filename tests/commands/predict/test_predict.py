@@ -557,7 +557,8 @@ def test_the_example_of_the_serving_page_answers_rows_and_names_bad_ones(train, 
 
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.setitem(sys.modules, "litserve", SimpleNamespace(LitAPI=object))
-    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(HTTPException=RefusedError))
+    fastapi = SimpleNamespace(HTTPException=RefusedError, exceptions=None, responses=None)
+    monkeypatch.setitem(sys.modules, "fastapi", fastapi)
     names: dict[str, Any] = {"__name__": "server"}
     exec(code.replace("runs/mrpc", str(train("pair") / "run")), names)
     server = names["RunAPI"]()
@@ -565,8 +566,13 @@ def test_the_example_of_the_serving_page_answers_rows_and_names_bad_ones(train, 
     rows = [server.decode_request({"row": ["the cat", "a dog"]}) for _ in range(2)]
     answers = [server.encode_response(answer) for answer in server.predict(rows)]
     assert answers == server.predictor.predict(rows)
-    with pytest.raises(RefusedError, match="row 1: column 'sentence2' is empty"):
-        server.decode_request({"row": ["the cat", ""]})
+    for body, reason in (
+        ({"row": ["the cat", ""]}, "row 1: column 'sentence2' is empty"),
+        ({"rows": ["the cat", "a dog"]}, "the body has no field 'row'"),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            server.decode_request(body)
+        assert refused.value.args == (400, reason)
 
 
 def test_several_labels_of_a_row_are_predicted_by_name(tiny_checkpoint, tmp_path):
