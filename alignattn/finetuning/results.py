@@ -129,6 +129,7 @@ class RunResult:
         slices: `rows` and metrics of each value of `--slice_by`, by split.
         start: the run that it started from, if its model is one.
         twin: how far its function is from that of the plain run that `--plain_twin` names.
+        precision: the types in which it computed; empty in results of earlier versions.
     """
 
     task: str
@@ -160,6 +161,7 @@ class RunResult:
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     start: StartResult | None = None
     twin: TwinResult | None = None
+    precision: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""

@@ -20,7 +20,7 @@ from alignattn.finetuning.lora import keep_merged
 from alignattn.finetuning.model import build_model, checked_config, continued_run, patch_model
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.report import write_run_report
-from alignattn.finetuning.resources import check_disk_room, describe_precision
+from alignattn.finetuning.resources import check_disk_room, computed_types, describe_precision
 from alignattn.finetuning.results import (
     RESULTS_FILE,
     RunResult,
@@ -105,11 +105,11 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     trainer = _build_trainer(built, rows.task, data, args, options)
     truncated = count_truncated_rows(rows.task, data, built.tokenizer)
     _print_remarks(trainer, options, data, built, truncated)
-    parameters = _count_parameters(built.model)
+    parameters, precision = _count_parameters(built.model), computed_types(trainer)
     training = _train(trainer, options, data, built.tokenizer)
     evaluations = _evaluate(trainer, data, options.output_dir)
     result = _result(options, rows, built, trainer, parameters, training, evaluations)
-    result = replace(result, start=start, truncated_rows=truncated)
+    result = replace(result, start=start, truncated_rows=truncated, precision=precision)
     if trainer.is_world_process_zero():
         slices = _slices(rows.task, data, evaluations, options.data.slice_by)
         result = replace(
