@@ -257,7 +257,8 @@ def render_metrics(result: RunResult) -> str:
     if result.stopped_at is not None:
         lines.append(f"  training was stopped early, after step {result.stopped_at}")
     lines += [
-        f"  {split}: {answer} is predicted for every row: the model learned nothing"
+        f"  {split}: {answer} is predicted for every row: the model learned nothing. Try in this order: another "
+        "--learning_rate, more steps (--num_train_epochs), a look at whether the labels fit their rows"
         for split, answer in result.constant_prediction.items()
     ]
     lines += [f"  split {split}: {how}" for split, how in result.derived_splits.items()]
