@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
         args: the arguments of the Trainer; None = made from the options.
     """
     folder = options.output_dir
-    with folder_lock(folder):
+    with folder_lock(folder, options.to_dict(), partial(check_output_dir, options)):
         check_output_dir(options)
         finished = read_result(folder)
         if finished is not None:
