@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from alignattn.finetuning.lora import keep_merged
 from alignattn.finetuning.model import build_model, checked_config, continued_run, patch_model
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.report import write_run_report
-from alignattn.finetuning.resources import check_disk_room, describe_precision
+from alignattn.finetuning.resources import check_disk_room, computed_types, describe_precision
 from alignattn.finetuning.results import (
     RESULTS_FILE,
     RunResult,
@@ -78,7 +79,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
         args: the arguments of the Trainer; None = made from the options.
     """
     folder = options.output_dir
-    with folder_lock(folder):
+    with folder_lock(folder, options.to_dict(), partial(check_output_dir, options)):
         check_output_dir(options)
         finished = read_result(folder)
         if finished is not None:
@@ -105,11 +106,11 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     trainer = _build_trainer(built, rows.task, data, args, options)
     truncated = count_truncated_rows(rows.task, data, built.tokenizer)
     _print_remarks(trainer, options, data, built, truncated)
-    parameters = _count_parameters(built.model)
+    parameters, precision = _count_parameters(built.model), computed_types(trainer)
     training = _train(trainer, options, data, built.tokenizer)
     evaluations = _evaluate(trainer, data, options.output_dir)
     result = _result(options, rows, built, trainer, parameters, training, evaluations)
-    result = replace(result, start=start, truncated_rows=truncated)
+    result = replace(result, start=start, truncated_rows=truncated, precision=precision)
     if trainer.is_world_process_zero():
         slices = _slices(rows.task, data, evaluations, options.data.slice_by)
         result = replace(

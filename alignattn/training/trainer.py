@@ -27,7 +27,7 @@ from alignattn.training.parameter_groups import (
     add_l2,
     take_own_groups,
 )
-from alignattn.training.saving import SavingMixin
+from alignattn.training.saving import SaveAfterEpoch, SavingMixin
 from alignattn.training.step import AfterStep, step_losses
 from alignattn.training.versions import division_after_loss, loss_is_scaled
 from alignattn.training.weights import (
@@ -92,6 +92,7 @@ class AlignmentMixin(SavingMixin):
             embeddings_of(self._model, "neftune_noise_alpha")
         self.methods = self._chosen_methods()
         self.add_callback(AfterStep(self.methods))
+        self.add_callback(SaveAfterEpoch())
         self._refuse_to_load_best()
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
