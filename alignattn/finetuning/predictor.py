@@ -33,6 +33,7 @@ from alignattn.patching.checkpoints import load_checkpoint
 from alignattn.tasks import Task
 from alignattn.tasks.formats.file_rows import TextRows, file_rows
 from alignattn.tasks.long_texts import pooled_outputs
+from alignattn.tasks.pictures import encode_picture
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
 from alignattn.tasks.task import PROBABILITIES, TaskOptions
 from alignattn.tasks.task_types import check_generates, processor_for
@@ -146,6 +147,8 @@ class Predictor:
         """Return rows as a data set of the task's input columns."""
         filled = [self._row(row, number) for number, row in enumerate(_listed(rows), start=1)]
         columns = {name: [row[name] for row in filled] for name in self.task.input_columns}
+        if self._processor.reads_images:
+            columns = {name: _pictures(values) for name, values in columns.items()}
         read = file_rows(TextRows(columns), path="a row", is_decoded=True)
         for index, problem in sorted(read.problems_in(columns).items()):
             raise AlignAttnError(f"row {index + 1}: {problem}")
@@ -316,6 +319,22 @@ def _listed(rows: Sequence[Row]) -> list[Row]:
     if isinstance(rows, str | Mapping) or hasattr(rows, "columns"):
         raise AlignAttnError("give a list of rows, such as [row], or of a DataFrame df.to_dict('records')")
     return list(rows)
+
+
+def _pictures(values: Sequence[Any]) -> list[Any]:
+    """Return a column of pictures in a form that `datasets` keeps: paths, or only mappings."""
+    held = []
+    for number, value in enumerate(values, start=1):
+        try:
+            held.append(encode_picture(value))
+        except AlignAttnError as error:
+            raise AlignAttnError(f"row {number}: {error}") from error
+    if any(isinstance(value, Mapping) for value in held):
+        held = [value if isinstance(value, Mapping) else {"bytes": None, "path": value} for value in held]
+        for number, value in enumerate(held, start=1):
+            if not isinstance(value.get("path"), str | None):
+                raise AlignAttnError(f"row {number}: no image is named ({shown(value['path'])})")
+    return held
 
 
 class _Gathered:

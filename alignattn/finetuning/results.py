@@ -201,7 +201,7 @@ def score_text(name: str, value: float | None) -> str:
 
 def defined(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """Return metrics for JSON: None for an undefined one."""
-    return {name: None if math.isnan(value) else value for name, value in metrics.items()}
+    return {name: None if not math.isfinite(value) else value for name, value in metrics.items()}
 
 
 def metric_texts(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, str]:
