@@ -387,6 +387,8 @@ def test_examples_that_cannot_be_paired(pairs: PairedScores, message: str) -> No
         (lambda: example_scores("accuracy", [0, 1], [0]), "one length"),
         (lambda: example_scores("accuracy", [], []), "at least 1"),
         (lambda: example_scores("spearmanr", [0.0, 1.0], [0.0, np.nan]), "NaN"),
+        (lambda: example_scores("accuracy", ["a", "b"], [0, 1]), "than numbers"),
+        (lambda: example_scores("accuracy", [0, 1], [0, None]), "than numbers"),
         (lambda: mean_scores([0, 1], [0.0, np.inf]), "infinity"),
         (lambda: ratio_scores([0, 1], [0, 0], [0, 0]), "denominators are all 0"),
         (lambda: calibration_scores([[0.5, 0.4]], [0]), "sum"),
