@@ -32,6 +32,9 @@ NO_ANSWER_COLUMN = "no_answer_score"
 EDITS_COLUMN, LENGTH_COLUMN = "edits", "length"
 """Columns of generated sequences: edits to the nearest reference, and the reference's length."""
 
+SHARES = ("accuracy", EXACT, "exact_match")
+"""Metrics that are the share of right rows."""
+
 
 class PredictionsReader(ResultReader):
     """Reads runs that keep their predictions in `predictions.parquet`."""
@@ -41,6 +44,13 @@ class PredictionsReader(ResultReader):
         match path:
             case ["metrics", split, metric]:
                 return metric_examples(metric, read_split(folder, split))
+        return None
+
+    def share_rows(self, numbers: Mapping[str, Any], path: Sequence[str]) -> int | None:
+        """Return the number of evaluated rows for a share of them."""
+        match path:
+            case ["metrics", split, metric] if metric in SHARES:
+                return int(numbers["evaluation_rows"][split])
         return None
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
