@@ -119,22 +119,23 @@ class Decisions:
         if self.coverage is not None:
             yield (
                 f"coverage {self.coverage:g}: sets by {self.sets.upper()} from {rows} calibration rows; the label of a "
-                f"row drawn like these is in its set with probability {100 * self.coverage:g} %"
+                f"row drawn like these is in its set with probability {100 * self.coverage:g} %, a mean over draws of "
+                "these rows"
             )
         if self.max_error is None:
             return
         found, certainty = self.abstention, f"{100 * (1 - ABSTENTION_DELTA):g} %"
         if found is None:
-            fewest = math.ceil(math.log(ABSTENTION_DELTA) / math.log1p(-self.max_error))
             yield (
                 f"max_error {self.max_error:g}: no threshold reaches it on {rows} calibration rows with {certainty} "
-                f"certainty, so nothing is answered (it needs at least {fewest} answered rows, all of them right)"
+                f"certainty, so nothing is answered: {self.calibration.reason_none(self.max_error)}"
             )
         else:
             yield (
                 f"max_error {self.max_error:g}: rows are answered from confidence {found.threshold:.4g}; of {rows} "
-                f"calibration rows {found.answered} are, {found.errors} wrongly, so with {certainty} certainty at most "
-                f"{100 * found.bound:.2g} % of the answers are wrong (exact Clopper-Pearson bound)"
+                f"calibration rows {found.answered} are, {found.errors} wrongly "
+                f"({100 * found.errors / found.answered:.2g} %, an estimate); with {certainty} certainty over the draw "
+                f"of these rows, at most {100 * self.max_error:g} % of the answers to rows like them are wrong"
             )
 
 

@@ -217,7 +217,8 @@ class Predictor:
         Args:
             coverage: probability that a row's `set` of classes holds its label, above 0 and below 1.
             max_error: maximum error rate of answered rows, above 0, below 1; the `decision` on others is `abstain`.
-            sets: `lac`, the smallest sets on average, or `aps`, which are larger on harder rows.
+            sets: `lac`, the smallest sets on average if the probabilities are true, or `aps`, which are larger on harder
+                rows.
 
         Raises:
             AlignAttnError: as `run_decisions` does.
