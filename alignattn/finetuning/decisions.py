@@ -1,17 +1,15 @@
 """Decisions of a calibrated run: prediction sets, abstention, and the file of calibration rows that they need."""
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from alignattn.evaluation.calibration.decisions import (
     ABSTENTION_DELTA,
@@ -25,6 +23,7 @@ from alignattn.evaluation.calibration.decisions import (
     LabelledRows,
 )
 from alignattn.evaluation.calibration.scaling import apply_temperature
+from alignattn.finetuning.examples import INPUT_BITS
 from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes
 from alignattn.tasks import LabelledTask
@@ -41,11 +40,8 @@ ABSTAIN = "abstain"
 HELD_OUT, LABEL, PROBABILITIES, UNIFORM = "held_out", "label", "probabilities", "uniform"
 """Columns of the file of calibration rows."""
 
-ROWS_AT_ONCE = 1024
-"""Rows that are read at a time to make digests."""
-
-UNIFORM_BYTES = 6
-"""Bytes of a digest that make a uniform number; 48 bits fit into a float."""
+UNIFORM_BITS = 48
+"""Bits of an input's number that make a uniform number; they fit into a float."""
 
 TEMPERATURE = b"temperature"
 """Key of the temperature in the file's metadata."""
@@ -139,21 +135,12 @@ class Decisions:
             )
 
 
-def row_digests(dataset: datasets.Dataset, columns: Sequence[str]) -> Iterator[bytes]:
-    """Yield a digest of some columns of each row, of the same size for a picture as for a word."""
-    inputs: Any = dataset.select_columns(list(columns)).with_format("arrow")
-    for part in inputs.iter(ROWS_AT_ONCE):
-        for row in part.to_pylist():
-            yield hashlib.blake2b(repr([row[name] for name in columns]).encode(errors="surrogateescape")).digest()
-
-
-def uniform_of(dataset: datasets.Dataset, columns: Sequence[str]) -> Array:
-    """Return the uniform numbers `[N]` that randomise APS, made from a row's inputs, so equal rows have equal sets.
+def uniform_of(inputs: NDArray[np.uint64]) -> Array:
+    """Return the uniform numbers `[N]` that randomise APS, made from `input_numbers`, so equal rows have equal sets.
 
     Exchangeable rows stay exchangeable with a number that is a function of their inputs, so the coverage holds.
     """
-    numbers = [int.from_bytes(digest[:UNIFORM_BYTES]) for digest in row_digests(dataset, columns)]
-    return np.array(numbers, dtype=np.float64) / 2 ** (8 * UNIFORM_BYTES)
+    return (inputs >> np.uint64(INPUT_BITS - UNIFORM_BITS)).astype(np.float64) / 2**UNIFORM_BITS
 
 
 def run_decisions(
