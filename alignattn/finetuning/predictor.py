@@ -25,6 +25,7 @@ from alignattn.finetuning.decisions import (
     shift_warning,
     uniform_of,
 )
+from alignattn.finetuning.examples import input_numbers
 from alignattn.finetuning.model import load_preprocessor
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
@@ -132,8 +133,10 @@ class Predictor:
         if unknown := self.count_unknown_rows(split):
             logger.warning(unknown_rows_warning(unknown))
         answers = self.answers(split, Batching(batch_size, by_length))
-        if self.calibration is not None and (line := self.shift_warning(probabilities_of(answers), "the rows")):
-            logger.warning(line)
+        if self.calibration is not None:
+            tested = np.stack(list(self.distinct_probabilities(split, answers).values()))
+            if line := self.shift_warning(tested, "the rows"):
+                logger.warning(line)
         return self.readable(split, answers, top_k).to_pylist()
 
     def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
@@ -168,7 +171,7 @@ class Predictor:
         """
         table = self._processor.readable_predictions(answers, top_k)
         if self.decisions is not None:
-            uniform = uniform_of(split.rows, self.task.input_columns)
+            uniform = uniform_of(input_numbers(split.rows, self.task.input_columns))
             for name, column in self.decisions.columns(probabilities_of(answers), uniform).items():
                 table = table.append_column(name, column)
         return table
@@ -220,7 +223,8 @@ class Predictor:
         Args:
             coverage: probability that a row's `set` of classes holds its label, above 0 and below 1.
             max_error: maximum error rate of answered rows, above 0, below 1; the `decision` on others is `abstain`.
-            sets: `lac`, the smallest sets on average, or `aps`, which are larger on harder rows.
+            sets: `lac`, the smallest sets on average if the probabilities are true, or `aps`, which are larger on
+                harder rows.
 
         Raises:
             AlignAttnError: as `run_decisions` does.
@@ -232,6 +236,13 @@ class Predictor:
     def calibration(self) -> Calibration | None:
         """The calibration that `alignattn calibrate --run` wrote to the run's folder; None if there is none."""
         return read_run_calibration(self.run) if self.decisions is None else self.decisions.calibration
+
+    def distinct_probabilities(
+        self, split: EncodedSplit, answers: pa.Table, every: int = 1
+    ) -> dict[int, NDArray[np.float64]]:
+        """Return the probabilities of every n-th row by the number of its input: a repeated row tells nothing new."""
+        inputs = input_numbers(split.rows.select(range(0, len(split.rows), every)), self.task.input_columns)
+        return dict(zip(inputs.tolist(), probabilities_of(answers)[::every], strict=True))
 
     def shift_warning(self, probabilities: NDArray[np.float64], origin: str) -> str | None:
         """Return a warning if rows are unlike the calibration rows, as `decisions.shift_warning`; None otherwise."""

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, set_seed
 from alignattn.finetuning.best_checkpoint import best_model, choose_metric, stopped_at, stopping
 from alignattn.finetuning.callbacks import END, Balancing, BestBeside, DistanceLog, Progress
 from alignattn.finetuning.card import model_card, write_model_card
-from alignattn.finetuning.examples import with_split, write_predictions
+from alignattn.finetuning.examples import with_inputs, with_split, write_predictions
 from alignattn.finetuning.function_change import check_twin, compare_with_twin
 from alignattn.finetuning.hub import push_run
 from alignattn.finetuning.lora import keep_merged
@@ -288,9 +288,12 @@ def _evaluate(trainer: TaskTrainer, data: EncodedData, folder: Path) -> dict[str
     """Predict the evaluation splits with the trained model, write the predictions, and score them."""
     evaluations = {split: trainer.predict_split(encoded) for split, encoded in data.evaluation.items()}
     if evaluations and trainer.is_world_process_zero():
-        write_predictions(
-            folder, [with_split(evaluation.predictions, split) for split, evaluation in evaluations.items()]
-        )
+        columns = trainer.task.input_columns
+        tables = [
+            with_split(with_inputs(evaluation.predictions, data.evaluation[split].rows, columns), split)
+            for split, evaluation in evaluations.items()
+        ]
+        write_predictions(folder, tables)
     return evaluations
 
 
