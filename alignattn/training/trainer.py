@@ -200,6 +200,7 @@ class AlignmentMixin(SavingMixin):
             is_shifted=self._shifts_labels,
             is_of_rows=loss_is_of_rows(self._model),
             ignored_pixel=ignored_pixel_of(self._model),
+            model=self._model,
         )
 
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from alignattn.attention.masks import packing_of_positions
+from alignattn.patching.packing import packing_of_batch
 from alignattn.tasks.task import WINDOW_COUNTS
 
 IGNORED_LABEL = -100
@@ -51,6 +51,7 @@ class BatchSize:
         is_shifted: bool = False,
         is_of_rows: bool = False,
         ignored_pixel: int = IGNORED_LABEL,
+        model: Any = None,
     ) -> "BatchSize":
         """Count the rows and labels of a batch.
 
@@ -59,6 +60,8 @@ class BatchSize:
             is_shifted: whether the loss predicts the next token, so that the first token's label is never used.
             is_of_rows: whether the loss is a mean over rows, whatever their number of labels (`loss_is_of_rows`).
             ignored_pixel: the label of pixels that the loss ignores.
+            model: the model, which separates the samples of a row by positions or not (`packing_of_batch`); None for
+                one that separates them wherever transformers can.
         """
         if not isinstance(batch, Mapping):
             return cls(1, None)
@@ -69,9 +72,7 @@ class BatchSize:
         if WINDOW_COUNTS in batch:
             rows = {"labels": batch.get("labels")}
             return replace(cls.of(rows, is_of_rows=is_of_rows), samples=len(batch["input_ids"]))
-        positions = batch.get("position_ids")
-        is_packed = isinstance(positions, Tensor) and positions.dim() == 2 and "attention_mask" not in batch
-        if is_packed and (packing := packing_of_positions(positions)):
+        if packing := packing_of_batch(model, batch):
             size = cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted, is_of_rows=is_of_rows)
             return replace(size, samples=len(packing.tokens))
         columns = [value for value in batch.values() if isinstance(value, list) or _is_column(value)]
