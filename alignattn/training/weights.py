@@ -43,6 +43,11 @@ class BatchSize:
         """The count over which the task's loss is averaged."""
         return self.samples if self.labels is None else self.labels
 
+    @property
+    def emptied(self) -> "BatchSize":
+        """The size of a batch whose rows do not count."""
+        return BatchSize(0, None if self.labels is None else torch.zeros_like(self.labels))
+
     @classmethod
     def of(
         cls,
@@ -175,8 +180,20 @@ class StepSize:
         return part * self.processes / whole
 
 
+def without_labels(batch: Any) -> Any:
+    """Return a batch in which a loss ignores all labels, for counting them."""
+    if not isinstance(batch, Mapping):
+        return batch
+    ignored = {
+        name: torch.full_like(batch[name], IGNORED_LABEL)
+        for name in ("labels", "shift_labels")
+        if _is_column(batch.get(name))
+    }
+    return {**batch, **ignored}
+
+
 def weighted(loss: Tensor, weight: Tensor | float) -> Tensor:
     """Return the loss times its weight; 0 where the weight is 0, because a mean over nothing is NaN."""
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, loss * weight.to(loss.device), 0.0)
-    return loss if weight == 1.0 else loss * weight
+    return loss if weight == 1.0 else loss * weight if weight > 0 else loss.nan_to_num() * 0.0
