@@ -215,7 +215,7 @@ def _observe_forwards(model: nn.Module, state: Patch, layers: Sequence[nn.Module
     wanted = {id(layer) for layer in layers}
     around: nn.Module | None = model
     while around is not None and id(around) not in wanted:
-        state.hooks.append(around.register_forward_pre_hook(state.collector.begin_forward))
+        state.hooks.append(around.register_forward_pre_hook(state.collector.begin_forward, with_kwargs=True))
         state.hooks.append(around.register_forward_hook(state.collector.end_forward, always_call=True))
         around = next(
             (child for child in around.children() if wanted <= {id(module) for module in child.modules()}), None

@@ -326,7 +326,7 @@ def attention_function(
             dropout=dropout,
             wants_weights=bool(output_attentions) or base == EAGER,
             packing=packing,
-            position_ids=kwargs.get("position_ids"),
+            position_ids=slots.separating_positions(module, pairs, kwargs, query.shape[0], query.shape[2]),
         )
     attended = attended.transpose(1, 2).contiguous()
     return (attended if packing is None else packing.packed(attended)), weights
