@@ -5,6 +5,7 @@
 """
 
 import copy
+import itertools
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
@@ -179,7 +180,9 @@ def fill_slots(
     with torch.random.fork_rng({parameter.device for parameter in model.parameters() if parameter.is_cuda}):
         state = Patch(model, config, {path_of[id(layer.module)]: layer for layer in layers}, is_observed=is_observed)
         for layer in layers:
-            _add_slots(layer, state, path_of[id(layer.module)])
+            # A quantised layer may have no parameters.
+            weight = next(itertools.chain(layer.module.parameters(), model.parameters()))
+            _add_slots(layer, state, path_of[id(layer.module)], weight.device)
     state.to(next(model.parameters()).device).train(model.training)
     setattr(model, CHILD_NAME, state)
     if is_peft_available():
@@ -212,17 +215,16 @@ def _observe_forwards(model: nn.Module, state: Patch, layers: Sequence[nn.Module
     wanted = {id(layer) for layer in layers}
     around: nn.Module | None = model
     while around is not None and id(around) not in wanted:
-        state.hooks.append(around.register_forward_pre_hook(state.collector.begin_forward))
+        state.hooks.append(around.register_forward_pre_hook(state.collector.begin_forward, with_kwargs=True))
         state.hooks.append(around.register_forward_hook(state.collector.end_forward, always_call=True))
         around = next(
             (child for child in around.children() if wanted <= {id(module) for module in child.modules()}), None
         )
 
 
-def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
-    weight = next(layer.module.parameters())
+def _add_slots(layer: AttentionModule, state: Patch, path: str, device: torch.device) -> None:
     index = state.paths[str(layer.heads.size)].index(path)
-    slots = LayerSlots(layer, state, index).to(weight.device).train(layer.module.training)
+    slots = LayerSlots(layer, state, index).to(device).train(layer.module.training)
     layer.module.add_module(CHILD_NAME, slots)
     if state.is_observed:
         if torch._dynamo.config.skip_nnmodule_hook_guards:

@@ -22,6 +22,7 @@ from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
 from alignattn.patching.collector import Collector, RecordedCall, mean_alignment
 from alignattn.patching.masks import AttentionMask, is_causal, real_tokens
+from alignattn.patching.packing import has_pairs, is_flash
 from alignattn.patching.projections import (
     FUSED,
     MASK_ARGUMENTS,
@@ -220,7 +221,7 @@ class LayerSlots(AttentionVariant):
             wants_weights: whether the caller wants the weights.
             own_score: the score of the layer, if it has one.
             packing: packing of the projections' row, if queries, keys and values are the batch made from it.
-            position_ids: positions of the tokens, as in `RecordedCall`.
+            position_ids: as in `RecordedCall`.
             **scoring: `bias`, `softcap` and `scale` of the scores.
 
         Returns:
@@ -314,14 +315,39 @@ class LayerSlots(AttentionVariant):
             if self.aligns and self.training and not torch.is_grad_enabled():
                 self.collector.add(None)
             return
+        if not self.training and self.collector.proof is None:
+            # `quantize_dynamic` puts layers in training mode into a model in evaluation mode.
+            self.collector.take_projected()
+            return
         mask = next((kwargs[name] for name in MASK_ARGUMENTS if name in kwargs), None)
         if mask is None and self.mask_position is not None and self.mask_position < len(args):
             mask = args[self.mask_position]
         bounds = kwargs.get("cu_seq_lens_q")
-        packing = None
+        rows, tokens = next(iter(projected.values())).shape[:2]
         if bounds is not None:
-            packing = packing_of(bounds, kwargs.get("cu_seq_lens_k"), next(iter(projected.values())).shape[1])
-        self._record(mask, packing, kwargs.get("position_ids"))
+            self._record(mask, packing_of(bounds, kwargs.get("cu_seq_lens_k"), tokens), None)
+        else:
+            self._record(mask, None, self.separating_positions(module, mask, kwargs, rows, tokens))
+
+    def separating_positions(
+        self, module: nn.Module, mask: AttentionMask | None, kwargs: Mapping[str, Any], rows: int, tokens: int
+    ) -> Tensor | None:
+        """Return the positions by which a recorded attention call may separate the samples of a row, or None.
+
+        Positions that the caller did not pass do not restart, and are not read: reading them would synchronise.
+        """
+        given, own = self.collector.given_positions, kwargs.get("position_ids")
+        if given is None or self.is_cross or not self.aligns or not self.collector.is_tapped(self.training):
+            return None
+        # Some models of images and text count positions in rows and columns, and pass those of the text on.
+        positions = own if isinstance(own, Tensor) and own.dim() == 2 else given
+        if positions.dim() != 2 or positions.shape[1] != tokens:
+            return None
+        if has_pairs(mask) or (mask is None and positions is own and rows == 1 and is_flash(module)):
+            return positions
+        if mask is None or isinstance(mask, Tensor):
+            self.collector.note_mixed(positions, mask)
+        return None
 
     def _recorded(
         self,
@@ -376,9 +402,6 @@ class LayerSlots(AttentionVariant):
         if packing is not None:
             query, key = packing.padded(query), packing.padded(key)
             mask, position_ids = packing.is_real, None
-        elif position_ids is not None and position_ids.shape[1:] != query.shape[1:-1]:
-            # Some models of images and text count positions in rows and columns.
-            position_ids = None
         query, key = _as_batch(query), _as_batch(key)
         if len(query) != len(key):
             raise AlignAttnError(

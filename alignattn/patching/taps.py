@@ -77,8 +77,9 @@ class LinearTap:
             return known
         if tap.gradient_scope == BASIS:
             aligned = output.detach()
-        elif "forward" in vars(module):
-            # Something, such as accelerate, replaced the forward of the layer after the patch.
+        elif type(module) is not nn.Linear or "forward" in vars(module):
+            # After the patch, something such as accelerate replaced the forward of the layer, or torch the layer:
+            # `quantize_dynamic` and `prepare_qat` give its hooks to a layer whose output is no product with its weight.
             aligned = output if tap.gradient_scope == "all" else module.forward(args[0].detach())
         else:
             reaches_input = tap.gradient_scope == "all"

@@ -1,6 +1,7 @@
 """The basis in which the moments of queries and keys agree, against independent constructions."""
 
 import numpy as np
+import ot
 import pytest
 import scipy.linalg
 import torch
@@ -177,6 +178,34 @@ def test_the_balanced_distance_is_the_same_in_every_basis():
     # It is the same up to a rotation, to which a finite number of directions is slightly sensitive.
     torch.testing.assert_close(first.balanced, second.balanced, rtol=0.1, atol=0)
     assert ((first.as_is - second.as_is).abs() > 0.2 * first.as_is).any()
+
+
+def wasserstein(query, key):
+    """Return the squared 2-Wasserstein distance of clouds `[N, d]` by POT's linear program, and their spread."""
+    cost = ot.dist(query.numpy(), key.numpy())
+    spread = sum(float((points - points.mean(dim=0)).square().sum(dim=1).mean()) for points in (query, key))
+    return float(ot.emd2([], [], cost)), spread
+
+
+def test_the_balanced_basis_has_the_least_wasserstein_distance():
+    query, key = cloud(points=60, heads=1, seed=1), cloud(points=80, heads=1, seed=2) ** 3 / 10
+    basis = basis_of(query, key)
+    query, key = query[0] - query[0].mean(dim=0), key[0] - key[0].mean(dim=0)
+    balanced = basis.matrix[0]
+    least, least_spread = wasserstein(query @ balanced, key @ torch.linalg.inv(balanced).mT)
+    changes = torch.randn(20, SIZE, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    suprema = []
+    for change in (*changes.matrix_exp(), *(0.05 * changes).matrix_exp(), torch.linalg.inv(balanced)):
+        matrix = balanced @ change
+        distance, spread = wasserstein(query @ matrix, key @ torch.linalg.inv(matrix).mT)
+        assert distance > least
+        assert distance / spread > least / least_spread
+        suprema.append(spread - distance)
+    np.testing.assert_allclose(suprema, least_spread - least, rtol=1e-8)
+    # A rotation keeps the distance, and a shift adds its square.
+    turned = balanced @ torch.linalg.qr(changes[0]).Q
+    shifted = key @ torch.linalg.inv(turned).mT + 2
+    np.testing.assert_allclose(wasserstein(query @ turned, shifted)[0], least + 4 * SIZE, rtol=1e-8)
 
 
 def test_balancing_removes_differences_of_moments_and_leaves_others():

@@ -25,6 +25,7 @@ from alignattn.utils.compression import plain_suffix
 from alignattn.utils.digests import digest_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.files import replacing
+from alignattn.utils.json_records import to_json
 from alignattn.utils.parquet import UNREADABLE, open_parquet, without_bad_texts
 
 CSV, TSV, JSON_LINES, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
@@ -300,11 +301,14 @@ def _decoded(value: Any, kind: pa.DataType) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    return value if value is None or isinstance(value, str) else _json(value).strip('"')
+    if value is None or isinstance(value, str):
+        return value
+    text = _json(value)
+    return None if text == "null" else text.strip('"')
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_as_text)
+    return to_json(value, ensure_ascii=False, default=_as_text)
 
 
 def _as_text(value: Any) -> str:

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from alignattn.tasks.formats.file_rows import TextRows
+from alignattn.utils.compression import BYTE_ORDER_MARK
 from alignattn.utils.errors import AlignAttnError, listing, shown
 
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
@@ -19,6 +20,8 @@ SEPARATOR_LINES = frozenset(f"sep={separator}".strip() for separator in NAMES)
 SNIFFED_ROWS = 200
 """Number of rows that determine the separator."""
 QUOTE = '"'
+MAX_SURROUNDING = 10
+"""Characters around a name in a header, at most."""
 UNNAMED = "Unnamed: {}"
 """pandas' name of an unnamed column, by its number from 0."""
 
@@ -34,7 +37,8 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
 
     If another separator fits more rows than that of the file's ending, it is used, and standard error reports it. In a
     tab-separated table, quotes are text if more rows then have all columns. Empty unnamed columns, as spreadsheets
-    write them, are left out; other unnamed columns get pandas' names, and standard error reports them.
+    write them, are left out; other unnamed columns get pandas' names, and standard error reports them. A row that
+    repeats the header is bad.
 
     Args:
         path: the path of the file, for messages.
@@ -55,9 +59,12 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
         alone = f" except for its header ({listing([shown(name) for name in header])})" if header else ""
         raise AlignAttnError(f"{path} is empty{alone}: give a file that holds rows")
     problems: dict[int, str] = {}
+    names = list(map(_spelling, header))
     for number, row in enumerate(rows):
         if isinstance(row, str):
             problems[number] = row
+        elif len(row) == len(names) and all(map(_is_spelled, row, names)):
+            problems[number] = "it repeats the header, as in a file that was joined from two"
         elif not _is_full(row, header):
             problems[number] = (
                 f"it has {len(row)} values, and the header has {len(header)}: put texts that hold a "
@@ -126,6 +133,16 @@ def _count_full(records: Sequence[Record]) -> int:
     if isinstance(header, str) or len(header) == 1:
         return 0
     return 1 + sum(not isinstance(row, str) and _is_full(row, header) for row in rows)
+
+
+def _spelling(name: str) -> str:
+    """A name without case, and without what may surround it in a header: a byte order mark, quotes and blanks."""
+    return name.strip(f"{BYTE_ORDER_MARK}{QUOTE}' \t").casefold()
+
+
+def _is_spelled(field: str, spelling: str) -> bool:
+    # Most fields are texts, longer than any name.
+    return len(field) <= len(spelling) + MAX_SURROUNDING and _spelling(field) == spelling
 
 
 def _is_full(row: Sequence[str], header: Sequence[str]) -> bool:

@@ -192,6 +192,27 @@ def test_a_carriage_return_stays_within_its_cell(tmp_path):
         assert [row[0] for row in csv.reader(file)] == ["text", *texts]
 
 
+@pytest.mark.parametrize("given", ["jsonl", "parquet"])
+def test_numbers_that_are_not_finite_are_null_in_json_and_empty_in_csv(given, own, tmp_path):
+    columns = {"said": ["a", "b", "c"], "n": [np.nan, np.inf, 1.5], "many": [[np.nan, 1.0], [-np.inf], [2.0]]}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if given == "jsonl":
+        (tmp_path / "new.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "new.parquet")
+    run = ("--run", own / "run", "--file", tmp_path / f"new.{given}")
+    assert predict(*run, "--output_file", tmp_path / "out.jsonl") == 0
+    assert predict(*run, "--output_file", tmp_path / "out.csv") == 0
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    # DuckDB, jq and browsers refuse NaN; Python calls `parse_constant` for it.
+    found = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert [row["n"] for row in found] == [None, None, 1.5]
+    assert [row["many"] for row in found] == [[None, 1.0], [None], [2.0]]
+    table = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert table["n"].tolist() == ["", "", "1.5"]
+    assert table["many"].tolist() == ["[null, 1.0]", "[null]", "[2.0]"]
+
+
 def test_two_columns_of_one_name_are_refused(tmp_path):
     pq.write_table(pa.Table.from_arrays([["a"], ["b"]], names=["sentence", "sentence"]), tmp_path / "rows.parquet")
     with pytest.raises(AlignAttnError, match="has two columns 'sentence'"):
@@ -557,7 +578,8 @@ def test_the_example_of_the_serving_page_answers_rows_and_names_bad_ones(train, 
 
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.setitem(sys.modules, "litserve", SimpleNamespace(LitAPI=object))
-    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(HTTPException=RefusedError))
+    fastapi = SimpleNamespace(HTTPException=RefusedError, exceptions=None, responses=None)
+    monkeypatch.setitem(sys.modules, "fastapi", fastapi)
     names: dict[str, Any] = {"__name__": "server"}
     exec(code.replace("runs/mrpc", str(train("pair") / "run")), names)
     server = names["RunAPI"]()
@@ -565,8 +587,13 @@ def test_the_example_of_the_serving_page_answers_rows_and_names_bad_ones(train, 
     rows = [server.decode_request({"row": ["the cat", "a dog"]}) for _ in range(2)]
     answers = [server.encode_response(answer) for answer in server.predict(rows)]
     assert answers == server.predictor.predict(rows)
-    with pytest.raises(RefusedError, match="row 1: column 'sentence2' is empty"):
-        server.decode_request({"row": ["the cat", ""]})
+    for body, reason in (
+        ({"row": ["the cat", ""]}, "row 1: column 'sentence2' is empty"),
+        ({"rows": ["the cat", "a dog"]}, "the body has no field 'row'"),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            server.decode_request(body)
+        assert refused.value.args == (400, reason)
 
 
 def test_several_labels_of_a_row_are_predicted_by_name(tiny_checkpoint, tmp_path):
