@@ -43,6 +43,15 @@ class StandardizedClouds:
         return cls(centred * spread.rsqrt()[:, None, :, None, None], weight, gap)
 
 
+def shares(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights `[1 or C, 1 or 2, P]` as 1 at real points and 0 at padding, and the weight of a real point.
+
+    The second has the shape `[1 or C, 1 or 2, 1, 1, 1]`. A sum over real points has no rounding of the weights, which
+    TF32 would round to three digits.
+    """
+    return (weight > 0).to(weight.dtype), weight.amax(dim=-1)[..., None, None, None]
+
+
 def rounding(means: Tensor) -> Tensor:
     """Return the squared spread that rounding may leave between equal points, `[C, H]`, for means `[C, 2, H, d]`."""
     return (means.detach().square().sum(dim=-1).mean(dim=1) + 1) * NORM_EPSILON**2
