@@ -87,7 +87,7 @@ def _groups_of(elements: int) -> Variant:
 
 
 def _products_in(precision: str) -> Variant:
-    return Variant(ALL_ROWS, lambda: _matmul_precision(precision))
+    return Variant(ALL_ROWS, lambda: mock.patch.object(base, "tf32_under_autocast", lambda _: _matmul_precision(precision)))
 
 
 @contextmanager

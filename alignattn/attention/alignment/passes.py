@@ -166,17 +166,15 @@ class _HighwayPass:
     """With the gate t = sigmoid(x W' + b') and the transform h = relu(x W" + b"), y = x + t * (h - x)."""
 
     def __init__(self, layer: Highway, rows: Tensor, layers: slice) -> None:
-        weight, bias = layer.gate_and_transform.parameters_for(rows, layers)
-        self.layers = len(weight)
-        self.gate_weight, self.transform_weight = weight.chunk(2, dim=1)
-        self.gate_bias, self.transform_bias = bias[:, None].chunk(2, dim=2)
+        self.weight, self.bias = layer.gate_and_transform.parameters_for(rows, layers)
 
     def forward(self, rows: Tensor) -> Tensor:
-        gate, transform, output = (SCRATCH.take(rows.shape, rows) for _ in range(3))
-        of_layers = _of_layers(rows, self.layers)
-        torch.baddbmm(self.gate_bias, of_layers, self.gate_weight.mT, out=_of_layers(gate, self.layers))
-        torch.baddbmm(self.transform_bias, of_layers, self.transform_weight.mT, out=_of_layers(transform, self.layers))
-        torch.lerp(rows, transform.relu_(), gate.sigmoid_(), out=output)
+        layers, size = len(self.weight), rows.shape[-1]
+        self.both = SCRATCH.take((*rows.shape[:2], 2 * size), rows)
+        of_layers = _of_layers(rows, layers), self.weight.mT
+        torch.baddbmm(self.bias[:, None], *of_layers, out=_of_layers(self.both, layers))
+        gate, transform = self.both[..., :size].sigmoid_(), self.both[..., size:].relu_()
+        output = torch.lerp(rows, transform, gate, out=SCRATCH.take(rows.shape, rows))
         self.rows, self.gate, self.transform, self.output = rows, gate, transform, output
         return output
 
@@ -187,18 +185,15 @@ class _HighwayPass:
 
         The last holds because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
         """
+        layers = len(self.weight)
         to_transform = torch.mul(gradient, self.gate, out=self.gate)
         to_features = torch.sub(gradient, to_transform, out=gradient)
-        to_gate = torch.sub(self.output, self.rows, out=self.output).mul_(to_features)
         # The backward of the relu in place; a product with the mask `transform > 0` takes five times as long.
-        torch.ops.aten.threshold_backward.grad_input(to_transform, self.transform, 0, grad_input=to_transform)
-        both = (to_gate, to_transform)
-        self.gradients = [
-            torch.cat([_to_weight(each, self.rows, self.layers) for each in both], dim=1),
-            torch.cat([_to_bias(each, self.layers) for each in both], dim=1),
-        ]
-        for each, weight in zip(both, (self.gate_weight, self.transform_weight), strict=True):
-            _of_layers(to_features, self.layers).baddbmm_(_of_layers(each, self.layers), weight)
+        torch.ops.aten.threshold_backward.grad_input(to_transform, self.transform, 0, grad_input=self.transform)
+        torch.mul(torch.sub(self.output, self.rows, out=self.output), to_features, out=self.gate)
+        # The gate and the transform hold their own gradients now.
+        self.gradients = [_to_weight(self.both, self.rows, layers), _to_bias(self.both, layers)]
+        _of_layers(to_features, layers).baddbmm_(_of_layers(self.both, layers), self.weight)
         return to_features
 
 
