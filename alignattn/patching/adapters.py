@@ -248,12 +248,13 @@ def _check_shared(model: Any, adapters: Collection[str], path: str, hub: Mapping
 @contextmanager
 def _with_task_type(task_type: str | None) -> Iterator[None]:
     """Within this context, peft reads this task type of an adapter instead of the one that it refuses."""
-    read = PeftConfig.from_json_file
-    PeftConfigMixin.from_json_file = lambda *args, **kwargs: read(*args, **kwargs) | {"task_type": task_type}
+    reader: Any = PeftConfigMixin
+    before, read = vars(reader)["from_json_file"], reader.from_json_file
+    reader.from_json_file = lambda *args, **kwargs: read(*args, **kwargs) | {"task_type": task_type}
     try:
         yield
     finally:
-        PeftConfigMixin.from_json_file = read
+        reader.from_json_file = before
 
 
 def _taking_patched(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -282,9 +283,10 @@ def _taking_patched(load: Callable[..., Any]) -> Callable[..., Any]:
     return load_and_take
 
 
-for _class in (PeftModel, PeftMixedModel):
+_wrappers: tuple[Any, ...] = (PeftModel, PeftMixedModel)
+for _class in _wrappers:
     _class.from_pretrained = classmethod(_taking_patched(_class.from_pretrained.__func__))
-for _class in (PeftModel, PeftMixedModel, PeftAdapterMixin):
+for _class in (*_wrappers, PeftAdapterMixin):
     _class.load_adapter = _taking_patched(_class.load_adapter)
 
 

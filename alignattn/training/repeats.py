@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from alignattn.utils.attributes import replaced
 
 
-class OwnBatches(BatchSamplerShard):
+class OwnBatches(BatchSamplerShard):  # type: ignore[misc]  # accelerate has no types
     """The batches of one process, of which the last may be shorter.
 
     Attributes:
@@ -53,7 +53,7 @@ class OwnBatches(BatchSamplerShard):
                 yield batches
 
 
-class OwnElements(IterableDatasetShard):
+class OwnElements(IterableDatasetShard):  # type: ignore[misc]
     """The elements of one process, of which the last batch may be shorter.
 
     Attributes:

@@ -220,7 +220,7 @@ class AlignmentMixin(SavingMixin):
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
         """Count the labels of a step as the Trainer does, without those of repeated rows."""
         batches = [without_labels(batch) if self._is_repeated(batch) else batch for batch in batch_samples]
-        num_items: Tensor | int | None = super()._get_num_items_in_batch(batches, device)  # type: ignore[misc]
+        num_items: Tensor | int | None = super()._get_num_items_in_batch(batches, device)
         return num_items
 
     def _is_repeated(self, batch: Any) -> bool:

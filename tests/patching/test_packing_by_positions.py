@@ -124,7 +124,7 @@ def test_an_alignment_separates_what_the_attention_separates(implementation, how
     model.config._attn_implementation_internal = implementation
     batch = arguments(how, rows)
     is_separated = separates(model, batch)
-    check(alignattn.patch(model, "aa-moments").train(), batch, is_separated, rows)
+    check(alignattn.patch(model, "aa-ct").train(), batch, is_separated, rows)
 
 
 @pytest.mark.filterwarnings(f"ignore:.*{MIXED}")
@@ -134,13 +134,13 @@ def test_each_family_of_decoders_is_followed(name, how):
     model, batch = decoder(name, num_hidden_layers=1), arguments(how, 2)
     is_separated = separates(model, batch)
     assert is_separated == (how == "no cache")
-    check(alignattn.patch(model, "aa-moments").train(), batch, is_separated)
+    check(alignattn.patch(model, "aa-ct").train(), batch, is_separated)
 
 
 @pytest.mark.filterwarnings(f"ignore:.*{MIXED}")
 @pytest.mark.parametrize("how", ["no cache", "a mask of ones"])
 def test_slots_that_change_the_function_are_followed(how):
-    model, batch = alignattn.patch(decoder("llama", num_hidden_layers=1), "aa-moments+entmax15"), arguments(how, 2)
+    model, batch = alignattn.patch(decoder("llama", num_hidden_layers=1), "aa-ct+entmax15"), arguments(how, 2)
     is_separated = separates(model.eval(), batch)
     assert is_separated == (how == "no cache")
     check(model.train(), batch, is_separated)
@@ -157,7 +157,7 @@ def test_an_encoder_separates_samples_by_a_mask_of_pairs_alone(how):
             module.p = 0.0
     is_separated = separates(model.eval(), batch)
     assert is_separated == (how == "a mask of blocks")
-    alignattn.patch(model, "aa-moments", layers=(0,)).train()
+    alignattn.patch(model, "aa-ct", layers=(0,)).train()
     assert BatchSize.of(batch, model=model).samples == (4 if is_separated else 2)
     if is_separated:
         # Positions of the padded rows are those of the samples.
@@ -189,7 +189,7 @@ def test_padding_separates_no_samples(side):
     mask = torch.ones(2, TOKENS, dtype=torch.long)
     mask[1, {"left": slice(0, 3), "right": slice(5, 8), "between": slice(2, 4)}[side]] = 0
     batch = {"input_ids": packed()["input_ids"], "attention_mask": mask}
-    model = alignattn.patch(decoder("llama", num_hidden_layers=1), "aa-moments").train()
+    model = alignattn.patch(decoder("llama", num_hidden_layers=1), "aa-ct").train()
     expected = gradients(model, batch)
     for positions in (mask.cumsum(1) - 1, (mask.cumsum(1) - 1).clamp_min(0).masked_fill(mask == 0, 1)):
         with warnings.catch_warnings(action="error"):
@@ -233,7 +233,7 @@ def test_plain_rows_are_not_waited_for(implementation, how):
 def test_samples_that_the_model_mixes_are_told_once(implementation, how):
     model = decoder("llama")
     model.set_attn_implementation(implementation)
-    alignattn.patch(model, "aa-moments").train()
+    alignattn.patch(model, "aa-ct").train()
     with warnings.catch_warnings(record=True, action="always") as caught:
         for _ in range(3):
             gradients(model, arguments(how, 2))
@@ -241,7 +241,7 @@ def test_samples_that_the_model_mixes_are_told_once(implementation, how):
 
 
 def test_plain_positions_are_told_nothing():
-    model = alignattn.patch(decoder("llama"), "aa-moments").train()
+    model = alignattn.patch(decoder("llama"), "aa-ct").train()
     with warnings.catch_warnings(action="error"):
         gradients(model, packed() | {"position_ids": torch.arange(TOKENS).expand(2, -1)})
         gradients(model, arguments("no cache", 2))
