@@ -240,6 +240,12 @@ ALIGNMENTS = _slot(
             "dowson1982frechet",
             "eq. 16",
         ),
+        "means": Choice(
+            ".alignment.means:MeansAlignment",
+            "squared distance of the means of q and k",
+            "dowson1982frechet",
+            "first term of eq. 16",
+        ),
         "mmd": Choice(
             ".alignment.mmd:MMDAlignment",
             "energy distance between q and k",

@@ -287,9 +287,10 @@ PRESETS: dict[str, AttentionConfig] = {
     "aa-ot": AttentionConfig(alignment="ot"),
     "aa-ct": AttentionConfig(alignment="ct"),
     "aa-moments": AttentionConfig(alignment="moments"),
+    "aa-means": AttentionConfig(alignment="means"),
     "aa-mmd": AttentionConfig(alignment="mmd"),
     "aa-sliced": AttentionConfig(alignment="sliced"),
     "qvi": AttentionConfig(value="qvi"),
 }
-"""Soft attention, alignment attention with the paper's three distances and with three that need no adversary, and
+"""Soft attention, alignment attention with the paper's three distances and with four that need no adversary, and
 query-value interaction."""
