@@ -6,7 +6,8 @@ Meta tensors compute nothing, so an account is exact and the same on every machi
 - It moves the bytes of its inputs and outputs. A tensor counts without the dimensions along which it is expanded, and
   a tensor that is only overwritten, or gives only its type, is not read.
 - `baddbmm` is two operations: ATen copies the bias to the result, and the product reads and writes it again.
-- Attention is the kernel that a GPU takes. Meta tensors would get its decomposition, which forms the weights.
+- Attention is the kernel that a GPU takes; meta tensors would get the decomposition, which forms the weights. A GPU
+  gets it, too, if the last dimension of a mask has another stride than 1.
 - Bytes kept are those of the storages that the forward made and that are alive after it, so those that autograd and
   custom functions keep for the backward pass.
 """
@@ -14,7 +15,7 @@ Meta tensors compute nothing, so an account is exact and the same on every machi
 import gc
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ from torch.utils._pytree import tree_leaves
 
 from alignattn.attention.alignment import Alignment
 from alignattn.attention.alignment.calls import Call
+from alignattn.attention.values import Value
+from alignattn.attention.variant import values_mask
 
 GIGABYTE, MIB = 1e9, 2**20
 NOT_READ = {"copy_", "fill_", "zero_", "full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros"}
@@ -99,7 +102,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 class _AttentionOfGPU(TorchFunctionMode):
-    """Attention by the memory-efficient kernel."""
+    """Attention by the memory-efficient kernel, unless it refuses the mask."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -107,15 +110,24 @@ class _AttentionOfGPU(TorchFunctionMode):
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *, scale: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    *,
+    scale: float | None = None,
 ) -> Tensor:
+    if attn_mask is not None and attn_mask.stride(-1) != 1:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, scale=scale)
     bias = attn_mask
     if bias is not None:
         # As in ATen: the kernel adds a bias, expanded to all heads and queries.
-        bias = torch.where(bias, 0.0, -torch.inf).to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
+        bias = torch.where(bias, 0.0, -torch.inf).to(query.dtype) if bias.dtype == torch.bool else bias
+        bias = bias.expand(*query.shape[:-1], key.shape[-2])
     is_trained = torch.is_grad_enabled() and any(side.requires_grad for side in (query, key, value))
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-    result: Tensor = efficient(query, key, value, bias, is_trained, 0.0, False, scale=scale)[0]
+    result: Tensor = efficient(query, key, value, bias, is_trained, dropout_p, False, scale=scale)[0]
     return result
 
 
@@ -160,7 +172,7 @@ class Account:
     Attributes:
         forward: the account of the forward.
         backward: that of the backward pass.
-        kept: bytes that the forward keeps for the backward pass.
+        kept: bytes that the forward keeps for the backward pass, with its results.
     """
 
     forward: Accounting
@@ -197,11 +209,30 @@ def bert_base_calls(batch: int, length: int, layers: int = 12, heads: int = 12, 
 
 def account_of(alignment: Alignment, calls: list[Call]) -> Account:
     """Return the account of the loss of calls, and of its backward pass."""
+    return _account(lambda: [alignment.of_calls(calls)[0]])
+
+
+def account_of_values(values: Sequence[Value], batch: int, length: int) -> Account:
+    """Return the account of the value slots of layers, from queries and values under bfloat16 autocast."""
+    slot = values[0]
+
+    def heads() -> Tensor:
+        rows = batch, length, slot.num_heads, slot.head_dim
+        return torch.empty(rows, dtype=torch.bfloat16, device="meta", requires_grad=True).transpose(1, 2)
+
+    sides = [(heads(), heads()) for _ in values]
+    pairs = torch.ones(batch, 1, length, length, dtype=torch.bool, device="meta")
+    return _account(lambda: [value(*side, values_mask(pairs)) for value, side in zip(values, sides, strict=True)])
+
+
+def _account(forward: Callable[[], list[Tensor]]) -> Account:
     with meta_as_gpu():
-        with Accounting() as forward:
-            loss, _ = alignment.of_calls(calls)
+        with Accounting() as of_forward:
+            results = forward()
         gc.collect()
-        kept = forward.alive
-        with Accounting() as backward:
-            loss.backward()
-    return Account(forward, backward, kept)
+        kept = of_forward.alive
+        # As dense gradients, which autograd would make of a scalar itself.
+        gradients = [None if result.dim() == 0 else torch.empty_like(result) for result in results]
+        with Accounting() as of_backward:
+            torch.autograd.backward(results, gradients)
+    return Account(of_forward, of_backward, kept)

@@ -120,6 +120,19 @@ def pairs_of(mask: Tensor | CrossMask | None) -> Tensor | None:
     return mask.pairs if isinstance(mask, CrossMask) else mask
 
 
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float = 0.0, scale: float | None = None
+) -> Tensor:
+    """Return PyTorch's `scaled_dot_product_attention`, which forms no weights, also on a GPU.
+
+    `mask` is bool, or is added to the scores. On a GPU the kernels refuse a mask whose last dimension has another
+    stride than 1, such as a transposed one, and PyTorch silently forms the weights of all pairs in float32.
+    """
+    if mask is not None and mask.stride(-1) != 1:
+        mask = mask.contiguous()
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scale)
+
+
 EdgeScore = Callable[[Tensor, Tensor, Edges], Tensor]
 """Maps queries and keys `[n, H, d]` to the scores of the edges, `[E, H]`."""
 

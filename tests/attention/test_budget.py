@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from accounting import GIGABYTE, MIB, Accounting, account_of, bert_base_calls
+from accounting import GIGABYTE, MIB, Accounting, account_of, account_of_values, bert_base_calls
 from torch import nn
 
-from alignattn.attention.choices import ALIGNMENTS
+from alignattn.attention.choices import ALIGNMENTS, VALUES
 
-LAYERS, DIM = 12, 64
+LAYERS, HEADS, DIM = 12, 12, 64
 LIMITS = {
     ("gan", 32, 128): (377, 19.8, 1258),
     ("ct", 32, 128): (617, 28.1, 1769),
@@ -24,6 +24,19 @@ def test_a_loss_stays_within_its_budget(name, batch, length):
     alignment = ALIGNMENTS.load(name)(DIM, num_layers=LAYERS).to("meta")
     account = account_of(alignment, bert_base_calls(batch, length))
     operations, gigabytes, kept = LIMITS[name, batch, length]
+    assert account.operations.total() <= operations, account.operations
+    assert account.moved.total() <= gigabytes * GIGABYTE, account.moved
+    assert account.kept <= kept * MIB
+
+
+QVI_LIMITS = 660, 5.92, 305
+"""The same of query-value interaction, 32 samples of 128 tokens; 72 MiB are its results."""
+
+
+def test_query_value_interaction_stays_within_its_budget():
+    build = VALUES.load("qvi")
+    account = account_of_values([build(DIM, HEADS).to("meta") for _ in range(LAYERS)], 32, 128)
+    operations, gigabytes, kept = QVI_LIMITS
     assert account.operations.total() <= operations, account.operations
     assert account.moved.total() <= gigabytes * GIGABYTE, account.moved
     assert account.kept <= kept * MIB
