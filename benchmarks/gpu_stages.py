@@ -87,7 +87,10 @@ def _groups_of(elements: int) -> Variant:
 
 
 def _products_in(precision: str) -> Variant:
-    return Variant(ALL_ROWS, lambda: mock.patch.object(base, "tf32_under_autocast", lambda _: _matmul_precision(precision)))
+    def around() -> AbstractContextManager[Any]:
+        return mock.patch.object(base, "tf32_under_autocast", side_effect=lambda _: _matmul_precision(precision))
+
+    return Variant(ALL_ROWS, around)
 
 
 @contextmanager

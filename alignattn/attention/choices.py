@@ -33,8 +33,8 @@ class Choice(Entry):
         reads_beyond_products: why attention depends on more than the products of queries and keys, in words that follow
             the choice's name, such as "reads the queries"; empty if it does not. Balancing queries and keys would then
             change the function.
-        averages_samples: of an alignment: whether its loss is a mean over samples, so that the mean over a random part of
-            them estimates it without bias.
+        averages_samples: of an alignment: whether its loss is a mean over samples, so that the mean over a random part
+            of them estimates it without bias.
         points_on_graph: of an alignment of all pairs: the default maximum number of a graph's nodes that it compares,
             drawn anew at each step; None = all.
         options_from_scratch: default options in a model that is trained from scratch.

@@ -125,9 +125,10 @@ class AttentionConfig:
             raise AlignAttnError(f"alignment_rows={self.alignment_rows!r} must be a number of samples, at least 1")
         object.__setattr__(self, "alignment_rows", _plain(self.alignment_rows))
         if self.alignment is not None and not ALIGNMENTS[self.alignment].averages_samples:
+            averaging = ", ".join(choices_with("alignment", "averages_samples"))
             raise AlignAttnError(
-                f"alignment_rows is for a mean over samples ({', '.join(choices_with('alignment', 'averages_samples'))}), "
-                f"and {self.alignment!r} compares all tokens of a batch: leave it out"
+                f"alignment_rows is for a mean over samples ({averaging}), and {self.alignment!r} compares all tokens of "
+                "a batch: leave it out"
             )
 
     def _try_slot(self, slot: str) -> None:

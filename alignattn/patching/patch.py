@@ -75,8 +75,8 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     check_budget(config, type(model).__name__)
     if "points" in config.alignment_options and config.choices["alignment"].averages_samples:
         raise AlignAttnError(
-            f"alignment_options points={config.alignment_options['points']}: this limits the nodes of a graph, and of a "
-            "text it would bias the loss: set alignment_rows, which draws whole samples"
+            f"alignment_options points={config.alignment_options['points']}: this limits the nodes of a graph, and "
+            "would bias the loss of a text: set alignment_rows, which draws whole samples"
         )
     if config.changes_function:
         _check_function_slots(model, config, layers)

@@ -8,8 +8,7 @@ from dense_alignments import DENSE, by
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from alignattn.attention.alignment import CTAlignment, GANAlignment, OTAlignment
-from alignattn.attention.alignment import plans
+from alignattn.attention.alignment import CTAlignment, GANAlignment, OTAlignment, plans
 from alignattn.attention.alignment.networks import Highway, reverse_gradient
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.projection import forked

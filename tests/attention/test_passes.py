@@ -9,18 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from alignattn.attention.alignment.networks import unit_vectors
 from alignattn.attention.alignment import plans
+from alignattn.attention.alignment.gan import GANAlignment
+from alignattn.attention.alignment.networks import Discriminator, Navigator, unit_vectors
 from alignattn.attention.alignment.passes import (
-    SCRATCH_BYTES,
     SCRATCH,
+    SCRATCH_BYTES,
     NetworkPass,
     Scratch,
     normalize_,
     normalize_gradient_,
 )
-from alignattn.attention.alignment.gan import GANAlignment
-from alignattn.attention.alignment.networks import Discriminator, Navigator
 from alignattn.attention.choices import ALIGNMENTS
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 7, 5

@@ -147,8 +147,9 @@ class Alignment(nn.Module, ABC):
 
     @property
     def has_gradient(self) -> bool:
-        """Whether `differentiate` computes the gradient of `compute`: not if a subclass replaced only the equation, or
-        a network is parametrized or wrapped.
+        """Whether `differentiate` computes the gradient of `compute`.
+
+        It does not if a subclass replaced only the equation, or a network is parametrized or wrapped.
         """
         owner = {name: next(known for known in type(self).__mro__ if name in vars(known)) for name in _EQUATION}
         written_out = owner["differentiate"] is not Alignment and issubclass(owner["differentiate"], owner["compute"])

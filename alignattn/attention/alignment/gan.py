@@ -64,7 +64,8 @@ class GANAlignment(Alignment):
         loss = (F.softplus(z) * weight).sum()
         if not keeps_gradient:
             return PieceLoss(loss, accuracy)
-        # The reversal negates what reaches the features: here what reaches the logits, and the networks' gradients again.
+        # The reversal negates what reaches the features. Negating what reaches the logits, and then the gradients of
+        # the network, does the same with less.
         to_logits = z.sigmoid_().mul_(weight)
         to_logits[:, 1].neg_()
         to_features = network.backward(to_logits.view(*rows.shape[:2], 1)).view(piece.features.shape)

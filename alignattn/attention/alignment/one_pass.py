@@ -220,7 +220,9 @@ def _in_blocks(add: Callable[[Piece], Tensor | None], call: Call, layers: slice,
     sides = [side.flatten(0, 1) for side in both]
     for rows, counts, samples in _blocks_of(mask, batch, length, max(1, BLOCK_ELEMENTS // max(width, 1))):
         with SCRATCH.frame():
-            features = SCRATCH.take((2, len(counts) * counts[0], width), gradient.new_empty(0, dtype=computed_in(both[0])))
+            features = SCRATCH.take(
+                (2, len(counts) * counts[0], width), gradient.new_empty(0, dtype=computed_in(both[0]))
+            )
             for part, side in zip(features, sides, strict=True):
                 _gather(side, rows, part)
             is_real = None if counts[-1] == counts[0] else torch.arange(counts[0]) < torch.tensor(counts)[:, None]

@@ -118,8 +118,10 @@ def _of_layers(rows: Tensor, layers: int) -> Tensor:
 
 
 def _to_weight(gradient: Tensor, rows: Tensor, layers: int) -> Tensor:
-    """Return the gradient `[l, out, in]` of weights: a product for each block, since a GPU would compute a sum over all
-    rows of a layer in few processors.
+    """Return the gradient `[l, out, in]` of weights.
+
+    It is a sum of products, one for each block: a GPU would compute one product over all rows of a layer in few
+    processors.
     """
     return (gradient.mT @ rows).unflatten(0, (layers, -1)).sum(dim=1)
 

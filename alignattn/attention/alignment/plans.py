@@ -41,7 +41,10 @@ def expected_cosine(navigated: Tensor, unit: Tensor, mask: Tensor | None) -> Ten
 
 
 def transport_cost(navigated: Tensor, unit: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the weighted sum of 1 - a_i and 1 - b_j (`expected_cosine`), a scalar; weight `[1 or C, 1 or 2, B, 1, n]`."""
+    """Return the weighted sum of 1 - a_i and 1 - b_j (`expected_cosine`), a scalar.
+
+    The weights are `[1 or C, 1 or 2, B, 1, n]`; the other arguments are those of `expected_cosine`.
+    """
     return ((1 - expected_cosine(navigated, unit, mask)) * weight).sum()
 
 

@@ -1,8 +1,8 @@
 """Entropic optimal transport between the tokens of two sets, in a fixed number of matrix products.
 
 A log-domain Sinkhorn iteration computes two exponentials of an n × n matrix, which dominate its cost. Here the matrix
-exp((g_j - C_ij) / ε), whose rows a softmax scales to 1, is computed once for each of a few decreasing ε, and every iteration is two products of it with a
-vector.
+exp((g_j - C_ij) / ε), whose rows a softmax scales to 1, is computed once for each of a few decreasing ε, and every
+iteration is two products of it with a vector.
 """
 
 from dataclasses import dataclass
