@@ -127,8 +127,8 @@ class AttentionConfig:
         if self.alignment is not None and not ALIGNMENTS[self.alignment].averages_samples:
             averaging = ", ".join(choices_with("alignment", "averages_samples"))
             raise AlignAttnError(
-                f"alignment_rows is for a mean over samples ({averaging}), and {self.alignment!r} compares all tokens of "
-                "a batch: leave it out"
+                f"alignment_rows is for a mean over samples ({averaging}), and {self.alignment!r} compares all tokens "
+                "of a batch: leave it out"
             )
 
     def _try_slot(self, slot: str) -> None:

@@ -188,11 +188,16 @@ class _HighwayPass:
         The last holds because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
         """
         layers = len(self.weight)
-        to_transform = torch.mul(gradient, self.gate, out=self.gate)
+        to_transform = self.gate.mul_(gradient)
         to_features = torch.sub(gradient, to_transform, out=gradient)
         # The backward of the relu in place; a product with the mask `transform > 0` takes five times as long.
         torch.ops.aten.threshold_backward.grad_input(to_transform, self.transform, 0, grad_input=self.transform)
-        torch.mul(torch.sub(self.output, self.rows, out=self.output), to_features, out=self.gate)
+        to_gate = torch.sub(self.output, self.rows, out=self.output)
+        if torch.compiler.is_compiling():
+            # A compiler takes no `out=` with gaps between its rows, and fuses the copy.
+            self.gate.copy_(to_gate * to_features)
+        else:
+            torch.mul(to_gate, to_features, out=self.gate)
         # The gate and the transform hold their own gradients now.
         self.gradients = [_to_weight(self.both, self.rows, layers), _to_bias(self.both, layers)]
         _of_layers(to_features, layers).baddbmm_(_of_layers(self.both, layers), self.weight)
