@@ -136,7 +136,7 @@ class Prediction:
         rows, size = max(1, min(PART_ROWS, PART_NUMBERS // labels)), self.batching.size or 1
         before = 0
         tested: list[NDArray[np.float64]] = []
-        with row_writer(target, source.format, source.file) as write:
+        with row_writer(target, source.format, source.file, source.form) as write:
             # Parts are whole batches, so that with --in_order the batches are those of all rows together, unless rows
             # have several windows or are left out as bad.
             for part in source.parts(-(-rows // size) * size):
