@@ -36,10 +36,10 @@ Record = list[str] | str
 def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     """Return the columns of a table by the names in its first line, every field as text.
 
-    If another separator fits more rows than that of the file's ending or of its first line, it is used, and standard error reports it. In a
-    tab-separated table, quotes are text if more rows then have all columns. Empty unnamed columns, as spreadsheets
-    write them, are left out; other unnamed columns get pandas' names, and standard error reports them. A row that
-    repeats the header is bad.
+    If another separator fits more rows than that of the file's ending or of a first line `sep=;`, it is used, and
+    standard error reports it. In a tab-separated table, quotes are text if more rows then have all columns. Empty
+    unnamed columns, as spreadsheets write them, are left out; other unnamed columns get pandas' names, and standard
+    error reports them. A row that repeats the header is bad.
 
     Args:
         path: the path of the file, for messages.
