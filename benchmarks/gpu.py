@@ -1,14 +1,15 @@
 """Measure the package on a GPU by one command: `make gpu`.
 
-It runs stages of at most nine minutes each: the tests that need CUDA; training and evaluation steps of every preset at
-BERT-base size, compared with plain attention in the same run (bfloat16 and float32, three shapes, eager,
-`torch.compile`, CUDA graphs), with peak memory; the launches of a step, and how long the device waits; attacks per
-second; training of the tables' smaller models. The result of a stage is saved at once and not measured again: a run
-that was ended resumes at the next stage, and a stage in which it was ended twice has failed. With a CUDA GPU, the GPU
-section of docs/performance.md is written from the results; without one, it is not.
+It runs stages of at most nine minutes each, what decides most first: the kernels on which a training step of each
+attention spends its time; what is open (`QUESTIONS` of gpu_stages.py), the answers to a question timed in turns;
+training and evaluation steps of every preset at BERT-base size, compared with plain attention in the same run (bfloat16
+and float32, three shapes, eager, `torch.compile`, CUDA graphs), with peak memory; the tests that need CUDA. The result
+of a stage is saved at once and not measured again: a run that was ended resumes at the next stage, and a stage in which
+it was ended twice has failed. With a CUDA GPU, the GPU section of docs/performance.md is written from the results;
+without one, it is not.
 
     make gpu GPU_ARGS="--minutes 9"        # as much as fits; repeat to continue
-    make gpu GPU_ARGS="--only 32x128"        # only some stages
+    make gpu GPU_ARGS="--only profile"        # only some stages
     python benchmarks/gpu.py --device cpu --tiny        # try the stages without a GPU
 """
 

@@ -1,54 +1,51 @@
 """The independent stages that `gpu.py` measures, and the content of their results."""
 
 import functools
-import json
 import re
 import subprocess
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import attack_throughput
 import torch
-from throughput_report import summarise_throughput
 from torch._dynamo.utils import counters
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from alignattn.attention.alignment import base
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS
-from alignattn.cli import main as run_command
 from alignattn.commands.benchmark import Shape
 from alignattn.commands.benchmark.command import load_model
-from alignattn.commands.benchmark.report import costs_of
-from alignattn.commands.benchmark.step_timing import CUDA_GRAPHS_MODE, PHASES, Setting, Subject, make_batch, measure
-from alignattn.commands.reproduce.folder import folders_of
-from alignattn.commands.reproduce.table import load_table
-from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.results import RESULTS_FILE
-from alignattn.finetuning.tables import TABLES
-from alignattn.robustness.library import check_textattack
+from alignattn.commands.benchmark.report import StepCost, costs_of
+from alignattn.commands.benchmark.step_timing import (
+    CUDA_GRAPHS_MODE,
+    PHASES,
+    Phase,
+    Setting,
+    Subject,
+    make_batch,
+    measure,
+)
+from alignattn.patching import patch, step_alignments
 from alignattn.utils.errors import AlignAttnError
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = ROOT.parent / "shared"
-BASE_SIZE = ("albert-base-v2", "bert-base-uncased", "mpnet", "roberta-base")
-"""Models of the tables with BERT-base's size; their training time is computed from its steps."""
 SEED = 42
 NUM_LABELS = 2
+EAGER, COMPILED = "eager", "compile"
 PROFILED_STEPS = 5
-BUSIEST_KERNELS = 5
+BUSIEST_KERNELS = 10
 """Number of kernels kept, those that take most of the device's busy time."""
+NANOSECONDS_A_MILLISECOND = 1e6
 NO_KERNELS = ("Memcpy", "Memset")
 """Prefixes of the profiler's names of memory operations."""
 COUNTS_OF_TESTS = re.compile(r"^\d+ (?:passed|failed|skipped|errors?).*", re.MULTILINE)
 LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch")
 """Prefixes of the names of calls that launch work on a device; a CUDA graph is one call."""
-
-EVALUATED_ROWS = 500
-ATTACKED_TRAINING = "--learning_rate 1e-4 --per_device_train_batch_size 32 --evaluation_splits validation"
-TABLES_SEEDS = (1,)
 
 Result = dict[str, Any]
 
@@ -71,18 +68,63 @@ class Mode:
 
 
 @dataclass(frozen=True)
-class Attacks:
-    """What is attacked, and how.
+class Variant:
+    """A way to compute an alignment loss.
 
     Attributes:
-        steps: training steps before the attacks.
-        examples: attacked texts per recipe.
-        recipes: the recipes; BAE is missing because its masked-language model would have to be trained first.
+        changes: fields of `AttentionConfig` that replace those of the preset.
+        around: makes a context in which the loss is computed.
+        is_compiled: whether the loss, without the model, is compiled.
     """
 
-    steps: int = 300
-    examples: int = 50
-    recipes: tuple[str, ...] = ("textfooler", "textbugger")
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    is_compiled: bool = False
+
+
+def _groups_of(elements: int) -> Variant:
+    return Variant(ALL_ROWS, lambda: mock.patch.object(base, "GROUP_ELEMENTS", elements))
+
+
+def _products_in(precision: str) -> Variant:
+    def around() -> AbstractContextManager[Any]:
+        return mock.patch.object(base, "tf32_under_autocast", side_effect=lambda _: _matmul_precision(precision))
+
+    return Variant(ALL_ROWS, around)
+
+
+@contextmanager
+def _matmul_precision(precision: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+ALL_ROWS: Mapping[str, Any] = {"alignment_rows": None}
+FEW_ROWS: Mapping[str, Any] = {"alignment_rows": 8}
+DRAWN_FROM = ("aa-gan", "aa-ct", "aa-ot")
+"""The alignments whose rows can be drawn."""
+QUESTIONS: Mapping[str, tuple[Sequence[str], Mapping[str, Variant]]] = {
+    "rows": (DRAWN_FROM, {"all": Variant(ALL_ROWS), "8": Variant(FEW_ROWS)}),
+    "groups": (
+        DRAWN_FROM,
+        {"20 Mi": _groups_of(20 * 2**20), "40 Mi": _groups_of(40 * 2**20), "one": _groups_of(2**40)},
+    ),
+    "products": (DRAWN_FROM, {"float32": _products_in("highest"), "TF32": _products_in("high")}),
+    "loss": (DRAWN_FROM, {EAGER: Variant(FEW_ROWS), "compiled": Variant(FEW_ROWS, is_compiled=True)}),
+    "plans": (
+        ("aa-ct",),
+        {
+            "attention": Variant(ALL_ROWS),
+            # This kernel forms the weights, here the plans.
+            "explicit": Variant(ALL_ROWS, lambda: sdpa_kernel(SDPBackend.MATH)),
+        },
+    ),
+}
+"""What is open: the attentions that a question is about, and the answers that are timed in turns, by name."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +138,11 @@ class Plan:
         shapes: shapes of batches.
         dtypes: `bfloat16` (autocast), `float32`.
         modes: how a step runs.
-        profiled: the `shapes` whose steps are profiled, in the first of `dtypes`.
+        profiled: attentions whose training step is profiled, beside `soft`, eager and in the first of `shapes` and
+            `dtypes`. The `QUESTIONS` are asked there, too.
         repeats: number of timed steps.
         warmup: number of steps before them.
         tests: folders or files with the tests marked `cuda`.
-        trained: models and tasks of the tables whose training by `finetune` is measured.
-        trained_steps: training steps of each.
-        attacks: what is attacked.
     """
 
     device: str
@@ -111,17 +151,14 @@ class Plan:
     shapes: tuple[str, ...] = ("32x128", "8x512", "2x4096")
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     modes: tuple[Mode, ...] = (
-        Mode("eager"),
-        Mode("compile", {}),
+        Mode(EAGER),
+        Mode(COMPILED, {}),
         Mode("CUDA graphs", {"mode": CUDA_GRAPHS_MODE}),
     )
-    profiled: tuple[str, ...] = ("32x128", "8x512")
+    profiled: tuple[str, ...] = (*DRAWN_FROM, "aa-moments", "qvi")
     repeats: int = 20
     warmup: int = 5
     tests: tuple[str, ...] = ("tests/attention", "tests/patching")
-    trained: tuple[tuple[str, str], ...] = field(default_factory=lambda: tuple(small_models_of_tables()))
-    trained_steps: int = 100
-    attacks: Attacks = Attacks()
 
     @classmethod
     def tiny(cls, device: str) -> "Plan":
@@ -131,8 +168,8 @@ class Plan:
         """
         as_it_is = {"backend": "eager"}
         modes = (
-            Mode("eager"),
-            Mode("compile", as_it_is),
+            Mode(EAGER),
+            Mode(COMPILED, as_it_is),
             Mode("CUDA graphs", {"mode": CUDA_GRAPHS_MODE, **as_it_is}),
         )
         return cls(
@@ -142,13 +179,10 @@ class Plan:
             shapes=("2x8",),
             dtypes=("float32",),
             modes=modes,
-            profiled=("2x8",),
+            profiled=("aa-ct",),
             repeats=2,
             warmup=1,
             tests=("tests/patching/test_cuda.py",),
-            trained=(("cnn", "agnews"),),
-            trained_steps=2,
-            attacks=Attacks(steps=2, examples=1, recipes=("textfooler",)),
         )
 
 
@@ -157,7 +191,7 @@ class Stage:
     """A stage; it ends within minutes and is measured once.
 
     Attributes:
-        kind: `tests`, `steps`, `profile`, `attacks` or `training`.
+        kind: `profile`, `question`, `steps` or `tests`.
         cell: the arguments that identify it among its kind, by name.
     """
 
@@ -175,35 +209,20 @@ class Stage:
 
 
 def stages_of(plan: Plan) -> Iterator[Stage]:
-    """Yield the stages of a plan, those with goals first."""
-    yield Stage("tests", {})
+    """Yield the stages of a plan: profiles, what is open, steps with goals, other steps, tests."""
+    for attention in (PLAIN_ATTENTION, *plan.profiled):
+        for rows in QUESTIONS["rows"][1] if attention in DRAWN_FROM else ("all",):
+            yield Stage("profile", {"attention": attention, "rows": rows})
+    for question, (attentions, _) in QUESTIONS.items():
+        for attention in attentions:
+            if attention in plan.profiled:
+                yield Stage("question", {"question": question, "attention": attention})
     for dtype in plan.dtypes:
         for shape in plan.shapes:
             for mode in plan.modes:
                 for attention in plan.attentions:
                     yield Stage("steps", {"dtype": dtype, "shape": shape, "mode": mode.name, "attention": attention})
-        if dtype != plan.dtypes[0]:
-            continue
-        for shape in plan.profiled:
-            for mode in plan.modes:
-                for attention in (PLAIN_ATTENTION, *plan.attentions):
-                    yield Stage("profile", {"shape": shape, "mode": mode.name, "attention": attention})
-        yield Stage("attacks", {})
-    for model, task in plan.trained:
-        yield Stage("training", {"model": model, "task": task})
-
-
-def small_models_of_tables() -> Iterator[tuple[str, str]]:
-    """Yield each pair of model and task in the tables once, if the model does not have BERT-base's size."""
-    seen = set()
-    for name in TABLES:
-        for folder in folders_of(Path(name), list(load_table(name).cells(TABLES_SEEDS))).values():
-            options = folder.options
-            if isinstance(options, RunOptions) and options.model.model not in BASE_SIZE:
-                one = options.model.model, options.task.name
-                if one not in seen:
-                    seen.add(one)
-                    yield one
+    yield Stage("tests", {})
 
 
 def measure_tests(plan: Plan) -> Result:
@@ -221,34 +240,57 @@ def measure_tests(plan: Plan) -> Result:
 def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str) -> Result:
     """Time an attention's steps and those of `soft` in turns: seconds, ratio with quartiles, peak memory."""
     subjects = [_subject(plan, name, dtype, shape, mode) for name in (PLAIN_ATTENTION, attention)]
-    batch = _batch(plan, subjects[0], shape)
     found: Result = {}
     for phase in PHASES:
-        measured = measure(
-            subjects,
-            Shape.parse(shape),
-            phase,
-            batch,
-            repeats=plan.repeats,
-            warmup=plan.warmup,
-            on_repeat=lambda: None,
-        )
-        plain, cost = costs_of(measured)
+        plain, cost = _costs(plan, subjects, shape, phase)
         found[phase] = {
             "soft_seconds": plain.median_seconds,
-            "seconds": cost.median_seconds,
-            "ratio": {"low": cost.ratio.low, "median": cost.ratio.median, "high": cost.ratio.high},
             "soft_peak_mib": plain.peak_mib,
-            "peak_mib": cost.peak_mib,
+            **_shown(cost),
             "diagnostics": cost.diagnostics,
         }
     _check_what_ran()
     return found
 
 
-def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result:
+def measure_question(plan: Plan, question: str, attention: str) -> Result:
+    """Time training steps of `soft` and of each answer to a question in turns, as `measure_steps`."""
+    dtype, shape = plan.dtypes[0], plan.shapes[0]
+    subjects = [_subject(plan, PLAIN_ATTENTION, dtype, shape, EAGER)]
+    for name, variant in QUESTIONS[question][1].items():
+        subject = _subject(plan, attention, dtype, shape, EAGER, **variant.changes)
+        subject.attention = name
+        loss = torch.compile(step_alignments, **_mode(plan, COMPILED)) if variant.is_compiled else step_alignments
+        subject._step_alignments = functools.partial(_within, variant.around, loss)
+        subjects.append(subject)
+    return {cost.attention: _shown(cost) for cost in _costs(plan, subjects, shape, "training")[1:]}
+
+
+def _within(around: Callable[[], AbstractContextManager[Any]], loss: Callable[..., Any], model: torch.nn.Module) -> Any:
+    with around():
+        return loss(model)
+
+
+def _costs(plan: Plan, subjects: Sequence[Subject], shape: str, phase: Phase) -> list[StepCost]:
+    batch = _batch(plan, subjects[0], shape)
+    repeats = {"repeats": plan.repeats, "warmup": plan.warmup, "on_repeat": lambda: None}
+    return costs_of(measure(subjects, Shape.parse(shape), phase, batch, **repeats))
+
+
+def _shown(cost: StepCost) -> Result:
+    return {
+        "seconds": cost.median_seconds,
+        "ratio": {"low": cost.ratio.low, "median": cost.ratio.median, "high": cost.ratio.high},
+        "peak_mib": cost.peak_mib,
+        "extra_mib": cost.extra_mib,
+    }
+
+
+def measure_profile(plan: Plan, attention: str, rows: str) -> Result:
     """Return the launches and kernels of a training step, the busiest kernels, and the share of idle time."""
-    subject = _subject(plan, attention, plan.dtypes[0], shape, mode)
+    shape = plan.shapes[0]
+    changes = QUESTIONS["rows"][1][rows].changes
+    subject = _subject(plan, attention, plan.dtypes[0], shape, EAGER, **changes)
     batch = _batch(plan, subject, shape)
     step = functools.partial(subject.step, "training", batch)
     subject.prepare("training")
@@ -271,16 +313,24 @@ def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result
     times: Counter[str] = Counter()
     for event in run:
         times[event.name()] += event.duration_ns()
-    total = max(times.total(), 1)
+    calls = Counter(event.name() for event in run)
     kernels = sum(not event.name().startswith(NO_KERNELS) for event in run)
     launches = sum(event.name().startswith(LAUNCHES) for event in every) if on_cuda else kernels
-    _check_what_ran()
     return {
         "launches": launches / PROFILED_STEPS,
         "kernels": kernels / PROFILED_STEPS,
+        "busy_milliseconds": _milliseconds(times.total()),
         "idle_share": idle_share(spans),
-        "busiest": [[name, time / total] for name, time in times.most_common(BUSIEST_KERNELS)],
+        "busiest": [
+            {"name": name, "calls": calls[name] / PROFILED_STEPS, "milliseconds": _milliseconds(time)}
+            for name, time in times.most_common(BUSIEST_KERNELS)
+        ],
     }
+
+
+def _milliseconds(nanoseconds: int) -> float:
+    """Return the milliseconds of a step for the nanoseconds of all profiled steps."""
+    return nanoseconds / PROFILED_STEPS / NANOSECONDS_A_MILLISECOND
 
 
 def idle_share(spans: Sequence[tuple[int, int]]) -> float:
@@ -295,73 +345,28 @@ def idle_share(spans: Sequence[tuple[int, int]]) -> float:
     return idle / max(busy_until - first, 1)
 
 
-def measure_attacks(plan: Plan) -> Result:
-    """Train MiniLM on SST-2 for a few hundred steps, and attack it with both wrappers in turns."""
-    attacks, resources = plan.attacks, SHARED / "resources"
-    neighbors, nltk_data = resources / "counterfitted_neighbors.parquet", resources / "nltk_data"
-    for needed in (neighbors, nltk_data):
-        if not needed.exists():
-            raise LeftOutError(f"there is no {needed}")
-    try:
-        check_textattack()
-    except AlignAttnError as error:
-        raise LeftOutError(str(error)) from error
-    with tempfile.TemporaryDirectory() as folder:
-        words = f"--model minilm --task sst2 --max_steps {attacks.steps} {ATTACKED_TRAINING}"
-        model = _finetuned(plan, words, Path(folder) / "run")
-        words = (
-            f"--run {model} --recipes {' '.join(attacks.recipes)} --num_examples {attacks.examples} "
-            f"--neighbors {neighbors} --sentence_encoder minilm --nltk_data {nltk_data} "
-            f"--output_dir {folder}/throughput"
-        )
-        pairs = attack_throughput.throughput(attack_throughput.read_options(words.split()))
-    return {
-        one.recipe: {
-            "attacks": one.attacks,
-            "attacks_a_second": 1 / one.seconds,
-            "textattacks_attacks_a_second": 1 / one.textattack_seconds,
-            "ratio": {"low": one.attack_ratio.low, "median": one.attack_ratio.median, "high": one.attack_ratio.high},
-        }
-        for one in summarise_throughput(pairs)
-    }
-
-
-def measure_training(plan: Plan, model: str, task: str) -> Result:
-    """Train as a table does, for some steps, and return the rows per second and the number of training rows."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = f"--model {model} --task {task} --max_steps {plan.trained_steps} --save_strategy no"
-        run = _finetuned(plan, f"{words} --max_eval_samples {EVALUATED_ROWS}", Path(folder) / "run")
-        results = json.loads((run / RESULTS_FILE).read_text(encoding="utf-8"))
-    return {"rows_a_second": results["train_samples_per_second"], "rows": results["train_rows"]}
-
-
-def _finetuned(plan: Plan, words: str, folder: Path) -> Path:
-    """Fine-tune with plain attention, and return the folder of the run."""
-    if not (SHARED / "data").exists():
-        raise LeftOutError(f"there is no {SHARED / 'data'}")
-    where = ["--data_dir", str(SHARED / "data"), "--output_dir", str(folder)]
-    device = [] if plan.device == "cuda" else ["--use_cpu", "true"]
-    if run_command(["finetune", *words.split(), "--attention", PLAIN_ATTENTION, *where, *device]) != 0:
-        raise LeftOutError("nothing was trained: see the message above")
-    return folder
-
-
 _MEASURES = {
-    "tests": measure_tests,
-    "steps": measure_steps,
     "profile": measure_profile,
-    "attacks": measure_attacks,
-    "training": measure_training,
+    "question": measure_question,
+    "steps": measure_steps,
+    "tests": measure_tests,
 }
 
 
-def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode_name: str) -> Subject:
-    mode = next(mode for mode in plan.modes if mode.name == mode_name)
+def _mode(plan: Plan, name: str) -> Mapping[str, Any]:
+    """Return the arguments of `torch.compile` of a mode that compiles."""
+    return next(mode.compile_options for mode in plan.modes if mode.name == name) or {}
+
+
+def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode: str, **changes: Any) -> Subject:
     counters.clear()
-    options = mode.compile_options
-    setting = Setting(torch.device(plan.device), getattr(torch, dtype), options is not None, options or {})
+    setting = Setting(torch.device(plan.device), getattr(torch, dtype), mode != EAGER, _mode(plan, mode))
     torch.manual_seed(SEED)
-    return Subject(attention, load_model(plan.model, Shape.parse(shape).length, None), setting)
+    subject = Subject(PLAIN_ATTENTION, load_model(plan.model, Shape.parse(shape).length, None), setting)
+    if attention != PLAIN_ATTENTION:
+        patch(subject.model, attention, **changes)
+    subject.attention = attention
+    return subject
 
 
 def _check_what_ran() -> None:

@@ -43,6 +43,8 @@ from model_checks import check_type
 from model_overrides import OVERRIDES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from alignattn.utils.json_records import to_json
+
 ATTENTIONS = ("aa-ct", "qvi", "entmax15")
 RESULTS, TABLE = "model_types.jsonl", "model_types.md"
 GIB = 2**30
@@ -69,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     todo = [name for name in types if name not in done]
     for number, report in enumerate(run_types(todo, options), start=1):
         with path.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(report) + "\n")
+            lines.write(to_json(report) + "\n")
         print(f"{number}/{len(todo)} {one_line(report)}", flush=True)
     reports = [report for name, report in read_results(path).items() if name in types]
     (options.page or options.output_dir / TABLE).write_text(page(reports, options.attentions), encoding="utf-8")

@@ -88,9 +88,9 @@ BY_SAMPLE = [name for name in ALIGNED if ALIGNMENTS.load(PRESETS[name].alignment
 """Presets whose loss of a batch is the mean of the losses of its samples, however the batch is split."""
 DRAWN = ("aa-sliced",)
 """Presets that sample new directions in each training step: two losses of one batch differ."""
-WITHOUT_NETWORKS = ("soft", "aa-ot", "aa-moments", "aa-mmd", "aa-sliced", "qvi")
+WITHOUT_NETWORKS = ("soft", "aa-ot", "aa-moments", "aa-means", "aa-mmd", "aa-sliced", "qvi")
 """Presets whose alignment has no parameters."""
-WITHOUT_STATE = ("soft", "aa-ot", "aa-moments", "qvi")
+WITHOUT_STATE = ("soft", "aa-ot", "aa-moments", "aa-means", "qvi")
 """Presets whose alignment saves nothing; those that sample save the number of the step."""
 
 EACH_WITH_ONE_OF = 3

@@ -22,9 +22,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from alignattn.attention.masks import CrossMask, Edges, Mask, pairs_of
+from alignattn.attention.masks import CrossMask, Edges, Mask, fused_attention, pairs_of
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import attend_by, attention_with_weights
@@ -168,7 +167,7 @@ def _attend(
         if own_score is None and not isinstance(pairs, Edges) and not wants_weights:
             if is_recorded:
                 return attention_with_weights(query, key, value, pairs_of(pairs), scale=scale, dropout=dropout)
-            return F.scaled_dot_product_attention(query, key, value, pairs_of(pairs), dropout, scale=scale), None
+            return fused_attention(query, key, value, pairs_of(pairs), dropout, scale), None
         sizes = query.shape[-1], query.shape[1]
         score = own_score or ScaledDot(*sizes)
         return attend_by(score, Softmax(*sizes), query, key, value, pairs, scale=scale, dropout=dropout)

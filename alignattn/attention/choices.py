@@ -33,6 +33,8 @@ class Choice(Entry):
         reads_beyond_products: why attention depends on more than the products of queries and keys, in words that follow
             the choice's name, such as "reads the queries"; empty if it does not. Balancing queries and keys would then
             change the function.
+        averages_samples: of an alignment: whether its loss is a mean over samples, so that the mean over a random part
+            of them estimates it without bias.
         points_on_graph: of an alignment of all pairs: the default maximum number of a graph's nodes that it compares,
             drawn anew at each step; None = all.
         options_from_scratch: default options in a model that is trained from scratch.
@@ -47,6 +49,7 @@ class Choice(Entry):
     has_budget: bool = False
     reads_all_queries: bool = False
     reads_beyond_products: str = ""
+    averages_samples: bool = False
     points_on_graph: int | None = None
     options_from_scratch: Mapping[str, Any] = field(default_factory=dict)
     with_option: tuple[str, Any, Mapping[str, Any]] | None = None
@@ -204,10 +207,22 @@ ALIGNMENTS = _slot(
     "alignment",
     {
         "gan": Choice(
-            ".alignment.gan:GANAlignment", "discriminator between q and k", _ZHANG, "eq. 2", _GAN, is_learned=True
+            ".alignment.gan:GANAlignment",
+            "discriminator between q and k",
+            _ZHANG,
+            "eq. 2",
+            _GAN,
+            is_learned=True,
+            averages_samples=True,
         ),
         "ot": Choice(
-            ".alignment.ot:OTAlignment", "optimal transport from q to k", _ZHANG, "eq. 3", _OT, points_on_graph=1024
+            ".alignment.ot:OTAlignment",
+            "optimal transport from q to k",
+            _ZHANG,
+            "eq. 3",
+            _OT,
+            averages_samples=True,
+            points_on_graph=1024,
         ),
         "ct": Choice(
             ".alignment.ct:CTAlignment",
@@ -216,6 +231,7 @@ ALIGNMENTS = _slot(
             "eq. 4",
             _CT,
             is_learned=True,
+            averages_samples=True,
             points_on_graph=256,
         ),
         "moments": Choice(
@@ -223,6 +239,12 @@ ALIGNMENTS = _slot(
             "squared Wasserstein distance of Gaussians with their means and covariances",
             "dowson1982frechet",
             "eq. 16",
+        ),
+        "means": Choice(
+            ".alignment.means:MeansAlignment",
+            "squared distance of the means of q and k",
+            "dowson1982frechet",
+            "first term of eq. 16",
         ),
         "mmd": Choice(
             ".alignment.mmd:MMDAlignment",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, cast, get_args
 
-from alignattn.attention.choices import SLOTS, Choice, HeadReduction
+from alignattn.attention.choices import ALIGNMENTS, SLOTS, Choice, HeadReduction, choices_with
 from alignattn.utils.errors import AlignAttnError, unknown
 from alignattn.utils.option import Option
 from alignattn.utils.references import Reference
@@ -44,6 +44,9 @@ class AttentionConfig:
         normalizer_options: keyword arguments of the normalizer's class, such as `{"alpha": 1.3}` for `entmax`.
         value_options: keyword arguments of the value's class, such as `{"init": "paper"}` for `qvi`.
         alignment_options: keyword arguments of the alignment's class, such as `{"epsilon": 0.05}` for `ot`.
+        alignment_rows: the maximum number of samples of a forward, and of a process, from which `gan`, `ot` and `ct`
+            compute their loss; they are drawn anew for each loss. Their loss is a mean over samples, so it stays
+            unbiased. None = all.
         head_reduction: `sum` (the paper's text) or `mean` (its code) over a layer's heads.
         gradient_scope: which parameters the alignment loss trains: `projections`, the weights and biases of the query
             and key projections; `all`, also everything below them, as in the paper's code; `basis`, none of the
@@ -70,6 +73,7 @@ class AttentionConfig:
     gradient_scope: GradientScope = "projections"
     layers: tuple[int, ...] | None = None
     cross_attention: bool = False
+    alignment_rows: int | None = None
 
     def __post_init__(self) -> None:
         for slot in SLOTS:
@@ -81,6 +85,8 @@ class AttentionConfig:
         if not (_is_number(self.alignment_weight) and 0 <= self.alignment_weight < float("inf")):
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
+        if self.alignment_rows is not None:
+            self._check_rows()
         if self.gradient_scope == BASIS and (reason := self.reason_unbalanced):
             raise AlignAttnError(f"gradient_scope 'basis': {reason}, which fixes the basis: choose another scope")
         if self.cross_attention and (self.changes_function or self.alignment is None):
@@ -113,6 +119,17 @@ class AttentionConfig:
         except AlignAttnError as error:
             raise AlignAttnError(f"{slot} {choice!r}: {error}") from error
         object.__setattr__(self, f"{slot}_options", options)
+
+    def _check_rows(self) -> None:
+        if not _is_number(self.alignment_rows, Integral) or cast(int, self.alignment_rows) < 1:
+            raise AlignAttnError(f"alignment_rows={self.alignment_rows!r} must be a number of samples, at least 1")
+        object.__setattr__(self, "alignment_rows", _plain(self.alignment_rows))
+        if self.alignment is not None and not ALIGNMENTS[self.alignment].averages_samples:
+            averaging = ", ".join(choices_with("alignment", "averages_samples"))
+            raise AlignAttnError(
+                f"alignment_rows is for a mean over samples ({averaging}), and {self.alignment!r} compares all tokens of "
+                "a batch: leave it out"
+            )
 
     def _try_slot(self, slot: str) -> None:
         """Build a choice that has options once, because its class checks options that depend on each other."""
@@ -271,9 +288,10 @@ PRESETS: dict[str, AttentionConfig] = {
     "aa-ot": AttentionConfig(alignment="ot"),
     "aa-ct": AttentionConfig(alignment="ct"),
     "aa-moments": AttentionConfig(alignment="moments"),
+    "aa-means": AttentionConfig(alignment="means"),
     "aa-mmd": AttentionConfig(alignment="mmd"),
     "aa-sliced": AttentionConfig(alignment="sliced"),
     "qvi": AttentionConfig(value="qvi"),
 }
-"""Soft attention, alignment attention with the paper's three distances and with three that need no adversary, and
+"""Soft attention, alignment attention with the paper's three distances and with four that need no adversary, and
 query-value interaction."""

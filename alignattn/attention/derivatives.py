@@ -1,7 +1,7 @@
 """Errors for derivatives that are not implemented, where autograd alone would return zero or NaN."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,24 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         return refused if isinstance(found, tuple) else refused[0]
 
     return wrapper
+
+
+def value_and_gradients(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+    """Return a scalar function of tensors and its gradients, within the forward pass of another function.
+
+    The graph is hidden from outer hooks, such as those of checkpointing.
+    """
+    if torch.compiler.is_compiling():
+        value, pull = torch.func.vjp(function, *inputs)
+        return value, pull(torch.ones_like(value))
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_same, _same):
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        value = function(*leaves)
+    return value.detach(), torch.autograd.grad(value, leaves)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 class _Unpacked:

@@ -120,6 +120,19 @@ def pairs_of(mask: Tensor | CrossMask | None) -> Tensor | None:
     return mask.pairs if isinstance(mask, CrossMask) else mask
 
 
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float = 0.0, scale: float | None = None
+) -> Tensor:
+    """Return PyTorch's `scaled_dot_product_attention`, which forms no weights, also on a GPU.
+
+    `mask` is bool, or is added to the scores. On a GPU the kernels refuse a mask whose last dimension has another
+    stride than 1, such as a transposed one, and PyTorch silently forms the weights of all pairs in float32.
+    """
+    if mask is not None and mask.stride(-1) != 1:
+        mask = mask.contiguous()
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scale)
+
+
 EdgeScore = Callable[[Tensor, Tensor, Edges], Tensor]
 """Maps queries and keys `[n, H, d]` to the scores of the edges, `[E, H]`."""
 
@@ -273,24 +286,41 @@ def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
     return packing
 
 
-# The packing depends on the values of the positions, which a compiler does not know.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def packing_of_positions(position_ids: Tensor, is_real: Tensor | None = None) -> Packing | None:
-    """Return the packing of token rows from their positions: a sample begins where they do not increase by 1.
+def sample_starts(position_ids: Tensor, is_real: Tensor | None = None) -> Tensor:
+    """Return where a sample may begin, `[B, n]` bool: at the first real token of a row, and where positions restart.
 
     Args:
-        position_ids: `[B, n]`; positions of padding mean nothing.
-        is_real: `[B, n]` bool, False at padding, where no sample begins; None = all tokens are real.
+        position_ids: `[B or 1, n]`; they restart at a real token whose position is not one after that of the real token
+            before it. Positions of padding mean nothing.
+        is_real: `[B, n]` bool, False at padding; None = all tokens are real.
+    """
+    if is_real is None:
+        starts = torch.ones_like(position_ids, dtype=torch.bool)
+        starts[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+        return starts
+    before, position_ids = previous_real(is_real), position_ids.expand(is_real.shape)
+    return is_real & ((before < 0) | (position_ids != position_ids.gather(1, before.clamp(min=0)) + 1))
+
+
+def previous_real(is_real: Tensor) -> Tensor:
+    """Return the place of the last real token before each token, `[B, n]` int64; -1 where there is none."""
+    places = torch.arange(is_real.shape[1], device=is_real.device).where(is_real, -1).cummax(dim=1).values
+    return F.pad(places[:, :-1], (1, 0), value=-1)
+
+
+# The packing depends on values, which a compiler does not know.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def packing_of_starts(starts: Tensor) -> Packing | None:
+    """Return the packing of token rows in which samples begin at the given tokens.
+
+    Args:
+        starts: `[B, n]` bool.
 
     Returns:
         The packing of the B · n tokens of all rows, row after row; None if each row is at most one sample. Padding
         before the first sample is in none, and other padding ends the sample before it.
     """
-    starts = torch.ones_like(position_ids, dtype=torch.bool)
-    starts[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
-    if is_real is not None:
-        starts = is_real & (starts | (is_real.cumsum(dim=1) == 1))
     if (starts.sum(dim=1) <= 1).all():
         return None
     bounds = starts.flatten().nonzero()[:, 0]
-    return Packing.of(torch.cat([bounds, bounds.new_tensor([position_ids.numel()])]))
+    return Packing.of(torch.cat([bounds, bounds.new_tensor([starts.numel()])]))

@@ -11,9 +11,8 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from alignattn.attention.masks import Edges, attend_edges, pairwise
+from alignattn.attention.masks import Edges, attend_edges, fused_attention, pairwise
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import scaled_dot
 from alignattn.attention.slot import Slot
@@ -41,7 +40,7 @@ def attended_query(query: Tensor, value: Tensor, mask: Tensor | Edges | None = N
     if isinstance(mask, Edges):
         normalizer = Softmax(query.shape[-1], query.shape[1])
         return attend_edges(value, query, query, mask, partial(pairwise, scaled_dot), normalizer.of_edges)[0]
-    return F.scaled_dot_product_attention(value, query, query, attn_mask=mask)
+    return fused_attention(value, query, query, mask)
 
 
 class Value(Slot, ABC):
@@ -79,7 +78,9 @@ class _Interacting(Value):
 
     def _interaction(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None) -> Tensor:
         """Return Q̂ ∗ W V, element by element (eq. 8)."""
-        return attended_query(query, value, mask) * (value @ self.weight.to(value.dtype).mT)
+        # One product for each head, over the rows of all samples: a product for each sample would copy W and V.
+        mapped = torch.einsum("bhmd,hed->bhme", value, self.weight.to(value.dtype))
+        return attended_query(query, value, mask) * mapped
 
     def extra_repr(self) -> str:
         """Return the module's printed form."""
@@ -130,16 +131,18 @@ class _Gated(_Interacting):
         return nn.Parameter(std * torch.randn(self.num_heads, size))
 
     @abstractmethod
-    def _gate_weights(self, dtype: torch.dtype) -> Tensor:
-        """Return u, `[H, 2 d]`: the weights of the features of Q̂ ∗ W V, then of V."""
+    def _gate_weights(self) -> Tensor:
+        """Return u, `[H, 2, d]`: the weights of the features of Q̂ ∗ W V, then of V."""
 
     def forward(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
         """Return the values, as `Value.forward`."""
         interacted = self._interaction(query, value, mask)
-        logit = torch.cat((interacted, value), dim=-1) @ self._gate_weights(value.dtype)[:, :, None]
         # Under autocast the product has a narrower type than the values.
         dtype = torch.promote_types(interacted.dtype, value.dtype)
-        gated = torch.lerp(interacted.to(dtype), value.to(dtype), torch.sigmoid(logit).to(dtype))
+        interacted, value = interacted.to(dtype), value.to(dtype)
+        of_interacted, of_value = self._gate_weights().to(dtype)[:, :, None].unbind(1)
+        logit = torch.addcmul(interacted * of_interacted, value, of_value).sum(dim=-1, keepdim=True)
+        gated = torch.lerp(interacted, value, torch.sigmoid(logit).to(dtype))
         return gated / self.divisor
 
 
@@ -170,9 +173,8 @@ class QVI(_Gated):
         """Return `OneQueryQVI`."""
         return OneQueryQVI
 
-    def _gate_weights(self, dtype: torch.dtype) -> Tensor:
-        mix, gate = self.mix.to(dtype), self.gate.to(dtype)
-        return torch.cat((mix[:, :1] * gate, mix[:, 1:] * gate), dim=-1)
+    def _gate_weights(self) -> Tensor:
+        return self.mix[:, :, None] * self.gate[:, None]
 
 
 class OneQueryQVI(_Gated):
@@ -191,5 +193,5 @@ class OneQueryQVI(_Gated):
         super().__init__(head_dim, num_heads, init)
         self.gate = self._initial_weights(2 * head_dim)
 
-    def _gate_weights(self, dtype: torch.dtype) -> Tensor:
-        return self.gate.to(dtype)
+    def _gate_weights(self) -> Tensor:
+        return self.gate.unflatten(-1, (2, -1))

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
 from alignattn.attention.config import PLAIN, AttentionConfig
-from alignattn.attention.masks import CrossMask, Edges, Mask, attend_edges, pairs_of
+from alignattn.attention.masks import CrossMask, Edges, Mask, attend_edges, fused_attention, pairs_of
 from alignattn.attention.normalizers.base import Normalizer
 from alignattn.attention.scores import DotProduct, Score
 from alignattn.attention.values import Identity, Value
@@ -92,7 +92,7 @@ class AttentionVariant(nn.Module):
             mapped, factor = score.map_query(query), score.factor(scale)
             pairs = pairs_of(mask)
             pairs = pairs if bias is None else masked_bias(bias, pairs)
-            return F.scaled_dot_product_attention(mapped, key, values, pairs, dropout, scale=factor), None
+            return fused_attention(mapped, key, values, pairs, dropout, factor), None
         return attend_by(
             score,
             self.normalizer_slot,

@@ -67,8 +67,6 @@ SETTINGS = (
     "weight_decay",
     "l2_penalty",
     "max_grad_norm",
-    "bf16",
-    "fp16",
     "max_length",
     "long_texts",
     "doc_stride",
@@ -311,6 +309,7 @@ class _Card:
             rows["class weights"] = f"{balanced}{weights}"
         rows |= {method.label: settings_of(method, values) for method in chosen_methods(self.options.training)}
         rows |= {"seed": self.result.seed, "rows": self.result.train_rows}
+        rows |= {"precision": self.result.precision} if self.result.precision else {}
         rows |= {"runtime": f"{self.result.train_runtime:.0f} s", "hardware": self.result.device}
         versions = ", ".join(f"{name} {version}" for name, version in self.result.versions.items())
         return rows | {"parameters": f"{self.result.parameters['total']:,}", "versions": versions}

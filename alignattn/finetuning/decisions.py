@@ -1,17 +1,15 @@
 """Decisions of a calibrated run: prediction sets, abstention, and the file of calibration rows that they need."""
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from alignattn.evaluation.calibration.decisions import (
     ABSTENTION_DELTA,
@@ -25,6 +23,7 @@ from alignattn.evaluation.calibration.decisions import (
     LabelledRows,
 )
 from alignattn.evaluation.calibration.scaling import apply_temperature
+from alignattn.finetuning.examples import INPUT_BITS
 from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes
 from alignattn.tasks import LabelledTask
@@ -41,11 +40,8 @@ ABSTAIN = "abstain"
 HELD_OUT, LABEL, PROBABILITIES, UNIFORM = "held_out", "label", "probabilities", "uniform"
 """Columns of the file of calibration rows."""
 
-ROWS_AT_ONCE = 1024
-"""Rows that are read at a time to make digests."""
-
-UNIFORM_BYTES = 6
-"""Bytes of a digest that make a uniform number; 48 bits fit into a float."""
+UNIFORM_BITS = 48
+"""Bits of an input's number that make a uniform number; they fit into a float."""
 
 TEMPERATURE = b"temperature"
 """Key of the temperature in the file's metadata."""
@@ -119,40 +115,32 @@ class Decisions:
         if self.coverage is not None:
             yield (
                 f"coverage {self.coverage:g}: sets by {self.sets.upper()} from {rows} calibration rows; the label of a "
-                f"row drawn like these is in its set with probability {100 * self.coverage:g} %"
+                f"row drawn like these is in its set with probability {100 * self.coverage:g} %, a mean over draws of "
+                "these rows"
             )
         if self.max_error is None:
             return
         found, certainty = self.abstention, f"{100 * (1 - ABSTENTION_DELTA):g} %"
         if found is None:
-            fewest = math.ceil(math.log(ABSTENTION_DELTA) / math.log1p(-self.max_error))
             yield (
                 f"max_error {self.max_error:g}: no threshold reaches it on {rows} calibration rows with {certainty} "
-                f"certainty, so nothing is answered (it needs at least {fewest} answered rows, all of them right)"
+                f"certainty, so nothing is answered: {self.calibration.reason_none(self.max_error)}"
             )
         else:
             yield (
                 f"max_error {self.max_error:g}: rows are answered from confidence {found.threshold:.4g}; of {rows} "
-                f"calibration rows {found.answered} are, {found.errors} wrongly, so with {certainty} certainty at most "
-                f"{100 * found.bound:.2g} % of the answers are wrong (exact Clopper-Pearson bound)"
+                f"calibration rows {found.answered} are, {found.errors} wrongly "
+                f"({100 * found.errors / found.answered:.2g} %, an estimate); with {certainty} certainty over the draw "
+                f"of these rows, at most {100 * self.max_error:g} % of the answers to rows like them are wrong"
             )
 
 
-def row_digests(dataset: datasets.Dataset, columns: Sequence[str]) -> Iterator[bytes]:
-    """Yield a digest of some columns of each row, of the same size for a picture as for a word."""
-    inputs: Any = dataset.select_columns(list(columns)).with_format("arrow")
-    for part in inputs.iter(ROWS_AT_ONCE):
-        for row in part.to_pylist():
-            yield hashlib.blake2b(repr([row[name] for name in columns]).encode(errors="surrogateescape")).digest()
-
-
-def uniform_of(dataset: datasets.Dataset, columns: Sequence[str]) -> Array:
-    """Return the uniform numbers `[N]` that randomise APS, made from a row's inputs, so equal rows have equal sets.
+def uniform_of(inputs: NDArray[np.uint64]) -> Array:
+    """Return the uniform numbers `[N]` that randomise APS, made from `input_numbers`, so equal rows have equal sets.
 
     Exchangeable rows stay exchangeable with a number that is a function of their inputs, so the coverage holds.
     """
-    numbers = [int.from_bytes(digest[:UNIFORM_BYTES]) for digest in row_digests(dataset, columns)]
-    return np.array(numbers, dtype=np.float64) / 2 ** (8 * UNIFORM_BYTES)
+    return (inputs >> np.uint64(INPUT_BITS - UNIFORM_BITS)).astype(np.float64) / 2**UNIFORM_BITS
 
 
 def run_decisions(

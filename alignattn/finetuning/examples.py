@@ -1,12 +1,14 @@
 """The predictions of a run, kept in its folder, and the scores of their rows."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from alignattn.evaluation.statistics.example_scores import (
     ExampleScores,
@@ -25,12 +27,24 @@ from alignattn.tasks.task import PROBABILITIES, MetricName
 from alignattn.tasks.task_types import ERROR_RATE, EXACT
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import replacing
-from alignattn.utils.parquet import read_parquet
+from alignattn.utils.parquet import INPUT_COLUMN, read_parquet
+
+if TYPE_CHECKING:
+    import datasets
 
 NO_ANSWER_COLUMN = "no_answer_score"
 """A column that only predictions of question answering have."""
 EDITS_COLUMN, LENGTH_COLUMN = "edits", "length"
 """Columns of generated sequences: edits to the nearest reference, and the reference's length."""
+
+ROWS_AT_ONCE = 1024
+"""Rows that are read at a time to make digests."""
+
+INPUT_BITS = 64
+"""Bits of an input's number."""
+
+SHARES = ("accuracy", EXACT, "exact_match")
+"""Metrics that are the share of right rows."""
 
 
 class PredictionsReader(ResultReader):
@@ -41,6 +55,13 @@ class PredictionsReader(ResultReader):
         match path:
             case ["metrics", split, metric]:
                 return metric_examples(metric, read_split(folder, split))
+        return None
+
+    def share_rows(self, numbers: Mapping[str, Any], path: Sequence[str]) -> int | None:
+        """Return the number of evaluated rows for a share of them."""
+        match path:
+            case ["metrics", split, metric] if metric in SHARES:
+                return int(numbers["evaluation_rows"][split])
         return None
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
@@ -64,6 +85,37 @@ def write_predictions(folder: Path, tables: Sequence[pa.Table]) -> None:
 def with_split(table: pa.Table, split: str) -> pa.Table:
     """Return predictions with the name of their split in each row."""
     return table.add_column(0, "split", pa.array([split] * table.num_rows, pa.string()))
+
+
+def with_inputs(table: pa.Table, rows: "datasets.Dataset", columns: Sequence[str]) -> pa.Table:
+    """Return predictions of classes with the number of each row's input, by which `calibrate` finds repeated rows."""
+    if PROBABILITIES not in table.column_names:
+        return table
+    return table.append_column(INPUT_COLUMN, pa.array(input_numbers(rows, columns)))
+
+
+def input_numbers(dataset: "datasets.Dataset", columns: Sequence[str]) -> NDArray[np.uint64]:
+    """Return a number per row `[N]`, equal for rows with equal values in the columns."""
+    digests = (digest[: INPUT_BITS // 8] for digest in row_digests(dataset, columns))
+    return np.fromiter((int.from_bytes(digest) for digest in digests), np.uint64, len(dataset))
+
+
+def row_digests(dataset: "datasets.Dataset", columns: Sequence[str]) -> Iterator[bytes]:
+    """Yield a digest of some columns of each row, of the same size for a picture as for a word.
+
+    A picture is its file's content, not its path.
+    """
+    inputs: Any = dataset.select_columns(list(columns)).with_format("arrow")
+    for part in inputs.iter(ROWS_AT_ONCE):
+        for row in part.to_pylist():
+            values = [_content(row[name]) for name in columns]
+            yield hashlib.blake2b(repr(values).encode(errors="surrogateescape")).digest()
+
+
+def _content(value: Any) -> Any:
+    if not (isinstance(value, dict) and value.keys() == {"bytes", "path"}):
+        return value
+    return Path(value["path"]).read_bytes() if value["bytes"] is None and value["path"] else value["bytes"]
 
 
 def read_split(folder: Path, split: str) -> Any:

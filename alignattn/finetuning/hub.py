@@ -1,6 +1,5 @@
 """Pushing a run to the Hub: the files to push, and the errors of the Hub in one line."""
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from alignattn.finetuning.run_files import (
 from alignattn.training.checkpoints import MODEL_FILES
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import read_text, read_yaml, write_text
-from alignattn.utils.json_records import read_json
+from alignattn.utils.json_records import read_json, to_json
 from alignattn.utils.network import log_push
 from alignattn.utils.publishing import publishable
 
@@ -123,7 +122,7 @@ def _published_text(file: Path) -> str:
         content = publishable(content)
     else:
         content |= {name: publishable(content[name]) for name in MODEL_NAMES if name in content}
-    return json.dumps(content, indent=2) + "\n"
+    return to_json(content, indent=2) + "\n"
 
 
 def clear_staged(folder: Path) -> None:

@@ -6,7 +6,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
@@ -39,7 +38,9 @@ from alignattn.patching.checkpoints import (
 from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts
 from alignattn.tasks import TokenClassification
+from alignattn.tasks.images import CHANNELS, MODES
 from alignattn.tasks.labels import spelling_key
+from alignattn.tasks.pictures import GREY
 from alignattn.tasks.processor import TaskProcessor
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.tags.scheme import scheme_of
@@ -52,8 +53,8 @@ from alignattn.utils.saved_config import LOADING_HINT
 UNNAMED = "LABEL_"
 """Prefix of the class names that transformers generates."""
 
-PROBED_SIZE, COLOURS = (40, 60), 3
-"""Height and width, which differ, and channels of the image with which an image processor is tested."""
+PROBED_SIZE = (60, 40)
+"""Width and height, which differ, of the image with which an image processor is tested."""
 
 SLOT_NAMES = ("score", "normalizer", "value")
 """The slots that define the attention function."""
@@ -194,6 +195,7 @@ def load_preprocessor(name: str, model: PreTrainedModel, processor: type[TaskPro
     """
     if processor.reads_images:
         image_processor = load_image_processor(name, **hub)
+        _set_channels(name, model, image_processor)
         _check_takes_images(name, model, image_processor)
         return image_processor
     if not processor.reads_texts:
@@ -204,9 +206,30 @@ def load_preprocessor(name: str, model: PreTrainedModel, processor: type[TaskPro
     return tokenizer
 
 
+def _set_channels(name: str, model: PreTrainedModel, image_processor: Any) -> None:
+    """Set the `num_channels` of the images that the model reads; refuse a model of other images than RGB and grey.
+
+    Image processors are made for RGB by default. For grey images, one that converts to RGB does not, and of three equal
+    means and deviations one is used.
+    """
+    config = getattr(model.config, "vision_config", model.config)
+    channels = getattr(config, "num_channels", None) or CHANNELS
+    if channels not in MODES:
+        raise AlignAttnError(f"{name!r} reads images of {channels} channels, and pictures have 3, or 1 in grey")
+    image_processor.num_channels = channels
+    if MODES[channels] == GREY:
+        image_processor.do_convert_rgb = False
+        for field in ("image_mean", "image_std"):
+            values = getattr(image_processor, field, None)
+            if isinstance(values, list | tuple) and len(set(values)) == 1:
+                setattr(image_processor, field, list(values[:1]))
+
+
 def _check_takes_images(name: str, model: PreTrainedModel, image_processor: Any) -> None:
     """Refuse an image processor whose tensors the model does not accept, such as images of another size."""
-    image = np.zeros((*PROBED_SIZE, COLOURS), dtype=np.uint8)
+    from PIL import Image
+
+    image = Image.new(MODES[image_processor.num_channels], PROBED_SIZE)
     try:
         batch = image_processor([image], return_tensors="pt")
         # Not in inference mode: BEiT keeps tensors of a forward for the next one.

@@ -25,6 +25,7 @@ from alignattn.finetuning.decisions import (
     shift_warning,
     uniform_of,
 )
+from alignattn.finetuning.examples import input_numbers
 from alignattn.finetuning.model import load_preprocessor
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
@@ -33,6 +34,7 @@ from alignattn.patching.checkpoints import load_checkpoint
 from alignattn.tasks import Task
 from alignattn.tasks.formats.file_rows import TextRows, file_rows
 from alignattn.tasks.long_texts import pooled_outputs
+from alignattn.tasks.pictures import encode_picture
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
 from alignattn.tasks.task import PROBABILITIES, TaskOptions
 from alignattn.tasks.task_types import check_generates, processor_for
@@ -131,8 +133,10 @@ class Predictor:
         if unknown := self.count_unknown_rows(split):
             logger.warning(unknown_rows_warning(unknown))
         answers = self.answers(split, Batching(batch_size, by_length))
-        if self.calibration is not None and (line := self.shift_warning(probabilities_of(answers), "the rows")):
-            logger.warning(line)
+        if self.calibration is not None:
+            tested = np.stack(list(self.distinct_probabilities(split, answers).values()))
+            if line := self.shift_warning(tested, "the rows"):
+                logger.warning(line)
         return self.readable(split, answers, top_k).to_pylist()
 
     def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
@@ -146,6 +150,8 @@ class Predictor:
         """Return rows as a data set of the task's input columns."""
         filled = [self._row(row, number) for number, row in enumerate(_listed(rows), start=1)]
         columns = {name: [row[name] for row in filled] for name in self.task.input_columns}
+        if self._processor.reads_images:
+            columns = {name: _pictures(values) for name, values in columns.items()}
         read = file_rows(TextRows(columns), path="a row", is_decoded=True)
         for index, problem in sorted(read.problems_in(columns).items()):
             raise AlignAttnError(f"row {index + 1}: {problem}")
@@ -165,7 +171,7 @@ class Predictor:
         """
         table = self._processor.readable_predictions(answers, top_k)
         if self.decisions is not None:
-            uniform = uniform_of(split.rows, self.task.input_columns)
+            uniform = uniform_of(input_numbers(split.rows, self.task.input_columns))
             for name, column in self.decisions.columns(probabilities_of(answers), uniform).items():
                 table = table.append_column(name, column)
         return table
@@ -217,7 +223,8 @@ class Predictor:
         Args:
             coverage: probability that a row's `set` of classes holds its label, above 0 and below 1.
             max_error: maximum error rate of answered rows, above 0, below 1; the `decision` on others is `abstain`.
-            sets: `lac`, the smallest sets on average, or `aps`, which are larger on harder rows.
+            sets: `lac`, the smallest sets on average if the probabilities are true, or `aps`, which are larger on
+                harder rows.
 
         Raises:
             AlignAttnError: as `run_decisions` does.
@@ -229,6 +236,13 @@ class Predictor:
     def calibration(self) -> Calibration | None:
         """The calibration that `alignattn calibrate --run` wrote to the run's folder; None if there is none."""
         return read_run_calibration(self.run) if self.decisions is None else self.decisions.calibration
+
+    def distinct_probabilities(
+        self, split: EncodedSplit, answers: pa.Table, every: int = 1
+    ) -> dict[int, NDArray[np.float64]]:
+        """Return the probabilities of every n-th row by the number of its input: a repeated row tells nothing new."""
+        inputs = input_numbers(split.rows.select(range(0, len(split.rows), every)), self.task.input_columns)
+        return dict(zip(inputs.tolist(), probabilities_of(answers)[::every], strict=True))
 
     def shift_warning(self, probabilities: NDArray[np.float64], origin: str) -> str | None:
         """Return a warning if rows are unlike the calibration rows, as `decisions.shift_warning`; None otherwise."""
@@ -316,6 +330,22 @@ def _listed(rows: Sequence[Row]) -> list[Row]:
     if isinstance(rows, str | Mapping) or hasattr(rows, "columns"):
         raise AlignAttnError("give a list of rows, such as [row], or of a DataFrame df.to_dict('records')")
     return list(rows)
+
+
+def _pictures(values: Sequence[Any]) -> list[Any]:
+    """Return a column of pictures in a form that `datasets` keeps: paths, or only mappings."""
+    held = []
+    for number, value in enumerate(values, start=1):
+        try:
+            held.append(encode_picture(value))
+        except AlignAttnError as error:
+            raise AlignAttnError(f"row {number}: {error}") from error
+    if any(isinstance(value, Mapping) for value in held):
+        held = [value if isinstance(value, Mapping) else {"bytes": None, "path": value} for value in held]
+        for number, value in enumerate(held, start=1):
+            if not isinstance(value.get("path"), str | None):
+                raise AlignAttnError(f"row {number}: no image is named ({shown(value['path'])})")
+    return held
 
 
 class _Gathered:

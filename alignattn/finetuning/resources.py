@@ -20,6 +20,9 @@ from alignattn.utils.errors import AlignAttnError, free_space, in_megabytes, lis
 
 ORIGINAL = ".original_module."
 
+AUTOCAST = {"fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
+"""accelerate's names of the types of autocast."""
+
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """File with the memory limit of this container in bytes, or `max` for no limit."""
 
@@ -128,6 +131,22 @@ def describe_precision(options: RunOptions, model: nn.Module) -> str:
     lossy = any(one.dtype == torch.bfloat16 for one in trained)
     advice = " (steps too small for that type are lost: --dtype float32 keeps them)" if lossy else ""
     return f"weights: {summary}{advice}; with gradients and the optimizer's moments {in_megabytes(size)}"
+
+
+def computed_types(trainer: AlignmentTrainer) -> str:
+    """Return the type in which a run computes, as its results and its card name it: autocast, weights, evaluation.
+
+    Args:
+        trainer: the trainer of the run, before it trains.
+    """
+    model, args, mixed = trainer.model, trainer.args, str(trainer.accelerator.mixed_precision)
+    assert model is not None
+    weights = listing(_types(one for one in model.parameters() if one.is_floating_point()))
+    summary = f"{AUTOCAST[mixed]}, weights in {weights}" if mixed in AUTOCAST else weights
+    if args.tf32 and args.device.type == "cuda":
+        summary += ", matrix products in TF32"
+    evaluated = {"float16": args.fp16_full_eval, "bfloat16": args.bf16_full_eval}
+    return summary + "".join(f", evaluated in {name}" for name, is_chosen in evaluated.items() if is_chosen)
 
 
 def _stored(arguments: ModelOptions) -> list[str]:

@@ -129,6 +129,7 @@ class RunResult:
         slices: `rows` and metrics of each value of `--slice_by`, by split.
         start: the run that it started from, if its model is one.
         twin: how far its function is from that of the plain run that `--plain_twin` names.
+        precision: the types in which it computed; empty in results of earlier versions.
     """
 
     task: str
@@ -160,6 +161,7 @@ class RunResult:
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     start: StartResult | None = None
     twin: TwinResult | None = None
+    precision: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
@@ -199,7 +201,7 @@ def score_text(name: str, value: float | None) -> str:
 
 def defined(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """Return metrics for JSON: None for an undefined one."""
-    return {name: None if math.isnan(value) else value for name, value in metrics.items()}
+    return {name: None if not math.isfinite(value) else value for name, value in metrics.items()}
 
 
 def metric_texts(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, str]:
@@ -255,7 +257,8 @@ def render_metrics(result: RunResult) -> str:
     if result.stopped_at is not None:
         lines.append(f"  training was stopped early, after step {result.stopped_at}")
     lines += [
-        f"  {split}: {answer} is predicted for every row: the model learned nothing"
+        f"  {split}: {answer} is predicted for every row: the model learned nothing. Try in this order: another "
+        "--learning_rate, more steps (--num_train_epochs), a look at whether the labels fit their rows"
         for split, answer in result.constant_prediction.items()
     ]
     lines += [f"  split {split}: {how}" for split, how in result.derived_splits.items()]

@@ -1,6 +1,6 @@
 """Resuming a run: from a folder of the same run, and a complete checkpoint of the same model."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from alignattn.finetuning.logs import STATE_FILE
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.run_files import CONFIG_FILE, is_begun
 from alignattn.finetuning.run_folder import (
+    ANOTHER_FOLDER,
     MODEL_OPTION,
     OPTIONS_THAT_MAY_DIFFER,
     check_same_data,
     check_same_task,
+    is_run_folder,
     is_same_start,
 )
 from alignattn.patching import CHILD_NAME
@@ -25,6 +27,7 @@ from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, 
 from alignattn.training.saved_state import SavedAlignmentState, SavedState
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_yaml
+from alignattn.utils.folder_lock import running
 from alignattn.utils.json_records import parse_json, read_json, read_record
 from alignattn.utils.saved_config import restored_fields
 
@@ -43,12 +46,13 @@ NEWEST_CHECKPOINT = (None, True, "True", "true", "last")
 def check_output_dir(options: RunOptions) -> None:
     """Refuse a folder that holds another run or other files, and a checkpoint of another run."""
     folder = options.output_dir
+    check_running(options)
     given = options.values["resume_from_checkpoint"]
     if given not in NEWEST_CHECKPOINT:
         resumed, advice = Path(str(given)).absolute().parent, "give another --resume_from_checkpoint"
         check_same_task(options, resumed, advice)
         problem = f"--resume_from_checkpoint {given} is of another run"
-        _check_differences(options, resumed / CONFIG_FILE, problem, "give another")
+        _check_differences(options, _written(resumed), problem, "give another")
         check_same_data(options, resumed, advice)
     if not folder.exists():
         return
@@ -61,15 +65,28 @@ def check_output_dir(options: RunOptions) -> None:
         raise AlignAttnError(f"{folder} exists and is not a run of alignattn: give another --output_dir")
     may_differ = {MODEL_OPTION} if is_same_start(options, folder) else frozenset()
     problem = f"{folder} already holds another run"
-    _check_differences(options, config, problem, "give another --output_dir", may_differ)
+    _check_differences(options, _written(folder), problem, ANOTHER_FOLDER, may_differ)
     check_same_data(options, folder)
 
 
+def check_running(options: RunOptions) -> None:
+    """Refuse a folder in which a process now makes another run, whose end one would wait for in vain."""
+    theirs = running(options.output_dir) or {}
+    # The model of a run may be at another place by now.
+    may_differ = {MODEL_OPTION} if is_run_folder(Path(options.model.model)) else frozenset()
+    problem = f"another process makes another run in {options.output_dir}"
+    _check_differences(options, theirs, problem, ANOTHER_FOLDER, may_differ)
+
+
+def _written(folder: Path) -> dict[str, Any]:
+    config = folder / CONFIG_FILE
+    return read_yaml(config) if config.is_file() else {}
+
+
 def _check_differences(
-    options: RunOptions, config: Path, problem: str, advice: str, may_differ: Set[str] = frozenset()
+    options: RunOptions, written: Mapping[str, Any], problem: str, advice: str, may_differ: Set[str] = frozenset()
 ) -> None:
-    """Refuse options that define another run than a config file does, if there is one."""
-    written = read_yaml(config) if config.is_file() else {}
+    """Refuse options that define another run than those of an existing one, if there is one."""
     differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER - may_differ) if written else []
     if differing:
         raise AlignAttnError(f"{problem} (different: {', '.join(differing)}): {advice}")

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from transformers import PreTrainedModel, set_seed
 from alignattn.finetuning.best_checkpoint import best_model, choose_metric, stopped_at, stopping
 from alignattn.finetuning.callbacks import END, Balancing, BestBeside, DistanceLog, Progress
 from alignattn.finetuning.card import model_card, write_model_card
-from alignattn.finetuning.examples import with_split, write_predictions
+from alignattn.finetuning.examples import with_inputs, with_split, write_predictions
 from alignattn.finetuning.function_change import check_twin, compare_with_twin
 from alignattn.finetuning.hub import push_run
 from alignattn.finetuning.lora import keep_merged
 from alignattn.finetuning.model import build_model, checked_config, continued_run, patch_model
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.report import write_run_report
-from alignattn.finetuning.resources import check_disk_room, describe_precision
+from alignattn.finetuning.resources import check_disk_room, computed_types, describe_precision
 from alignattn.finetuning.results import (
     RESULTS_FILE,
     RunResult,
@@ -78,7 +79,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
         args: the arguments of the Trainer; None = made from the options.
     """
     folder = options.output_dir
-    with folder_lock(folder):
+    with folder_lock(folder, options.to_dict(), partial(check_output_dir, options)):
         check_output_dir(options)
         finished = read_result(folder)
         if finished is not None:
@@ -105,11 +106,11 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     trainer = _build_trainer(built, rows.task, data, args, options)
     truncated = count_truncated_rows(rows.task, data, built.tokenizer)
     _print_remarks(trainer, options, data, built, truncated)
-    parameters = _count_parameters(built.model)
+    parameters, precision = _count_parameters(built.model), computed_types(trainer)
     training = _train(trainer, options, data, built.tokenizer)
     evaluations = _evaluate(trainer, data, options.output_dir)
     result = _result(options, rows, built, trainer, parameters, training, evaluations)
-    result = replace(result, start=start, truncated_rows=truncated)
+    result = replace(result, start=start, truncated_rows=truncated, precision=precision)
     if trainer.is_world_process_zero():
         slices = _slices(rows.task, data, evaluations, options.data.slice_by)
         result = replace(
@@ -287,9 +288,12 @@ def _evaluate(trainer: TaskTrainer, data: EncodedData, folder: Path) -> dict[str
     """Predict the evaluation splits with the trained model, write the predictions, and score them."""
     evaluations = {split: trainer.predict_split(encoded) for split, encoded in data.evaluation.items()}
     if evaluations and trainer.is_world_process_zero():
-        write_predictions(
-            folder, [with_split(evaluation.predictions, split) for split, evaluation in evaluations.items()]
-        )
+        columns = trainer.task.input_columns
+        tables = [
+            with_split(with_inputs(evaluation.predictions, data.evaluation[split].rows, columns), split)
+            for split, evaluation in evaluations.items()
+        ]
+        write_predictions(folder, tables)
     return evaluations
 
 

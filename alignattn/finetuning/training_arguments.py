@@ -47,6 +47,9 @@ PREDICTING = [method.options for method in METHODS if method.predicts]
 FULL_STATE_DICT = "FULL_STATE_DICT"
 """FSDP's type of state with which the Trainer saves a model that can be loaded; with the others, it saves none."""
 
+MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"
+"""Variable in which `accelerate launch --mixed_precision` names the type of autocast."""
+
 YES = ("True", "true", "1")
 WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """True values of accelerate's variables, and the variables in which launchers set the number of processes."""
@@ -84,6 +87,7 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
     except (ValueError, TypeError, ImportError) as error:
         raise AlignAttnError(one_line(error)) from error
     check_sharding(args)
+    _check_float16(args)
     missing = set(args.report_to or ()) - set(get_available_reporting_integrations())
     if missing:
         raise AlignAttnError(f"--report_to {' '.join(sorted(missing))}: install that package, or leave it out")
@@ -91,6 +95,14 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
         # Pinned memory speeds up the copy to an accelerator; without one, torch warns in each loader.
         args.dataloader_pin_memory = False
     return args
+
+
+def _check_float16(args: TrainingArguments) -> None:
+    """Refuse training in float16 on a CPU, where accelerate would silently compute in the type of the weights."""
+    by_launcher = not args.bf16 and os.environ.get(MIXED_PRECISION, "").lower() == "fp16"
+    if args.device.type == "cpu" and (args.fp16 or by_launcher):
+        given = "--fp16 true" if args.fp16 else f"{MIXED_PRECISION}=fp16"
+        raise AlignAttnError(f"{given} needs a GPU: leave it out, or give --bf16 true --use_cpu true")
 
 
 def transformers_options() -> dict[str, Option]:

@@ -89,7 +89,7 @@ class TransformersOptions(Options):
         1.0, "Maximum gradient norm; 0 (with --class_weights): no clipping.", low=0, rare=True
     )
     bf16: bool = option(False, "Train in bfloat16.")
-    fp16: bool = option(False, "Train in float16.", rare=True)
+    fp16: bool = option(False, "Train in float16, on a GPU.", rare=True)
     use_cpu: bool = option(False, "Train on the CPU, even where there is a GPU.", rare=True)
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from safetensors import safe_open
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
@@ -15,7 +16,7 @@ from alignattn.patching.attach import unpatch
 from alignattn.patching.patch import patch
 from alignattn.patching.sizes import find_file
 from alignattn.patching.slots import is_patched
-from alignattn.patching.state_dicts import DESCRIPTION, read_description
+from alignattn.patching.state_dicts import DESCRIPTION, FUNCTION_SLOT, read_description
 from alignattn.utils.errors import AlignAttnError, install_extra
 
 CONFIG_FIELD = "base_model_name_or_path"
@@ -56,8 +57,26 @@ def adapter_contents(path: str, hub: Mapping[str, Any]) -> tuple[frozenset[str],
         names = frozenset(weights.keys())
         descriptions = [weights.get_tensor(name) for name in names if name.endswith(DESCRIPTION)]
     description = read_description(descriptions[0]) if descriptions else {}
-    prefix = PREFIX_BESIDE_PROMPTS if PROMPTS in names else PREFIX
+    prefix = _prefix(names)
     return frozenset(name.removeprefix(prefix) for name in names), description
+
+
+def _prefix(names: Collection[str]) -> str:
+    """Return the prefix of the names of the model's weights among the names in an adapter's file."""
+    return PREFIX_BESIDE_PROMPTS if PROMPTS in names else PREFIX
+
+
+def function_parameters_in(path: str, hub: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the parameters of slots that change the function in an adapter's file, by their names in the model.
+
+    Args:
+        path: a folder or Hub id of an adapter with such slots.
+        hub: as for `adapter_fields`.
+    """
+    with safe_open(find_file(path, ADAPTER_SAFE_WEIGHTS_NAME, hub), "pt") as weights:
+        names = weights.keys()
+        prefix = _prefix(names)
+        return {name.removeprefix(prefix): weights.get_tensor(name) for name in names if FUNCTION_SLOT.search(name)}
 
 
 def base_model_of(path: str, fields: Mapping[str, Any]) -> str:

@@ -10,22 +10,28 @@ unchanged.
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from peft import PeftConfig, PeftModel
+import torch
+from peft import PeftConfig, PeftMixedModel, PeftModel
+from peft.config import PeftConfigMixin
 from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
+from transformers.integrations.peft import PeftAdapterMixin
 
 from alignattn.attention.attend import CHILD_NAME
+from alignattn.patching.adapter_files import adapter_contents, adapter_fields, function_parameters_in
 from alignattn.patching.saving import is_changed
+from alignattn.patching.sizes import FILE_OPTIONS
 from alignattn.patching.slots import LayerSlots, Patch, patch_of
 from alignattn.patching.state_dicts import ADAPTERS_COPIES, DESCRIPTION, written_description
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, listing
 from alignattn.utils.saved_config import LOADING_HINT
 
 LABEL_FIELDS = ("id2label", "label2id", "problem_type")
@@ -207,6 +213,81 @@ def _save_patched(self: PeftModel, *args: Any, **kwargs: Any) -> Any:
 
 
 PeftModel.save_pretrained = _save_patched  # type: ignore[method-assign]
+
+
+def _of_another_function(model: Any, path: str, hub: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of the patch in the files of an adapter that plain peft refuses, for a model of its kind.
+
+    Args:
+        model: any model, or the `peft.PeftModel` around it.
+        path: the adapter's folder or Hub id.
+        hub: keyword arguments that say where a file is found.
+
+    Returns:
+        The description; empty if peft takes the adapter as it is, or if no patch changes the model's function.
+    """
+    patch = getattr(model, CHILD_NAME, None)
+    if not (isinstance(patch, Patch) and patch.config.changes_function):
+        return {}
+    fields = adapter_fields(path, hub) or {}
+    return adapter_contents(path, hub)[1] if fields.get("task_type") == LOADING_HINT else {}
+
+
+def _check_shared(model: Any, adapters: Collection[str], path: str, hub: Mapping[str, Any]) -> None:
+    """Refuse an adapter whose slots would change the function of a model's other adapters, which share the slots."""
+    held = (model.get_base_model() if hasattr(model, "get_base_model") else model).state_dict()
+    for name, values in function_parameters_in(path, hub).items():
+        if name in held and not torch.equal(values.to(held[name].dtype), held[name].cpu()):
+            raise AlignAttnError(
+                f"the adapter {path!r} has other trained parameters of {patch_of(model).config.describe_slots()} than "
+                f"the model, and all adapters of a model share them, so {listing(sorted(adapters))} would change: load "
+                "it alone by alignattn.from_pretrained"
+            )
+
+
+@contextmanager
+def _with_task_type(task_type: str | None) -> Iterator[None]:
+    """Within this context, peft reads this task type of an adapter instead of the one that it refuses."""
+    reader: Any = PeftConfigMixin
+    before, read = vars(reader)["from_json_file"], reader.from_json_file
+    reader.from_json_file = lambda *args, **kwargs: read(*args, **kwargs) | {"task_type": task_type}
+    try:
+        yield
+    finally:
+        reader.from_json_file = before
+
+
+def _taking_patched(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method that loads an adapter: a model whose function a patch changes takes adapters of its kind."""
+    signature = inspect.signature(load)
+
+    @functools.wraps(load)
+    def load_and_take(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        given = call.arguments
+        model = given["model"] if "model" in given else given["self"]
+        path = given.get("model_id") or given.get("peft_model_id")
+        options = given["kwargs"] | (given.get("adapter_kwargs") or {})
+        hub = {name: options[name] for name in FILE_OPTIONS if name in options}
+        description = {} if path is None else _of_another_function(model, str(path), hub)
+        if not description:
+            return load(*args, **kwargs)
+        adapters = getattr(model, "peft_config", {})
+        # A trainer that resumes loads the adapters that are there again.
+        if adapters and given["adapter_name"] not in adapters:
+            _check_shared(model, adapters, str(path), hub)
+        with _with_task_type(description["task_type"]):
+            return load(*args, **kwargs)
+
+    return load_and_take
+
+
+_wrappers: tuple[Any, ...] = (PeftModel, PeftMixedModel)
+for _class in _wrappers:
+    _class.from_pretrained = classmethod(_taking_patched(_class.from_pretrained.__func__))
+for _class in (*_wrappers, PeftAdapterMixin):
+    _class.load_adapter = _taking_patched(_class.load_adapter)
 
 
 def carry(model: Any) -> None:

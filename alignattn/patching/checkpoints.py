@@ -36,16 +36,13 @@ from alignattn.patching.adapter_files import adapter_contents, adapter_fields, b
 from alignattn.patching.families import FAMILIES
 from alignattn.patching.routing import lift_guard
 from alignattn.patching.saving import LOADER_FIELD
-from alignattn.patching.sizes import check_counts, check_fills, find_file
+from alignattn.patching.sizes import FILE_OPTIONS, check_counts, check_fills, find_file
 from alignattn.patching.state_dicts import FUNCTION_SLOT, is_of_slots, load_slots
 from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line
 from alignattn.utils.json_records import parse_json
 from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.network import log_download
 from alignattn.utils.saved_config import LOADING_HINT, restored_fields
-
-FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-"""The keyword arguments of `from_pretrained` that say where a file is found."""
 
 OF_WEIGHTS = ("dtype", "torch_dtype", "quantization_config")
 """Keyword arguments for the weights, which a config would otherwise keep as its own fields."""
@@ -252,7 +249,8 @@ def _load_adapted(
 def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model; refuse one without words, or with more tokens than the model.
 
-    For an adapter without a tokenizer, that of its base model is loaded.
+    For an adapter without a tokenizer, that of its base model is loaded. A tokenizer without a padding token, such as
+    that of most decoders, pads by its EOS token.
 
     Args:
         name: as for `load_checkpoint`.
@@ -275,7 +273,25 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
         raise AlignAttnError(
             f"the tokenizer of {name!r} has more tokens than the model: token {largest}, and {rows} rows of embeddings"
         )
+    if tokenizer.pad_token is None:
+        _pad_by_eos(name, model, tokenizer)
     return tokenizer
+
+
+def _pad_by_eos(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Pad by the EOS token, as transformers' examples do, and set it in the model's config.
+
+    A classifier on a decoder reads the last token that is not the config's `pad_token_id`.
+    """
+    if tokenizer.eos_token is None:
+        raise AlignAttnError(
+            f"the tokenizer of {name!r} has neither a padding token nor an EOS token: set its pad_token, and save it "
+            "there with save_pretrained"
+        )
+    logger.warning("%s: its tokenizer has no padding token and pads by its EOS token %s", name, tokenizer.eos_token)
+    tokenizer.pad_token = tokenizer.eos_token
+    for config in (model.config, model.config.get_text_config()):
+        config.pad_token_id = tokenizer.pad_token_id
 
 
 def load_image_processor(name: str, **kwargs: Any) -> Any:

@@ -14,15 +14,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from transformers import PreTrainedModel
 
 from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.calls import Call
+from alignattn.attention.alignment.draws import SampleDraw
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.config import BASIS
-from alignattn.attention.masks import CrossMask, Packing, packing_of_positions
+from alignattn.attention.masks import CrossMask, Packing, sample_starts
 from alignattn.patching.hooks import recording_hook, remove_hooks
 from alignattn.patching.masks import AttentionMask, Sides, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
+from alignattn.patching.packing import PACKING_ADVICE, packing_by_positions
 from alignattn.patching.recording import Recording
 from alignattn.utils.errors import ONE_PROCESS_PER_GPU, AlignAttnError
 
@@ -34,8 +37,12 @@ WITHOUT_REENTRANCE = (
 KnownMask = tuple[AttentionMask | None, tuple[int, int], Sides]
 """A mask, the numbers of queries and keys, and which of them are real."""
 
-KnownPacking = tuple[Tensor, Tensor | None, Packing | None]
-"""Positions of tokens, which of them are real, and their packing."""
+KnownPacking = tuple[Tensor, AttentionMask | None, Packing | None]
+"""Positions of tokens, their mask, and their packing."""
+
+
+DrawnSamples = tuple[Sides, int, Tensor, Sides]
+"""Masks of a call, its number of samples, the indices of the drawn ones, and their masks."""
 
 
 class ForwardPass:
@@ -87,8 +94,8 @@ class RecordedCall:
         key: `[B, m, G * d]` of G heads of keys, likewise.
         mask: the mask that the attention receives, or None.
         slots: the `LayerSlots` of the calling module.
-        position_ids: `[B or 1, n]`, positions of the tokens; where they restart, the next sample of a row begins. None:
-            each row is one sample.
+        position_ids: `[B or 1, n]`, positions of the tokens, where the attention may separate the samples of a row by
+            them (`packing_by_positions`). None: each row is one sample.
         previous: the call before; None at the end of the list.
         forward_pass: the forward that it belongs to; None under `torch.compile`.
         is_in_graph: whether gradients were enabled.
@@ -146,6 +153,8 @@ class Collector:
         around: the current call of a module that replaces a projection; None outside one.
         witness: as in `RecordedCall`, for the current call.
         newest: the last recorded call.
+        given_positions: the `position_ids` that the caller of the current forward passed; None if it passed none, so
+            that each row is one sample.
         saw_no_gradient: whether a forward in training mode had no gradient to record.
     """
 
@@ -161,10 +170,14 @@ class Collector:
         self.around: Any = None
         self.witness: Tensor | None = None
         self.newest = _end_of_list()
+        self.given_positions: Tensor | None = None
+        self._mixed_positions: Tensor | None = None
+        self._restarts: Tensor | None = None
         self._forward_pass = ForwardPass()
         self._open: list[nn.Module] = []
         self._taken: set[int] = set()
         self._has_warned = False
+        self._has_warned_of_mixing = False
         self.saw_no_gradient = False
         self.number = next(_NUMBERS)
         _COLLECTORS[self.number] = self
@@ -290,10 +303,13 @@ class Collector:
             self._set("around", None)
 
     @recording_hook
-    def begin_forward(self, module: nn.Module, _args: Any, kwargs: Mapping[str, Any]) -> None:
+    def begin_forward(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Note that the forward of a module around all layers begins: that module's forward pre-hook."""
         if self.refuses_packed:
-            refuse_packed(module, _args, kwargs)
+            refuse_packed(module, args, kwargs)
+        # A layer gets positions that the model makes.
+        if isinstance(module, PreTrainedModel) and isinstance(positions := kwargs.get("position_ids"), Tensor):
+            self._set("given_positions", positions)
         if _is_traced_or_in_backward():
             return
         if module.training and torch.is_grad_enabled() and getattr(module, "_is_replica", False):
@@ -308,6 +324,8 @@ class Collector:
     @recording_hook
     def end_forward(self, module: nn.Module, _args: Any, output: Any) -> None:
         """Note that such a forward ends: that module's forward hook, which torch also calls after a failure."""
+        if self.given_positions is not None:
+            self._set("given_positions", None)
         if _is_traced_or_in_backward() or not self._open:
             return
         if output is None:
@@ -374,6 +392,36 @@ class Collector:
             torch._dynamo.utils._disable_side_effect_safety_checks_for_current_subtracer(setattr, self, name, value)
         else:
             setattr(self, name, value)
+
+    def note_mixed(self, position_ids: Tensor, is_real: Tensor | None) -> None:
+        """Warn once if positions restart in an attention that does not separate samples, without synchronising.
+
+        On a GPU the answer is copied in the background, and read in the next forward.
+        """
+        if torch.compiler.is_compiling() or self._has_warned_of_mixing or position_ids is self._mixed_positions:
+            return
+        self._mixed_positions = position_ids
+        starts = sample_starts(position_ids, None if is_real is None else is_real.bool())
+        restarts = (starts.sum(dim=1) > 1).any()
+        if not restarts.is_cuda:
+            self._restarts = restarts
+        elif self._restarts is None:
+            self._restarts = torch.zeros((), dtype=torch.bool, pin_memory=True)
+        if self._restarts.item():
+            self.warn_of_mixing()
+        elif restarts.is_cuda:
+            self._restarts.copy_(restarts, non_blocking=True)
+
+    def warn_of_mixing(self) -> None:
+        """Warn once that the samples of a row attend to each other."""
+        if not self._has_warned_of_mixing:
+            self._has_warned_of_mixing = True
+            name = "this model" if self.owner is None else f"this {type(self.owner).__name__}"
+            warnings.warn(
+                f"position_ids restart within a row, but the attention of {name} does not separate the samples there, "
+                f"and its alignment counts them as one: {PACKING_ADVICE}",
+                stacklevel=2,
+            )
 
     def cross_mask(self, query: Tensor, key: Tensor, mask: AttentionMask | None) -> CrossMask:
         """Return the masks of a cross-attention call; its queries' mask is that of the self-attention before it."""
@@ -481,27 +529,34 @@ def _end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 register_optimizer_step_post_hook(_end_step)
 
 
-def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> tuple[Tensor, dict[str, Tensor]]:
+def mean_alignment(
+    calls: Sequence[RecordedCall], alignments: nn.ModuleDict, draw: SampleDraw | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the mean distance A(Q, K) of recorded calls, weighted by their samples, and its diagnostics.
 
     Args:
         calls: at least one.
         alignments: an `Alignment` or an `AlignmentInBasis` for each head size.
+        draw: which samples to use of each call; None = all.
     """
+    drawn: list[DrawnSamples] = []
     masks: list[KnownMask] = []
     packings: list[KnownPacking] = []
     by_size: dict[str, list[Call]] = {}
     samples = 0
     for call in calls:
         heads, query, key, sides = call.slots.heads, call.query, call.key, _real_tokens_once(call, masks)
-        packing = None if call.position_ids is None else _packing_once(call.position_ids, sides[0], query, packings)
+        packing = None if call.position_ids is None else _packing_once(call, packings)
         if packing is not None:
             query, key = (packing.padded(rows.flatten(0, 1)[None]) for rows in (query, key))
             real = packing.is_real if sides[0] is None else packing.padded(sides[0].flatten()[None]) & packing.is_real
             sides = real, real
         samples += len(query)
+        chosen = None
+        if draw is not None and len(query) > draw.rows:
+            chosen, sides = _drawn_once(draw, sides, query, drawn)
         by_size.setdefault(str(heads.size), []).append(
-            Call(query, heads.shared(key), heads.count, *sides, call.slots.layer)
+            Call(query, heads.shared(key), heads.count, *sides, call.slots.layer, chosen)
         )
     parts = [
         cast(Alignment | AlignmentInBasis, alignments[size]).of_calls(group, samples) for size, group in by_size.items()
@@ -510,16 +565,32 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
     return sum_of(loss for loss, _ in parts), diagnostics
 
 
-def _packing_once(
-    position_ids: Tensor, is_real: Tensor | None, query: Tensor, known: list[KnownPacking]
-) -> Packing | None:
-    """Return the packing of rows whose positions restart; None if each row is one sample."""
-    for other, of_tokens, packing in known:
-        if other is position_ids and of_tokens is is_real:
+def _packing_once(call: RecordedCall, known: list[KnownPacking]) -> Packing | None:
+    """Return the packing of rows whose samples the attention separates; None if each row is one sample."""
+    assert call.position_ids is not None
+    for position_ids, mask, packing in known:
+        if position_ids is call.position_ids and mask is call.mask:
             return packing
-    found = packing_of_positions(position_ids.expand(len(query), -1), is_real)
-    known.append((position_ids, is_real, found))
+    found, is_mixed = packing_by_positions(call.position_ids.expand(len(call.query), -1), call.mask)
+    if is_mixed:
+        call.slots.collector.warn_of_mixing()
+    known.append((call.position_ids, call.mask, found))
     return found
+
+
+def _drawn_once(draw: SampleDraw, sides: Sides, query: Tensor, known: list[DrawnSamples]) -> tuple[Tensor, Sides]:
+    """Return the indices of the samples to use, and their masks."""
+    for of_sides, count, chosen, masks in known:
+        if of_sides[0] is sides[0] and of_sides[1] is sides[1] and count == len(query):
+            return chosen, masks
+    real = [mask.any(dim=-1) for mask in dict.fromkeys(sides) if mask is not None]
+    chosen = draw.chosen(len(query), None if not real else torch.stack(real).all(dim=0), query.device)
+    # Queries and keys of the same tokens keep one mask.
+    masks = [
+        None if mask is None else mask.index_select(0, chosen) for mask in sides[: 1 if sides[0] is sides[1] else 2]
+    ]
+    known.append((sides, len(query), chosen, (masks[0], masks[-1])))
+    return chosen, (masks[0], masks[-1])
 
 
 def _real_tokens_once(call: RecordedCall, known: list[KnownMask]) -> Sides:

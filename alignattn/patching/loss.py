@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.attention.config import BASIS
-from alignattn.patching.collector import WITHOUT_REENTRANCE, mean_alignment
+from alignattn.patching.collector import WITHOUT_REENTRANCE
 from alignattn.patching.recording import Recording
 from alignattn.patching.routing import routed
 from alignattn.patching.slots import Patch, aligned_patches, patch_of, update_taps
@@ -68,7 +68,7 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
             f"nothing that makes the queries and keys of this {type(model).__name__} is trained, so no parameter can "
             "follow the alignment: train their projections, or adapt them (LoRA's target_modules)"
         )
-    return [(state, *mean_alignment(calls, state.alignments)) for state, calls in recorded]
+    return [(state, *state.mean_alignment(calls)) for state, calls in recorded]
 
 
 def discard(model: nn.Module) -> None:

@@ -72,6 +72,11 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     found = probe(model) if is_in_memory else None
     _check_layers(model, layers)
     check_budget(config, type(model).__name__)
+    if "points" in config.alignment_options and config.choices["alignment"].averages_samples:
+        raise AlignAttnError(
+            f"alignment_options points={config.alignment_options['points']}: this limits the nodes of a graph, and "
+            "would bias the loss of a text: set alignment_rows, which draws whole samples"
+        )
     if config.changes_function:
         _check_function_slots(model, config, layers)
     fill_slots(model, layers, config, is_observed=True)

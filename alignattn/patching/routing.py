@@ -279,7 +279,8 @@ def attention_function(
     if own is None:
         raise AlignAttnError(
             f"{type(module).__name__} has the attention implementation {IMPLEMENTATIONS[base]!r} of a patched model, "
-            "but no slots: it was built from the config of one"
+            "but no slots: it was built from the config of one. Patch it, too, or take copy.deepcopy of the patched "
+            "model: in TRL, pass it as ref_model= (DPO, KTO), or leave out the reference model by beta=0 (GRPO, RLOO)"
         )
     # transformers omits a purely causal mask, because SDPA can apply it itself.
     is_causal = attention_mask is None and base == SDPA and query.shape[2] > 1 and _is_causal(module, kwargs)
@@ -325,7 +326,7 @@ def attention_function(
             dropout=dropout,
             wants_weights=bool(output_attentions) or base == EAGER,
             packing=packing,
-            position_ids=kwargs.get("position_ids"),
+            position_ids=slots.separating_positions(module, pairs, kwargs, query.shape[0], query.shape[2]),
         )
     attended = attended.transpose(1, 2).contiguous()
     return (attended if packing is None else packing.packed(attended)), weights

@@ -9,7 +9,6 @@ import copy
 import dataclasses
 import functools
 import inspect
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from alignattn.patching.sizes import bare_model
 from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.patching.state_dicts import REMAINING, layer_dim, rows_of
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.json_records import read_json
+from alignattn.utils.json_records import read_json, to_json
 from alignattn.utils.saved_config import HIDDEN_FIELD, LOADING_HINT, TYPE_SUFFIX
 
 LOADER_FIELD = "attn_implementation"
@@ -158,7 +157,7 @@ def _save_config(
     if attention.changes_function:
         path = Path(folder, CONFIG_NAME)
         fields = _hidden(read_json(path), model)
-        path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        path.write_text(to_json(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _hidden(fields: dict[str, Any], model: PreTrainedModel) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from transformers.utils.hub import cached_file
 from alignattn.utils.errors import AlignAttnError, in_megabytes, shown
 from alignattn.utils.json_records import read_json
 
+FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
+"""The keyword arguments of `from_pretrained` that say where a file is found."""
+
 COUNTS = (
     (re.compile(r".*(layers?|groups?|group_num|heads?)", re.IGNORECASE), 1_000),
     (re.compile(r"num_labels"), 1_000_000),

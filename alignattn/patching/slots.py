@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedConfig
 
+from alignattn.attention.alignment.draws import SampleDraw
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
@@ -23,6 +24,7 @@ from alignattn.attention.variant import AttentionVariant, attend_by, attention_w
 from alignattn.patching.collector import Collector, RecordedCall, mean_alignment
 from alignattn.patching.hooks import recording_hook, remove_hooks
 from alignattn.patching.masks import AttentionMask, is_causal, real_tokens
+from alignattn.patching.packing import has_pairs, is_flash
 from alignattn.patching.projections import (
     FUSED,
     MASK_ARGUMENTS,
@@ -66,10 +68,14 @@ class Patch(nn.Module):
     Attributes:
         collector: collector of its layers.
         alignments: one alignment for each head size, with the parameters of all layers of that size; empty without one.
+        step: an int64 scalar that determines which samples a loss uses; it is saved, so that a resumed run draws the
+            same ones. It exists only with `alignment_rows`.
         paths: names of these layers in the model, by head size.
         configs: configs of the model, each with its original.
         hooks: handles of the hooks that the model and its layers keep until `unpatch`.
     """
+
+    step: Tensor
 
     def __init__(
         self,
@@ -91,6 +97,8 @@ class Patch(nn.Module):
             self.paths.setdefault(str(layer.heads.size), []).append(path)
         if config.alignment is None:
             return
+        if config.alignment_rows is not None:
+            self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         alignment_class = ALIGNMENTS.load(config.alignment)
         for size, paths in self.paths.items():
             alignment = alignment_class(
@@ -99,6 +107,15 @@ class Patch(nn.Module):
             if config.gradient_scope == BASIS:
                 alignment = AlignmentInBasis(alignment, _same_heads([layers[path] for path in paths]))
             self.alignments[size] = alignment
+
+    def mean_alignment(self, calls: Sequence[RecordedCall]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return A(Q, K) of a step's calls and its diagnostics, from `alignment_rows` samples of each forward."""
+        if self.config.alignment_rows is None:
+            return mean_alignment(calls, self.alignments)
+        result = mean_alignment(calls, self.alignments, SampleDraw(self.config.alignment_rows, self.step))
+        if self.training:
+            self.step += 1
+        return result
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -256,7 +273,7 @@ class LayerSlots(AttentionVariant):
             wants_weights: whether the caller wants the weights.
             own_score: the score of the layer, if it has one.
             packing: packing of the projections' row, if queries, keys and values are the batch made from it.
-            position_ids: positions of the tokens, as in `RecordedCall`.
+            position_ids: as in `RecordedCall`.
             **scoring: `bias`, `softcap` and `scale` of the scores.
 
         Returns:
@@ -358,10 +375,31 @@ class LayerSlots(AttentionVariant):
         if mask is None and self.mask_position is not None and self.mask_position < len(args):
             mask = args[self.mask_position]
         bounds = kwargs.get("cu_seq_lens_q")
-        packing = None
+        rows, tokens = next(iter(projected.values())).shape[:2]
         if bounds is not None:
-            packing = packing_of(bounds, kwargs.get("cu_seq_lens_k"), next(iter(projected.values())).shape[1])
-        self._record(mask, packing, kwargs.get("position_ids"))
+            self._record(mask, packing_of(bounds, kwargs.get("cu_seq_lens_k"), tokens), None)
+        else:
+            self._record(mask, None, self.separating_positions(module, mask, kwargs, rows, tokens))
+
+    def separating_positions(
+        self, module: nn.Module, mask: AttentionMask | None, kwargs: Mapping[str, Any], rows: int, tokens: int
+    ) -> Tensor | None:
+        """Return the positions by which a recorded attention call may separate the samples of a row, or None.
+
+        Positions that the caller did not pass do not restart, and are not read: reading them would synchronise.
+        """
+        given, own = self.collector.given_positions, kwargs.get("position_ids")
+        if given is None or self.is_cross or not self.is_tapped or not self.collector.is_recording():
+            return None
+        # Some models of images and text count positions in rows and columns, and pass those of the text on.
+        positions = own if isinstance(own, Tensor) and own.dim() == 2 else given
+        if positions.dim() != 2 or positions.shape[1] != tokens:
+            return None
+        if has_pairs(mask) or (mask is None and positions is own and rows == 1 and is_flash(module)):
+            return positions
+        if mask is None or isinstance(mask, Tensor):
+            self.collector.note_mixed(positions, mask)
+        return None
 
     def _recorded(
         self,
@@ -416,9 +454,6 @@ class LayerSlots(AttentionVariant):
         if packing is not None:
             query, key = packing.padded(query), packing.padded(key)
             mask, position_ids = packing.is_real, None
-        elif position_ids is not None and position_ids.shape[1:] != query.shape[1:-1]:
-            # Some models of images and text count positions in rows and columns.
-            position_ids = None
         query, key = _as_batch(query), _as_batch(key)
         if len(query) != len(key):
             raise AlignAttnError(

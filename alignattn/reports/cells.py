@@ -162,6 +162,14 @@ class Cell:
         return list(self.values.values())
 
     @property
+    def share_rows(self) -> int | None:
+        """How many rows its numbers are shares of, as accuracies are; None for other measures."""
+        of_runs = {run.reader.share_rows(run.report.numbers, self.path) for run in self.finished}
+        (rows,) = of_runs if len(of_runs) == 1 else (None,)
+        # A share of other units than rows, such as words, is no multiple of 1 / rows.
+        return rows if rows and all(abs(rows * one - round(rows * one)) < 1e-6 for one in self.numbers) else None
+
+    @property
     def repeats_one_run(self) -> bool:
         """Whether all its seeds are known to predict the same, so that they count as one run."""
         digests = {run.report.predictions_digest for run in self.finished}

@@ -80,7 +80,8 @@ def _compare(cell: Cell, baseline: Cell, family_size: int, *, is_early: bool) ->
         reason = f"all seeds of {' and of '.join(repeated)} predict the same"
         return compare_unpaired(cell.numbers, baseline.numbers, read, reason=reason)
     scores = None if cell.samples_by_seed else partial(_paired_scores, cell, baseline, seeds)
-    return compare(measured, compared, scores, family_size=family_size)
+    rows = cell.share_rows if cell.share_rows == baseline.share_rows else None
+    return compare(measured, compared, scores, family_size=family_size, rows=rows)
 
 
 def _common_seeds(cell: Cell, baseline: Cell) -> list[int]:

@@ -72,6 +72,10 @@ class ResultReader(ABC):
         """Return the row scores behind a number of a finished run; None if it is not a statistic of rows."""
         return None
 
+    def share_rows(self, numbers: Mapping[str, Any], path: Sequence[str]) -> int | None:
+        """Return how many rows the number at a path is a share of, as an accuracy is; None for other numbers."""
+        return None
+
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
         """Return why there is no ensemble of this number, in one line; empty if there is one."""
         return "no predictions are kept that an ensemble could average"

@@ -46,10 +46,14 @@ class CaptionsProcessor(SequencesProcessor):
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without a readable picture."""
-        paths = dataset[self.task.source_column][:]
-        known = {path: picture_problem(path) for path in set(paths) if isinstance(path, str) and path}
+        pictures = dataset[self.task.source_column][:]
+        paths = [picture if isinstance(picture, str) else "" for picture in pictures]
+        known = {path: picture_problem(path) for path in set(paths) if path}
         nothing = f"column {self.task.source_column!r} has no picture"
-        return by_row(known[path] if path in known else f"{nothing} ({shown(path)})" for path in paths)
+        return by_row(
+            known[path] if path else f"{nothing} ({shown(picture)})"
+            for path, picture in zip(paths, pictures, strict=True)
+        )
 
     def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
         """Return the picture's file, and the tokens of the first reference caption."""

@@ -15,7 +15,7 @@ from transformers import AutoModelForImageClassification
 
 from alignattn.tasks.formats.file_rows import FileRows
 from alignattn.tasks.labelled import LabelledProcessor
-from alignattn.tasks.pictures import BITS_8, folder_pictures, open_picture, picture_problem
+from alignattn.tasks.pictures import BITS_8, GREY, RGB, folder_pictures, open_picture, picture_problem
 from alignattn.tasks.processor import EncodedSplit, by_row
 from alignattn.tasks.task import TRAIN, VALIDATION, TaskOptions
 from alignattn.tasks.task_types import ImageClassification
@@ -23,6 +23,10 @@ from alignattn.utils.errors import AlignAttnError, check_installed
 
 PIXELS = "pixel_values"
 """The model's input. In encoded rows, the column of the images that the collator decodes."""
+
+CHANNELS = 3
+MODES = {CHANNELS: RGB, 1: GREY}
+"""The mode of the pictures by the channels of the model's images, usually three."""
 
 CHECKED_AT_ONCE = 256
 """Number of rows to check at a time, because their images are in memory."""
@@ -97,8 +101,9 @@ class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
 
 
 def _collate(rows: Sequence[Mapping[str, Any]], image_processor: Any) -> dict[str, Tensor]:
-    """Return the model's inputs, such as `pixel_values` `[B, 3, H, W]`, and `labels` `[B]`."""
-    batch = dict(image_processor([open_picture(row[PIXELS]) for row in rows], return_tensors="pt"))
+    """Return the model's inputs, such as `pixel_values` `[B, 3, H, W]` (1 for 3 in grey), and `labels` `[B]`."""
+    mode = MODES[getattr(image_processor, "num_channels", CHANNELS)]
+    batch = dict(image_processor([open_picture(row[PIXELS], mode=mode) for row in rows], return_tensors="pt"))
     if "label" in rows[0]:
         batch["labels"] = torch.tensor([row["label"] for row in rows])
     return batch

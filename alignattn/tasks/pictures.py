@@ -1,5 +1,6 @@
 """Opens pictures in any format that Pillow reads, as transformers' pipelines do."""
 
+import sys
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -17,21 +18,25 @@ if TYPE_CHECKING:
 BITS_8, BITS_16 = 2**8 - 1, 2**16 - 1
 """The largest values of pixels with 8 and 16 bits."""
 
+RGB, GREY = "RGB", "L"
+"""Pillow's modes of the pictures that models read."""
 
-def open_picture(source: Any, *, draft: bool = False) -> "Image":
-    """Return a picture in RGB, rotated according to its EXIF data; of an animation, the first frame.
+
+def open_picture(source: Any, *, mode: str = RGB, draft: bool = False) -> "Image":
+    """Return a picture, rotated according to its EXIF data; of an animation, the first frame.
 
     Transparency is dropped, as in transformers' pipelines. 16 bits per pixel become 8.
 
     Args:
         source: a path, the bytes of a file, or the mapping of both in `datasets`.
+        mode: `RGB`, or `GREY` for a picture in shades of grey.
         draft: whether a JPEG may be read at a fraction of its size, which is faster.
 
     Raises:
         AlignAttnError: if it cannot be read.
     """
     check_installed("PIL", "images", "a picture")
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     content = source.get("bytes") if isinstance(source, Mapping) else source
     path = source.get("path") if isinstance(source, Mapping) and content is None else content
@@ -43,11 +48,35 @@ def open_picture(source: Any, *, draft: bool = False) -> "Image":
         with Image.open(file) as picture:
             if draft:
                 picture.draft("RGB", (1, 1))
-            turned = ImageOps.exif_transpose(picture)
-            return _with_8_bits(turned).convert("RGB")
+            return _in_rgb(picture).convert(mode)
     # Pillow's readers raise errors of any class for damaged files.
     except Exception as error:
         raise AlignAttnError(f"{name} cannot be read ({one_line(error)})") from error
+
+
+def encode_picture(value: Any) -> Any:
+    """Return a row's picture as a path or as the mapping that `open_picture` reads; other values as they are.
+
+    Of a picture of Pillow, the bytes hold the pixels that it has in memory, rotated according to the EXIF data that it
+    carries. `datasets` would keep the name of the file that it was opened from, and lose what was changed since.
+
+    Raises:
+        AlignAttnError: if the picture has no pixels, for example because it was closed.
+    """
+    # Whoever made a picture has imported Pillow.
+    pillow = sys.modules.get("PIL.Image")
+    if pillow is not None and isinstance(value, pillow.Image):
+        file = BytesIO()
+        try:
+            _in_rgb(value).save(file, "PPM")
+        except Exception as error:
+            # Pillow only asserts that a file is still open.
+            reason = one_line(error) or "its file is closed"
+            raise AlignAttnError(f"the image in memory cannot be read ({reason})") from error
+        value = file.getvalue()
+    if isinstance(value, bytes):
+        return {"bytes": value, "path": None}
+    return str(value) if isinstance(value, Path) else value
 
 
 def picture_problem(source: Any) -> str | None:
@@ -66,16 +95,31 @@ def _is_held_by_datasets(source: Any) -> bool:
     return isinstance(source, Mapping) and any(isinstance(source.get(name), str | bytes) for name in ("bytes", "path"))
 
 
+def _in_rgb(picture: "Image") -> "Image":
+    """Return the current frame of a picture in RGB, rotated according to its EXIF data."""
+    from PIL import ImageOps
+
+    turned = _with_8_bits(ImageOps.exif_transpose(picture))
+    # Pillow converts premultiplied grey only to grey with transparency.
+    return (turned.convert("LA") if turned.mode == "La" else turned).convert(RGB)
+
+
 def _with_8_bits(picture: "Image") -> "Image":
-    """Return a picture with at most 8 bits per channel: Pillow would clip larger values."""
+    """Return a picture with at most 8 bits per channel: Pillow would clip larger values.
+
+    Values up to 255 are kept, as when Pillow converts a picture with 8 bits to a mode with more.
+    """
     from PIL import Image
 
     if picture.mode[0] not in "FI":
         return picture
     pixels = np.asarray(picture)
-    if picture.mode == "F" or pixels.min() < 0 or pixels.max() > BITS_16:
+    lowest, highest = pixels.min(), pixels.max()
+    if picture.mode == "F" and 0 < highest <= 1:
+        raise ValueError("its pixels are fractions: multiply them by 255")
+    if not (lowest >= 0 and highest <= BITS_16):
         raise ValueError("its pixels have 32 bits: save it with 8 or 16")
-    return Image.fromarray((pixels // (BITS_16 // BITS_8)).astype(np.uint8))
+    return Image.fromarray((pixels // (BITS_16 // BITS_8) if highest > BITS_8 else pixels).astype(np.uint8))
 
 
 def folder_pictures(folder: Path) -> tuple[list[str], list[str] | None]:

@@ -6,6 +6,7 @@ Every reader returns `FileRows` or a `datasets.Dataset`, or raises `AlignAttnErr
 import csv
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from glob import escape
 from pathlib import Path
@@ -23,7 +24,7 @@ from alignattn.tasks.formats.json_rows import read_json_rows
 from alignattn.tasks.formats.separated import SEPARATORS, read_separated
 from alignattn.tasks.task import CONLL, TEXT_FILE, TRAIN, Task
 from alignattn.utils.bad_rows import list_bad_rows
-from alignattn.utils.compression import BROKEN, COMPRESSIONS, plain_suffix, read_whole
+from alignattn.utils.compression import BROKEN, BYTE_ORDER_MARK, COMPRESSIONS, plain_suffix, read_whole
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import check_file
 from alignattn.utils.library_bars import without_library_bars
@@ -139,9 +140,12 @@ def read_rows(
     try:
         if suffix == PARQUET:
             return _read_parquet(path, cache_dir)
-        text, is_decoded = read_whole(path, encoding)
+        text, is_decoded, has_mark = read_whole(path, encoding)
         read = partial(read_conll, is_labelled=is_labelled) if suffix == CONLL else _TEXT_READERS[suffix]
-        return file_rows(read(called, text), path=called, is_decoded=is_decoded)
+        rows = file_rows(read(called, text), path=called, is_decoded=is_decoded)
+        mark = BYTE_ORDER_MARK if has_mark else ""
+        form = replace(rows.form, before_header=mark + rows.form.before_header, encoding=encoding or rows.form.encoding)
+        return replace(rows, form=form)
     except AlignAttnError:
         raise
     except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError, *BROKEN) as error:

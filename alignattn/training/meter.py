@@ -35,7 +35,7 @@ class LossMeter(TrainerCallback, ExportableState):
             parts: the logged parts, scalars by name.
         """
         self.run_loss = self.run_loss + _addable(loss)
-        for name, value in parts.items():
+        for name, value in {"loss": loss, **parts}.items():
             self.interval[name] = self.interval.get(name, 0.0) + _addable(value)
 
     def take_interval(self) -> dict[str, float]:
@@ -70,6 +70,9 @@ class LossMeter(TrainerCallback, ExportableState):
     ) -> None:
         """Restore the state of the checkpoint, or start at zero."""
         restore(self, state, LossMeter())
+        if "loss" not in self.interval:
+            # Nothing is measured yet, or the checkpoint is of version 0.1.0, which saved only the parts of the loss.
+            self.interval, self.interval_steps = {}, 0
         self.num_processes = args.world_size
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.training.checkpoints import last_whole_checkpoint
@@ -111,6 +111,24 @@ class SavingMixin(_Trainer):
             return self.model_bytes()
         trained = (tensor for tensor in self.model.parameters() if tensor.requires_grad)
         return self.model_bytes() + ADAM_MOMENTS * bytes_of(trained)
+
+
+class SaveAfterEpoch(TrainerCallback):
+    """Saves the checkpoint of an epoch's last step after the epoch's log and evaluation, which it would lack."""
+
+    def __init__(self) -> None:
+        self.is_due = False
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Postpone a save at the end of an epoch."""
+        self.is_due = control.should_save and state.epoch is not None and state.epoch % 1 == 0
+        control.should_save = control.should_save and not self.is_due
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save what is due."""
+        control.should_save = control.should_save or self.is_due
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedModel,
     Trainer,
@@ -27,7 +28,8 @@ from alignattn.training.parameter_groups import (
     add_l2,
     take_own_groups,
 )
-from alignattn.training.saving import SavingMixin
+from alignattn.training.repeats import own_rows, without_repeats
+from alignattn.training.saving import SaveAfterEpoch, SavingMixin
 from alignattn.training.step import AfterStep, step_losses
 from alignattn.training.versions import division_after_loss, loss_is_scaled
 from alignattn.training.weights import (
@@ -37,6 +39,7 @@ from alignattn.training.weights import (
     loss_is_of_rows,
     shifts_labels,
     weighted,
+    without_labels,
 )
 from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError
@@ -56,7 +59,8 @@ class AlignmentMixin(SavingMixin):
 
     The loss of a step does not depend on how its rows are split into batches and processes: the task's loss of a batch
     is weighted by its number of labels other than -100 (of rows, if there are no labels), and its alignment by its
-    number of rows. For that, `compute_loss` or `compute_loss_func` receives the number of the batch's own labels as
+    number of rows. Rows that accelerate repeats at the end of an epoch, so that each process has a batch, have the
+    weight 0. For that, `compute_loss` or `compute_loss_func` receives the number of the batch's own labels as
     `num_items_in_batch`. A trainer whose loss normalises over the whole step declares it as for `Trainer`, with
     `loss_is_scaled_for_ga = True`; the loss then receives the number of the step's labels.
 
@@ -85,6 +89,8 @@ class AlignmentMixin(SavingMixin):
         self._shifts_labels = shifts_labels(self)
         self._step_size: StepSize | None = None
         self._batch_sizes: list[tuple[Any, BatchSize]] = []
+        self._repeated: list[Any] = []
+        self._train_loader: DataLoader[Any] | None = None
         self._reached: nn.Module | None = None
         self.add_callback(LossMeter())
         if getattr(self.args, "neftune_noise_alpha", None) is not None:
@@ -92,6 +98,7 @@ class AlignmentMixin(SavingMixin):
             embeddings_of(self._model, "neftune_noise_alpha")
         self.methods = self._chosen_methods()
         self.add_callback(AfterStep(self.methods))
+        self.add_callback(SaveAfterEpoch())
         self._refuse_to_load_best()
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
@@ -175,7 +182,7 @@ class AlignmentMixin(SavingMixin):
         for method in self.methods:
             method.before_training()
         output = super().train(*args, **kwargs)
-        self._step_size, self._batch_sizes = None, []
+        self._step_size, self._batch_sizes, self._repeated = None, [], []
         self.meter.check_finite(self.state.global_step)
         for method in self.methods:
             method.after_training(self._model)
@@ -185,22 +192,49 @@ class AlignmentMixin(SavingMixin):
             self.state.log_history[-1]["basis_condition"] = condition
         return TrainOutput(output.global_step, mean["train_loss"], output.metrics | mean)
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | int | None]:
-        """Return the batches of a step as the Trainer does, and record their sizes."""
-        batches, num_items = super().get_batch_samples(*args, **kwargs)
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Return the data loader as the Trainer does, without the rows that accelerate repeats."""
+        self._train_loader = without_repeats(super().get_train_dataloader)
+        return self._train_loader
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any
+    ) -> tuple[list[Any], Tensor | int | None]:
+        """Return the batches of a step as the Trainer does, without repeated rows, and record their sizes."""
+        self._repeated = []
+        batches, num_items = super().get_batch_samples(self._own_batches(epoch_iterator), *args, **kwargs)
         processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
         self._batch_sizes = [(batch, self._size_of(batch)) for batch in batches]
         sizes = (size for _, size in self._batch_sizes)
         self._step_size = StepSize.of(sizes, processes, self._sum_over_processes)
         return batches, num_items
 
+    def _own_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield batches without repeated rows, and note those that have no others."""
+        for batch in batches:
+            own, is_repeated = own_rows(batch, self._train_loader)
+            if is_repeated:
+                self._repeated.append(own)
+            yield own
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
+        """Count the labels of a step as the Trainer does, without those of repeated rows."""
+        batches = [without_labels(batch) if self._is_repeated(batch) else batch for batch in batch_samples]
+        num_items: Tensor | int | None = super()._get_num_items_in_batch(batches, device)
+        return num_items
+
+    def _is_repeated(self, batch: Any) -> bool:
+        return any(repeated is batch for repeated in self._repeated)
+
     def _size_of(self, batch: Any) -> BatchSize:
-        return BatchSize.of(
+        size = BatchSize.of(
             batch,
             is_shifted=self._shifts_labels,
             is_of_rows=loss_is_of_rows(self._model),
             ignored_pixel=ignored_pixel_of(self._model),
+            model=self._model,
         )
+        return size.emptied if self._is_repeated(batch) else size
 
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Compute a batch's gradient as the Trainer does, for the task loss and the alignment."""
@@ -235,7 +269,8 @@ class AlignmentMixin(SavingMixin):
             num_items_in_batch: as for `compute_loss`.
         """
         divided = division_after_loss(self, num_items_in_batch)
-        task_weight, weight = (1.0, 1.0) if self._step_size is None else self._step_size.weights_of(size)
+        of_one = 0.0 if size.samples == 0 else 1.0
+        task_weight, weight = (of_one, of_one) if self._step_size is None else self._step_size.weights_of(size)
         patches = aligned_patches(self._model)
         for patch in patches:
             patch.collector.take()  # left by a forward pass before this step
@@ -254,7 +289,7 @@ class AlignmentMixin(SavingMixin):
             replaced(self.args, average_tokens_across_devices=averages),
         ):
             task_loss, outputs, extra = step_losses(self.methods, forward, self._model, inputs)
-        loss = task_loss = task_loss if is_scaled else weighted(task_loss, task_weight)
+        loss = task_loss = weighted(task_loss, of_one if is_scaled else task_weight)
         parts: dict[str, Tensor | float] = {}
         for method, extra_loss in extra:
             parts = {"task_loss": task_loss, **parts, method.extra_name: weighted(extra_loss, task_weight)}

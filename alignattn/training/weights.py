@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from alignattn.attention.masks import packing_of_positions
+from alignattn.patching.packing import packing_of_batch
 from alignattn.tasks.task import WINDOW_COUNTS
 
 IGNORED_LABEL = -100
@@ -43,6 +43,11 @@ class BatchSize:
         """The count over which the task's loss is averaged."""
         return self.samples if self.labels is None else self.labels
 
+    @property
+    def emptied(self) -> "BatchSize":
+        """The size of a batch whose rows do not count."""
+        return BatchSize(0, None if self.labels is None else torch.zeros_like(self.labels))
+
     @classmethod
     def of(
         cls,
@@ -51,6 +56,7 @@ class BatchSize:
         is_shifted: bool = False,
         is_of_rows: bool = False,
         ignored_pixel: int = IGNORED_LABEL,
+        model: Any = None,
     ) -> "BatchSize":
         """Count the rows and labels of a batch.
 
@@ -59,6 +65,8 @@ class BatchSize:
             is_shifted: whether the loss predicts the next token, so that the first token's label is never used.
             is_of_rows: whether the loss is a mean over rows, whatever their number of labels (`loss_is_of_rows`).
             ignored_pixel: the label of pixels that the loss ignores.
+            model: the model, which separates the samples of a row by positions or not (`packing_of_batch`); None for
+                one that separates them wherever transformers can.
         """
         if not isinstance(batch, Mapping):
             return cls(1, None)
@@ -69,9 +77,7 @@ class BatchSize:
         if WINDOW_COUNTS in batch:
             rows = {"labels": batch.get("labels")}
             return replace(cls.of(rows, is_of_rows=is_of_rows), samples=len(batch["input_ids"]))
-        positions = batch.get("position_ids")
-        is_packed = isinstance(positions, Tensor) and positions.dim() == 2 and "attention_mask" not in batch
-        if is_packed and (packing := packing_of_positions(positions)):
+        if packing := packing_of_batch(model, batch):
             size = cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted, is_of_rows=is_of_rows)
             return replace(size, samples=len(packing.tokens))
         columns = [value for value in batch.values() if isinstance(value, list) or _is_column(value)]
@@ -174,8 +180,20 @@ class StepSize:
         return part * self.processes / whole
 
 
+def without_labels(batch: Any) -> Any:
+    """Return a batch in which a loss ignores all labels, for counting them."""
+    if not isinstance(batch, Mapping):
+        return batch
+    ignored = {
+        name: torch.full_like(batch[name], IGNORED_LABEL)
+        for name in ("labels", "shift_labels")
+        if _is_column(batch.get(name))
+    }
+    return {**batch, **ignored}
+
+
 def weighted(loss: Tensor, weight: Tensor | float) -> Tensor:
     """Return the loss times its weight; 0 where the weight is 0, because a mean over nothing is NaN."""
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, loss * weight.to(loss.device), 0.0)
-    return loss if weight == 1.0 else loss * weight
+    return loss if weight == 1.0 else loss * weight if weight > 0 else loss.nan_to_num() * 0.0

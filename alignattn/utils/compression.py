@@ -81,8 +81,8 @@ def read_bytes(path: Path) -> bytes:
     return content
 
 
-def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool]:
-    """Return the text of a file, and whether all bytes could be decoded.
+def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool, bool]:
+    """Return the text of a file, whether all bytes could be decoded, and whether it began with a byte order mark.
 
     Line ends are kept. If the encoding extends ASCII, invalid bytes become lone surrogates
     (`errors="surrogateescape"`), so that the rest of the file can be read.
@@ -110,4 +110,5 @@ def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool]:
         raise AlignAttnError(
             f"{path} has NUL at every other character, so it is UTF-16: give --encoding utf-16-le or utf-16-be"
         )
-    return text.removeprefix(BYTE_ORDER_MARK), is_decoded
+    # The codecs utf-16, utf-32 and utf-8-sig read and write the mark themselves.
+    return text.removeprefix(BYTE_ORDER_MARK), is_decoded, text.startswith(BYTE_ORDER_MARK)

@@ -2,7 +2,6 @@
 
 import csv
 import fcntl
-import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -14,6 +13,7 @@ import yaml
 
 from alignattn.utils.compression import BROKEN, read_bytes
 from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.json_records import to_json
 
 OWN_PREFIX = ".alignattn"
 """Prefix of temporary files, locks and marks, which do not count as content of a folder."""
@@ -183,8 +183,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file atomically; numbers that are not finite raise a ValueError."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    """Write a JSON file atomically, with `null` for numbers that are not finite."""
+    write_text(path, to_json(content, indent=2) + "\n")
 
 
 def write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:

@@ -1,12 +1,29 @@
-"""Read JSON files that this package wrote; records are validated against their dataclass."""
+"""Write JSON, and read the JSON files that this package wrote; records are validated against their dataclass."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any, TypeVar
 
 from alignattn.utils.errors import AlignAttnError, one_line
 
 RecordT = TypeVar("RecordT")
+
+
+def to_json(content: Any, **options: Any) -> str:
+    """Return `json.dumps(content, **options)` with `null` for numbers that are not finite: JSON has no NaN."""
+    try:
+        return json.dumps(content, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_without_nan(content), allow_nan=False, **options)
+
+
+def _without_nan(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _without_nan(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -14,6 +14,9 @@ READ_BYTES = 2**16
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
 """Errors of pyarrow on a damaged file."""
 
+INPUT_COLUMN = "input"
+"""An optional column of predictions, equal for rows with the same input: a number or a text."""
+
 
 def read_parquet(path: Path, advice: str = "correct the file", **options: Any) -> pa.Table:
     """Return the validated table of a file.

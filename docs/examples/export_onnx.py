@@ -1,6 +1,6 @@
 """A run as ONNX in float32 and in int8, and what each costs on labelled texts: a minute on a CPU.
 
-python export_onnx.py RUN FILE TEXT_COLUMN LABEL_COLUMN
+python export_onnx.py RUN FILE TEXT_COLUMN LABEL_COLUMN (a file that `finetune` reads: CSV, TSV, JSON lines, Parquet)
 """
 
 import sys
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-import pandas as pd
 import torch
 from onnxruntime.quantization import quantize_dynamic
 
 import alignattn
+from alignattn.tasks.reading import read_file
 
 run, file, text_column, label_column = sys.argv[1:]
 predictor = alignattn.load_run(run, device="cpu")
 model, tokenizer = predictor.model, predictor.tokenizer
 model = model if model.alignattn.config.changes_function else alignattn.unpatch(model)  # an alignment only observes
-texts, labels = pd.read_csv(file, sep="\t", dtype=str)[[text_column, label_column]].to_numpy().T.tolist()
+texts, labels = read_file(Path(file)).to_pandas()[[text_column, label_column]].astype(str).to_numpy().T.tolist()
 
 
 def encode(part):

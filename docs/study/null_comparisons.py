@@ -1,8 +1,9 @@
 """How often comparisons of a recipe with itself are called significant: `python null_comparisons.py [ARCHIVE]`.
 
 The runs are those of `soft` on MRPC that the archive keeps. Two sets of them without a common seed differ by chance
-alone, so that a test at 0.05 calls about 5 % of such comparisons significant. The comparisons share runs: independent
-ones are simulated beside them, of numbers with the mean and the deviation of the runs.
+alone, so that a test at 0.05 calls about 5 % of such comparisons significant. This is so for any pool
+of numbers: it checks the code, not whether the test holds for real runs. The comparisons share runs: independent ones
+are simulated beside them, of numbers with the mean and the deviation of the runs.
 """
 
 import io

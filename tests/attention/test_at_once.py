@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from alignattn.attention.alignment import base
+from alignattn.attention.alignment import base, one_pass
 from alignattn.attention.alignment.calls import Call
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.commands.benchmark.step_timing import peak_bytes
@@ -15,11 +15,11 @@ LAYERS = 4
 PADDED = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0]], dtype=torch.bool)
 
 
-@pytest.fixture(params=["blocks", "generic"])
+@pytest.fixture(params=["blocks", "groups"])
 def path(request, monkeypatch):
-    """The CPU backend, and the path of a GPU run on the CPU."""
-    if request.param == "generic":
-        monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
+    """The blocks of a CPU, and the groups of layers of a GPU, run on the CPU."""
+    if request.param == "groups":
+        monkeypatch.setattr(one_pass, "is_in_blocks", lambda _: False)
     return request.param
 
 
@@ -105,7 +105,7 @@ def test_calls_are_weighted_by_their_samples(name, path):
 @pytest.mark.parametrize("name", ALIGNMENTS)
 def test_groups_take_little_more_memory_than_one_call_at_a_time(name, monkeypatch):
     """BERT-base at 8 × 512, scaled down: 1/32 of its samples and heads, with 1/32 of the budget."""
-    monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
+    monkeypatch.setattr(one_pass, "is_in_blocks", lambda _: False)
     length, heads, dim, layers, part = 512, 3, 64, 12, 32
     mask = (torch.arange(length) < 400)[None]
     alignment = ALIGNMENTS.load(name)(dim, num_layers=layers)
@@ -123,4 +123,4 @@ def test_groups_take_little_more_memory_than_one_call_at_a_time(name, monkeypatc
         work()
         return peak_bytes(work, torch.device("cpu"))
 
-    assert peak(base.GROUP_ELEMENTS // part) <= 1.15 * peak(1)
+    assert peak(base.GROUP_ELEMENTS // part) <= 1.25 * peak(1)

@@ -11,7 +11,7 @@ from needs import needs_gpu
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from alignattn.attention.alignment.base import TokenMeasure
+from alignattn.attention.alignment.calls import TokenMeasure
 from alignattn.attention.alignment.ot import OTAlignment
 from alignattn.attention.alignment.sinkhorn import sinkhorn
 from alignattn.utils.errors import AlignAttnError

@@ -9,8 +9,8 @@ import gpu
 import gpu_stages
 import pytest
 import torch
-from gpu_report import BEGIN, DOCUMENT, END, TABLES, Measured, hours_of, section, write_section
-from gpu_stages import BASE_SIZE, SHARED, LeftOutError, Plan, Stage, idle_share, stages_of
+from gpu_report import BEGIN, DOCUMENT, END, section, write_section
+from gpu_stages import QUESTIONS, LeftOutError, Plan, Stage, idle_share, stages_of
 
 from alignattn.attention.config import PRESETS
 from alignattn.cli import USER_ERROR_EXIT_CODE
@@ -27,26 +27,25 @@ def dry(tmp_path_factory):
     return folder
 
 
-NEEDING_DATA = {"attacks", "training cnn agnews"}
-
-
 def stages_in(folder: Path):
     return json.loads((folder / "gpu.json").read_text())["stages"]
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_dry_run_has_a_result_or_a_reason_for_every_stage(dry):
+def test_a_dry_run_has_a_result_for_every_stage(dry):
     stages = stages_in(dry)
     assert list(stages) == [stage.name for stage in stages_of(Plan.tiny("cpu"))]
-    left_out = {name for name, stage in stages.items() if "left_out" in stage}
-    assert left_out <= NEEDING_DATA
-    assert not left_out or not (SHARED / "data").exists()
-    assert {name for name, stage in stages.items() if "result" in stage} == stages.keys() - left_out
+    assert all("result" in stage for stage in stages.values()), stages
     assert "skipped" in stages["tests"]["result"]["summary"]
-    for mode in ("eager", "compile", "CUDA graphs"):
-        profile = stages[f"profile 2x8 {mode} aa-ct"]["result"]
+    for rows in ("all", "8"):
+        profile = stages[f"profile aa-ct {rows}"]["result"]
         assert profile["launches"] > 0
-        assert 0 < sum(share for _, share in profile["busiest"]) <= 1
+        assert len(profile["busiest"]) == gpu_stages.BUSIEST_KERNELS
+        assert 0 < sum(kernel["milliseconds"] for kernel in profile["busiest"]) <= profile["busy_milliseconds"]
+    for question, (_, answers) in QUESTIONS.items():
+        found = stages[f"question {question} aa-ct"]["result"]
+        assert list(found) == list(answers)
+        assert all(cost["seconds"] > 0 and cost["extra_mib"] > 0 for cost in found.values())
 
 
 def test_what_is_measured_on_a_cpu_is_never_written_into_a_document(dry):
@@ -67,12 +66,8 @@ def gone_on_with(path, record, capsys, *words):
 
 @pytest.fixture
 def record(dry):
-    """The record of the dry run, for tests to change; stages that it left out count as measured."""
-    record = json.loads((dry / "gpu.json").read_text())
-    for stage in record["stages"].values():
-        stage.pop("left_out", None)
-        stage.setdefault("result", {})
-    return record
+    """The record of the dry run, for tests to change."""
+    return json.loads((dry / "gpu.json").read_text())
 
 
 @pytest.fixture
@@ -151,15 +146,15 @@ def test_a_stage_that_fails_or_takes_too_long_is_a_line_and_the_others_go_on(tmp
     def is_left_out(*_, **__):
         raise LeftOutError("not asked for")
 
-    # Only a loop of this file is interrupted: an interrupted training or import could affect other tests.
-    for kind in ("tests", "attacks", "training"):
+    # Only a loop of this file is interrupted: an interrupted import could affect other tests.
+    for kind in ("tests", "question"):
         monkeypatch.setitem(gpu_stages._MEASURES, kind, is_left_out)
     monkeypatch.setitem(gpu_stages._MEASURES, "steps", fails)
     monkeypatch.setitem(gpu_stages._MEASURES, "profile", hangs)
     monkeypatch.setattr(gpu, "STAGE_MINUTES", 1e-3)
     record = gpu.measure_missing(Plan.tiny("cpu"), tmp_path / "gpu.json")
     assert record["stages"]["steps float32 2x8 eager aa-ct"]["failed"] == "RuntimeError: out of order"
-    assert "did not end" in record["stages"]["profile 2x8 eager soft"]["failed"]
+    assert "did not end" in record["stages"]["profile soft all"]["failed"]
     assert "out of order" in section(record)
     words = ["--device", "cpu", "--tiny", "--output", str(tmp_path / "gpu.json")]
     assert gpu.main(words) == gpu.FAILED_EXIT_CODE
@@ -185,6 +180,8 @@ def test_the_section_stands_between_its_marks(dry, tmp_path):
     assert text.startswith("above\n")
     assert text.endswith("below\n")
     assert "| float32 | 2x8 | eager | aa-ct |" in text
+    assert "| groups | aa-ct | one |" in text
+    assert "| aa-ct | 8 | `" in text
     assert "old" not in text
     assert BEGIN in DOCUMENT.read_text()
 
@@ -202,30 +199,14 @@ def test_every_preset_is_in_the_plan():
     assert set(Plan("cuda").attentions) == {*PRESETS, "entmax15"} - {"soft"}
 
 
+def test_a_session_profiles_first_and_then_asks_what_is_open():
+    kinds = [stage.kind for stage in stages_of(Plan("cuda"))]
+    assert list(dict.fromkeys(kinds)) == ["profile", "question", "steps", "tests"]
+    assert kinds == sorted(kinds)
+
+
 @pytest.mark.parametrize(
     ("spans", "share"), [([], 0), ([(0, 10)], 0), ([(0, 2), (8, 10)], 0.6), ([(0, 9), (1, 2), (5, 10)], 0)]
 )
 def test_idle_share(spans, share):
     assert idle_share(spans) == pytest.approx(share)
-
-
-def test_hours_are_those_of_the_steps_of_a_table():
-    """Table 1 has 10 tasks, four attentions and five seeds; one attention was measured."""
-    assert "table1" in TABLES
-    hours, known, runs = hours_of("table1", Measured({"soft": 1.0}, {}))
-    assert (known, runs) == (50, 200)
-    assert hours == pytest.approx(2 * hours_of("table1", Measured({"soft": 0.5}, {}))[0])
-    assert hours > 0
-
-
-def test_hours_of_other_models_are_those_of_their_trainings():
-    """Table 4: three attentions, five seeds, at most 2,000 epochs of Cora (140 nodes); other graphs are unknown."""
-    hours, known, runs = hours_of("table4", Measured({}, {("gat", "cora"): {"rows": 140, "rows_a_second": 70.0}}))
-    assert (known, runs) == (15, 45)
-    assert hours == pytest.approx(15 * 2000 * 2 / 3600)
-
-
-def test_every_training_of_a_table_is_estimated_from_a_measurement():
-    models = {model for model, _ in Plan("cuda").trained}
-    assert {"cnn", "han", "transformer-crf", "gat", "mcan", "minilm", "da"} <= models
-    assert not models & {*BASE_SIZE}

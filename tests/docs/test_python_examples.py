@@ -31,18 +31,26 @@ def test_it_runs_and_its_alignment_loss_falls(path, tmp_path, monkeypatch, capsy
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("attention", ["aa-ct", "soft", "aa-ct+local"])
-def test_a_run_is_the_same_in_onnx_for_any_batch_and_length(attention, tiny_checkpoint, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("attention", "name"), [("aa-ct", "rows.csv"), ("soft", "rows.tsv"), ("aa-ct+local", "rows.jsonl")]
+)
+def test_a_run_is_the_same_in_onnx_for_any_batch_and_length(
+    attention, name, tiny_checkpoint, tmp_path, monkeypatch, capsys
+):
     assert len(EXPORT.read_text().splitlines()) <= MAX_LINES
     drawn = random.Random(0)
-    rows = [(" ".join(drawn.choices(WORDS, k=1 + row % 60)), ("no", "yes")[row % 2]) for row in range(45)]
-    pd.DataFrame(rows, columns=["text", "label"]).to_csv(tmp_path / "rows.tsv", sep="\t", index=False)
+    rows = [(", ".join(drawn.choices(WORDS, k=1 + row % 30)), ("no", "yes")[row % 2]) for row in range(45)]
+    table = pd.DataFrame(rows, columns=["text", "label"])
+    if name.endswith("jsonl"):
+        table.to_json(tmp_path / name, orient="records", lines=True)
+    else:
+        table.to_csv(tmp_path / name, sep="\t" if name.endswith("tsv") else ",", index=False)
     monkeypatch.chdir(tmp_path)
-    words = f"finetune --model {tiny_checkpoint} --attention {attention} --train_file rows.tsv --text_columns text"
+    words = f"finetune --model {tiny_checkpoint} --attention {attention} --train_file {name} --text_columns text"
     words += " --learning_rate 0.02 --num_train_epochs 4 --output_dir run --max_length 64 --disable_tqdm true"
     assert main(words.split()) == 0
     capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", [str(EXPORT), "run", "rows.tsv", "text", "label"])
+    monkeypatch.setattr(sys, "argv", [str(EXPORT), "run", name, "text", "label"])
     runpy.run_path(str(EXPORT))
     exact, quantised = map(float, re.findall(r"largest difference ([\d.e-]+)", capsys.readouterr().out))
     assert exact < 1e-4 < quantised < 1

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from documentation import ROOT, blocks
@@ -13,6 +14,7 @@ from alignattn.cli import main
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.worker import work
+from alignattn.evaluation.statistics.comparison import compare, correct
 
 PAGE = ROOT / "docs" / "referee.md"
 EXAMPLE = ROOT / "docs" / "examples" / "referee"
@@ -55,6 +57,13 @@ def test_comparisons_of_a_recipe_with_itself_are_seldom_significant(what, null_c
         assert rate <= null_comparisons.MAX_RATE
 
 
+def test_the_rate_of_sets_from_one_pool_is_right_by_construction_as_the_page_says(null_comparisons):
+    pool = np.random.default_rng(1).standard_cauchy(30)
+    draws = (np.random.default_rng(seed).permutation(pool)[:20].reshape(2, 10) for seed in range(1000))
+    assert null_comparisons.alone(draws) == pytest.approx(0.05, abs=3 * (0.05 * 0.95 / 1000) ** 0.5)
+    assert "give 5 %, too" in PAGE.read_text()
+
+
 def test_every_measured_rate_is_on_the_page(null_comparisons):
     assert null_comparisons.MEASURED.keys() == LINES.keys()
 
@@ -71,6 +80,19 @@ def test_the_results_on_the_page_are_the_kept_ones():
             interval = f"{row['difference_low']:+.2f} to {row['difference_high']:+.2f}"
             assert f"{row['difference']:+.2f} ({interval})".replace("-", "−") in line
             assert f"| {row['detectable_difference']:.2f} |" in line
+
+
+def test_the_kept_differences_are_those_that_a_table_computes_now():
+    """The accuracies are on 60 rows: the detectable difference is that of the smallest significant mean."""
+    kept = pd.read_csv(EXAMPLE / "averaging.csv").set_index(["row", "measure"])
+    words, averaged = (
+        [float(value) / 100 for value in kept.loc[(row, "accuracy"), "values"].split()] for row in ("words", "averaged")
+    )
+    (one,) = correct([compare(averaged, words, rows=60)])
+    told = kept.loc[("averaged", "accuracy")]
+    assert 100 * one.difference == pytest.approx(told["difference"])
+    assert one.p_value == pytest.approx(told["p_value"])
+    assert 100 * one.detectable == pytest.approx(told["detectable_difference"]) == pytest.approx(100 * 6 / (12 * 60))
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capsys):

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,7 @@ def test_the_documented_primary_figures_are_those_of_the_kept_runs(scores, table
             assert told["difference"] == pytest.approx(difference)
             assert f"| {told['difference_low']:+.2f} to {told['difference_high']:+.2f} |" in line
             assert f"{difference:+.2f}" in line
+            assert told["p_value"] == pytest.approx(p_value_of(differences), rel=1e-6)
             assert f"| {shown_p_value(told['corrected_p_value'])} |" in line
             assert f"| {told['detectable_difference']:.2f} |" in line
 
@@ -239,18 +241,11 @@ def detectable_of(differences, family_size):
 
 
 def assert_shows(told, family):
-    """Asserts the cells of exploratory rows that are corrected together, from the number of seeds to the reading.
-
-    Of 30 seeds, sign flips are too many to enumerate, so the correction takes the p-value of a t-test, which no cell
-    shows.
-    """
+    """Asserts the cells of exploratory rows that are corrected together, from the number of seeds to the reading."""
     assert told.keys() == family.keys()
-    p_values = [
-        sign_flip_p_value(one) if len(one) == TEN else stats.ttest_1samp(one, 0).pvalue for one in family.values()
-    ]
-    for (label, differences), p_value in zip(family.items(), holm(p_values), strict=True):
+    for (label, differences), p_value in zip(family.items(), holm(map(p_value_of, family.values())), strict=True):
         difference, seeds = figures_of(differences)
-        shown = shown_p_value(p_value) if len(differences) == TEN else told[label][3]
+        shown = shown_p_value(p_value)
         reading = "" if label in WHY_BASELINES else reading_of(differences)
         assert told[label] == [*difference, shown, seeds, detectable_of(differences, len(family)), reading]
 
@@ -258,14 +253,20 @@ def assert_shows(told, family):
 def test_the_primary_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences, why_table, summary):
     told = rows_of_why("What came out")
     assert told.keys() == why_differences[True].keys()
-    for label, differences in why_differences[True].items():
+    corrected = holm(map(p_value_of, why_differences[True].values()))
+    for (label, differences), p_value in zip(why_differences[True].items(), corrected, strict=True):
         difference, seeds = figures_of(differences)
-        shown = shown_p_value(why_table.loc[label, "corrected_p_value"])
-        assert told[label] == [*difference, shown, seeds, detectable_of(differences, len(told))]
+        assert told[label] == [*difference, shown_p_value(p_value), seeds, detectable_of(differences, len(told))]
+        assert why_table.loc[label, "p_value"] == pytest.approx(p_value_of(differences), rel=1e-6)
+        assert why_table.loc[label, "corrected_p_value"] == pytest.approx(p_value, rel=1e-6)
     more = why_differences[False]["aa-moments"] - why_differences[True]["aa-moments, head h + 1"]
     low, high = interval_of(more)
-    assert f"`aa-moments` gains {more.mean():.2f} more [{low:+.2f}, {high:+.2f}]" in section_of_why("What came out")
-    assert f"gains {more.mean():.2f} more than this loss ({low:+.2f} to {high:+.2f})" in summary
+    text = " ".join(section_of_why("What came out").split())
+    assert f"`aa-moments` gains {more.mean():.2f} more [{low:+.2f}, {high:+.2f}], p {p_value_of(more):.3f}" in text
+    assert f"gains {more.mean():.2f} more than this loss ({low:+.2f} to {high:+.2f}" in summary
+    # The uncorrected p-values that the page names.
+    smallest = why_differences[True]["soft, 2.25 epochs"], why_differences[False]["aa-moments"]
+    assert "p {:.0e} and {:.0e} before correction".format(*map(p_value_of, smallest)).replace("e-0", "e-") in text
 
 
 def test_the_exploratory_figures_of_the_study_why_are_those_of_the_kept_runs(why_differences, summary):
@@ -504,8 +505,24 @@ def sign_flip_p_value(differences):
     return (means >= abs(differences.mean()) * (1 - 1e-9)).mean()
 
 
+MRPC_TEST_ROWS = 1725
+
+
+def p_value_of(differences):
+    """The exact sign-flip p-value: of counts of MRPC's test rows by their sums, of ten other numbers by all signs."""
+    counts = np.rint(differences * MRPC_TEST_ROWS / 100).astype(int).tolist()
+    if len(counts) == TEN:
+        return sign_flip_p_value(differences)
+    assert differences == pytest.approx(100 * np.array(counts) / MRPC_TEST_ROWS)
+    sums = Counter({0: 1})
+    for one in counts:
+        sums = sum((Counter({value + sign * one: ways for value, ways in sums.items()}) for sign in (-1, 1)), Counter())
+    return sum(ways for value, ways in sums.items() if abs(value) >= abs(sum(counts))) / 2 ** len(counts)
+
+
 def holm(p_values):
     """Holm's corrected p-values."""
+    p_values = list(p_values)
     order = np.argsort(p_values)
     steps = np.array(p_values)[order] * np.arange(len(order), 0, -1)
     corrected = np.empty(len(order))

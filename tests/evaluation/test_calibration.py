@@ -20,11 +20,17 @@ from alignattn.evaluation.calibration import (
     apply_temperature,
     brier_score,
     expected_calibration_error,
+    fit_isotonic,
     fit_temperature,
+    fit_vector,
     log_probabilities,
     maximum_calibration_error,
     negative_log_likelihood,
+    pavpu,
     reliability,
+    risk_coverage,
+    shift_auroc,
+    summarise,
 )
 from alignattn.evaluation.calibration.metric import CalibrationError
 from alignattn.utils.errors import AlignAttnError
@@ -154,6 +160,35 @@ def test_rows_that_are_not_distributions_are_refused(function, row):
 def test_labels_outside_the_classes_are_refused(label):
     with pytest.raises(AlignAttnError, match=r"row 2: its label .* is not one of the classes 0 to 1"):
         brier_score([[0.5, 0.5], [0.5, 0.5]], [0, label])
+
+
+EVEN = [[0.5, 0.5], [0.5, 0.5]]
+TAKING_LABELS = {
+    **{function.__name__: function for function in (*ALL, risk_coverage, summarise, fit_vector, fit_isotonic)},
+    "fit_temperature": lambda rows, labels: fit_temperature(np.log(rows), labels),
+    "pavpu": lambda rows, labels: pavpu(np.log([rows, rows]), labels),
+    "metric": lambda rows, labels: CalibrationError().compute(predictions=rows, references=labels),
+}
+
+
+@pytest.mark.parametrize("name", TAKING_LABELS)
+@pytest.mark.parametrize("label", ["spam", "1", None, 0.5, np.datetime64("2020")], ids=str)
+def test_a_label_that_is_no_class_number_is_refused_by_every_function_that_takes_labels(name, label):
+    """A text ended in "Unknown format code 'g'", `pavpu` compared it, and `evaluate` read "1" and 0.5 as numbers."""
+    with pytest.raises(AlignAttnError, match=r"row 2: its label .* is not one of the classes 0 to 1"):
+        TAKING_LABELS[name](EVEN, np.array([0, label], dtype=object))
+    with pytest.raises(AlignAttnError, match="row 1: its label 'ham' is not one"):
+        TAKING_LABELS[name](EVEN, np.array(["ham", "spam"]))
+
+
+@pytest.mark.parametrize("rows", [[["a", "b"]] * 2, [[0.5, 0.5], [1.0]]], ids=["texts", "rows of two lengths"])
+def test_probabilities_that_are_no_numbers_are_refused(rows):
+    for function in (*ALL, fit_temperature):
+        with pytest.raises(AlignAttnError, match="are no array of numbers"):
+            function(rows, [0, 1])
+    for one in (lambda: apply_temperature(rows, 1), lambda: shift_auroc(rows, EVEN)):
+        with pytest.raises(AlignAttnError, match="are no array of numbers"):
+            one()
 
 
 @pytest.mark.parametrize("function", ALL)

@@ -26,7 +26,7 @@ from alignattn.evaluation.statistics.example_scores import (
     ratio_scores,
 )
 from alignattn.evaluation.statistics.intervals import BATCH_NUMBERS, Interval
-from alignattn.evaluation.statistics.paired_tests import PairedScores
+from alignattn.evaluation.statistics.paired_tests import PairedScores, sign_flip_p_value
 from alignattn.utils.errors import AlignAttnError
 
 DARWIN = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]) / 8
@@ -151,6 +151,29 @@ def test_patterns_with_the_same_mean_count_whatever_their_sum_is_rounded_to() ->
         exact = np.mean(np.abs(signs @ counts) >= abs(counts.sum()))
         compared = compare(100 * (right + counts) / 872, 100 * right / 872)
         assert compared.p_value == pytest.approx(exact)
+
+
+@pytest.mark.parametrize(("num_seeds", "rows"), [(1, 60), (12, 60), (17, 277), (18, 1725)])
+@pytest.mark.parametrize("unit", [1, 100], ids=["fractions", "points"])
+def test_counts_of_rows_have_the_p_value_of_all_signs_beyond_16_seeds_too(num_seeds, rows, unit) -> None:
+    """The p-value of more than 16 seeds was drawn at random: that of 30 accuracies was 1.5e-5 at least."""
+    rng = np.random.default_rng(num_seeds)
+    patterns = (np.arange(2**num_seeds)[:, None] >> np.arange(num_seeds)) & 1
+    for shift, spread in itertools.product((0, 1, 5), (0, 2, 20)):
+        right = rng.integers(rows // 2, rows - 20, num_seeds)
+        counts = (shift + rng.normal(0, spread, num_seeds)).round().astype(int).clip(-20, 20)
+        sums = (2 * patterns - 1) @ counts
+        exact = np.mean(np.abs(sums) >= abs(counts.sum()))
+        found = sign_flip_p_value(unit * (right + counts) / rows - unit * right / rows, 0)
+        assert found == pytest.approx(exact, rel=1e-9)
+
+
+def test_thirty_numbers_on_no_grid_have_a_drawn_p_value_near_that_of_the_normal_theory() -> None:
+    differences = np.random.default_rng(3).normal(0.3, 1, 30)
+    first, second = (sign_flip_p_value(differences, seed) for seed in (0, 1))
+    assert first != second
+    z = differences.sum() / np.sqrt((differences**2).sum())
+    assert first == pytest.approx(2 * stats.norm.sf(abs(z)), abs=0.01)
 
 
 def test_six_seeds_are_tested_and_their_examples_are_not_read() -> None:
@@ -387,6 +410,8 @@ def test_examples_that_cannot_be_paired(pairs: PairedScores, message: str) -> No
         (lambda: example_scores("accuracy", [0, 1], [0]), "one length"),
         (lambda: example_scores("accuracy", [], []), "at least 1"),
         (lambda: example_scores("spearmanr", [0.0, 1.0], [0.0, np.nan]), "NaN"),
+        (lambda: example_scores("accuracy", ["a", "b"], [0, 1]), "than numbers"),
+        (lambda: example_scores("accuracy", [0, 1], [0, None]), "than numbers"),
         (lambda: mean_scores([0, 1], [0.0, np.inf]), "infinity"),
         (lambda: ratio_scores([0, 1], [0, 0], [0, 0]), "denominators are all 0"),
         (lambda: calibration_scores([[0.5, 0.4]], [0]), "sum"),

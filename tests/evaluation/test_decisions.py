@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from mapie.classification import SplitConformalClassifier
 from scipy.stats import binomtest
 
@@ -23,6 +24,7 @@ from alignattn.evaluation.calibration.decisions import (
 )
 from alignattn.utils.errors import AlignAttnError
 
+PAGE = ROOT / "docs" / "decisions.md"
 CLASSES = 4
 COVERAGES = (0.6, 0.8, 0.9, 0.95)
 
@@ -115,6 +117,109 @@ def selective(seed: int, rows: int) -> LabelledRows:
     confidence = rng.uniform(0.5, 1, rows)
     is_wrong = rng.random(rows) < 1.1 * (1 - confidence)
     return LabelledRows(np.stack([confidence, 1 - confidence], axis=1), is_wrong.astype(np.int64), rng.random(rows))
+
+
+GROUP_CONFIDENCES = np.array([0.9, 0.8, 0.7])
+
+
+def in_groups(rng: np.random.Generator, rows: int, errors: np.ndarray) -> LabelledRows:
+    """Return rows of two classes in three equal groups of confidence, each with its error rate."""
+    group = rng.integers(3, size=rows)
+    confidence, is_wrong = GROUP_CONFIDENCES[group], rng.random(rows) < errors[group]
+    return LabelledRows(np.stack([confidence, 1 - confidence], axis=1), is_wrong.astype(np.int64), rng.random(rows))
+
+
+@pytest.mark.parametrize("errors", [[0.05, 0.10, 0.15], [0.096, 0.11, 0.13]], ids=str)
+def test_the_target_error_holds_and_the_bound_at_the_chosen_threshold_does_not(errors):
+    """The bound is of a fixed threshold, so that its 95 % certainty was said of too many calibrations."""
+    wanted, repeats, rates, found = 0.1, 1000, np.array(errors), []
+    for seed in range(repeats):
+        rng = np.random.default_rng(seed)
+        chosen = Calibration(1.0, in_groups(rng, 1000, rates), in_groups(rng, 1000, rates)).abstention(wanted)
+        if chosen is not None:
+            found.append((rates[chosen.threshold <= GROUP_CONFIDENCES].mean(), chosen.bound))
+    risk, bound = np.array(found).T
+    error = 3 * math.sqrt(ABSTENTION_DELTA * (1 - ABSTENTION_DELTA) / repeats)
+    assert (risk > wanted).sum() / repeats <= ABSTENTION_DELTA + error
+    if errors[0] == 0.05:
+        assert (risk > bound).sum() / repeats == pytest.approx(0.07, abs=error)
+        assert "fails for 7 % of calibrations" in " ".join(PAGE.read_text(encoding="utf-8").split())
+    else:
+        # Few calibrations answer, and more of these than of all exceed the target.
+        assert len(found) < 0.1 * repeats
+        assert (risk > wanted).mean() > 2 * ABSTENTION_DELTA
+
+
+def test_a_coverage_is_a_mean_over_calibrations():
+    """Of nine rows and coverage 0.9, the largest score is the quantile: a Beta(9, 1) share of new rows is covered."""
+    scores = np.random.default_rng(0).random((20_000, 9))
+    covered = np.array([conformal_quantile(one, 0.9) for one in scores])
+    assert covered.mean() == pytest.approx(0.9, abs=0.005)
+    assert (covered < 0.8).mean() == pytest.approx(0.8**9, abs=0.01)
+    assert f"probability {100 * 0.8**9:.0f} %" in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_set_can_be_empty_where_the_accuracy_is_below_the_coverage():
+    rng = np.random.default_rng(0)
+    logits = 1.2 * rng.normal(size=(40_000, 10))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = (rng.random((len(shares), 1)) > shares.cumsum(axis=1)).sum(axis=1).clip(0, 9)
+    rows = LabelledRows(shares, labels, rng.random(len(shares)))
+    assert 1 - rows.is_wrong.mean() == pytest.approx(0.37, abs=0.01)
+    sets = SET_SCORES[APS](rows.probabilities, rows.uniform) <= conformal_quantile(rows.label_scores(APS), 0.6)
+    assert (~sets.any(axis=1)).mean() == pytest.approx(0.01, abs=0.004)
+
+
+def test_the_level_of_the_shift_test_is_over_calibrations_too():
+    rates = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        confidence = [rng.uniform(0.5, 1, size) for size in (200, *[2000] * 10)]
+        calibration, *files = (np.stack([one, 1 - one], axis=1) for one in confidence)
+        rates.append(np.mean([shift_p_value(calibration, one) < SHIFT_LEVEL for one in files]))
+    assert np.mean(rates) == pytest.approx(SHIFT_LEVEL, abs=0.02)
+    # The files of one calibration have their warnings in common.
+    assert max(rates) > 0.5
+    assert np.mean(np.array(rates) == 0) > 0.9
+
+
+def two_groups(sure, unsure):
+    """Rows of two classes: (rows, wrong) of confidence 0.9 and of 0.6."""
+    confidence = np.repeat([0.9, 0.6], [sure[0], unsure[0]])
+    is_wrong = np.concatenate([np.arange(rows) < wrong for rows, wrong in (sure, unsure)])
+    return LabelledRows(np.stack([confidence, 1 - confidence], axis=1), is_wrong.astype(int), np.zeros(len(confidence)))
+
+
+@pytest.mark.parametrize(
+    ("fitted", "held_out", "reason"),
+    [
+        # 28 right answers of 28 are as likely as 0.9^28 = 0.052 at an error rate of 0.1.
+        (((100, 2), (95, 50)), ((20, 0), (8, 0)), "at least 29 answered rows, all of them right, and there are 28"),
+        # Of 100 rows, P(errors <= 4) is 0.024 and P(errors <= 5) 0.058.
+        (
+            ((100, 2), (95, 50)),
+            ((100, 20), (95, 50)),
+            "from confidence 0.9, 20 of 100 answered rows are wrong (20 %), and at most 4 may be",
+        ),
+        (
+            ((100, 2), (95, 50)),
+            ((20, 0), (175, 100)),
+            "at best, from confidence 0.6, 100 of 195 answered rows are wrong (51 %)",
+        ),
+        # All rows would do, but the other half lets the tests begin at the surer ones.
+        (((100, 2), (95, 50)), ((10, 3), (185, 0)), "the tests begin, 10 rows are answered, and it takes at least 29"),
+        (
+            ((100, 2), (95, 50)),
+            ((50, 6), (245, 0)),
+            "the tests begin, 6 of 50 answered rows are wrong (12 %), and at most 1 may be",
+        ),
+    ],
+)
+def test_the_reason_for_no_threshold_is_the_one_that_applies(fitted, held_out, reason):
+    """With 195 rows and a model that errs too often, it said that 29 right answers are needed."""
+    calibration = Calibration(1.0, two_groups(*fitted), two_groups(*held_out))
+    assert calibration.abstention(0.1) is None
+    assert reason in calibration.reason_none(0.1)
 
 
 def test_the_error_rate_exceeds_its_bound_as_rarely_as_promised():

@@ -1,17 +1,28 @@
 """Power against simulation, and the numbers of seeds that the studies state beforehand."""
 
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from scipy import stats
 from scipy.stats import norm
 
+from alignattn.commands.domain_shift.result_reader import DomainShiftReader
+from alignattn.commands.finetune.result_reader import FinetuneReader
+from alignattn.commands.reproduce.program.result_reader import ProgramReader
 from alignattn.commands.reproduce.table import load_table
+from alignattn.commands.robustness.result_reader import RobustnessReader
 from alignattn.evaluation.statistics.comparison import compare, correct
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.evaluation.statistics.paired_tests import sign_flip_p_value, t_interval
 from alignattn.evaluation.statistics.power import POWER, detectable_by_sign_flips, detectable_difference, power_of
+from alignattn.reports.cells import Cell, Run
+from alignattn.reports.compared_cells import compare_cells
+from alignattn.reports.measures import Measure
+from alignattn.reports.result_reader import RunReport
 
 SIMULATIONS = 20_000
 
@@ -105,6 +116,83 @@ def test_of_a_bootstrap_it_is_that_of_a_normal_mean():
     assert detectable_difference(Interval(-1.96, 1.96)) == pytest.approx(2.80, abs=0.005)
     # After correction for five, 2.576 and 0.84.
     assert detectable_difference(Interval(-1.96, 1.96), level=0.01) == pytest.approx(3.42, abs=0.005)
+
+
+@pytest.mark.parametrize(("seeds", "family"), [(6, 1), (8, 1), (10, 3), (12, 2)])
+def test_no_less_than_the_smallest_significant_mean_of_accuracies_counts_as_detectable(seeds, family):
+    """Of twelve seeds on 60 rows, ten alike, 0.58 points counted as detectable; 0.83 is the least that can be."""
+    rows = 60
+    baseline = np.full(seeds, 40)
+    gains = [np.arange(seeds) < changed for changed in range(1, seeds + 1)]
+    compared = [correct([compare((baseline + gain) / rows, baseline / rows, rows=rows)], family)[0] for gain in gains]
+    significant = [one.difference for one in compared if one.survives]
+    assert min(significant) == pytest.approx(min(one.detectable for one in compared))
+    # All signs by SciPy: the mean one row below is not significant.
+    largest = [gain for gain, one in zip(gains, compared, strict=True) if not one.survives][-1]
+    tested = stats.permutation_test((largest / 1.0,), np.mean, permutation_type="samples", n_resamples=np.inf)
+    assert family * tested.pvalue >= 0.05
+    assert min(significant) == pytest.approx((largest.sum() + 1) / (seeds * rows))
+    # Another measure of the same values stays as it is.
+    gain = gains[1] / rows
+    assert compare(baseline / rows + gain, baseline / rows).detectable < compared[1].detectable
+
+
+@pytest.mark.parametrize(
+    ("reader", "path", "rows"),
+    [
+        (FinetuneReader(), "metrics.test.accuracy", 60),
+        (ProgramReader(), "metrics.test.accuracy", 60),
+        (ProgramReader(), "metrics.test.matthews_correlation", None),
+        (ProgramReader(), "cost.seconds", None),
+        (DomainShiftReader(), "sides.far.figures.after.accuracy.value", 80),
+        (DomainShiftReader(), "sides.far.figures.after.expected_calibration_error.value", None),
+        (RobustnessReader(), "accuracy_under_attack", 58),
+        (RobustnessReader(), "failed_share", None),
+    ],
+    ids=lambda one: str(one) if isinstance(one, str) else "",
+)
+def test_tables_tell_the_rows_of_accuracies_and_of_nothing_else(reader, path, rows):
+    result = {
+        "evaluation_rows": {"validation": 40, "test": 60},
+        "sides": {"far": {"held_out_rows": 80}},
+        **{"failed": 30, "succeeded": 20, "skipped": 10, "errors": 2},
+    }
+    assert reader.share_rows(result, path.split(".")) == rows
+    runs = {
+        seed: Run(digest=str(seed), title="", reader=reader, output=ROOT, report=RunReport(numbers=result))
+        for seed in range(12)
+    }
+    cells = [
+        Cell(
+            row=name,
+            column="",
+            measure=Measure(label="", path=path),
+            runs={seed: replace(run, digest=f"{name} {seed}") for seed, run in runs.items()},
+            path=path.split("."),
+            values={seed: (40 + (seed < more)) / (rows or 60) for seed in runs},
+            baseline=baseline,
+        )
+        for name, more, baseline in (("plain", 0, None), ("changed", 2, "plain"))
+    ]
+    (_, compared), _ = compare_cells(cells)
+    smallest = 6 / (12 * (rows or 60))
+    assert (compared.comparison.detectable == pytest.approx(smallest)) == (rows is not None)
+
+
+def test_the_power_for_a_gain_on_sixty_rows_is_what_the_page_says():
+    """Each right answer of one row alone is one more of 60; its number is Poisson's."""
+    rng, power = np.random.default_rng(0), {}
+    for points, lost in itertools.product((0.83, 1.5), (0, 0.2)):
+        counts = rng.poisson(points * 60 / 100 + lost, (1000, 12)) - rng.poisson(lost, (1000, 12))
+        power[points, lost] = np.mean([sign_flip_p_value(one / 60, 0) < 0.05 for one in counts])
+        if not lost:
+            # Six of twelve seeds must gain, and any six that gain are significant.
+            exact = stats.binom.sf(5, 12, -math.expm1(-points * 60 / 100))
+            assert power[points, lost] == pytest.approx(exact, abs=0.05)
+    page = " ".join((ROOT / "docs" / "referee.md").read_text(encoding="utf-8").split())
+    assert "0.83 points is found in 22 to 31 % of studies, and one of 1.5 points in 61 to 83 %" in page
+    said = {(0.83, 0.2): 0.22, (0.83, 0): 0.31, (1.5, 0.2): 0.61, (1.5, 0): 0.83}
+    assert power == pytest.approx(said, abs=0.05)
 
 
 def test_a_comparison_tells_it():

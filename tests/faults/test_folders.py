@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import ROOT, WORDS
-from processes import run_python
+from processes import Python, run_python
 
 from alignattn.cli import main
 from alignattn.commands.reproduce.launchers.worker import ORPHANED
@@ -24,7 +25,7 @@ from alignattn.training.saving import check_finite_weights, remove_torn_weights
 from alignattn.utils import ray_cluster
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, entries, replacing, unfinished, write_text
-from alignattn.utils.folder_lock import LOCK_FILE, folder_lock
+from alignattn.utils.folder_lock import LOCK_FILE, folder_lock, running
 
 ROWS = 8
 FEW_BYTES = 4096
@@ -131,6 +132,36 @@ class TestLock:
         with folder_lock(tmp_path):
             assert (tmp_path / LOCK_FILE).exists()
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(("first", "second"), [((), ()), (("--seeds", "1", "2"), ("--seeds", "2", "1"))])
+    def test_another_run_in_the_folder_of_a_running_one_is_refused_at_once(
+        self, first, second, words, tmp_path, capsys
+    ):
+        words = [*words, "--save_strategy", "no", "--max_steps", "3000"]
+        folder = tmp_path / "run" / "seed-1" if first else tmp_path / "run"
+        training = Python(["-m", "alignattn", *words, *first])
+        try:
+            while running(folder) is None:
+                assert training.poll() is None
+                time.sleep(0.1)
+            assert main([*words, *second, "--learning_rate", "1e-3"]) == 2
+            # The first has not ended meanwhile, and the second trains no other seed before.
+            assert running(folder) is not None
+            assert not (tmp_path / "run" / "seed-2").exists()
+        finally:
+            os.kill(training.pid, signal.SIGKILL)
+            training.finish()
+        problem = f"another process makes another run in {folder} (different: learning_rate): give another --output_dir"
+        assert problem in last_line(capsys)
+
+    def test_the_purpose_of_a_killed_process_does_not_count(self, tmp_path):
+        (tmp_path / LOCK_FILE).write_text('process 1\n{"learning_rate": 1}')
+        assert running(tmp_path) is None
+        with folder_lock(tmp_path):
+            assert running(tmp_path) is None
+        with folder_lock(tmp_path, {"learning_rate": 2}):
+            assert running(tmp_path) == {"learning_rate": 2}
+        assert running(tmp_path) is None
 
     def test_processes_of_one_group_do_not_wait_for_rank_0(self, tmp_path, monkeypatch):
         with folder_lock(tmp_path):

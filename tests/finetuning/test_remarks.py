@@ -1,6 +1,7 @@
 """Messages of a run about its rows: truncated rows, unknown words, a constant prediction."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers import AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
+from alignattn.finetuning.results import read_result, render_metrics
 from alignattn.models.words import build_tokenizer
 from alignattn.tasks import TASKS
 from alignattn.tasks.processor import EncodedSplit
@@ -67,6 +69,13 @@ def test_a_run_reports_what_is_unusual_in_its_rows(
     predicted = pd.read_parquet(folder / "predictions.parquet")["prediction"]
     assert (predicted.nunique() == 1) == ("validation" in result["constant_prediction"]) == ("learned nothing" in out)
     card = (folder / "README.md").read_text()
+    result["constant_prediction"] = {"validation": "the class '4'"}
+    (folder / "results.json").write_text(json.dumps(result))
+    finished = read_result(folder)
+    assert finished is not None
+    told = render_metrics(finished).partition("learned nothing")[2].partition("\n")[0]
+    # In the order in which to try them.
+    assert re.search("--learning_rate.*steps.*--num_train_epochs.*labels", told)
     assert "of the rows; " in card
     assert ("learned nothing" in card) == (predicted.nunique() == 1)
 

@@ -387,6 +387,72 @@ def test_plain_peft_loads_adapters_of_alignments_and_refuses_other_slots(preset,
         assert torch.equal(logits_of(plain), logits_of(model))
 
 
+def perturb(model, words):
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and any(word in name for word in words):
+                parameter += 0.3 * torch.randn_like(parameter)
+
+
+def patched_base(base, preset):
+    torch.manual_seed(7)  # the head and the slots start alike
+    return alignattn.patch(AutoModelForSequenceClassification.from_pretrained(base, num_labels=3), preset)
+
+
+LOADERS = {
+    "alignattn": lambda folder, _model: alignattn.from_pretrained(folder, AutoModelForSequenceClassification),
+    "PeftModel": lambda folder, model: peft.PeftModel.from_pretrained(model, folder),
+    "PeftMixedModel": lambda folder, model: peft.PeftMixedModel.from_pretrained(model, folder),
+    "transformers": lambda folder, model: model.load_adapter(folder) and model,
+}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("preset", ["aa-ct", *FUNCTIONS])
+def test_a_patched_model_takes_a_second_adapter(preset, loader, base, tmp_path):
+    model = peft.get_peft_model(patched_base(base, preset), lora(task_type="SEQ_CLS"))
+    model.add_adapter("second", lora(task_type="SEQ_CLS"))
+    perturb(model, ["_slot"])
+    expected = {}
+    for name in ("default", "second"):
+        model.set_adapter(name)
+        perturb(model, [name])
+        expected[name] = logits_of(model)
+    model.save_pretrained(tmp_path)
+    loaded = LOADERS[loader](tmp_path, patched_base(base, preset))
+    loaded.load_adapter(tmp_path / "second", adapter_name="second")
+    assert {config.task_type for config in loaded.peft_config.values()} == {"SEQ_CLS"}
+    for name, logits in expected.items():
+        loaded.set_adapter(name)
+        assert torch.equal(logits_of(loaded), logits)
+    if loader == "alignattn":
+        # The same adapter may be loaded again, as a trainer that resumes does.
+        perturb(loaded, ["_slot"])
+        loaded.load_adapter(tmp_path / "second", adapter_name="second", is_trainable=True)
+        assert torch.equal(logits_of(loaded), expected["second"])
+
+
+@pytest.mark.parametrize("preset", FUNCTIONS)
+def test_a_second_adapter_that_would_change_the_first_is_refused(preset, base, tmp_path):
+    for seed, name in enumerate(("first", "other")):
+        model = peft.get_peft_model(patched_base(base, preset), lora(task_type="SEQ_CLS"))
+        torch.manual_seed(seed)
+        perturb(model, ["_slot"])
+        model.save_pretrained(tmp_path / name)
+    loaded = alignattn.from_pretrained(tmp_path / "first", AutoModelForSequenceClassification)
+    expected = logits_of(loaded)
+    if function_parameters(loaded):
+        with pytest.raises(AlignAttnError, match="all adapters of a model share them, so default would change"):
+            loaded.load_adapter(tmp_path / "other", "other")
+    else:
+        loaded.load_adapter(tmp_path / "other", "other")
+    assert loaded.active_adapter == "default"
+    assert torch.equal(logits_of(loaded), expected)
+    plain = peft.get_peft_model(AutoModelForSequenceClassification.from_pretrained(base), lora(task_type="SEQ_CLS"))
+    with pytest.raises(ValueError, match="load_with_alignattn_from_pretrained"):
+        plain.load_adapter(tmp_path / "other", "other")
+
+
 def test_an_adapter_of_another_function_is_refused(base, tmp_path):
     trained(base, "aa-ct+sparsemax").save_pretrained(tmp_path / "adapter")
     config = lora(task_type="SEQ_CLS")

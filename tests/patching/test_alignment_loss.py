@@ -8,18 +8,18 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import alignattn
-from alignattn.attention.alignment import base
+from alignattn.attention.alignment import one_pass
 from alignattn.patching import patch_of
 from alignattn.utils.errors import AlignAttnError
 
 WEIGHT = 0.3
 
 
-@pytest.fixture(params=["blocks", "generic"])
+@pytest.fixture(params=["blocks", "groups"])
 def path(request, monkeypatch):
-    """Both implementations on the CPU."""
-    if request.param == "generic":
-        monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
+    """The blocks of a CPU, and the groups of layers of a GPU, run on the CPU."""
+    if request.param == "groups":
+        monkeypatch.setattr(one_pass, "is_in_blocks", lambda _: False)
 
 
 def patched(variant="aa-ct", family="bert"):

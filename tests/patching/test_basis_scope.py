@@ -68,7 +68,7 @@ def test_a_model_saved_before_folding_keeps_its_basis(tmp_path):
         assert torch.equal(loaded.state_dict()[name], values)
 
 
-@pytest.mark.parametrize("alignment", ["aa-gan", "aa-ot", "aa-ct", "aa-moments", "aa-mmd", "aa-sliced"])
+@pytest.mark.parametrize("alignment", ["aa-gan", "aa-ot", "aa-ct", "aa-moments", "aa-means", "aa-mmd", "aa-sliced"])
 def test_only_the_basis_gets_a_gradient(alignment):
     model = patched(alignment=alignment, steps=0)
     own = {id(parameter) for parameter in alignment_parameters(model)}

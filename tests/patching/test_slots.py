@@ -7,6 +7,7 @@ from checkpointing import enable_checkpointing
 from conftest import FAMILIES, PADDED_LENGTH, crossed, tiny_batch, tiny_model
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
@@ -163,6 +164,31 @@ def test_values_mask_is_the_transpose_without_padding():
         for query in range(4):
             assert found[value, query] == (abs(value - query) < 2 and query != 3)
     assert found[3].all()
+
+
+class MasksOfAttention(TorchFunctionMode):
+    """Notes the masks that PyTorch's attention receives."""
+
+    def __init__(self):
+        super().__init__()
+        self.masks = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is F.scaled_dot_product_attention:
+            self.masks.append(args[3] if len(args) > 3 else kwargs.get("attn_mask"))
+        return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("attention", ["qvi", "sum", "interaction", "bilinear", "dot"])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "mpnet"])
+def test_a_gpu_attends_without_forming_weights(family, attention):
+    """There, PyTorch's fused kernels refuse a mask whose last dimension has another stride than 1."""
+    model = alignattn.patch(tiny_model(family), attention)
+    with MasksOfAttention() as seen:
+        logits_of(model, tiny_batch())
+    assert any(mask is not None for mask in seen.masks)
+    assert {mask.stride(-1) for mask in seen.masks if mask is not None} == {1}
 
 
 class TestPretrained:

@@ -100,6 +100,39 @@ def test_no_separator_is_guessed_for_one_column(tmp_path):
     assert read_file(path)[:] == {"text": ["a;b", "c;d"]}
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "again"),
+    [
+        ("rows.csv", "text,y", "text,y"),
+        ("rows.csv", "text,y", "\ufefftext,y\r"),
+        ("rows.csv", "text,y", '\ufeff"text","y"'),
+        ("rows.csv", "text,y", " Text ,Y"),
+        ("rows.csv", '"text";"y"', "TEXT;Y"),
+        ("rows.csv", ",text,y", ",text,y"),
+        ("rows.tsv", "text\ty", '"text"\t"Y"'),
+    ],
+)
+def test_a_header_in_the_middle_is_a_bad_row(tmp_path, name, first, again, capsys):
+    separator = next(one for one in ";\t," if one in first)
+    rows = [["so so", "no"], ["the text", "y"], ["text", "yes"], ["fine", "no"]]
+    lines = [separator.join(([str(number)] if first[0] == "," else []) + row) for number, row in enumerate(rows)]
+    (tmp_path / name).write_text("\n".join([first, *lines[:3], again, *lines[3:]]), encoding="utf-8")
+    with pytest.raises(AlignAttnError, match=r"row 4: it repeats the header.*1 bad of 5 rows"):
+        load_user_rows(tmp_path / name, None, ["text"], "y", skip_bad_rows=False)
+    read = load_user_rows(tmp_path / name, tmp_path / name, ["text"], "y", skip_bad_rows=True)
+    assert read.task.labels == ("no", "y", "yes")
+    for split in (read.train, read.evaluation["validation"]):
+        assert split["text"][:] == [text for text, _ in rows]
+    assert {name: [bad.row for bad in bad] for name, bad in read.bad_rows.items()} == {"train": [4], "validation": [4]}
+
+
+def test_a_header_among_numbers_is_one_bad_row(tmp_path):
+    (tmp_path / "rows.csv").write_text("text,score\na,0.5\nb,1\ntext,score\nc,2.5\n")
+    read = load_user_rows(tmp_path / "rows.csv", None, ["text"], "score", skip_bad_rows=True)
+    assert read.task.is_regression
+    assert read.train["score"][:] == [0.5, 1, 2.5]
+
+
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-8"])
 def test_a_file_is_read_in_the_given_encoding(tmp_path, encoding):
     text = "text,y\nKöln,yes\nOslo,no\n"

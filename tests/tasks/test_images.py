@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
-from PIL import Image
+from PIL import Image, ImageDraw, ImageOps, ImageSequence
 from sklearn.datasets import load_digits
 from transformers.image_utils import load_image
 
@@ -130,6 +130,110 @@ def test_predictions_are_those_of_the_evaluation_and_of_a_pipeline_of_transforme
         (best,) = pipeline(str(file), top_k=1)
         assert best["label"] == row["prediction"]
         assert best["score"] == pytest.approx(row["probability"], abs=1e-5)
+
+
+def probabilities(predictor, *images):
+    rows = predictor.predict([{"image": image} for image in images])
+    return np.array([[one["probability"] for one in sorted(row["probabilities"], key=str)] for row in rows])
+
+
+def as_files(folder, *pictures):
+    """Save pictures without EXIF data; return their paths."""
+    paths = [folder / f"saved-{number}.png" for number in range(len(pictures))]
+    for picture, path in zip(pictures, paths, strict=True):
+        Image.fromarray(np.asarray(picture)).save(path)
+    return paths
+
+
+@pytest.fixture
+def colours():
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 9, 3), dtype=np.uint8))
+
+
+def check_predicted_as(predictor, folder, images, saved):
+    """Compare predictions of images in memory with those of files, which are written from other pictures."""
+    files = probabilities(predictor, *as_files(folder, *saved))
+    assert np.array_equal(probabilities(predictor, *images), files)
+    assert len(np.unique(files, axis=0)) == len(files)
+
+
+def test_a_picture_is_predicted_by_its_pixels_in_memory(run, tmp_path, colours):
+    predictor = alignattn.load_run(run[0])
+    colours.save(tmp_path / "first.png")
+    drawn, pasted, gone = (Image.open(tmp_path / "first.png") for _ in range(3))
+    gone.load()
+    (tmp_path / "first.png").rename(tmp_path / "second.png")
+    expected = np.asarray(colours).copy()
+    expected[:4, :5] = 255, 0, 0
+    ImageDraw.Draw(drawn).rectangle((0, 0, 4, 3), fill="red")
+    pasted.paste(Image.new("RGB", (9, 4), "blue"), (0, 0))
+    blue = np.asarray(colours).copy()
+    blue[:4] = 0, 0, 255
+    check_predicted_as(predictor, tmp_path, [drawn, pasted, gone], [expected, blue, colours])
+    mixed = [colours, tmp_path / "second.png", str(tmp_path / "second.png"), (tmp_path / "second.png").read_bytes()]
+    assert len(np.unique(probabilities(predictor, *mixed), axis=0)) == 1
+
+
+def test_every_frame_of_an_animation_is_predicted(run, tmp_path):
+    pixels, _ = digits(3)
+    frames = [Image.fromarray(one) for one in pixels]
+    frames[0].save(tmp_path / "all.gif", save_all=True, append_images=frames[1:])
+    with Image.open(tmp_path / "all.gif") as animation:
+        predicted = [probabilities(alignattn.load_run(run[0]), one)[0] for one in ImageSequence.Iterator(animation)]
+    expected = probabilities(alignattn.load_run(run[0]), *as_files(tmp_path, *frames))
+    np.testing.assert_allclose(predicted, expected, rtol=1e-5)
+
+
+def test_a_picture_in_memory_is_turned_by_its_exif_data(run, tmp_path, colours):
+    predictor, exif = alignattn.load_run(run[0]), Image.Exif()
+    exif[0x0112] = 6
+    colours.save(tmp_path / "photo.png", exif=exif)
+    photo = Image.open(tmp_path / "photo.png")
+    turned = [photo, photo.convert("RGB"), photo.copy(), ImageOps.exif_transpose(photo)]
+    expected = probabilities(predictor, *as_files(tmp_path, colours.transpose(Image.Transpose.ROTATE_270)))
+    np.testing.assert_allclose(probabilities(predictor, *turned), np.repeat(expected, 4, axis=0), rtol=1e-5)
+
+
+def test_pictures_of_all_modes_of_pillow_are_predicted(run, tmp_path, colours):
+    predictor = alignattn.load_run(run[0])
+    pictures = {mode: colours.convert(mode) for mode in Image.MODES if mode != "La"}
+    converted = {mode: picture.convert("RGB") for mode, picture in pictures.items()}
+    pictures["La"], converted["La"] = colours.convert("LA").convert("La"), colours.convert("L")
+    expected = probabilities(predictor, *as_files(tmp_path, *converted.values()))
+    assert np.array_equal(probabilities(predictor, *pictures.values()), expected)
+
+
+def test_an_image_that_cannot_be_used_is_refused_with_its_row(run, tmp_path, colours):
+    predictor = alignattn.load_run(run[0])
+    colours.save(tmp_path / "closed.png")
+    with Image.open(tmp_path / "closed.png") as closed:
+        pass
+    for image, reason in ((closed, "closed"), (5, "no image is named"), (Image.new("F", (8, 8), 0.5), "fractions")):
+        with pytest.raises(AlignAttnError, match=rf"row 2: .*{reason}"):
+            predictor.predict([{"image": colours}, {"image": image}])
+
+
+@pytest.mark.parametrize("fields", [{}, {"image_mean": [0.5], "image_std": [0.5]}, {"do_convert_rgb": True}])
+def test_a_model_of_grey_images_reads_grey_images(fields, tmp_path, colours):
+    folder = save_model(transformers.ViTConfig(**VIT, num_channels=1), tmp_path / "grey")
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings | fields))
+    words = f"finetune --model {folder} --task digits --max_steps 1 --max_train_samples 32 --max_eval_samples 20"
+    assert main(f"{words} {TRAINING} --output_dir {tmp_path / 'run'}".split()) == 0
+    pixels = np.asarray(colours.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)).astype(np.float32)
+    model = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "run")
+    with torch.no_grad():
+        logits = model(torch.from_numpy(pixels / 127.5 - 1)[None, None]).logits
+    (predicted,) = probabilities(alignattn.load_run(tmp_path / "run"), colours)
+    assert predicted == pytest.approx(
+        np.sort(logits.softmax(-1)[0].numpy())[np.argsort(np.argsort(predicted))], abs=1e-6
+    )
+
+
+def test_a_model_of_other_channels_is_refused_with_the_reason(tmp_path, capsys):
+    folder = save_model(transformers.ViTConfig(**VIT, num_channels=4), tmp_path / "four")
+    words = f"finetune --model {folder} --task digits {TRAINING} --output_dir {tmp_path / 'run'}"
+    assert "images of 4 channels" in refused(words.split(), capsys)
 
 
 def test_predict_and_calibrate_accept_tables_folders_and_single_images(run, tmp_path, monkeypatch, capsys):
@@ -256,8 +360,12 @@ def test_pixels_of_16_bits_keep_their_brightness(tmp_path):
     pixels, _ = digits(1)
     Image.fromarray(pixels[0].astype(np.uint16) * 257).save(tmp_path / "deep.png")
     assert np.array_equal(np.asarray(open_picture(str(tmp_path / "deep.png")))[..., 0], pixels[0])
-    Image.fromarray(pixels[0].astype(np.float32)).save(tmp_path / "real.tif")
-    assert "32 bits" in str(picture_problem(str(tmp_path / "real.tif")))
+    real = pixels[0].astype(np.float32)
+    Image.fromarray(real).save(tmp_path / "real.tif")
+    assert np.array_equal(np.asarray(open_picture(str(tmp_path / "real.tif")))[..., 0], pixels[0])
+    for factor, reason in ((1 / 255, "fractions"), (257 * 257, "32 bits"), (-1, "32 bits"), (np.nan, "32 bits")):
+        Image.fromarray(real * np.float32(factor)).save(tmp_path / "real.tif")
+        assert reason in str(picture_problem(str(tmp_path / "real.tif")))
 
 
 def broken(folder):

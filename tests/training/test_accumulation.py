@@ -16,6 +16,10 @@ from train_distributed import (
     CASES,
     FSDP2_VARIANTS,
     ROWS,
+    STREAMS,
+    UNEVEN,
+    OfTheWholeStep,
+    Stream,
     train_kind,
     train_nodes,
     train_sentences,
@@ -170,6 +174,25 @@ def assert_same_training(folder, name, one):
 @pytest.mark.parametrize(("kind", "variant"), CASES)
 def test_two_processes_equal_one(kind, variant, whole, two_processes):
     assert_same_training(two_processes, f"{kind}-{variant}", whole(kind, variant))
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_rows_that_two_processes_do_not_divide_count_once(name, two_processes, tmp_path):
+    kind, rows, size, batches = UNEVEN[name]
+    one = train_kind(kind, "aa-ct", tmp_path, 2 * size * batches, 1, rows=rows)
+    assert_same_training(two_processes, f"uneven-{name}", one)
+
+
+def test_a_loss_of_the_whole_step_counts_such_rows_once(two_processes, tmp_path):
+    one = train_kind("tags", "aa-ct", tmp_path, 9, 1, OfTheWholeStep, rows=9)
+    assert_same_training(two_processes, "uneven-whole-step", one)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_that_two_processes_do_not_divide_counts_once(name, two_processes, tmp_path):
+    rows, _ = STREAMS[name]
+    one = train_kind("tags", "aa-ct", tmp_path, rows, 1, rows=rows, dataset=Stream, max_steps=1)
+    assert_same_training(two_processes, f"stream-{name}", one)
 
 
 @pytest.mark.parametrize("variant", FSDP2_VARIANTS)

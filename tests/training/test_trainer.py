@@ -1,4 +1,5 @@
 import ast
+import json
 import math
 import shutil
 import signal
@@ -17,7 +18,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import alignattn
-from alignattn.attention.alignment import base
+from alignattn.attention.alignment import one_pass
 from alignattn.patching import aligned_patches, alignment_parameters
 from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.training.checkpoints import MODEL_FILES, last_whole_checkpoint, remove_checkpoints
@@ -65,6 +66,14 @@ def train(model, folder, *, trainer_class=AlignmentTrainer, rows=ROWS, resume=No
 
 def logged(trainer, name):
     return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+def timeless(trainer):
+    """The log without the values that depend on time."""
+    return [
+        {name: value for name, value in entry.items() if not name.endswith(("_runtime", "_per_second"))}
+        for entry in trainer.state.log_history
+    ]
 
 
 def without_dropout(model):
@@ -338,7 +347,7 @@ def test_the_path_of_a_gpu_trains_step_for_step_as_that_of_the_cpu(variant, tmp_
         return logged(trainer, "loss"), logged(trainer, "align_loss")
 
     of_cpu = losses()
-    monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
+    monkeypatch.setattr(one_pass, "is_in_blocks", lambda _: False)
     for of_gpu, of_cpu_alone in zip(losses(), of_cpu, strict=True):
         assert of_gpu == pytest.approx(of_cpu_alone, abs=1e-5)
 
@@ -450,8 +459,49 @@ class TestResume:
         resumed = train(fresh(), tmp_path / "whole", resume=str(tmp_path / "whole" / "checkpoint-3"), **settings)
         for name, tensor in whole.model.state_dict().items():
             assert torch.equal(tensor, resumed.model.state_dict()[name]), name
-        for name in ("task_loss", "align_loss", "train_loss"):
-            assert logged(resumed, name) == pytest.approx(logged(whole, name)), name
+        assert timeless(resumed) == timeless(whole)
+
+    @pytest.mark.parametrize(
+        ("variant", "changes"),
+        [
+            (None, {}),
+            ("soft", {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}),
+            ("aa-ct", {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 3}),
+            ("aa-gan", {"r_drop_weight": 0.5, "alignment_warmup_ratio": 0.5}),
+            ("aa-moments", {"max_grad_norm": 0.0, "logging_first_step": True}),
+            ("aa-ct", {"bf16": True, "logging_strategy": "epoch"}),
+        ],
+        ids=str,
+    )
+    def test_the_log_of_a_run_that_is_resumed_twice_is_that_of_an_uninterrupted_one(self, variant, changes, tmp_path):
+        def fresh():
+            return tiny_model("bert") if variant is None else alignattn.patch(tiny_model("bert"), variant)
+
+        folder = tmp_path / "whole"
+        # Several checkpoints between two logs.
+        settings = {"num_train_epochs": 4, "save_strategy": "steps", "save_steps": 1, "logging_steps": 4} | changes
+        whole = train(fresh(), folder, **settings)
+        assert len(logged(whole, "loss")) > 1
+        for step in (1, 3, 4):
+            # The steps since are saved anew, by the resumed run.
+            for later in range(step + 1, whole.state.max_steps + 1):
+                shutil.rmtree(folder / f"checkpoint-{later}")
+            resumed = train(fresh(), folder, resume=str(folder / f"checkpoint-{step}"), **settings)
+            assert timeless(resumed) == timeless(whole), step
+
+    def test_a_checkpoint_that_saved_only_the_parts_of_the_loss_begins_a_new_mean(self, tmp_path):
+        settings = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1, "logging_steps": 4}
+        whole = train(alignattn.patch(tiny_model("bert"), "aa-ct"), tmp_path, **settings)
+        path = tmp_path / "checkpoint-1" / "trainer_state.json"
+        state = json.loads(path.read_text())
+        del state["stateful_callbacks"]["LossMeter"]["attributes"]["interval"]["loss"]
+        path.write_text(json.dumps(state))
+        resumed = train(
+            alignattn.patch(tiny_model("bert"), "aa-ct"), tmp_path, resume=str(tmp_path / "checkpoint-1"), **settings
+        )
+        (loss,), (task,), (distance,) = (logged(resumed, name) for name in ("loss", "task_loss", "align_loss"))
+        assert loss == pytest.approx(task + 0.01 * distance)
+        assert loss != logged(whole, "loss")[0]
 
     def test_a_killed_process_resumes_to_the_same_weights(self, tmp_path):
         script = ROOT / "tests" / "training" / "train_and_die.py"

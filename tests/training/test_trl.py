@@ -1,5 +1,6 @@
 """The mixin in the trainers of TRL: each way of batching equals a padded batch of the same samples."""
 
+import copy
 import warnings
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 import alignattn
 from alignattn.patching import alignment_parameters, patch_of
+from alignattn.utils.errors import AlignAttnError
 
 WEIGHT = 0.3
 LENGTHS = (3, 7, 4, 6, 3, 5)
@@ -240,6 +242,63 @@ def test_a_reference_forward_leaves_no_records(is_adapted, tmp_path):
     assert entry["loss"] == pytest.approx(entry["task_loss"] + WEIGHT * expected)
     base = trainer.model.get_base_model() if is_adapted else trainer.model
     assert patch_of(base).collector.newest.previous is None
+
+
+class KTOTrainer(alignattn.AlignmentMixin, trl.KTOTrainer):
+    pass
+
+
+class RLOOTrainer(alignattn.AlignmentMixin, trl.RLOOTrainer):
+    pass
+
+
+PREFERENCES = {
+    "prompt": ["w5 w6", "w7 w8 w9"],
+    "chosen": [" w10 w11", " w12"],
+    "rejected": [" w20", " w21 w22 w23"],
+    "completion": [" w10 w11", " w21 w22 w23"],
+    "label": [True, False],
+}
+OF_TRAINER = {
+    "dpo": (PreferenceTrainer, trl.DPOConfig, ("prompt", "chosen", "rejected"), {}),
+    "kto": (KTOTrainer, trl.KTOConfig, ("prompt", "completion", "label"), {}),
+    "grpo": (PolicyTrainer, trl.GRPOConfig, ("prompt",), {"max_completion_length": 3, "num_generations": 2}),
+    "rloo": (RLOOTrainer, trl.RLOOConfig, ("prompt",), {"max_completion_length": 3, "num_generations": 2}),
+}
+
+
+@pytest.mark.parametrize("name", OF_TRAINER)
+def test_a_reference_model_from_the_config_of_another_function_is_refused_with_the_way_out(name, tmp_path):
+    trainer_class, config_class, columns, changes = OF_TRAINER[name]
+    decoder("qwen2").float().save_pretrained(tmp_path / "base")
+    settings = {key: value for key, value in SETTINGS.items() if key != "alignment_learning_rate"}
+
+    def train(beta=0.1, **given):
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        alignattn.patch(model, "sparsemax")
+        if "ref_model" in given:
+            given["ref_model"] = copy.deepcopy(model)
+        elif name in ("grpo", "rloo"):
+            given["reward_funcs"] = lambda completions, **_: [float(len(completion)) for completion in completions]
+        trainer = trainer_class(
+            model=model,
+            args=config_class(
+                str(tmp_path), **settings | {"per_device_train_batch_size": 2, "max_steps": 1, "beta": beta} | changes
+            ),
+            train_dataset=datasets.Dataset.from_dict({column: PREFERENCES[column] for column in columns}),
+            processing_class=tokenizer(),
+            **given,
+        )
+        trainer.train()
+        return next(entry for entry in trainer.state.log_history if "loss" in entry)
+
+    with pytest.raises(AlignAttnError, match=r"built from the config of one.*ref_model= \(DPO, KTO\), .*beta=0"):
+        train()
+    if name in ("grpo", "rloo"):
+        assert "kl" not in train(beta=0.0)
+    else:
+        # Before the first step the model is its own reference.
+        assert train(ref_model=None)["rewards/chosen"] == 0
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])

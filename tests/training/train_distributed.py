@@ -15,6 +15,7 @@ from sentence_transformers.sentence_transformer import losses
 from test_sentence_transformers import SETTINGS, Arguments, Trainer, embedder, pairs
 from test_trainer import arguments
 from torch.distributed.tensor import DTensor
+from torch.utils.data import IterableDataset
 
 from alignattn.models.graphs import GatConfig, GatForNodeClassification
 from alignattn.tasks.nodes.batches import ALL, NodeBatches
@@ -24,6 +25,24 @@ from alignattn.training.trainer import AlignmentTrainer
 
 ROWS = 12
 """One step of 8, and a last one of 4."""
+
+UNEVEN = {
+    "last-batch": ("texts", 10, 3, 2),
+    "labels": ("tags", 9, 3, 2),
+    "last-step": ("tags", 11, 1, 4),
+    "few-rows": ("texts", 2, 3, 1),
+    "one-row": ("texts", 1, 3, 2),
+}
+"""A kind, a number of rows, a batch size and the batches of a step, of which two processes do not divide the rows."""
+
+STREAMS = {
+    "dispatched": (9, {}),
+    "dispatched-to-one": (7, {}),
+    "split": (9, {"split_batches": True}),
+    "read-by-each": (7, {"dispatch_batches": False}),
+    "read-by-each-in-part": (10, {"dispatch_batches": False}),
+}
+"""A number of rows that come one after another, and how accelerate splits them."""
 
 WEIGHTS = torch.tensor([0.2, 1.0, 7.0], dtype=torch.float64)
 
@@ -42,7 +61,38 @@ ADAM = {"optim": "adamw_torch", "adam_epsilon": 1e-3}
 FSDP2 = ADAM | {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
 
 
-def train_kind(kind, variant, folder, batch_size, accumulation, trainer_class=AlignmentTrainer, resume=None, **changes):
+class Stream(IterableDataset):
+    def __init__(self, kind, count):
+        self.rows = KindRows(kind, count)
+
+    def __iter__(self):
+        return (self.rows[index] for index in range(len(self.rows)))
+
+
+class OfTheWholeStep(AlignmentTrainer):
+    """Divides by the number of labels of the step on all processes, and declares it."""
+
+    loss_is_scaled_for_ga = True
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels")
+        logits = model(**inputs).logits.flatten(0, -2)
+        loss = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum") / num_items_in_batch
+        return loss * self.accelerator.num_processes
+
+
+def train_kind(
+    kind,
+    variant,
+    folder,
+    batch_size,
+    accumulation,
+    trainer_class=AlignmentTrainer,
+    resume=None,
+    rows=ROWS,
+    dataset=KindRows,
+    **changes,
+):
     settings = {
         "num_train_epochs": 1,
         "optim": "sgd",
@@ -53,7 +103,7 @@ def train_kind(kind, variant, folder, batch_size, accumulation, trainer_class=Al
         "gradient_accumulation_steps": accumulation,
     }
     args = arguments(folder, **(settings | changes))
-    trainer = trainer_class(model=kind_model(kind, variant), args=args, train_dataset=KindRows(kind, ROWS))
+    trainer = trainer_class(model=kind_model(kind, variant), args=args, train_dataset=dataset(kind, rows))
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
@@ -92,6 +142,15 @@ def train_nodes(folder, batch_size, accumulation):
     )
     trainer.train()
     return trainer
+
+
+def train_stream(name, folder, batch_size=3, accumulation=2):
+    """Train one step on rows that come one after another."""
+    rows, options = STREAMS[name]
+    if options.get("split_batches"):
+        batch_size *= 2
+    changes = {"max_steps": 1, "accelerator_config": options, "rows": rows, "dataset": Stream}
+    return train_kind("tags", "aa-ct", folder, batch_size, accumulation, **changes)
 
 
 def train_sentences(checkpoint, folder, batch_size, accumulation):
@@ -145,6 +204,10 @@ if __name__ == "__main__":
         f"{kind}-{variant}": partial(train_kind, kind, variant, folder, batch_size, accumulation)
         for kind, variant in CASES
     }
+    for name, (kind, rows, size, batches) in UNEVEN.items():
+        trainers[f"uneven-{name}"] = partial(train_kind, kind, "aa-ct", folder, size, batches, rows=rows)
+    trainers["uneven-whole-step"] = partial(train_kind, "tags", "aa-ct", folder, 3, 2, OfTheWholeStep, rows=9)
+    trainers |= {f"stream-{name}": partial(train_stream, name, folder) for name in STREAMS}
     trainers["weighted"] = partial(train_weighted, folder, batch_size, accumulation)
     trainers["nodes"] = partial(train_nodes, folder, batch_size, accumulation)
     trainers["sentences"] = partial(train_sentences, checkpoint, folder, batch_size, accumulation)

@@ -2,65 +2,23 @@
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.calls import Call, drawn, groups_of, masks_of
+from alignattn.attention.alignment.calls import Call, TokenMeasure, computed_in, drawn, groups_of, masks_of
+from alignattn.attention.alignment.one_pass import Piece, PieceLoss, loss_in_one_pass, one_pass_groups
+from alignattn.attention.alignment.passes import NetworkPass
 from alignattn.attention.choices import HeadReduction
 from alignattn.utils.errors import AlignAttnError
 
-NORM_EPSILON = 1e-6
-"""Added in quadrature to a norm, so that the gradient at a zero vector stays finite."""
-
-GROUP_ELEMENTS = 20 * 2**20
-"""Elements of the queries and keys of one group of calls: 80 MiB in float32, BERT-base at 8 × 128 tokens."""
-
-
-@dataclass(frozen=True)
-class TokenMeasure:
-    """The uniform distribution over the real tokens of each sample, and the weight of a sample in the mean.
-
-    The first dimension is the C calls, or 1 if all calls share a mask. The second is the two sides, queries and keys,
-    or 1 if both belong to the same tokens.
-
-    Attributes:
-        probability: `[1 or C, 1 or 2, B, n]`, 1 over the number of the sample's real tokens at real tokens, 0 at
-            padding.
-        sample_weight: `[1 or C, B]`, 1 over the number of samples with real tokens on both sides; 0 for other samples.
-        mask: `[1 or C, 1 or 2, B, n]` bool, True at real tokens; None where every token is real.
-    """
-
-    probability: Tensor
-    sample_weight: Tensor
-    mask: Tensor | None
-
-    @classmethod
-    def of(cls, query: Tensor, mask: Tensor | None) -> "TokenMeasure":
-        """Build it for queries `[..., B, H, n, d]` and a mask `[1 or C, 1 or 2, B, n]` (True = a real token)."""
-        batch, _, length, _ = query.shape[-4:]
-        dtype = computed_in(query)
-        if mask is None:
-            probability = query.new_full((1, 1, batch, length), 1 / max(length, 1), dtype=dtype)
-            return cls(probability, query.new_full((1, batch), 1 / batch, dtype=dtype), None)
-        real = mask.to(dtype)
-        count = real.sum(dim=-1)
-        has_tokens = (count > 0).all(dim=1).to(dtype)
-        samples = has_tokens.sum(dim=-1, keepdim=True).clamp(min=1)
-        return cls(real / count.clamp(min=1)[..., None], has_tokens / samples, mask)
-
-    @property
-    def token_weight(self) -> Tensor:
-        """The weight of each token in the mean, `[1 or C, 1 or 2, B, n]`; the weights of a side sum to 1."""
-        return self.probability * self.sample_weight[:, None, :, None]
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Return the mean of `[C, 2, B, n, H]` over real tokens and samples, summed over sides and heads, `[C]`."""
-        return (values * self.token_weight[..., None]).sum(dim=(1, 2, 3, 4))
+GROUP_ELEMENTS = 40 * 2**20
+"""Elements of the queries and keys of one group of calls: 160 MiB in float32, BERT-base at 16 × 128 tokens. More save
+launches and take more memory while the loss is computed."""
 
 
 class Alignment(nn.Module, ABC):
@@ -163,8 +121,7 @@ class Alignment(nn.Module, ABC):
     def of_calls(self, calls: Sequence[Call], samples: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss and diagnostics of attention calls, each weighted by its number of samples.
 
-        Calls of one shape are computed together, as many as `GROUP_ELEMENTS` allows. On a CPU the backend `cpu`
-        computes the same result.
+        Calls of one shape are computed together, as many as `GROUP_ELEMENTS` allows.
 
         Args:
             calls: at least one.
@@ -173,27 +130,34 @@ class Alignment(nn.Module, ABC):
         samples = samples or sum(len(call.query) for call in calls)
         if self.by_sample and self.points is not None:
             calls = [drawn(call, self.points, self.step) for call in calls]
-        with torch.autocast(calls[0].query.device.type, enabled=False):
-            on_cpu = [call for call in calls if self.by_sample and uses_cpu_backend(call)]
-            in_groups = [call for call in calls if not (self.by_sample and uses_cpu_backend(call))]
-            parts = [
-                tuple(part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers))
-                for layers, group in groups_of(in_groups, self._elements, GROUP_ELEMENTS)
-            ]
-            if on_cpu:
-                # Imported here, because the backend imports the losses, which are subclasses of this class.
-                from alignattn.attention.alignment.cpu.losses import loss_on_cpu
-
-                parts.append(loss_on_cpu(self, on_cpu, samples))
-            device = calls[0].query.device
-            loss, diagnostic = (sum_of(part.to(device) for part in side) for side in zip(*parts, strict=True))
+        device = calls[0].query.device
+        with tf32_under_autocast(device), torch.autocast(device.type, enabled=False):
+            if self.has_gradient:
+                groups = one_pass_groups(calls, self._elements, GROUP_ELEMENTS)
+                loss, diagnostic = loss_in_one_pass(self.differentiate, groups, samples, list(self.parameters()))
+            else:
+                parts = [
+                    tuple(part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers))
+                    for layers, group in groups_of(calls, self._elements, GROUP_ELEMENTS)
+                ]
+                loss, diagnostic = (sum_of(part.to(device) for part in side) for side in zip(*parts, strict=True))
         if self.points is not None and self.training:
             self.step += 1
         return loss, {self.diagnostic: diagnostic}
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether `differentiate` computes the gradient of `compute`.
+
+        It does not if a subclass replaced only the equation, or a network is parametrized or wrapped.
+        """
+        owner = {name: next(known for known in type(self).__mro__ if name in vars(known)) for name in _EQUATION}
+        written_out = owner["differentiate"] is not Alignment and issubclass(owner["differentiate"], owner["compute"])
+        return written_out and NetworkPass.knows(*self.children())
+
     def _elements(self, call: Call) -> int:
         """Return the size of the largest tensor that one call needs."""
-        return 2 * call.query.shape[0] * call.length * call.query.shape[2]
+        return 2 * call.samples * call.length * call.query.shape[2]
 
     def _of_group(self, calls: list[Call], layers: slice) -> tuple[Tensor, Tensor]:
         sides = [features for call in calls for features in (call.query, call.key)]
@@ -223,6 +187,17 @@ class Alignment(nn.Module, ABC):
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the losses `[C]`, summed over heads, and the diagnostics `[C]`; arguments as for `losses`."""
 
+    def differentiate(self, piece: Piece, keeps_gradient: bool) -> PieceLoss:
+        """Return the loss of a piece as `compute` does, and its gradient, written out.
+
+        A subclass without it, or with another `compute`, is differentiated by autograd.
+
+        Args:
+            piece: the piece.
+            keeps_gradient: whether the gradient is needed.
+        """
+        raise NotImplementedError
+
     def _check_shapes(self, query: Tensor, key: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> None:
         sizes = [(*side.shape[:2], *side.shape[3:]) for side in (query, key)]
         if sizes[0] != sizes[1] or sizes[0][2:] != (self.head_dim,):
@@ -243,26 +218,23 @@ class Alignment(nn.Module, ABC):
         return shown if self.points is None else f"{shown}, points={self.points}"
 
 
-def uses_cpu_backend(call: Call) -> bool:
-    """Return whether the CPU backend computes the loss of a call."""
-    return call.query.device.type == "cpu" and call.is_of_same_tokens and not torch.compiler.is_compiling()
-
-
-def computed_in(features: Tensor) -> torch.dtype:
-    """Return the type in which a loss of features is computed: float32 or better."""
-    return torch.promote_types(features.dtype, torch.float32)
-
-
 def sum_of(scalars: Iterable[Tensor]) -> Tensor:
     """Return the sum of at least one scalar, without an addition to 0 first."""
     return functools.reduce(torch.add, scalars)
 
 
-def rows_in_blocks(features: Tensor) -> Tensor:
-    """Return features `[C, 2, B, n, H, d]` as rows in blocks, `[C * 2 * B, n * H, d]`."""
-    return features.flatten(0, 2).flatten(1, 2)
+_EQUATION = ("compute", "differentiate")
 
 
-def unit_vectors(vectors: Tensor) -> Tensor:
-    """Return vectors `[..., f]` scaled to length 1; a zero vector stays zero, with a finite gradient."""
-    return vectors * (vectors.square().sum(dim=-1, keepdim=True) + NORM_EPSILON**2).rsqrt()
+@contextmanager
+def tf32_under_autocast(device: torch.device) -> Iterator[None]:
+    """Let a GPU compute products of float32 in TF32 if autocast is on: their inputs were rounded to fewer bits."""
+    if device.type != "cuda" or torch.compiler.is_compiling() or not torch.is_autocast_enabled(device.type):
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

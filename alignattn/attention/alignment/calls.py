@@ -1,4 +1,4 @@
-"""Attention calls, the input of an alignment, and how they are grouped."""
+"""Attention calls, the input of an alignment: how they are grouped, and the weights of their tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,71 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.draws import token_ranks
+from alignattn.attention.alignment.draws import ranks
 
 Side = tuple[Tensor, Tensor | None]
 """The features of the queries or the keys of a call, and their mask."""
+
+
+@dataclass(frozen=True)
+class TokenMeasure:
+    """The uniform distribution over the real tokens of each sample, and the weight of a sample in the mean.
+
+    The first dimension is the C calls, or 1 if all calls share a mask. The second is the two sides, queries and keys,
+    or 1 if both belong to the same tokens.
+
+    Attributes:
+        probability: `[1 or C, 1 or 2, B, n]`, 1 over the number of the sample's real tokens at real tokens, 0 at
+            padding.
+        sample_weight: `[1 or C, B]`, 1 over the number of samples with real tokens on both sides; 0 for other samples.
+        mask: `[1 or C, 1 or 2, B, n]` bool, True at real tokens; None where every token is real.
+    """
+
+    probability: Tensor
+    sample_weight: Tensor
+    mask: Tensor | None
+
+    @classmethod
+    def of(cls, query: Tensor, mask: Tensor | None) -> "TokenMeasure":
+        """Build it for queries `[..., B, H, n, d]` and a mask `[1 or C, 1 or 2, B, n]` (True = a real token)."""
+        batch, _, length, _ = query.shape[-4:]
+        dtype = computed_in(query)
+        if mask is None:
+            probability = query.new_full((1, 1, batch, length), 1 / max(length, 1), dtype=dtype)
+            return cls(probability, query.new_full((1, batch), 1 / batch, dtype=dtype), None)
+        real = mask.to(dtype)
+        count = real.sum(dim=-1)
+        has_tokens = (count > 0).all(dim=1).to(dtype)
+        samples = has_tokens.sum(dim=-1, keepdim=True).clamp(min=1)
+        return cls(real / count.clamp(min=1)[..., None], has_tokens / samples, mask)
+
+    @classmethod
+    def of_counts(cls, counts: list[int], is_real: Tensor | None, sample_weight: float, like: Tensor) -> "TokenMeasure":
+        """Build it for samples of one call whose real tokens come first.
+
+        Args:
+            counts: the number of real tokens of each sample.
+            is_real: `[B, n]` bool; None = all are.
+            sample_weight: the weight of each sample.
+            like: a tensor of the type and on the device of the result.
+        """
+        share = (1 / like.new_tensor(counts))[:, None]
+        probability = share.expand(-1, counts[0]) if is_real is None else share * is_real
+        mask = None if is_real is None else is_real[None, None]
+        return cls(probability[None, None], like.new_full((1, len(counts)), sample_weight), mask)
+
+    def scaled(self, factor: float) -> "TokenMeasure":
+        """Return the measure with the weights of the samples times a factor."""
+        return replace(self, sample_weight=self.sample_weight * factor)
+
+    @property
+    def token_weight(self) -> Tensor:
+        """The weight of each token in the mean, `[1 or C, 1 or 2, B, n]`; the weights of a side sum to 1."""
+        return self.probability * self.sample_weight[:, None, :, None]
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean of `[C, 2, B, n, H]` over real tokens and samples, summed over sides and heads, `[C]`."""
+        return (values * self.token_weight[..., None]).sum(dim=(1, 2, 3, 4))
 
 
 @dataclass(frozen=True)
@@ -24,6 +85,8 @@ class Call:
         query_mask: `[B, n]` bool, True = a real token; None = all are real.
         key_mask: `[B, m]` bool; the same tensor if queries and keys belong to the same tokens.
         layer: the index of the layer that called.
+        chosen: `[k]` int64, the indices of the samples that the loss uses, to which the masks are limited already; None
+            = all.
     """
 
     query: Tensor
@@ -32,6 +95,16 @@ class Call:
     query_mask: Tensor | None
     key_mask: Tensor | None
     layer: int
+    chosen: Tensor | None = None
+
+    @property
+    def samples(self) -> int:
+        """The number of samples that are used."""
+        return len(self.query) if self.chosen is None else len(self.chosen)
+
+    def selected(self, side: Tensor) -> Tensor:
+        """Return the samples of queries or keys `[B, n, f]` that are used."""
+        return side if self.chosen is None else side.index_select(0, self.chosen)
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -46,7 +119,7 @@ class Call:
     @property
     def kind(self) -> tuple[object, ...]:
         """The properties that the calls of a group share."""
-        masked = (self.is_of_same_tokens, self.query_mask is None)
+        masked = (self.is_of_same_tokens, self.query_mask is None, self.samples)
         return (self.query.shape, self.key.shape, self.query.dtype, self.query.device, self.heads, *masked)
 
     @property
@@ -78,7 +151,7 @@ def _drawn_side(rows: Tensor, mask: Tensor | None, points: int, step: Tensor) ->
     if rows.shape[1] <= points:
         return rows, mask
     step = step.to(rows.device)
-    chosen = token_ranks(step, rows.shape[1], mask).topk(points, dim=-1).indices
+    chosen = ranks(step, rows.shape[1], mask).topk(points, dim=-1).indices
     if mask is None:
         return rows.index_select(1, chosen), None
     return torch.take_along_dim(rows, chosen[..., None], dim=1), mask.gather(1, chosen)
@@ -139,3 +212,8 @@ def masks_of(calls: list[Call]) -> Tensor | None:
     if not shared:
         return None
     return shared[0][None, None] if all(mask is shared[0] for mask in shared) else torch.stack(shared)[:, None]
+
+
+def computed_in(features: Tensor) -> torch.dtype:
+    """Return the type in which a loss of features is computed: float32 or better."""
+    return torch.promote_types(features.dtype, torch.float32)

@@ -2,10 +2,25 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from alignattn.attention.alignment.base import Alignment, TokenMeasure, rows_in_blocks, unit_vectors
-from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, Navigator, reverse_gradient
+from alignattn.attention.alignment.base import Alignment
+from alignattn.attention.alignment.calls import TokenMeasure
+from alignattn.attention.alignment.networks import (
+    HIDDEN_DIM,
+    Discriminator,
+    Navigator,
+    reverse_gradient,
+    rows_in_blocks,
+    unit_vectors,
+)
+from alignattn.attention.alignment.one_pass import Piece, PieceLoss
+from alignattn.attention.alignment.passes import SCRATCH, NetworkPass, normalize_, normalize_gradient_
+from alignattn.attention.alignment.plans import (
+    expected_cosine,
+    transport_cost,
+    write_gradient,
+    write_gradient_by_length,
+)
 from alignattn.attention.choices import HeadReduction
 
 FEATURE_DIM = 16
@@ -60,26 +75,27 @@ class CTAlignment(Alignment):
             gap = (mean_query - mean_key).norm(dim=-1).mean(dim=-1)
         return tokens.mean(1 - cosine) / 2, (gap * tokens.sample_weight).sum(dim=-1)
 
-
-def expected_cosine(navigated: Tensor, unit: Tensor, mask: Tensor | None) -> Tensor:
-    """Return a_i = Σ_j P_ij u_i · v_j of each query i and b_j = Σ_i R_ij u_i · v_j of each key j.
-
-    s and t are the navigator's vectors of queries and keys, u and v the critic's, P_ij = softmax_j(s_i · t_j) and
-    R_ij = softmax_i(s_i · t_j). Because u_i does not depend on j, a_i is u_i · attend(s_i, t, v), likewise b_j: one
-    call of attention, and no tensor of n × n.
-
-    Args:
-        navigated: s and t, `[C, 2, B, H, n, f]`, C the number of attention calls.
-        unit: u and v, likewise.
-        mask: `[1 or C, 1 or 2, B, n]` bool, for both sides or for each, True = a real token; None = all are real.
-
-    Returns:
-        `[C, 2, B, H, n]`.
-    """
-    if mask is not None:
-        # A fully padded sample, which has weight 0, attends to its padding: attention to nothing may be NaN.
-        mask = mask | ~mask.any(dim=-1, keepdim=True)
-        mask = mask.flip(1).expand(len(unit), 2, -1, -1).flatten(0, 2)[:, None, None]
-    query, key, value = (tensor.flatten(0, 2) for tensor in (navigated, navigated.flip(1), unit.flip(1)))
-    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
-    return (unit * attended.view(unit.shape)).sum(dim=-1)
+    def differentiate(self, piece: Piece, keeps_gradient: bool) -> PieceLoss:
+        """Return `compute` with its gradient."""
+        rows, shape = piece.rows, piece.features.shape
+        navigator, critic = (NetworkPass(network, rows, piece.layers) for network in (self.navigator, self.critic))
+        navigated = navigator.forward(rows)
+        unit, reciprocal = normalize_(critic.forward(rows))
+        by_head = [tensor.view(*shape[:-1], -1).transpose(3, 4) for tensor in (navigated, unit)]
+        weight = (piece.tokens.token_weight * (self.head_weight(shape[4]) / 2))[:, :, :, None]
+        mean = (unit.view(*shape[:-1], -1) * piece.tokens.probability[..., None, None]).sum(dim=3)
+        gap = (mean[:, 0] - mean[:, 1]).norm(dim=-1).mean(dim=-1)
+        gap = (gap * piece.tokens.sample_weight).sum()
+        if not keeps_gradient:
+            return PieceLoss(transport_cost(*by_head, weight, piece.tokens.mask), gap)
+        to_navigated, to_unit = (SCRATCH.take(tensor.shape, tensor) for tensor in (navigated, unit))
+        targets = [tensor.view(*shape[:-1], -1).transpose(3, 4) for tensor in (to_navigated, to_unit)]
+        if piece.counts is None:
+            loss = write_gradient(*by_head, weight, piece.tokens.mask, *targets)
+        else:
+            loss = write_gradient_by_length(*by_head, weight, piece.counts, *targets)
+        to_critic = normalize_gradient_(to_unit, unit, reciprocal)
+        # The reversals at the critic's output and input: it ascends the loss, and its features descend it.
+        to_features = navigator.backward(to_navigated).add_(critic.backward(to_critic))
+        gradients = navigator.gradients + [gradient.neg_() for gradient in critic.gradients]
+        return PieceLoss(loss, gap, to_features.view(shape), gradients)

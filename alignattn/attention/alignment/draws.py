@@ -4,6 +4,7 @@ They use no generator, so a loss that uses them does not change the model's drop
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,19 +32,42 @@ def hashed(step: Tensor, places: Tensor) -> Tensor:
     return word ^ (word >> ROUNDS[-1][0])
 
 
-def token_ranks(step: Tensor, size: int, real: Tensor | None) -> Tensor:
-    """Return random ranks of tokens, `[size]` or in the mask's shape; the largest are drawn, and padding has -1.
+def ranks(step: Tensor, size: int, real: Tensor | None) -> Tensor:
+    """Return random ranks of tokens or samples, `[size]` or in the mask's shape; the largest are drawn, padding is -1.
 
-    The rank of a real token depends on its place among the real tokens, so padding does not change a draw.
+    The rank of a real one depends on its place among the real ones, so padding does not change a draw.
 
     Args:
         step: an int64 scalar.
-        size: number of tokens.
+        size: number of tokens or samples.
         real: `[..., size]` bool; None = all are real.
     """
     if real is None:
         return hashed(step, torch.arange(size, device=step.device))
     return hashed(step, real.cumsum(dim=-1) - 1).masked_fill(~real, -1)
+
+
+@dataclass(frozen=True)
+class SampleDraw:
+    """The draw of a limited number of samples of each forward, the same for all its attention calls.
+
+    Attributes:
+        rows: the maximum number of samples.
+        step: an int64 scalar that determines the draw.
+    """
+
+    rows: int
+    step: Tensor
+
+    def chosen(self, size: int, real: Tensor | None, device: torch.device) -> Tensor:
+        """Return the indices of the samples, `[rows]` int64.
+
+        Args:
+            size: the number of samples, more than `rows`.
+            real: `[size]` bool, False at samples of padding, which are drawn last; None = all are real.
+            device: where the samples are.
+        """
+        return ranks(self.step.to(device), size, real).topk(self.rows).indices
 
 
 def directions(step: Tensor, size: int, count: int) -> Tensor:

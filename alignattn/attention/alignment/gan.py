@@ -4,8 +4,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.base import Alignment, TokenMeasure, rows_in_blocks
-from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, reverse_gradient
+from alignattn.attention.alignment.base import Alignment
+from alignattn.attention.alignment.calls import TokenMeasure
+from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, reverse_gradient, rows_in_blocks
+from alignattn.attention.alignment.one_pass import Piece, PieceLoss
+from alignattn.attention.alignment.passes import NetworkPass
 from alignattn.attention.choices import HeadReduction
 
 
@@ -47,3 +50,23 @@ class GANAlignment(Alignment):
         losses = torch.stack((F.softplus(-of_query), F.softplus(of_key)), dim=1)
         is_right = torch.stack((of_query > 0, of_key < 0), dim=1)
         return tokens.mean(losses), tokens.mean(is_right) / (2 * features.shape[4])
+
+    def differentiate(self, piece: Piece, keeps_gradient: bool) -> PieceLoss:
+        """Return `compute` with its gradient: the loss is softplus(z), z = -logit of a query and logit of a key."""
+        heads = piece.features.shape[4]
+        rows = piece.rows
+        network = NetworkPass(self.discriminator, rows, piece.layers)
+        z = network.forward(rows).view(piece.features.shape[:-1])
+        z[:, 0].neg_()
+        weight = piece.tokens.token_weight[..., None]
+        accuracy = ((z < 0) * weight).sum() / (2 * heads)
+        weight = weight * self.head_weight(heads)
+        loss = (F.softplus(z) * weight).sum()
+        if not keeps_gradient:
+            return PieceLoss(loss, accuracy)
+        # The reversal negates what reaches the features. Negating what reaches the logits, and then the gradients of
+        # the network, does the same with less.
+        to_logits = z.sigmoid_().mul_(weight)
+        to_logits[:, 1].neg_()
+        to_features = network.backward(to_logits.view(*rows.shape[:2], 1)).view(piece.features.shape)
+        return PieceLoss(loss, accuracy, to_features, [gradient.neg_() for gradient in network.gradients])

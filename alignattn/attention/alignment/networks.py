@@ -17,6 +17,9 @@ LEAKY_SLOPE = 0.2
 GATE_BIAS = -1.0
 """The highway starts near the identity (Srivastava et al. 2015, section 2.2)."""
 
+NORM_EPSILON = 1e-6
+"""Added in quadrature to a norm, so that the gradient at a zero vector stays finite."""
+
 FIRST = slice(0, 1)
 """The layers of a network with one layer."""
 
@@ -127,3 +130,13 @@ def reverse_gradient(features: Tensor) -> Tensor:
     """
     reversed_features: Tensor = _GradientReversal.apply(features)  # type: ignore[no-untyped-call]
     return reversed_features
+
+
+def rows_in_blocks(features: Tensor) -> Tensor:
+    """Return features `[C, 2, B, n, H, d]` as rows in blocks, `[C * 2 * B, n * H, d]`."""
+    return features.flatten(0, 2).flatten(1, 2)
+
+
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """Return vectors `[..., f]` scaled to length 1; a zero vector stays zero, with a finite gradient."""
+    return vectors * (vectors.square().sum(dim=-1, keepdim=True) + NORM_EPSILON**2).rsqrt()

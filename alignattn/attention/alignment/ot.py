@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vectors
-from alignattn.attention.alignment.calls import Call
+from alignattn.attention.alignment.base import Alignment
+from alignattn.attention.alignment.calls import Call, TokenMeasure
+from alignattn.attention.alignment.networks import unit_vectors
+from alignattn.attention.alignment.one_pass import Piece, PieceLoss
+from alignattn.attention.alignment.passes import normalize_, normalize_gradient_
 from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, sinkhorn
 from alignattn.attention.choices import HeadReduction
 from alignattn.utils.errors import AlignAttnError
@@ -70,7 +73,7 @@ class OTAlignment(Alignment):
         self.anneal_from = anneal_from
 
     def _elements(self, call: Call) -> int:
-        return max(super()._elements(call), call.heads * call.query.shape[0] * call.length**2)
+        return max(super()._elements(call), call.heads * call.samples * call.length**2)
 
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         """Return <C, π> and the plan's marginal error."""
@@ -114,6 +117,53 @@ class OTAlignment(Alignment):
         by_key = (key * moved_query[..., :-1]).sum(dim=(-2, -1))
         # Both are the same number; the second contributes to the gradient only.
         return by_query + (by_key - by_key.detach()), moved_key[..., -1], moved_query[..., -1]
+
+    def differentiate(self, piece: Piece, keeps_gradient: bool) -> PieceLoss:
+        """Return `compute` with its gradient, -π k and -πᵀ q of the unit vectors, or of the squared distance."""
+        tokens, shape = piece.tokens, piece.features.shape
+        calls, _, batch, length, _, _ = shape
+        features = piece.features
+        if tokens.mask is not None and piece.counts is None:
+            features = features.masked_fill_(~tokens.mask[..., None, None], 0)
+        both = features.permute(1, 0, 2, 4, 3, 5).contiguous().flatten(1, 2)
+        shares = [share.expand(calls, batch, length).flatten(0, 1) for share in tokens.probability.unbind(1)]
+        marginals = (shares[0], shares[-1])
+        is_cosine = self.cost == "cosine"
+        if is_cosine:
+            both, reciprocal = normalize_(both)
+        else:
+            both = _centred(both, marginals)
+        query, key = both
+        plan = sinkhorn(
+            query if is_cosine else 2 * query,
+            key,
+            *marginals,
+            epsilon=self.epsilon,
+            anneal_from=self.anneal_from,
+            iterations=self.iterations,
+        )
+        # A feature of ones gives the marginals in the same product.
+        padded = F.pad(both, (0, 1), value=1.0)
+        moved = torch.stack((plan.apply(padded[1]), plan.apply_transposed(padded[0])))
+        moved, sums = moved[..., :-1], moved[..., -1]
+        errors = sum((total - share[:, None]).abs() for total, share in zip(sums, marginals, strict=True)).sum(dim=-1)
+        weight = tokens.sample_weight.expand(calls, batch).reshape(-1, 1)
+        error = (errors.mean(dim=1, keepdim=True) * weight).sum()
+        weight = weight * self.head_weight(shape[4])
+        products = (query * moved[0]).sum(dim=(-2, -1))
+        if is_cosine:
+            costs = sums[0].sum(dim=-1) - products
+        else:
+            costs = (both.square().sum(dim=-1) * sums).sum(dim=(0, -1)) - 2 * products
+        loss = (costs * weight).sum()
+        if not keeps_gradient:
+            return PieceLoss(loss, error)
+        of_sample = weight[:, :, None, None]
+        if is_cosine:
+            to_both = normalize_gradient_(moved * -of_sample, both, reciprocal)
+        else:
+            to_both = (both * sums[..., None] - moved) * (2 * of_sample)
+        return PieceLoss(loss, error, to_both.unflatten(1, (calls, batch)).permute(1, 0, 2, 4, 3, 5))
 
     def extra_repr(self) -> str:
         """Return the module's printed form."""

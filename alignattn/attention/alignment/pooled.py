@@ -7,9 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.base import NORM_EPSILON, Alignment, TokenMeasure
-from alignattn.attention.alignment.calls import Call
-from alignattn.attention.alignment.draws import token_ranks
+from alignattn.attention.alignment.base import Alignment
+from alignattn.attention.alignment.calls import Call, TokenMeasure
+from alignattn.attention.alignment.draws import ranks
+from alignattn.attention.alignment.networks import NORM_EPSILON
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,15 @@ class StandardizedClouds:
         spread = (centred.square() * column).sum(dim=(3, 4)).mean(dim=1) + rounding(means.squeeze(3))
         gap = (means[:, 0] - means[:, 1]).detach().norm(dim=(2, 3)) / spread.detach().sqrt()
         return cls(centred * spread.rsqrt()[:, None, :, None, None], weight, gap)
+
+
+def shares(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights `[1 or C, 1 or 2, P]` as 1 at real points and 0 at padding, and the weight of a real point.
+
+    The second has the shape `[1 or C, 1 or 2, 1, 1, 1]`. A sum over real points has no rounding of the weights, which
+    TF32 would round to three digits.
+    """
+    return (weight > 0).to(weight.dtype), weight.amax(dim=-1)[..., None, None, None]
 
 
 def rounding(means: Tensor) -> Tensor:
@@ -83,8 +93,8 @@ class PooledAlignment(Alignment):
         """
         size = points.shape[2]
         if self.points is not None and size > self.points:
-            ranks = token_ranks(self.step.to(points.device), size, real)
-            chosen = (ranks if real is not None else ranks[None, None]).topk(self.points, dim=-1).indices
+            of_tokens = ranks(self.step.to(points.device), size, real)
+            chosen = (of_tokens if real is not None else of_tokens[None, None]).topk(self.points, dim=-1).indices
             if chosen.shape[:2] == (1, 1):
                 points = points.index_select(2, chosen[0, 0])
             else:

@@ -1,8 +1,8 @@
 """Entropic optimal transport between the tokens of two sets, in a fixed number of matrix products.
 
 A log-domain Sinkhorn iteration computes two exponentials of an n × n matrix, which dominate its cost. Here the matrix
-exp((g_j - C_ij) / ε) is computed once for each of a few decreasing ε, and every iteration is two products of it with a
-vector.
+exp((g_j - C_ij) / ε), whose rows a softmax scales to 1, is computed once for each of a few decreasing ε, and every
+iteration is two products of it with a vector.
 """
 
 from dataclasses import dataclass
@@ -95,12 +95,12 @@ def sinkhorn(
     first = first_epsilon(largest_cost, epsilon, anneal_from)[:, None, None]
     # Columns of padding are 0 in every kernel.
     potential = torch.where(is_column, 0.0, -torch.inf).to(left.dtype)
-    kernel = left.new_empty(batch * heads, length, length)
+    exponents, kernel = left.new_empty(2, batch * heads, length, length)
     steps = schedule(iterations)
     for step, (progress, rounds) in enumerate(steps, start=1):
         current = first ** (1 - progress) * epsilon**progress
-        torch.baddbmm(potential / current, flat_left / current, flat_right.mT, out=kernel)
-        kernel.sub_(kernel.amax(dim=-1, keepdim=True)).exp_()  # the row's scaling absorbs the maximum
+        torch.baddbmm(potential / current, flat_left / current, flat_right.mT, out=exponents)
+        torch.softmax(exponents, dim=-1, out=kernel)  # the row's scaling absorbs its sum
         row, column = _scale(kernel, real_rows, rows_a_column, rounds)
         if step < len(steps):
             potential = potential + current * column.log()
@@ -139,7 +139,7 @@ def _scale(kernel: Tensor, real: Tensor, rows_a_column: Tensor | None, rounds: i
     the last update are plain: the first has nothing to relax, and the last makes the column sums exact. The vectors are
     rows, for which the product is twice as fast as for columns.
     """
-    row = real / kernel.sum(dim=-1)[:, None]
+    row = real
     column = _divided(torch.bmm(row, kernel), rows_a_column).clamp_(min=MIN_RATIO).reciprocal_()
     for index in range(1, rounds):
         row = _update(row, torch.bmm(column, kernel.mT), RELAXATION)

@@ -11,11 +11,11 @@ import alignattn
 from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
 from alignattn.commands.calibrate.decisions import decision_charts, render_decisions
 from alignattn.evaluation.calibration import FIGURES, Estimate, EstimatesByState, apply_temperature
-from alignattn.evaluation.calibration.decisions import Array, Calibration, LabelledRows
+from alignattn.evaluation.calibration.decisions import Calibration, LabelledRows
 from alignattn.evaluation.calibration.predictions import Predictions, all_splits, read_predictions
 from alignattn.evaluation.calibration.scaling import Temperature, fit_temperatures
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
-from alignattn.finetuning.decisions import write_run_calibration
+from alignattn.finetuning.decisions import uniform_of, write_run_calibration
 from alignattn.finetuning.run_files import CALIBRATION_ROWS_FILE
 from alignattn.reports.diagrams import ScaledPredictions, interval_text, percent_text
 from alignattn.reports.report import REPORT_FILE, Section, write_report
@@ -79,8 +79,9 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
         # Imported here, because it imports torch, which saved predictions do not need.
         from alignattn.commands.calibrate.run_rows import predict_calibration_rows
 
-        predictions, uniform = predict_calibration_rows(arguments)
+        predictions = predict_calibration_rows(arguments)
         files, (fit_on,) = [predictions], predictions.split_names()
+    files = [file.distinct(arguments.seed) for file in files]
     _check_splits(files, arguments.split)
     temperatures = fit_temperatures(files, fit_on, arguments.seed, arguments.also_fit)
     parts = [
@@ -102,7 +103,7 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
         sections = [Section(title=part.name, charts=part.rows.charts(one, arguments.num_bins)) for part, one in reports]
         decided: list[str] = []
         if arguments.run is not None:
-            calibration = _calibration(files[0], uniform, temperatures[0])
+            calibration = _calibration(files[0], temperatures[0])
             decided, charts = render_decisions(calibration), decision_charts(calibration)
             held_out = f"{len(calibration.held_out.labels)} held-out rows"
             sections.append(Section(title="What is answered", notes=[held_out], charts=charts))
@@ -133,9 +134,11 @@ def _check_not_calibrated(folder: Path) -> None:
         raise AlignAttnError(f"{folder} exists: the run is calibrated already; remove the folder to calibrate it again")
 
 
-def _calibration(rows: Predictions, uniform: Array, temperature: Temperature | None) -> Calibration:
+def _calibration(rows: Predictions, temperature: Temperature | None) -> Calibration:
     """Return the calibration of a run: its temperature and both halves of the rows."""
     assert temperature is not None
+    assert rows.inputs is not None
+    uniform = uniform_of(rows.inputs)
     scaled = apply_temperature(rows.probabilities, temperature.value)
     is_fitted = np.isin(np.arange(len(rows.labels)), temperature.rows)
     sides = (is_fitted, ~is_fitted)
@@ -253,6 +256,7 @@ def _content(
             "file": names[file.path],
             "temperature": temperature and temperature.to_dict(names[temperature.file]),
             "bad_rows": [asdict(bad) for bad in file.bad_rows],
+            "repeated_rows": file.repeated,
             "splits": {
                 part.split: _split_content(part, summary, shifts.get(part.name, {}))
                 for part, summary in reports
@@ -288,6 +292,12 @@ def _caption(
         "noise inflates them, and their intervals (basic bootstrap) correct for it, so they may lie below the value,",
         "and are too short on few rows.",
         "Brier: sum over the classes, 0 to 2. NLL: nats.",
+        *(
+            f"{file.repeated} of the {file.repeated + len(file.labels)} rows of {file.path} repeat another's input: "
+            "one row of each input, drawn by --seed, counts."
+            for file in files
+            if file.repeated
+        ),
         *(temperature.describe() for temperature in fitted.values()),
         *(
             f"left out of {file.path}: {len(file.bad_rows)} bad row(s), listed in {CALIBRATION_FILE}; the first, row "

@@ -38,9 +38,9 @@ def render_decisions(calibration: Calibration) -> list[str]:
     answers = []
     for max_error in ERROR_RATES:
         found = calibration.abstention(max_error)
-        cells = ["none", "0.0", "", ""]
+        cells = ["none", "0.0", ""]
         if found is not None:
-            shares = found.answered / found.rows, found.errors / found.answered, found.bound
+            shares = found.answered / found.rows, found.errors / found.answered
             cells = [f"{found.threshold:.4g}", *(f"{100 * share:.1f}" for share in shares)]
         answers.append([f"{max_error:g}", *cells])
     certainty = f"{100 * (1 - ABSTENTION_DELTA):g} %"
@@ -50,8 +50,9 @@ def render_decisions(calibration: Calibration) -> list[str]:
         "fitted the temperature:",
         render_table(["coverage", "sets", "with the label %", "classes per set", "one class %"], sets),
         "",
-        f"Answers (--max_error) on the held-out rows, the bound with {certainty} certainty (exact Clopper-Pearson):",
-        render_table(["max_error", "confidence from", "answered %", "wrong %", "bound %"], answers),
+        f"Answers (--max_error) on the held-out rows. With {certainty} certainty over their draw, at most max_error of "
+        "the answers to new rows are wrong; wrong % is an estimate:",
+        render_table(["max_error", "confidence from", "answered %", "wrong %"], answers),
         "",
     ]
 
@@ -66,7 +67,9 @@ def decision_charts(calibration: Calibration) -> dict[str, Markup]:
     shares = [one.answered / one.rows for one in candidates]
     risk = {
         "wrong": list(zip(shares, [one.errors / one.answered for one in candidates], strict=True)),
-        f"bound, {100 * (1 - ABSTENTION_DELTA):g} %": list(zip(shares, [one.bound for one in candidates], strict=True)),
+        f"{100 * (1 - ABSTENTION_DELTA):g} % bound at each confidence alone": list(
+            zip(shares, [one.bound for one in candidates], strict=True)
+        ),
     }
     lowest = max(DRAWN_COVERAGES[0], 1 - calibration.held_out.is_wrong.mean())
     rows = len(calibration.held_out.labels)

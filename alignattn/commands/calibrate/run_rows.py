@@ -11,10 +11,9 @@ import datasets
 import numpy as np
 
 from alignattn.commands.calibrate import CalibrateOptions
-from alignattn.evaluation.calibration.decisions import Array
 from alignattn.evaluation.calibration.measures import find_bad_rows
 from alignattn.evaluation.calibration.predictions import Predictions
-from alignattn.finetuning.decisions import row_digests, uniform_of
+from alignattn.finetuning.examples import input_numbers, row_digests
 from alignattn.finetuning.predictor import Batching, load_predictor, probabilities_of
 from alignattn.finetuning.results import read_result
 from alignattn.finetuning.rows import load_run_rows
@@ -51,8 +50,8 @@ class LabelledSplit:
     left_out: Collection[int] = ()
 
 
-def predict_calibration_rows(options: CalibrateOptions) -> tuple[Predictions, Array]:
-    """Return a run's predictions for the rows that it is calibrated on, and a uniform number per row, `[N]`.
+def predict_calibration_rows(options: CalibrateOptions) -> Predictions:
+    """Return a run's predictions for the rows that it is calibrated on.
 
     Raises:
         AlignAttnError: if the run's task has no classes, or if rows are bad, have other classes or were trained on.
@@ -81,8 +80,8 @@ def predict_calibration_rows(options: CalibrateOptions) -> tuple[Predictions, Ar
     if absent := [name for number, name in enumerate(run.task.labels) if number not in present]:
         print(f"no calibration row has the label {listing(absent)}: nothing is guaranteed for it", file=sys.stderr)
     bad = sorted([*split.bad, *trained_on], key=lambda one: one.row)
-    predictions = Predictions(split.path, probabilities, labels, np.full(len(labels), split.name), bad)
-    return predictions, uniform_of(encoded.rows, columns)
+    inputs = input_numbers(encoded.rows, columns)
+    return Predictions(split.path, probabilities, labels, np.full(len(labels), split.name), bad, inputs)
 
 
 def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:

@@ -8,6 +8,7 @@ is fitted on the other half of the in-domain task.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ from alignattn.evaluation.calibration.scaling import MIN_TO_HALVE
 from alignattn.finetuning.examples import with_split, write_predictions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult, device_name, package_versions
-from alignattn.finetuning.resuming import check_output_dir
+from alignattn.finetuning.resuming import check_output_dir, check_running
 from alignattn.finetuning.rows import encode_split, load_evaluation_rows, load_run_rows
 from alignattn.finetuning.run import finetune_one
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
@@ -136,7 +137,7 @@ def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
 
 def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
     """Train one seed, evaluate it and write its folder; for a finished seed, only print the result."""
-    with folder_lock(options.output_dir):
+    with folder_lock(options.output_dir, options.to_dict(), partial(check_folder, options)):
         check_folder(options)
         finished = read_domain_shift(options.output_dir)
         if finished is not None:
@@ -200,6 +201,7 @@ def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> Dev
 def check_folder(options: DomainShiftOptions) -> None:
     """Refuse a folder of another run; a folder that contains only the trained run is accepted, to be evaluated."""
     folder = options.output_dir
+    check_running(options)
     holds_run_only = folder.is_dir() and entries(folder) == {RUN_FOLDER}
     if not holds_run_only:
         check_output_dir(options)

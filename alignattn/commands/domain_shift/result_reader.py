@@ -1,6 +1,6 @@
 """How a table reads the results of `alignattn domain-shift`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,13 @@ class DomainShiftReader(ResultReader):
                 assert result is not None
                 rows = read_split(folder, f"{side}-{HELD_OUT}")
                 return _scores(rows, figure, result.temperature if state == AFTER else None)
+        return None
+
+    def share_rows(self, numbers: Mapping[str, Any], path: Sequence[str]) -> int | None:
+        """Return the number of held-out rows for an accuracy."""
+        match path:
+            case ["sides", side, "figures", _, "accuracy", "value"]:
+                return int(numbers["sides"][side]["held_out_rows"])
         return None
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ it, so a resumed search tries the same values as one that was not killed.
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,21 @@ from alignattn.finetuning.run_folder import OPTIONS_THAT_MAY_DIFFER
 from alignattn.tasks.task import LESS_IS_BETTER
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_csv
-from alignattn.utils.folder_lock import folder_lock
+from alignattn.utils.folder_lock import folder_lock, running
 from alignattn.utils.text_tables import render_table
 
 STORAGE_FILE, TRIALS_FILE = "search.db", "trials.csv"
 STUDY = "search"
 MADE_OF = "options"
 """Key of a search's options in its storage."""
+SPACE = "search_space"
 
 
 def search(options: FinetuneOptions) -> list[RunResult]:
     """Run the missing trials, report the best, and return the results of all finished trials."""
     folder = options.output_dir
     folder.mkdir(parents=True, exist_ok=True)
-    with folder_lock(folder):
+    with folder_lock(folder, _fixed_options(options), partial(_check_running, options)):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = _open_study(options)
         count = options.hyperparameter_search or 0
@@ -58,22 +60,34 @@ def _open_study(options: FinetuneOptions) -> optuna.Study:
     study = optuna.create_study(
         storage=address.render_as_string(hide_password=False), study_name=STUDY, load_if_exists=True
     )
-    mine = _fixed_options(options)
     theirs = study.user_attrs.get(MADE_OF)
     if theirs is None:
-        study.set_user_attr(MADE_OF, mine)
-    elif theirs != mine:
-        changed = sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
+        study.set_user_attr(MADE_OF, _fixed_options(options))
+    else:
+        _check_same(options, theirs)
+    return study
+
+
+def _check_running(options: FinetuneOptions) -> None:
+    """Refuse a folder in which a process now makes another search."""
+    theirs = running(options.output_dir)
+    if theirs is not None and SPACE in theirs:
+        _check_same(options, theirs)
+
+
+def _check_same(options: FinetuneOptions, theirs: dict[str, Any]) -> None:
+    mine = _fixed_options(options)
+    changed = sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
+    if changed:
         raise AlignAttnError(
             f"{options.output_dir} holds a search with other options ({', '.join(changed)}): give another --output_dir"
         )
-    return study
 
 
 def _fixed_options(options: FinetuneOptions) -> dict[str, Any]:
     kept = {name: value for name, value in options.run().to_dict().items() if name not in OPTIONS_THAT_MAY_DIFFER}
     plain: dict[str, Any] = json.loads(json.dumps(kept, default=str))
-    return plain | {"search_space": sorted(map(str, options.space.values()))}
+    return plain | {SPACE: sorted(map(str, options.space.values()))}
 
 
 def _run_trial(study: optuna.Study, options: FinetuneOptions, number: int) -> RunResult | None:

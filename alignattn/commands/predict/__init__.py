@@ -22,7 +22,7 @@ LOCAL, RAY = "local", "ray"
 
 SET_NAMES = ("lac", "aps")
 """The names in `alignattn.evaluation.calibration.decisions.SET_SCORES`, whose import needs SciPy."""
-SETS_HELP = "lac: the smallest sets; aps: larger sets for harder rows."
+SETS_HELP = "lac: the smallest sets if probabilities are true; aps: larger sets for harder rows."
 
 OF_A_FOLDER = ("output_dir", "shard", "launcher")
 OF_A_FILE = ("output_file", "explain")

@@ -1,6 +1,8 @@
 """Read rows to predict, a part at a time, from a file, standard input or the command line; write predicted rows."""
 
+import codecs
 import csv
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,19 +19,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from alignattn.tasks import Task
-from alignattn.tasks.formats.file_rows import FileRows
+from alignattn.tasks.formats.file_rows import FileRows, TableForm
+from alignattn.tasks.formats.separated import SEPARATORS
 from alignattn.tasks.reading import read_rows
 from alignattn.tasks.task import CONLL
 from alignattn.tasks.task_types import processor_for
-from alignattn.utils.compression import plain_suffix
+from alignattn.utils.compression import BYTE_ORDER_MARK, plain_suffix
 from alignattn.utils.digests import digest_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.files import replacing
+from alignattn.utils.json_records import to_json
 from alignattn.utils.parquet import UNREADABLE, open_parquet, without_bad_texts
 
 CSV, TSV, JSON_LINES, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
 NESTED = (".json", JSON_LINES, CONLL)
 """Endings of files whose rows can contain lists; their predictions are written as JSON lines."""
+PLAIN_FORM = TableForm()
 PARQUET_MAGIC = b"PAR1"
 ROWS_DIGEST = "alignattn.rows"
 """Key of the digest of the rows' file in the metadata of a Parquet file of predictions."""
@@ -66,6 +71,7 @@ class Source:
         format: the ending of a file of predictions in the same format.
         parts: yields the rows in parts of the given size.
         file: the Parquet file of the rows; None for others.
+        form: how a separated table is held, and its predictions are written.
     """
 
     origin: str
@@ -74,6 +80,7 @@ class Source:
     format: str
     parts: Callable[[int], Iterator[Part]]
     file: Path | None = None
+    form: TableForm = PLAIN_FORM
 
 
 def file_source(path: Path, task: Task, *, encoding: str | None = None, may_be_empty: bool = False) -> Source:
@@ -148,7 +155,9 @@ def _dataset_source(
             bad = {index - start: problems[index] for index in range(start, end) if index in problems}
             yield Part(whole[start:end], inputs.select(range(start, end)), bad)
 
-    return Source(origin, dataset.column_names, len(dataset), written_as, parts)
+    # JSON is UTF-8, whatever the rows were.
+    form = rows.form if written_as in SEPARATORS else PLAIN_FORM
+    return Source(origin, dataset.column_names, len(dataset), written_as, parts, form=form)
 
 
 def _parquet_source(path: Path, task: Task, may_be_empty: bool) -> Source:
@@ -209,22 +218,38 @@ def _check_columns(columns: Sequence[str], task: Task, origin: str) -> None:
 
 
 @contextmanager
-def row_writer(target: Path | None, written_as: str, rows_file: Path | None = None) -> Iterator[Write]:
+def row_writer(
+    target: Path | None, written_as: str, rows_file: Path | None = None, form: TableForm = PLAIN_FORM
+) -> Iterator[Write]:
     """Yield a function that writes rows to a new file, which appears when all are written, or to standard output.
 
     Args:
         target: the file, whose ending determines the format; None for standard output.
-        written_as: the format on standard output; JSON lines instead of Parquet.
+        written_as: the format of the rows, and that of standard output; JSON lines instead of Parquet.
         rows_file: the file of the rows, whose digest a Parquet file records.
+        form: how the rows were held, if they were a table. A table is written in its encoding, and with its separator
+            unless the file's ending asks for another format.
     """
+    suffix = target.suffix.lower() if target is not None else JSON_LINES if written_as == PARQUET else written_as
+    form, writer = _written_form(form, suffix, written_as), None
+    is_utf8 = codecs.lookup(form.encoding).name == "utf-8"
     if target is None:
-        yield _text_writer(sys.stdout, JSON_LINES if written_as == PARQUET else written_as)
+        if is_utf8 or sys.stdout.isatty() or not hasattr(sys.stdout, "buffer"):
+            yield _text_writer(sys.stdout, form)
+            return
+        text = io.StringIO(newline="")
+        yield _text_writer(text, form)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(_encoded(text.getvalue(), form.encoding, "standard output"))
         return
-    suffix, writer = target.suffix.lower(), None
     with replacing(target) as temporary:
         if suffix != PARQUET:
             with temporary.open("w", newline="", encoding="utf-8") as file:
-                yield _text_writer(file, suffix)
+                yield _text_writer(file, form)
+            if not is_utf8:
+                with temporary.open(newline="", encoding="utf-8") as file:
+                    content = file.read()
+                temporary.write_bytes(_encoded(content, form.encoding, str(target)))
             return
         # The digest of the rows before they are read: a file that changes meanwhile has another one.
         metadata = {} if rows_file is None else {ROWS_DIGEST: digest_of(rows_file)}
@@ -249,14 +274,33 @@ def holds_predictions(target: Path, source: Source) -> bool:
     return source.file is not None and bool(recorded == digest_of(source.file).encode())
 
 
-def _text_writer(file: IO[str], suffix: str) -> Write:
+def _written_form(form: TableForm, suffix: str, written_as: str) -> TableForm:
+    """Return how a file is written, given how its rows were held; without a separator, as JSON lines."""
+    if suffix not in SEPARATORS:
+        return PLAIN_FORM
+    if form.separator is not None and suffix == written_as:
+        return form
+    mark = BYTE_ORDER_MARK if form.before_header.startswith(BYTE_ORDER_MARK) else ""
+    return TableForm(SEPARATORS[suffix], mark, form.encoding)
+
+
+def _encoded(text: str, encoding: str, target: str) -> bytes:
+    """Return the encoded text; UTF-8 with a byte order mark if the encoding lacks a character."""
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError as error:
+        print(f"{target} is written as UTF-8: {encoding} has no {text[error.start]!r}", file=sys.stderr)
+        return f"{BYTE_ORDER_MARK}{text.removeprefix(BYTE_ORDER_MARK)}".encode()
+
+
+def _text_writer(file: IO[str], form: TableForm) -> Write:
     """Return a writer of JSON lines, or of CSV with unchanged texts, other values as JSON and None as empty cells."""
-    if suffix == JSON_LINES:
+    if form.separator is None:
         return lambda table: file.writelines(
             f"{_json(dict(zip(table.column_names, row, strict=True)))}\n" for row in _rows_of(table)
         )
-    form: Any = {"delimiter": "\t" if suffix == TSV else ",", "lineterminator": "\n"}
-    plain, quoting = csv.writer(file, **form), csv.writer(file, **form, quoting=csv.QUOTE_ALL)
+    style: Any = {"delimiter": form.separator, "lineterminator": "\n"}
+    plain, quoting = csv.writer(file, **style), csv.writer(file, **style, quoting=csv.QUOTE_ALL)
     has_header = False
 
     def write_row(cells: Sequence[Any]) -> None:
@@ -266,6 +310,7 @@ def _text_writer(file: IO[str], suffix: str) -> Write:
     def write(table: pa.Table) -> None:
         nonlocal has_header
         if not has_header:
+            file.write(form.before_header)
             write_row(table.column_names)
             has_header = True
         for row in _rows_of(table):
@@ -300,11 +345,14 @@ def _decoded(value: Any, kind: pa.DataType) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    return value if value is None or isinstance(value, str) else _json(value).strip('"')
+    if value is None or isinstance(value, str):
+        return value
+    text = _json(value)
+    return None if text == "null" else text.strip('"')
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_as_text)
+    return to_json(value, ensure_ascii=False, default=_as_text)
 
 
 def _as_text(value: Any) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.files import Part, Source, file_source, row_writer
 from alignattn.finetuning.heads import Examples, batch_of_one, view_head
-from alignattn.finetuning.predictor import Batching, Predictor, load_predictor, probabilities_of
+from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
 from alignattn.reports.plots.maps import draw_token_maps
 from alignattn.tasks.answers.windows import count_truncated_questions, truncated_questions_warning
@@ -135,15 +135,15 @@ class Prediction:
         labels = getattr(self.predictor.task, "num_labels", 1)
         rows, size = max(1, min(PART_ROWS, PART_NUMBERS // labels)), self.batching.size or 1
         before = 0
-        tested: list[NDArray[np.float64]] = []
-        with row_writer(target, source.format, source.file) as write:
+        tested: dict[int, NDArray[np.float64]] = {}
+        with row_writer(target, source.format, source.file, source.form) as write:
             # Parts are whole batches, so that with --in_order the batches are those of all rows together, unless rows
             # have several windows or are left out as bad.
             for part in source.parts(-(-rows // size) * size):
                 write(self._predict(part, source, before, advance, tested))
                 before += part.table.num_rows
         lines = [] if self.predictor.decisions is None else list(self.predictor.decisions.remarks())
-        if tested and (line := self.predictor.shift_warning(np.concatenate(tested), source.origin)):
+        if tested and (line := self.predictor.shift_warning(np.stack(list(tested.values())), source.origin)):
             lines.append(line)
         self.seen.add(self.seen.max_length, {}, lines=lines)
 
@@ -165,7 +165,7 @@ class Prediction:
         source: Source,
         before: int,
         advance: Callable[[int], object],
-        tested: list[NDArray[np.float64]],
+        tested: dict[int, NDArray[np.float64]],
     ) -> pa.Table:
         """Return the rows of a part with their predictions.
 
@@ -174,7 +174,7 @@ class Prediction:
             source: the source of all rows.
             before: the number of rows in the parts before.
             advance: as for `write`.
-            tested: collects the probabilities of every n-th row, to compare them with the calibration rows.
+            tested: collects the probabilities of every n-th row by its input, to compare them with the calibration.
         """
         predictor, task = self.predictor, self.predictor.task
         problems, count = predictor.problems(part.inputs) | dict(part.problems), part.table.num_rows
@@ -193,7 +193,8 @@ class Prediction:
             answers = predictor.answers(split, self.batching, advance)
             predictions = predictor.readable(split, answers, self.top_k)
             if predictor.calibration is not None:
-                tested.append(probabilities_of(answers)[:: -(-source.num_rows // MAX_SHIFT_ROWS)])
+                every = -(-source.num_rows // MAX_SHIFT_ROWS)
+                tested |= predictor.distinct_probabilities(split, answers, every)
         if problems:
             places = np.full(count, -1)
             places[good] = np.arange(len(good))

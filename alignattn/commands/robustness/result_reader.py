@@ -1,6 +1,6 @@
 """How a table reads the results of `alignattn robustness`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,12 @@ class RobustnessReader(ResultReader):
         return (
             "" if method is None else f"--{method.switch} is not part of a saved model, and attacks need a saved model"
         )
+
+    def share_rows(self, numbers: Mapping[str, Any], path: Sequence[str]) -> int | None:
+        """Return the number of rows without errors for an accuracy, before or under attack."""
+        if tuple(path) not in (("accuracy_before",), ("accuracy_under_attack",)):
+            return None
+        return sum(int(numbers[outcome]) for outcome in ("failed", "succeeded", "skipped")) - int(numbers["errors"])
 
     def reason_no_ensemble(self, path: Sequence[str]) -> str:
         """Return the reason: attacks need one model."""

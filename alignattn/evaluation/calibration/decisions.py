@@ -24,7 +24,7 @@ THRESHOLDS = 100
 """Number of candidate thresholds: quantiles of the confidences of the rows that fit the temperature; 0 is added."""
 
 SHIFT_LEVEL = 0.01
-"""False-alarm rate of `shift_p_value`'s test, per file."""
+"""False-alarm rate of `shift_p_value`'s test, over the draws of a file and of the calibration rows."""
 
 MIN_SHIFT_ROWS = 20
 """Minimum number of rows of a tested file: fewer reveal only the largest shifts."""
@@ -33,7 +33,9 @@ Array = NDArray[np.float64]
 
 
 def lac_scores(probabilities: Array, uniform: Array) -> Array:
-    """Return 1 - p of every class, `[N, C]`, the scores of LAC (Sadinle, Lei & Wasserman 2019), the smallest sets.
+    """Return 1 - p of every class, `[N, C]`, the scores of LAC (Sadinle, Lei & Wasserman 2019).
+
+    Its sets are the smallest on average if the probabilities are true.
 
     Args:
         probabilities: `[N, C]`.
@@ -46,7 +48,7 @@ def aps_scores(probabilities: Array, uniform: Array) -> Array:
     """Return the APS scores of every class, `[N, C]` (Romano, Sesia & Candès 2020).
 
     A class's score is the sum of the probabilities of the likelier classes and of its own, minus u times its own. APS
-    sets are larger on harder rows, where LAC sets may be empty.
+    sets are larger on harder rows, where LAC sets may be empty; they may be empty, too, by their u.
 
     Args:
         probabilities: `[N, C]`.
@@ -105,6 +107,11 @@ def error_bound(errors: ArrayLike, answered: ArrayLike) -> Array:
     return np.where(wrong < rows, beta.ppf(1 - ABSTENTION_DELTA, wrong + 1, np.maximum(rows - wrong, 1)), 1.0)
 
 
+def answers_needed(max_error: float) -> int:
+    """Return how many answers, all right, show an error rate of at most `max_error`: ln δ / ln(1 - max_error)."""
+    return math.ceil(math.log(ABSTENTION_DELTA) / math.log1p(-max_error))
+
+
 @dataclass(frozen=True)
 class Abstention:
     """A confidence threshold at or above which rows are answered, and its results on the calibration rows.
@@ -114,7 +121,8 @@ class Abstention:
         rows: number of calibration rows.
         answered: number of rows at or above the threshold.
         errors: number of rows answered wrongly.
-        bound: upper bound of the error rate among the answered rows.
+        bound: upper bound of the error rate among the answered rows, for a threshold that was fixed beforehand. The
+            true rate at a threshold chosen by `Calibration.abstention` exceeds it more often than δ.
     """
 
     threshold: float
@@ -193,28 +201,51 @@ class Calibration:
     def abstention(self, max_error: float) -> Abstention | None:
         """Return the loosest threshold whose error rate among the answered rows is at most `max_error`, or None.
 
-        With probability 1 - δ over the held-out rows, the error rate among the answered rows is at most `max_error`.
-        This is the fixed-sequence testing of Angelopoulos et al. 2021, "Learn then Test", with a sequence chosen on
-        other rows. Given the number of answered rows at a fixed threshold, their errors are binomial, so the exact
-        binomial test is valid for the error rate among the *answered* rows. Bounds of a mean over all rows are not
-        valid, because the denominator of this rate is random. The tests start at the threshold that is most likely to
-        pass, judged by the rows that fitted the temperature; they continue with looser thresholds and end at the first
-        that fails. So each test has the full level δ, which the union bound of Geifman & El-Yaniv 2017 divides by the
-        number of thresholds.
+        With probability at least 1 - δ over the held-out rows, the error rate among the answered rows is at most
+        `max_error`, or no row is answered. This is the fixed-sequence testing of Angelopoulos et al. 2021, "Learn then
+        Test", with a sequence chosen on other rows. Given the number of answered rows at a fixed threshold, their
+        errors are binomial, so the exact binomial test is valid for the error rate among the *answered* rows. Bounds of
+        a mean over all rows are not valid, because the denominator of this rate is random. The tests start at the
+        threshold that is most likely to pass, judged by the rows that fitted the temperature; they continue with looser
+        thresholds and end at the first that fails. So each test has the full level δ, which the union bound of Geifman
+        & El-Yaniv 2017 divides by the number of thresholds.
 
         Args:
             max_error: maximum error rate, above 0 and below 1.
         """
-        answered, errors = self.fitted.answers_from(self._thresholds())
-        # A test passes with fewer errors than the δ-quantile. The rate is smoothed: few rows may have no error by luck.
-        allowed = binom.ppf(ABSTENTION_DELTA, answered, max_error) - 1
-        power = binom.cdf(allowed, answered, (errors + 1) / (answered + 2))
         chosen = None
-        for candidate in self.candidates()[int(np.argmax(power)) :]:
+        for candidate in self.tested(max_error):
             if candidate.bound > max_error:
                 break
             chosen = candidate
         return chosen
+
+    def tested(self, max_error: float) -> list[Abstention]:
+        """Return the candidates that `abstention` tests, in the order of the tests."""
+        answered, errors = self.fitted.answers_from(self._thresholds())
+        # A test passes with fewer errors than the δ-quantile. The rate is smoothed: few rows may have no error by luck.
+        allowed = binom.ppf(ABSTENTION_DELTA, answered, max_error) - 1
+        power = binom.cdf(allowed, answered, (errors + 1) / (answered + 2))
+        return self.candidates()[int(np.argmax(power)) :]
+
+    def reason_none(self, max_error: float) -> str:
+        """Return why `abstention` finds no threshold, with the numbers of the held-out rows, in one line."""
+        rows, fewest = len(self.held_out.labels), answers_needed(max_error)
+        if rows < fewest:
+            return f"it takes at least {fewest} answered rows, all of them right, and there are {rows}"
+        one = min((one for one in self.candidates() if one.answered >= fewest), key=lambda one: one.bound)
+        where = f"at best, from confidence {one.threshold:.4g}"
+        if one.bound <= max_error:
+            # It would pass, but the tests end before they reach it.
+            one = self.tested(max_error)[0]
+            where = f"from confidence {one.threshold:.4g}, at which the other half of the rows lets the tests begin"
+        if one.answered < fewest:
+            return f"{where}, {one.answered} rows are answered, and it takes at least {fewest}, all of them right"
+        allowed = int(np.count_nonzero(error_bound(np.arange(one.answered), one.answered) <= max_error)) - 1
+        return (
+            f"{where}, {one.errors} of {one.answered} answered rows are wrong "
+            f"({100 * one.errors / one.answered:.2g} %), and at most {allowed} may be"
+        )
 
     def shift(self, probabilities: Array) -> float:
         """Return the p-value of the hypothesis that calibrated new rows `[N, C]` are drawn like the calibration rows.

@@ -1,19 +1,21 @@
 """Calibration errors and proper scores of predicted probabilities, in NumPy.
 
 Each public function is called with probabilities `[N, C]`, rows that sum to 1, and labels `[N]`, class numbers. It
-raises `AlignAttnError` if there are no rows, a row is no distribution, a label is not one of the classes, or `num_bins`
-is below 1. A row's confidence is its largest probability. The row is right if the class with this probability, the
-first of equal ones, is its label.
+raises `AlignAttnError` if there are no rows, a row is no distribution, a label is not one of the classes, as a text or
+None is not, or `num_bins` is below 1. A row's confidence is its largest probability. The row is right if the class with
+this probability, the first of equal ones, is its label.
 """
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alignattn.evaluation.statistics.example_scores import ExampleScores
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, one_line, shown
 
 SUM_TOLERANCE = 1e-3
 """Tolerance of the sum of a row's probabilities, for models in half precision."""
@@ -22,24 +24,28 @@ PROBABILITY_FLOOR = float(np.finfo(np.float32).tiny)
 """Replaces smaller probabilities: the smallest normal number of single precision, 1.2e-38."""
 
 
-def find_bad_rows(probabilities: NDArray[np.float64], labels: ArrayLike) -> dict[int, str]:
+def find_bad_rows(probabilities: ArrayLike, labels: ArrayLike) -> dict[int, str]:
     """Return the problem of each row with invalid probabilities or an invalid label, by row number from 0.
 
     Args:
         probabilities: `[N, C]`.
         labels: `[N]`, numbers from 0 to C - 1.
     """
-    classes = np.asarray(labels)
+    rows, given = as_array(probabilities, "probabilities", np.float64), as_array(labels, "labels")
+    # A text is no class number, not even "1"; NumPy would compare some of them with numbers.
+    classes = (
+        given if given.dtype.kind in "biuf" else np.array([one if isinstance(one, Real) else math.nan for one in given])
+    )
     # Comparisons with NaN are false, so rows with NaN are bad.
-    is_distribution = (probabilities >= 0).all(axis=1) & (np.abs(probabilities.sum(axis=1) - 1) <= SUM_TOLERANCE)
-    is_class = np.isin(classes, np.arange(probabilities.shape[1]))
+    is_distribution = (rows >= 0).all(axis=1) & (np.abs(rows.sum(axis=1) - 1) <= SUM_TOLERANCE)
+    is_class = np.isin(classes, np.arange(rows.shape[1]))
     bad = np.flatnonzero(~(is_distribution & is_class))
-    return {int(row): _problem(probabilities[row], classes[row]) for row in bad}
+    return {int(row): _problem(rows[row], given[row : row + 1].tolist()[0]) for row in bad}
 
 
 def checked_rows(probabilities: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return probabilities `[N, C]` and labels `[N]` as validated arrays."""
-    rows, classes = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
+    rows, classes = as_array(probabilities, "probabilities", np.float64), as_array(labels, "labels")
     if rows.ndim != 2 or rows.size == 0 or classes.shape != rows.shape[:1]:
         raise AlignAttnError(
             f"calibration needs probabilities [N, C] and labels [N] of at least one row, not {rows.shape} "
@@ -50,24 +56,33 @@ def checked_rows(probabilities: ArrayLike, labels: ArrayLike) -> tuple[NDArray[n
     return rows, classes.astype(np.int64)
 
 
+def as_array(values: ArrayLike, name: str, dtype: type | None = None) -> NDArray[Any]:
+    """Return values as an array; raises `AlignAttnError` if they are not numbers, or rows differ in length."""
+    try:
+        return np.asarray(values, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise AlignAttnError(f"{name} are no array of numbers: {one_line(error)}") from error
+
+
 def log_probabilities(probabilities: ArrayLike) -> NDArray[np.float64]:
     """Return the logarithms of distributions `[N, C]`, in nats, which are logits up to a constant.
 
     Rows are scaled to sum to exactly 1; probabilities below `PROBABILITY_FLOOR` are raised to it.
     """
-    rows = np.asarray(probabilities, dtype=np.float64)
+    rows = as_array(probabilities, "probabilities", np.float64)
     floored = np.maximum(rows, PROBABILITY_FLOOR)
     return np.log(floored) - np.log(floored.sum(axis=1, keepdims=True))
 
 
-def _problem(row: NDArray[np.float64], label: float) -> str:
+def _problem(row: NDArray[np.float64], label: Any) -> str:
     if not np.isfinite(row).all():
         return "its probabilities hold NaN or infinity"
     if (row < 0).any():
         return f"its probabilities hold {row.min():.6g}, and none may be negative"
     if abs(row.sum() - 1) > SUM_TOLERANCE:
         return f"its probabilities sum to {row.sum():.6g} and must sum to 1"
-    return f"its label {label:g} is not one of the classes 0 to {len(row) - 1}"
+    named = f"{label:g}" if isinstance(label, Real) else shown(label)
+    return f"its label {named} is not one of the classes 0 to {len(row) - 1}"
 
 
 ECE_BINS = 10

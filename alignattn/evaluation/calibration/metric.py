@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import evaluate
 
-from alignattn.evaluation.calibration.measures import ECE_BINS, expected_calibration_error
+from alignattn.evaluation.calibration.measures import ECE_BINS, checked_rows, expected_calibration_error
 
 
 class CalibrationError(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
@@ -35,6 +35,15 @@ class CalibrationError(evaluate.Metric):  # type: ignore[misc]  # evaluate has n
                 {"predictions": datasets.Sequence(datasets.Value("float64")), "references": datasets.Value("int64")}
             ),
         )
+
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **options: Any) -> None:
+        """Add rows; `evaluate` would convert a label such as 1.5 or "1" to the class 1."""
+        checked_rows(predictions, references)
+        super().add_batch(predictions=predictions, references=references, **options)
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **options: Any) -> None:
+        """Add a row."""
+        self.add_batch(predictions=[prediction], references=[reference], **options)
 
     def _compute(
         self, predictions: list[list[float]], references: list[int], num_bins: int = ECE_BINS

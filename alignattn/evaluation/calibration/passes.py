@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import ttest_rel
 
-from alignattn.evaluation.calibration.measures import ECE_BINS
+from alignattn.evaluation.calibration.measures import ECE_BINS, as_array, checked_rows
 from alignattn.evaluation.calibration.summary import Estimate, summarise
 from alignattn.evaluation.statistics.example_scores import mean
 from alignattn.evaluation.statistics.intervals import MIN_ROWS, RESAMPLES, SEED, bootstrap_interval
@@ -52,7 +52,7 @@ class PassScores:
         Raises:
             AlignAttnError: if the logits have another shape, fewer than two passes or classes, or are not finite.
         """
-        logits = np.asarray(passes, dtype=np.float64)
+        logits = as_array(passes, "logits", np.float64)
         if logits.ndim != 3 or len(logits) < MIN_PASSES or logits.shape[2] < 2 or not logits.shape[1]:
             raise AlignAttnError(
                 f"passes must be logits [T, N, C] with at least {MIN_PASSES} passes, 1 row and 2 classes, not "
@@ -74,14 +74,18 @@ class PassScores:
         """Return `[N]`, whether p < level."""
         return np.asarray(self.p_value < level)
 
+    def is_right(self, labels: ArrayLike) -> NDArray[np.bool_]:
+        """Return `[N]`, whether the likeliest class is the label; raises `AlignAttnError` for a label that is none."""
+        _, classes = checked_rows(self.probabilities, labels)
+        return np.asarray(self.probabilities.argmax(axis=1) == classes)
+
     def suits(self, labels: ArrayLike, level: float = LEVEL) -> NDArray[np.bool_]:
         """Return `[N]`, whether a row is right and certain, or wrong and uncertain; PAvPU is the mean."""
-        is_right = self.probabilities.argmax(axis=1) == np.asarray(labels)
-        return np.asarray(is_right == self.is_certain(level))
+        return np.asarray(self.is_right(labels) == self.is_certain(level))
 
     def counts(self, labels: ArrayLike, level: float = LEVEL) -> dict[str, int]:
         """Return how many rows are accurate or not, and certain or not."""
-        is_right, is_certain = self.probabilities.argmax(axis=1) == np.asarray(labels), self.is_certain(level)
+        is_right, is_certain = self.is_right(labels), self.is_certain(level)
         return {
             f"{right}_{certain}": int((is_right == (right == "accurate"))[is_certain == (certain == "certain")].sum())
             for right in ("accurate", "inaccurate")
@@ -104,7 +108,7 @@ def pavpu(passes: ArrayLike, labels: ArrayLike, level: float = LEVEL) -> float:
         level: p-value below which a row is certain.
 
     Raises:
-        AlignAttnError: as `PassScores.of` does.
+        AlignAttnError: as `PassScores.of` does, and if a label is not one of the classes.
     """
     return float(PassScores.of(passes).suits(labels, level).mean())
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from alignattn.evaluation.calibration.measures import find_bad_rows
 from alignattn.utils.bad_rows import BadRow, list_bad_rows
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_file
-from alignattn.utils.parquet import read_parquet
+from alignattn.utils.parquet import INPUT_COLUMN, read_parquet
 
 SPLIT_COLUMN = "split"
 
@@ -29,6 +29,8 @@ class Predictions:
         labels: `[N]`.
         splits: `[N]`, the split of each row; the file's stem if it has no split column.
         bad_rows: the skipped rows.
+        inputs: `[N]`, numbers that are equal for rows with the same input; None if unknown.
+        repeated: number of rows that repeat the input of another and were left out.
     """
 
     path: Path
@@ -36,6 +38,28 @@ class Predictions:
     labels: NDArray[np.int64]
     splits: NDArray[np.str_]
     bad_rows: Sequence[BadRow]
+    inputs: NDArray[np.uint64] | None = None
+    repeated: int = 0
+
+    def distinct(self, seed: int) -> "Predictions":
+        """Return one row of each input in each split, drawn by the seed; all rows if inputs are unknown.
+
+        Repeated rows would stand in both halves of a split, and count several times in what these rows show.
+        """
+        if self.inputs is None:
+            return self
+        order = np.random.default_rng(seed).permutation(len(self.labels))
+        _, splits = np.unique(self.splits, return_inverse=True)
+        keys = np.stack([splits.astype(np.uint64), self.inputs], axis=1)[order]
+        kept = np.sort(order[np.unique(keys, axis=0, return_index=True)[1]])
+        return replace(
+            self,
+            probabilities=self.probabilities[kept],
+            labels=self.labels[kept],
+            splits=self.splits[kept],
+            inputs=self.inputs[kept],
+            repeated=len(order) - len(kept),
+        )
 
     def split_names(self) -> list[str]:
         """Return the splits in the order of the file."""
@@ -82,12 +106,24 @@ def read_predictions(
         labels[regular[good]].astype(np.int64),
         np.array([str(splits[row]) for row in regular[good]]),
         bad_rows,
+        _inputs(table, regular[good]),
     )
 
 
 def all_splits(files: Sequence[Predictions]) -> list[str]:
     """Return the splits of all files, each once."""
     return list(dict.fromkeys(name for file in files for name in file.split_names()))
+
+
+def _inputs(table: pa.Table, rows: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+    """Return numbers that are equal for rows with the same input; None without a column that tells it of each row."""
+    if INPUT_COLUMN not in table.column_names:
+        return None
+    column = table[INPUT_COLUMN].combine_chunks()
+    is_known = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
+    if column.null_count or not is_known:
+        return None
+    return np.unique(column.to_numpy(zero_copy_only=False), return_inverse=True)[1][rows].astype(np.uint64)
 
 
 def _column(table: pa.Table, name: str, path: Path, option: str) -> pa.Array:

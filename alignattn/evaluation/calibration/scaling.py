@@ -16,6 +16,7 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from alignattn.evaluation.calibration.measures import (
+    as_array,
     checked_rows,
     find_bad_rows,
     log_probabilities,
@@ -47,8 +48,11 @@ def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:
     Args:
         log_probabilities: `[N, C]`, z; logits serve as well: they differ by a constant per row.
         labels: `[N]`, class numbers.
+
+    Raises:
+        AlignAttnError: if there are no rows, a logit is not finite, or a label is not one of the classes.
     """
-    logits, classes = np.asarray(log_probabilities, dtype=np.float64), np.asarray(labels)
+    logits, classes = as_array(log_probabilities, "logits", np.float64), as_array(labels, "labels")
     if logits.ndim != 2 or logits.size == 0 or classes.shape != logits.shape[:1]:
         raise AlignAttnError(
             f"a temperature needs logits [N, C] and labels [N] of at least one row, not {logits.shape} "

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from alignattn.evaluation.calibration.measures import RowScores
+from alignattn.evaluation.calibration.measures import RowScores, as_array
 from alignattn.evaluation.statistics.intervals import (
     BATCH_NUMBERS,
     CONFIDENCE_LEVEL,
@@ -103,7 +103,7 @@ def shift_auroc_interval(
 
 
 def _confidence(probabilities: ArrayLike) -> NDArray[np.float64]:
-    rows = np.asarray(probabilities, dtype=np.float64)
+    rows = as_array(probabilities, "probabilities", np.float64)
     if rows.ndim != 2 or rows.size == 0:
         raise AlignAttnError(f"a shift needs probabilities [N, C] of at least one row per side, not {rows.shape}")
     return np.asarray(rows.max(axis=1))

@@ -48,6 +48,7 @@ class Comparison:
             sign-flip test over seeds, or by the test of `detectable_difference`; after correction, at the corrected
             level. None without an interval, or if no difference can be significant.
         degrees: degrees of freedom of the interval; None for a bootstrap interval.
+        step: smallest difference of two values that is not 0: 1 / m for accuracies on m rows; 0 = unknown.
         is_early: whether planned runs are missing, so that nothing is tested.
     """
 
@@ -59,6 +60,7 @@ class Comparison:
     seeds: int
     detectable: float | None = None
     degrees: int | None = None
+    step: float = 0
     is_early: bool = False
 
     @property
@@ -79,6 +81,7 @@ def compare(
     scores: Callable[[], PairedScores | None] | None = None,
     *,
     family_size: int = 1,
+    rows: int | None = None,
     resamples: int = TEST_RESAMPLES,
     seed: int = SEED,
 ) -> Comparison:
@@ -94,6 +97,8 @@ def compare(
         scores: reads the examples' scores of both runs of each seed; called only for a test over examples. None if the
             measure is not a statistic of single examples.
         family_size: number of comparisons that are corrected together; the more, the more seeds a test needs.
+        rows: the number of rows that each value is a share of, as an accuracy is; None for another measure. Nothing
+            below what such shares can show counts as detectable.
         resamples: number of bootstrap resamples of the examples.
         seed: random seed; equal seeds return equal results.
 
@@ -103,7 +108,7 @@ def compare(
     """
     differences = _paired_differences(values, baseline_values)
     if can_test_over_seeds(len(differences), family_size):
-        return _over_seeds(differences, seed)
+        return _over_seeds(differences, 1 / rows if rows else 0, seed)
     pairs = scores() if scores is not None else None
     if pairs is None:
         return _without_test(differences)
@@ -251,7 +256,7 @@ def _check_same_examples(first: ExampleScores, other: ExampleScores) -> None:
         )
 
 
-def _over_seeds(differences: NDArray[np.float64], seed: int) -> Comparison:
+def _over_seeds(differences: NDArray[np.float64], step: float, seed: int) -> Comparison:
     interval = t_interval(differences)
     return Comparison(
         difference=float(differences.mean()),
@@ -260,8 +265,9 @@ def _over_seeds(differences: NDArray[np.float64], seed: int) -> Comparison:
         corrected_p_value=None,
         test=f"sign-flip permutation test and t-interval over {len(differences)} paired seeds",
         seeds=len(differences),
-        detectable=detectable_by_sign_flips(interval, len(differences)),
+        detectable=detectable_by_sign_flips(interval, len(differences), step=step),
         degrees=len(differences) - 1,
+        step=step,
     )
 
 
@@ -271,7 +277,7 @@ def _detectable(one: Comparison, level: float) -> float | None:
         return None
     if one.p_value is None or one.degrees is None:
         return detectable_difference(one.interval, one.degrees, level)
-    difference = detectable_by_sign_flips(one.interval, one.degrees + 1, level)
+    difference = detectable_by_sign_flips(one.interval, one.degrees + 1, level, one.step)
     return difference if math.isfinite(difference) else None
 
 

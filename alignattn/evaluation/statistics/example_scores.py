@@ -34,7 +34,8 @@ class ExampleScores:
         interval_method: the bootstrap interval that fits the statistic; see `bootstrap_interval`.
 
     Raises:
-        AlignAttnError: if there are no examples, the arrays differ in length, or they contain NaN or infinity.
+        AlignAttnError: if there are no examples, the arrays differ in length, or they contain NaN, infinity or no
+            numbers.
     """
 
     examples: NDArray[Any]
@@ -46,6 +47,8 @@ class ExampleScores:
         shapes = [array.shape for array in (self.examples, *self.arrays)]
         if len(shapes) == 1 or shapes[0] in ((), (0,)) or any(shape != (len(self.examples),) for shape in shapes):
             raise AlignAttnError(f"scores of examples must be arrays [N] of one length, at least 1, not {shapes}")
+        if any(array.dtype.kind not in "biuf" for array in self.arrays):
+            raise AlignAttnError("scores of examples hold something else than numbers: give class numbers or scores")
         if not all(np.isfinite(array).all() for array in self.arrays):
             raise AlignAttnError("scores of examples hold NaN or infinity: evaluate the run again")
 

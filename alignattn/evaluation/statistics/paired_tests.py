@@ -1,5 +1,6 @@
 """Tests and intervals of paired differences: over seeds, and over the examples of runs."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,12 @@ DIGITS_OF_MEANS = 9
 MAX_SIGN_FLIPS = 2**16
 """Maximum number of sign patterns, those of 16 differences."""
 
+MAX_COUNT = 2**16
+"""Maximum sum of whole numbers whose sign patterns are counted by their sum."""
+
+COUNT_TOLERANCE = 1e-6
+"""Distance to a whole number, in steps, that counts as rounding."""
+
 PairedScores = Sequence[tuple[ExampleScores, ExampleScores]]
 """The scores of the measured run and of the baseline, per seed."""
 
@@ -29,10 +36,14 @@ UnpairedScores = tuple[Sequence[ExampleScores], Sequence[ExampleScores]]
 def sign_flip_p_value(differences: NDArray[np.float64], seed: int) -> float:
     """Return the two-sided p-value of the mean of differences `[n]` under random signs.
 
-    The permutation test of Fisher (1935, section 21). It is exact up to 16 differences; beyond that it draws
-    `MAX_SIGN_FLIPS` sign patterns.
+    The permutation test of Fisher (1935, section 21). It is exact for differences that are whole multiples of a step,
+    as those of accuracies on the same rows are, and for up to 16 others; of more it draws `MAX_SIGN_FLIPS` sign
+    patterns.
     """
     differences = _without_rounding(differences)
+    counts = whole_counts(differences)
+    if counts is not None:
+        return _exact_p_value(counts)
     tested = stats.permutation_test(
         (differences / (np.abs(differences).max() or 1),),
         _rounded_mean,
@@ -42,6 +53,37 @@ def sign_flip_p_value(differences: NDArray[np.float64], seed: int) -> float:
         rng=np.random.default_rng(seed),
     )
     return float(tested.pvalue)
+
+
+def whole_counts(numbers: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Return numbers `[n]` as multiples of their largest common step; None if they have none of a useful size."""
+    sizes = np.abs(numbers)
+    smallest = sizes.sum() / MAX_COUNT
+    step = 0.0
+    for size in sizes.tolist():
+        # Euclid's algorithm; remainders to the nearest multiple, so that a rounded multiple leaves one near 0.
+        while size > smallest:
+            step, size = size, abs(math.remainder(step, size))
+    counts = np.rint(numbers / (step or 1))
+    is_whole = np.abs(numbers - step * counts).max() <= COUNT_TOLERANCE * step
+    return counts.astype(np.int64) if is_whole else None
+
+
+def _exact_p_value(counts: NDArray[np.int64]) -> float:
+    """Return the share of sign patterns of whole numbers `[n]` whose sum is at least as far from 0 as their own.
+
+    A sum of signed numbers is their total minus twice the sum of those with a minus. The distribution of the latter is
+    built number by number (Pagano & Tritchler 1983).
+    """
+    sizes = np.abs(counts)
+    total = int(sizes.sum())
+    shares = np.zeros(total + 1)
+    shares[0] = 1
+    for size in sizes[sizes > 0].tolist():
+        shares[size:] = shares[size:] + shares[:-size]
+        shares /= 2
+    sums = total - 2 * np.arange(total + 1)
+    return float(shares[np.abs(sums) >= abs(int(counts.sum()))].sum())
 
 
 def _rounded_mean(differences: NDArray[np.float64], axis: int) -> NDArray[np.float64]:

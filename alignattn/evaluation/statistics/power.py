@@ -2,6 +2,7 @@
 
 import math
 from functools import lru_cache
+from itertools import count
 
 import numpy as np
 from scipy.optimize import brentq
@@ -58,23 +59,32 @@ def detectable_difference(interval: Interval, degrees: int | None = None, level:
     return error * float(brentq(lambda errors: _power(errors, degrees, level) - POWER, 0, farthest))
 
 
-def detectable_by_sign_flips(interval: Interval, seeds: int, level: float = 1 - CONFIDENCE_LEVEL) -> float:
+def detectable_by_sign_flips(
+    interval: Interval, seeds: int, level: float = 1 - CONFIDENCE_LEVEL, step: float = 0
+) -> float:
     """Return the difference that a sign-flip test detects with a power of 80 %, with the noise given by an interval.
 
     The p-values of few seeds are coarse, so the test detects less than Student's: at level 0.05 / 9, 10 seeds detect
     1.66 instead of 1.46 standard deviations. Beyond 16 seeds, the tests hardly differ.
 
+    That treats the differences as normal. Accuracies on m rows move in steps of 1 / m, and most differences may be 0.
+    As k differences are not 0, the p-value is at least 2 / 2^k, so no mean below k / (n m) can be significant, k the
+    smallest number with 2 / 2^k below the level: the result is never less.
+
     Args:
         interval: Student's 95 % interval of the mean of the paired differences.
         seeds: number of pairs.
         level: significance level; for m comparisons that are corrected together, 0.05 / m.
+        step: smallest difference of two values that is not 0, such as 1 / m; 0 = none.
 
     Returns:
         The difference; infinity if the smallest p-value is not below the level.
     """
+    smallest = next(nonzero for nonzero in count(1) if 2 / 2**nonzero < level) * step / seeds
     if 2**seeds > MAX_SIGN_FLIPS:
-        return detectable_difference(interval, seeds - 1, level)
-    return _standard_error(interval, seeds - 1) * math.sqrt(seeds) * _sign_flip_distance(seeds, level)
+        return max(smallest, detectable_difference(interval, seeds - 1, level))
+    error = _standard_error(interval, seeds - 1)
+    return max(smallest, error * math.sqrt(seeds) * _sign_flip_distance(seeds, level))
 
 
 @lru_cache

@@ -1,6 +1,8 @@
 """Questions and contexts as token ids; long contexts become overlapping windows."""
 
 from bisect import bisect_left, bisect_right
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import datasets
@@ -16,6 +18,11 @@ NULL_POSITION = 0
 """The position of the [CLS] token, which means "no answer"."""
 NO_CHARACTER = -1
 """The span of a token outside the context."""
+
+PROBES = ("the small red cat a bird saw", "It sees U.S. (dogs), cat's-eyes and x-rays!", "in 1984 or 7 by 21:30")
+"""Texts on which the offsets of a tokenizer are checked."""
+SPACES = (" ", "Ġ")
+"""A space in the tokens of byte-level tokenizers, without and with their own alphabet."""
 
 QUESTIONS_AT_ONCE = 1000
 """Number of questions to tokenize at a time when they are counted."""
@@ -34,7 +41,7 @@ def encode_windows(
     """Tokenize each question with its context, in as many windows of the context as necessary, without padding.
 
     Questions lose leading white space and are truncated to `MAX_QUESTION_TOKENS`, or to half of the tokens that special
-    tokens and `doc_stride` leave if that is less.
+    tokens and `doc_stride` leave if that is less. Offsets of words that start one character late are corrected.
 
     Args:
         dataset: rows with `question`, `context` and `answers` (`{"text": [...], "answer_start": [...]}`, characters
@@ -52,6 +59,7 @@ def encode_windows(
         context; a token of white space alone ends before it starts).
     """
     _check_tokenizer(tokenizer)
+    late_from = _late_from(tokenizer)
     question_tokens = _check_lengths(tokenizer, max_length, doc_stride)
     return map_rows(
         dataset,
@@ -62,6 +70,7 @@ def encode_windows(
             "max_length": max_length,
             "doc_stride": doc_stride,
             "question_tokens": question_tokens,
+            "late_from": late_from,
         },
         remove_columns=dataset.column_names,
         features=_features(tokenizer),
@@ -95,6 +104,47 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
+def _late_from(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return the first context token of a window whose word may start one character late; None if all are in place.
+
+    tokenizers moves the start of a byte-level token behind the space that it begins with, even if the text has no such
+    space: RobBERT-2023's tokenizer splits at white space first, and then puts a space before each word. A token that
+    begins a window may be an exception.
+
+    Raises:
+        AlignAttnError: if the offsets are wrong in another way.
+    """
+    room = tokenizer.num_special_tokens_to_add(pair=True) + len(plain_tokens(["a"], tokenizer)[0])
+    known: list[tuple[str, list[Any]]] = []
+    for text in PROBES:
+        # As a whole, and each token in a window of its own.
+        for size in (len(text), 1):
+            encoding = window_encodings(
+                tokenizer, ["a"], [text], truncation="only_second", max_length=room + size, doc_stride=0
+            )
+            kept = iter("".join(tokenizer.batch_decode(encoding["input_ids"])).casefold())
+            # A tokenizer of molecules may drop letters, which no token then has to hold.
+            if all(character in kept for character in text.casefold() if not character.isspace()):
+                known.append((text, encoding.encodings or []))
+    for late_from in (None, 1, 0):
+        wrong = [text for text, windows in known if not _fits(text, windows, late_from)]
+        if not wrong:
+            return late_from
+    raise AlignAttnError(
+        f"question answering needs the place of each token in its text, and {type(tokenizer).__name__} gives wrong "
+        f"offsets, such as for {wrong[0]!r}: choose another model"
+    )
+
+
+def _fits(text: str, windows: list[Any], late_from: int | None) -> bool:
+    """Return whether the spans of a text's tokens are in order and together hold all of it but white space."""
+    parts = [zip(*_context_spans(window, text, late_from), strict=True) for window in windows]
+    spans = [(start, end) for start, end in chain.from_iterable(parts) if start != NO_CHARACTER]
+    held = {place for start, end in spans for place in range(start, end)}
+    is_whole = all(place in held or character.isspace() for place, character in enumerate(text))
+    return is_whole and spans == sorted(spans, key=itemgetter(0))
+
+
 def _check_lengths(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride: int) -> int:
     """Check the lengths and return the maximum number of tokens per question."""
     if doc_stride < 0:
@@ -126,6 +176,7 @@ def _encode_batch(
     max_length: int,
     doc_stride: int,
     question_tokens: int,
+    late_from: int | None,
 ) -> dict[str, list[Any]]:
     encoding = window_encodings(
         tokenizer,
@@ -137,7 +188,7 @@ def _encode_batch(
     )
     samples: Any = encoding.pop("overflow_to_sample_mapping")
     spans = [
-        _context_spans(window, batch["context"][sample])
+        _context_spans(window, batch["context"][sample], late_from)
         for window, sample in zip(encoding.encodings or (), samples, strict=True)
     ]
     positions = [
@@ -153,18 +204,32 @@ def _encode_batch(
     }
 
 
-def _context_spans(window: Any, context: str) -> tuple[list[int], list[int]]:
+def _context_spans(window: Any, context: str, late_from: int | None) -> tuple[list[int], list[int]]:
     """First and last + 1 character of each token of a `tokenizers.Encoding`, `NO_CHARACTER` outside the context."""
     starts: list[int] = []
     ends: list[int] = []
-    for sequence, (start, end) in zip(window.sequence_ids, window.offsets, strict=True):
+    sequences = window.sequence_ids
+    tokens = [] if late_from is None or _CONTEXT not in sequences else window.tokens
+    first = sequences.index(_CONTEXT) + (late_from or 0) if tokens else len(sequences)
+    for position, (sequence, (start, end)) in enumerate(zip(sequences, window.offsets, strict=True)):
         if sequence != _CONTEXT:
             start, end = NO_CHARACTER, NO_CHARACTER
-        elif context[start : start + 1].isspace() or context[end - 1 : end].isspace():
-            start, end = _without_white_space(start, end, context)
+        else:
+            if position >= first and tokens[position].startswith(SPACES) and _is_late(start, end, context):
+                start -= 1
+                if tokens[position] in SPACES:
+                    end = start
+            if context[start : start + 1].isspace() or context[end - 1 : end].isspace():
+                start, end = _without_white_space(start, end, context)
         starts.append(start)
         ends.append(end)
     return starts, ends
+
+
+def _is_late(start: int, end: int, context: str) -> bool:
+    """Return whether the text has no space where a token begins with one."""
+    before, first = context[start - 1 : start], context[start : min(start + 1, end)]
+    return before != "" and not before.isspace() and not first.isspace()
 
 
 def _without_white_space(start: int, end: int, context: str) -> tuple[int, int]:

@@ -28,10 +28,10 @@ def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
         read = [read_whole(path, encoding) for path, _ in files]
     except (OSError, ValueError, *BROKEN) as error:
         raise AlignAttnError(f"cannot read a text of {folder}: {one_line(error)}; give its --encoding") from error
-    columns = {TEXT: [text for text, _ in read], LABEL: [name for _, name in files]}
-    rows = file_rows(TextRows(dict(columns)), path=folder, is_decoded=all(is_decoded for _, is_decoded in read))
+    columns = {TEXT: [text for text, *_ in read], LABEL: [name for _, name in files]}
+    rows = file_rows(TextRows(dict(columns)), path=folder, is_decoded=all(is_decoded for _, is_decoded, _ in read))
     problems = dict(rows.value_problems.get(TEXT, {})) | {
-        index: "it is empty" for index, (text, _) in enumerate(read) if not text.strip()
+        index: "it is empty" for index, (text, *_) in enumerate(read) if not text.strip()
     }
     return replace(
         rows, problems={index: f"{files[index][0].relative_to(folder)}: {text}" for index, text in problems.items()}

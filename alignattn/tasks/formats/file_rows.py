@@ -17,16 +17,33 @@ _BYTE = range(0xDC80, 0xDD00)
 
 
 @dataclass(frozen=True)
+class TableForm:
+    """How a file holds a separated table.
+
+    Attributes:
+        separator: the character between the fields of a row; None = that of the file's ending.
+        before_header: what comes before the header: a byte order mark, and a line that names the separator.
+        encoding: the encoding of the file.
+    """
+
+    separator: str | None = None
+    before_header: str = ""
+    encoding: str = "utf-8"
+
+
+@dataclass(frozen=True)
 class TextRows:
     """The rows of a text file.
 
     Attributes:
         columns: the values of every row; None for those of a bad row.
         problems: what is wrong with a bad row, by its index from 0.
+        form: how the file holds them, if it is a separated table; without its encoding and byte order mark.
     """
 
     columns: dict[str, list[Any]]
     problems: Mapping[int, str] = field(default_factory=dict)
+    form: TableForm = field(default_factory=TableForm)
 
 
 @dataclass(frozen=True)
@@ -37,11 +54,13 @@ class FileRows:
         dataset: all rows; None for what cannot be read.
         problems: what is wrong with an unreadable row, by its index from 0.
         value_problems: what is wrong with an unreadable value, by column and index.
+        form: how the file holds them, if it is a separated table.
     """
 
     dataset: datasets.Dataset
     problems: Mapping[int, str] = field(default_factory=dict)
     value_problems: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    form: TableForm = field(default_factory=TableForm)
 
     def problems_in(self, columns: Iterable[str]) -> dict[int, str]:
         """Return the problem of each row if only these columns are read."""
@@ -73,7 +92,7 @@ def file_rows(rows: TextRows, *, path: Path | str, is_decoded: bool) -> FileRows
                 problem = f"holds the byte 0x{byte:02x}, which the encoding cannot decode (--encoding, such as cp1252)"
             value_problems.setdefault(name, {})[index] = f"column {name!r} {problem}"
     dataset = datasets.Dataset.from_dict(rows.columns, on_mixed_types="use_json")
-    return FileRows(dataset, rows.problems, value_problems)
+    return FileRows(dataset, rows.problems, value_problems, rows.form)
 
 
 def _first_surrogate(value: Any) -> int | None:

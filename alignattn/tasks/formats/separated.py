@@ -8,17 +8,21 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from alignattn.tasks.formats.file_rows import TextRows
+from alignattn.tasks.formats.file_rows import TableForm, TextRows
+from alignattn.utils.compression import BYTE_ORDER_MARK
 from alignattn.utils.errors import AlignAttnError, listing, shown
 
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 """The separator by the file's ending."""
-SEPARATOR_LINES = frozenset(f"sep={separator}".strip() for separator in NAMES)
+SEPARATOR_LINE = "sep="
+SEPARATOR_LINES = frozenset(f"{SEPARATOR_LINE}{separator}".strip() for separator in NAMES)
 """Lines that spreadsheets write before the header."""
 SNIFFED_ROWS = 200
 """Number of rows that determine the separator."""
 QUOTE = '"'
+MAX_SURROUNDING = 10
+"""Characters around a name in a header, at most."""
 UNNAMED = "Unnamed: {}"
 """pandas' name of an unnamed column, by its number from 0."""
 
@@ -32,9 +36,10 @@ Record = list[str] | str
 def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     """Return the columns of a table by the names in its first line, every field as text.
 
-    If another separator fits more rows than that of the file's ending, it is used, and standard error reports it. In a
+    If another separator fits more rows than that of the file's ending or of its first line, it is used, and standard error reports it. In a
     tab-separated table, quotes are text if more rows then have all columns. Empty unnamed columns, as spreadsheets
-    write them, are left out; other unnamed columns get pandas' names, and standard error reports them.
+    write them, are left out; other unnamed columns get pandas' names, and standard error reports them. A row that
+    repeats the header is bad.
 
     Args:
         path: the path of the file, for messages.
@@ -42,9 +47,11 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
         suffix: `.csv` or `.tsv`.
     """
     lines = list(io.StringIO(text, newline=""))
-    if lines and lines[0].strip() in SEPARATOR_LINES:
-        lines[0] = ""
-    separator = _separator(lines, SEPARATORS[suffix])
+    first_line, promised = "", SEPARATORS[suffix]
+    if lines and (named := lines[0].strip()) in SEPARATOR_LINES:
+        promised = named.removeprefix(SEPARATOR_LINE) or "\t"
+        first_line, lines[0] = f"{SEPARATOR_LINE}{promised}\n", ""
+    separator = _separator(lines, promised)
     if separator != SEPARATORS[suffix]:
         print(f"{path}: its columns seem to be separated by {NAMES[separator]}", file=sys.stderr)
     with _any_length():
@@ -55,9 +62,12 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
         alone = f" except for its header ({listing([shown(name) for name in header])})" if header else ""
         raise AlignAttnError(f"{path} is empty{alone}: give a file that holds rows")
     problems: dict[int, str] = {}
+    names = list(map(_spelling, header))
     for number, row in enumerate(rows):
         if isinstance(row, str):
             problems[number] = row
+        elif len(row) == len(names) and all(map(_is_spelled, row, names)):
+            problems[number] = "it repeats the header, as in a file that was joined from two"
         elif not _is_full(row, header):
             problems[number] = (
                 f"it has {len(row)} values, and the header has {len(header)}: put texts that hold a "
@@ -71,7 +81,11 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     names = [name for _, name in columns]
     if len(set(names)) < len(names):
         raise AlignAttnError(f"the header of {path} has duplicate columns: {', '.join(names)}; rename one")
-    return TextRows({name: [value[place] for value in values] for place, name in columns}, problems)
+    return TextRows(
+        {name: [value[place] for value in values] for place, name in columns},
+        problems,
+        TableForm(separator, first_line),
+    )
 
 
 def _columns(path: Path, header: Sequence[str], rows: Sequence[Sequence[str | None]]) -> list[tuple[int, str]]:
@@ -126,6 +140,16 @@ def _count_full(records: Sequence[Record]) -> int:
     if isinstance(header, str) or len(header) == 1:
         return 0
     return 1 + sum(not isinstance(row, str) and _is_full(row, header) for row in rows)
+
+
+def _spelling(name: str) -> str:
+    """A name without case, and without what may surround it in a header: a byte order mark, quotes and blanks."""
+    return name.strip(f"{BYTE_ORDER_MARK}{QUOTE}' \t").casefold()
+
+
+def _is_spelled(field: str, spelling: str) -> bool:
+    # Most fields are texts, longer than any name.
+    return len(field) <= len(spelling) + MAX_SURROUNDING and _spelling(field) == spelling
 
 
 def _is_full(row: Sequence[str], header: Sequence[str]) -> bool:

@@ -114,11 +114,12 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without a question or a readable image."""
         images = dataset[IMAGE][:]
-        known = {path: image_problem(path, self.task) for path in set(images) if isinstance(path, str) and path}
+        paths = [image if isinstance(image, str) else "" for image in images]
+        known = {path: image_problem(path, self.task) for path in set(paths) if path}
         return by_row(
             text_problem(f"column {QUESTION!r}", question)
-            or (known[path] if path in known else f"column {IMAGE!r} names no image ({shown(path)})")
-            for path, question in zip(images, dataset[QUESTION][:], strict=True)
+            or (known[path] if path else f"column {IMAGE!r} names no image ({shown(image)})")
+            for path, image, question in zip(paths, images, dataset[QUESTION][:], strict=True)
         )
 
     def drop_unlabelled(self, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:

@@ -10,7 +10,7 @@ import torch
 from conftest import ALIGNED, DRAWN, VOCABULARY, diagnostic_of, tiny_model
 
 import alignattn
-from alignattn.attention.alignment.cpu import losses
+from alignattn.attention.alignment import plans
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands import get_command
@@ -203,7 +203,7 @@ def test_extra_memory_of_ct_grows_linearly_in_length(monkeypatch: pytest.MonkeyP
         return peaks["aa-ct"] - peaks["soft"]
 
     short = extra(512)
-    monkeypatch.setattr(losses, "MATRIX_ELEMENTS", 0)
+    monkeypatch.setattr(plans, "MATRIX_ELEMENTS", 0)
     long = {length: extra(length) for length in (256, 512, 1024)}
     assert 0 < short <= long[512]
     assert long[512] / long[256] == pytest.approx(2, rel=0.1)

@@ -160,7 +160,10 @@ def test_a_program_and_a_file_in_parts_get_the_same_decisions(folder, tmp_path, 
 def test_nothing_is_answered_if_no_threshold_reaches_the_error_rate(folder, tmp_path, capsys):
     words = ("--run", folder / "run", "--file", folder / "new.csv", "--output_file", tmp_path / "new.jsonl")
     assert predict(*words, "--max_error", 0.001) == 0
-    assert "nothing is answered (it needs at least 2995 answered rows" in capsys.readouterr().err
+    assert (
+        "nothing is answered: it takes at least 2995 answered rows, all of them right, and there are 120"
+        in capsys.readouterr().err
+    )
     assert {row["decision"] for row in lines_of(tmp_path / "new.jsonl")} == {"abstain"}
 
 
@@ -226,6 +229,38 @@ def test_new_rows_calibrate_and_training_rows_are_refused(folder, tmp_path, caps
     assert "trained on" in content["bad_rows"][0]["problem"]
     assert calibrate(*words, folder / "new.csv") == USER_ERROR_EXIT_CODE
     assert "is calibrated already" in said(capsys)
+
+
+def test_repeated_rows_count_once(folder, tmp_path, capsys):
+    """Both halves held the same rows, and 190 rows certified what 19 different ones show."""
+    run, new = shutil.copytree(folder / "plain", tmp_path / "run"), rows_of(folder / "new.csv")
+    # A text with another label is the same input, too.
+    repeated = write(tmp_path / "repeated.csv", [*new * 10, *((text, LABELS[0]) for text, _ in new[:5])])
+    assert calibrate("--run", run, "--resamples", 20, "--rows", repeated) == 0
+    assert f"{9 * NEW + 5} of the {10 * NEW + 5} rows of {repeated} repeat another's input" in capsys.readouterr().out
+    content = json.loads((run / "calibration" / "calibration.json").read_text())["files"][0]
+    assert content["repeated_rows"] == 9 * NEW + 5
+    table = pq.read_table(run / "calibration" / "rows.parquet")
+    assert table["held_out"].to_pylist().count(True) == NEW // 2
+    # The number that randomises APS is a hash of the input: no two rows share one.
+    assert len(set(table["uniform"].to_pylist())) == table.num_rows == NEW
+    assert predict("--run", run, "--file", repeated, "--output_file", tmp_path / "new.jsonl", "--max_error", 0.5) == 0
+    told = capsys.readouterr().err
+    assert f"of {NEW // 2} calibration rows" in told
+    # Ten copies of a row are no ten rows for the shift test either.
+    assert "unlike those of the calibration rows" not in told
+
+
+def test_repeated_rows_of_a_runs_kept_predictions_count_once(folder, tiny_checkpoint, tmp_path, capsys):
+    validation = write(tmp_path / "validation.csv", rows_of(folder / "validation.csv")[:40] * 3)
+    words = f"--train_file {folder / 'train.csv'} --validation_file {validation} --output_dir {tmp_path / 'run'}"
+    words += f" --text_columns said --label_column meant --model {tiny_checkpoint} --max_steps 1"
+    assert main(["finetune", *words.split(), *FAST]) == 0
+    kept = tmp_path / "run" / "predictions.parquet"
+    assert calibrate(kept, "--fit_on", "validation", "--resamples", 20, "--output_dir", tmp_path / "out") == 0
+    assert "80 of the 120 rows of" in capsys.readouterr().out
+    content = json.loads((tmp_path / "out" / "calibration.json").read_text())["files"][0]
+    assert (content["temperature"]["fitted_on"]["rows"], content["splits"]["validation"]["rows"]) == (20, 20)
 
 
 WITHOUT_A_THIRD = [1.0, None, 2.0, 1.0, 2.0, 2.0]

@@ -114,10 +114,48 @@ def test_another_type_can_be_chosen_and_is_kept(options, halved, tmp_path, dtype
 
 
 @pytest.mark.parametrize(
+    ("changes", "trained", "evaluated", "named"),
+    [
+        ({}, "float32", "float32", "float32"),
+        ({"bf16": "true"}, "bfloat16", "bfloat16", "bfloat16, weights in float32"),
+        ({"dtype": "bfloat16"}, "bfloat16", "bfloat16", "bfloat16"),
+        ({"bf16_full_eval": "true"}, "float32", "bfloat16", "float32, evaluated in bfloat16"),
+        ({"fp16_full_eval": "true"}, "float32", "float16", "float32, evaluated in float16"),
+    ],
+    ids=str,
+)
+def test_results_and_card_name_the_types_that_computed(options, tmp_path, changes, trained, evaluated, named):  # noqa: F811
+    seen = {True: Counter(), False: Counter()}
+
+    def look(module, inputs, output):
+        if isinstance(module, torch.nn.Linear):
+            seen[module.training][str(output.dtype).removeprefix("torch.")] += 1
+
+    folder = tmp_path / "run"
+    hook = torch.nn.modules.module.register_module_forward_hook(look)
+    try:
+        assert run(options, output_dir=str(folder), attention="soft", **changes) == 0
+    finally:
+        hook.remove()
+    assert (seen[True].most_common(1)[0][0], seen[False].most_common(1)[0][0]) == (trained, evaluated)
+    assert read(folder, "results.json")["precision"] == named
+    assert f"| precision | {named} |" in (folder / "README.md").read_text()
+
+
+def test_float16_is_refused_on_a_cpu(options, tmp_path, monkeypatch, capsys):  # noqa: F811
+    for changes, culprit in (({"fp16": "true"}, "--fp16 true"), ({}, "ACCELERATE_MIXED_PRECISION=fp16")):
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+        assert run(options, output_dir=str(tmp_path / "run"), **changes) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{culprit} needs a GPU: leave it out, or give --bf16 true --use_cpu true" in line
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
     ("changes", "culprit"),
     [
         ({"dtype": "float16"}, "--dtype float16"),
-        ({"dtype": "float16", "fp16": "true"}, "--dtype float16"),
+        ({"dtype": "float16", "fp16": "true"}, "--fp16"),
         ({"dtype": "bfloat16", "fp16": "true"}, "--fp16"),
         ({"dtype": "float16", "bf16": "true", "lora_r": "2"}, "--bf16"),
         ({"dtype": "float8"}, "--dtype"),

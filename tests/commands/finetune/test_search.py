@@ -17,6 +17,7 @@ from alignattn.commands.finetune import COMMAND, search
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RunResult, read_result
 from alignattn.utils.files import write_json
+from alignattn.utils.folder_lock import folder_lock
 
 
 @pytest.fixture
@@ -143,6 +144,17 @@ def test_the_best_run_is_repeated_by_its_config(
     assert pq.read_table(tmp_path / "again" / "predictions.parquet") == pq.read_table(
         config.parent / "predictions.parquet"
     )
+
+
+def test_another_search_in_the_folder_of_a_running_one_is_refused_at_once(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words += ["--hyperparameter_search", "2", "--output_dir", str(tmp_path / "searched")]
+    options = COMMAND.parse(words[1:])
+    with folder_lock(options.output_dir, search._fixed_options(options)):
+        assert main([*words, "--weight_decay", "0.1"]) == USER_ERROR_EXIT_CODE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "holds a search with other options (weight_decay): give another --output_dir" in line
 
 
 def test_given_options_stay_fixed_and_options_without_effect_are_not_searched() -> None:

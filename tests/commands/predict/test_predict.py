@@ -26,6 +26,7 @@ from alignattn.commands.predict.files import file_source, row_writer
 from alignattn.evaluation.calibration import apply_temperature
 from alignattn.finetuning.predictor import Batching, Predictor
 from alignattn.tasks import TASKS
+from alignattn.tasks.formats.file_rows import TableForm
 from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import AlignAttnError
 
@@ -181,6 +182,84 @@ def test_every_format_is_read_and_written_with_the_columns_of_the_rows(given, wr
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected
 
 
+WORDS = ["naïve Bär, alt", "a; b", "c\td", 'she said "no"']
+TABLES = {
+    "semicolons": (".csv", ";", "utf-8", "", ()),
+    "a byte order mark": (".csv", ",", "utf-8-sig", "", ()),
+    "semicolons and a byte order mark": (".csv", ";", "utf-8-sig", "", ()),
+    "a line that names the separator": (".csv", ";", "utf-8-sig", "sep=;\n", ()),
+    "cp1252": (".csv", ";", "cp1252", "", ("--encoding", "cp1252")),
+    "UTF-16": (".csv", "\t", "utf-16", "", ("--encoding", "utf-16")),
+    "vertical bars": (".csv", "|", "utf-8", "", ()),
+    "tabs": (".tsv", "\t", "utf-8-sig", "", ()),
+    "commas in a .tsv": (".tsv", ",", "cp1252", "", ("--encoding", "cp1252")),
+}
+
+
+def write_table(path: Path, separator: str, encoding: str, first: str, columns: dict[str, list[str]]) -> Path:
+    text = io.StringIO(newline="")
+    text.write(first)
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+    writer.writerows([list(columns), *zip(*columns.values(), strict=True)])
+    path.write_bytes(text.getvalue().encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_predictions_are_written_in_the_form_of_the_rows(name, own, tmp_path, capsysbinary, monkeypatch):
+    suffix, separator, encoding, first, words = TABLES[name]
+    given = write_table(tmp_path / f"new{suffix}", separator, encoding, first, {"said": WORDS, "n": list("1234")})
+    assert predict("--run", own / "run", "--file", given, *words) == 0
+    content = (tmp_path / f"new-predicted{suffix}").read_bytes()
+    assert content.startswith(given.read_bytes()[:4])
+    text = content.decode(encoding)
+    assert text.startswith(first)
+    header, *rows = csv.reader(io.StringIO(text.removeprefix(first), newline=""), delimiter=separator)
+    assert header == ["said", "n", "prediction", "probability", "probabilities"]
+    expected = alignattn.load_run(own / "run").predict(WORDS)
+    assert [row[:3] for row in rows] == [
+        [said, n, row["prediction"]] for said, n, row in zip(WORDS, "1234", expected, strict=True)
+    ]
+    assert [json.loads(row[4]) for row in rows] == [row["probabilities"] for row in expected]
+    if suffix == ".csv":
+        capsysbinary.readouterr()
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given.read_bytes())))
+        assert predict("--run", own / "run", "--file", "-", *words) == 0
+        assert capsysbinary.readouterr().out == content
+
+
+def test_another_format_is_written_in_its_own_form(own, tmp_path):
+    given = write_table(tmp_path / "new.csv", ";", "utf-8-sig", "sep=;\n", {"said": WORDS})
+    for ending in ("tsv", "jsonl", "parquet"):
+        assert predict("--run", own / "run", "--file", given, "--output_file", tmp_path / f"out.{ending}") == 0
+    assert (tmp_path / "out.tsv").read_bytes().startswith(b"\xef\xbb\xbfsaid\tprediction")
+    assert (tmp_path / "out.jsonl").read_bytes().startswith(b'{"said": ')
+    assert pq.read_table(tmp_path / "out.parquet")["said"].to_pylist() == WORDS
+    lines = tmp_path / "rows.jsonl"
+    lines.write_bytes("".join(f"{json.dumps({'said': text}, ensure_ascii=False)}\n" for text in WORDS).encode("cp1252"))
+    encoding = ("--encoding", "cp1252")
+    for ending in ("csv", "jsonl"):
+        assert predict("--run", own / "run", "--file", lines, "--output_file", tmp_path / f"b.{ending}", *encoding) == 0
+        assert "naïve Bär" in (tmp_path / f"b.{ending}").read_text(encoding="utf-8")
+
+
+def test_characters_that_an_encoding_lacks_are_written_as_utf_8(tmp_path, capsys):
+    form = TableForm(";", encoding="cp1252")
+    with row_writer(tmp_path / "rows.csv", ".csv", form=form) as write:
+        write(pa.table({"text": ["ä\r\nb"], "prediction": ["猫"]}))
+    assert (tmp_path / "rows.csv").read_bytes().decode("utf-8-sig") == 'text;prediction\n"ä\r\nb";"猫"\n'
+    assert "written as UTF-8: cp1252 has no '猫'" in capsys.readouterr().err
+
+
+def test_a_header_in_the_middle_keeps_its_place_without_a_prediction(own, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text('said;n\na;1\n\ufeff"said";"n"\nb;2\n', encoding="utf-8")
+    assert predict("--run", own / "run", "--file", tmp_path / "new.csv") == 2
+    assert "row 2: it repeats the header" in said(capsys)
+    assert predict("--run", own / "run", "--file", tmp_path / "new.csv", "--skip_bad_rows") == 0
+    found = pd.read_csv(tmp_path / "new-predicted.csv", sep=";")
+    assert found["prediction"].isna().tolist() == [False, True, False]
+
+
 def test_a_carriage_return_stays_within_its_cell(tmp_path):
     texts, numbers = ["a\rb", "c\nd", "e\r\nf", "g"], [1, 2, 3, None]
     with row_writer(tmp_path / "rows.csv", ".csv") as write:
@@ -190,6 +269,27 @@ def test_a_carriage_return_stays_within_its_cell(tmp_path):
     assert found["n"].fillna(0).tolist() == [1, 2, 3, 0]
     with (tmp_path / "rows.csv").open(newline="") as file:
         assert [row[0] for row in csv.reader(file)] == ["text", *texts]
+
+
+@pytest.mark.parametrize("given", ["jsonl", "parquet"])
+def test_numbers_that_are_not_finite_are_null_in_json_and_empty_in_csv(given, own, tmp_path):
+    columns = {"said": ["a", "b", "c"], "n": [np.nan, np.inf, 1.5], "many": [[np.nan, 1.0], [-np.inf], [2.0]]}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if given == "jsonl":
+        (tmp_path / "new.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "new.parquet")
+    run = ("--run", own / "run", "--file", tmp_path / f"new.{given}")
+    assert predict(*run, "--output_file", tmp_path / "out.jsonl") == 0
+    assert predict(*run, "--output_file", tmp_path / "out.csv") == 0
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    # DuckDB, jq and browsers refuse NaN; Python calls `parse_constant` for it.
+    found = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert [row["n"] for row in found] == [None, None, 1.5]
+    assert [row["many"] for row in found] == [[None, 1.0], [None], [2.0]]
+    table = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert table["n"].tolist() == ["", "", "1.5"]
+    assert table["many"].tolist() == ["[null, 1.0]", "[null]", "[2.0]"]
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path):
@@ -241,7 +341,7 @@ def test_texts_and_standard_input_are_answered_on_standard_output(new, own, caps
         assert predict("--run", own / "run", "--file", "-") == 0
         out = capsys.readouterr().out
         found = (
-            list(csv.DictReader(io.StringIO(out)))
+            list(csv.DictReader(io.StringIO(out), delimiter="\t" if form == "tsv" else ","))
             if form in ("csv", "tsv")
             else list(map(json.loads, out.splitlines()))
         )
@@ -557,7 +657,8 @@ def test_the_example_of_the_serving_page_answers_rows_and_names_bad_ones(train, 
 
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.setitem(sys.modules, "litserve", SimpleNamespace(LitAPI=object))
-    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(HTTPException=RefusedError))
+    fastapi = SimpleNamespace(HTTPException=RefusedError, exceptions=None, responses=None)
+    monkeypatch.setitem(sys.modules, "fastapi", fastapi)
     names: dict[str, Any] = {"__name__": "server"}
     exec(code.replace("runs/mrpc", str(train("pair") / "run")), names)
     server = names["RunAPI"]()
@@ -565,8 +666,13 @@ def test_the_example_of_the_serving_page_answers_rows_and_names_bad_ones(train, 
     rows = [server.decode_request({"row": ["the cat", "a dog"]}) for _ in range(2)]
     answers = [server.encode_response(answer) for answer in server.predict(rows)]
     assert answers == server.predictor.predict(rows)
-    with pytest.raises(RefusedError, match="row 1: column 'sentence2' is empty"):
-        server.decode_request({"row": ["the cat", ""]})
+    for body, reason in (
+        ({"row": ["the cat", ""]}, "row 1: column 'sentence2' is empty"),
+        ({"rows": ["the cat", "a dog"]}, "the body has no field 'row'"),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            server.decode_request(body)
+        assert refused.value.args == (400, reason)
 
 
 def test_several_labels_of_a_row_are_predicted_by_name(tiny_checkpoint, tmp_path):

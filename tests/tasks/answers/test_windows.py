@@ -77,6 +77,66 @@ def byte_pairs():
     )
 
 
+def byte_level(*first, vocab_size=330, trimmed=True, normalizer=None, **options):
+    """A byte-level tokenizer that splits the texts by `first` before; `options` are those of `ByteLevel`."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    split = tokenizers.pre_tokenizers.ByteLevel(**options)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*first, split, tokenizers.pre_tokenizers.Punctuation()])
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=split.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator([ENGLISH, EMOJI[:30]], trainer)
+    backend.post_processor = tokenizers.processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=trimmed, add_prefix_space=options.get("add_prefix_space", True)
+    )
+    return fast(backend)
+
+
+def trimmed_twice(tokenizer):
+    backend = tokenizer.backend_tokenizer
+    trim = tokenizers.processors.ByteLevel(trim_offsets=True, add_prefix_space=True)
+    backend.post_processor = tokenizers.processors.Sequence([trim, backend.post_processor])
+    return fast(backend)
+
+
+def fast(backend):
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, cls_token="<s>", sep_token="</s>", pad_token="<pad>", model_max_length=512
+    )
+
+
+WHITE_SPACE = tokenizers.pre_tokenizers.Whitespace()
+LATE = {
+    "RobBERT-2023's": lambda: byte_level(WHITE_SPACE),
+    "whole words": lambda: byte_level(WHITE_SPACE, vocab_size=500),
+    "a token for each space": lambda: byte_level(WHITE_SPACE, vocab_size=261),
+    "punctuation split off": lambda: byte_level(tokenizers.pre_tokenizers.BertPreTokenizer(), vocab_size=400),
+    "spaces trimmed twice": lambda: trimmed_twice(byte_level(vocab_size=400)),
+    "a space before the text": lambda: byte_level(
+        normalizer=tokenizers.normalizers.Prepend(" "), add_prefix_space=False, vocab_size=400
+    ),
+}
+IN_PLACE = {
+    "spaces in the offsets": lambda: byte_level(WHITE_SPACE, trimmed=False),
+    "a token for each space": lambda: byte_level(WHITE_SPACE, trimmed=False, vocab_size=261),
+    "RoBERTa's": lambda: byte_level(vocab_size=400),
+    "GPT-2's": lambda: byte_level(vocab_size=400, add_prefix_space=False),
+    "lower case": lambda: byte_level(normalizer=tokenizers.normalizers.Lowercase()),
+    "without accents": lambda: byte_level(
+        normalizer=tokenizers.normalizers.Sequence(
+            [tokenizers.normalizers.NFD(), tokenizers.normalizers.StripAccents()]
+        )
+    ),
+    "compatibility forms": lambda: byte_level(normalizer=tokenizers.normalizers.NFKC()),
+}
+
+
 @pytest.fixture(params=["word_pieces", "byte_pairs"])
 def tokenizer(request):
     return request.getfixturevalue(request.param)
@@ -189,6 +249,50 @@ def test_no_answer_begins_or_ends_with_white_space(byte_pairs, trimmed):
         texts |= {context[start:end] for start, end in pairs}
     assert {"The", "red   cat", "cat \n\n chases", "🎉  ."} <= texts
     assert all(text == text.strip() for text in texts)
+
+
+@pytest.mark.parametrize("make", LATE.values(), ids=LATE)
+@pytest.mark.parametrize("max_length", [64, 24])
+def test_words_that_start_one_character_late_start_in_place(make, max_length):
+    tokenizer = make()
+    dataset = rows(*EXAMPLES, ("He saw U.S. x-rays a", "Who?", "U"), ("He saw U.S. x-rays a", "Who?", "a"))
+    found: dict[int, set[str]] = {row: set() for row in range(len(dataset))}
+    for window in windows(dataset, tokenizer, max_length=max_length, doc_stride=5):
+        context = dataset[window["row"]]["context"]
+        for token, start, end in context_tokens(window):
+            text = tokenizer.decode([token]).strip()
+            # Other tokens may hold a part of a character.
+            assert not text.isascii() or context[start:end] == text
+        first, last = window["start_positions"], window["end_positions"]
+        if first != NULL_POSITION:
+            found[window["row"]].add(context[window["span_start"][first] : window["span_end"][last]])
+    for row, answers in enumerate(dataset["answers"]):
+        # A short window may not hold the whole answer.
+        assert found[row] in ([set(answers["text"])] if max_length > 24 else [set(answers["text"]), set()])
+
+
+@pytest.mark.parametrize("make", IN_PLACE.values(), ids=IN_PLACE)
+def test_offsets_that_are_right_stay(make):
+    tokenizer = make()
+    text = "  The CAT’s café, U.S. ﬁ x-rays: № 7 北京 🎉 a"
+    (window,) = windows(rows((text, "who?", None)), tokenizer, max_length=128)
+    theirs = tokenizer("who?", text, return_offsets_mapping=True)["offset_mapping"]
+    for start, end, (first, last) in zip(window["span_start"], window["span_end"], theirs, strict=True):
+        assert start == NO_CHARACTER or text[start:end] == text[first:last].strip()
+
+
+def test_offsets_that_are_two_characters_late_are_refused():
+    tokenizer = trimmed_twice(byte_level(WHITE_SPACE, vocab_size=400))
+    with pytest.raises(AlignAttnError, match=r"wrong offsets, such as for 'the small red"):
+        windows(rows(*EXAMPLES), tokenizer)
+
+
+def test_a_tokenizer_of_other_characters_keeps_its_offsets():
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 0, "</s>": 1, "?": 2, "C": 3}, unk_token="?"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    backend.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
+    (window,) = windows(rows(("CCxN", "C", "N")), fast(backend))
+    assert [(start, end) for _, start, end in context_tokens(window)] == [(0, 1), (1, 2), (2, 3), (3, 4)]
 
 
 def test_a_window_that_holds_a_part_of_the_answer_points_at_cls(word_pieces):

@@ -1,6 +1,5 @@
 """Run a user's program on the rows of a run, and score its predictions."""
 
-import json
 import os
 import platform
 import shlex
@@ -39,6 +38,7 @@ from alignattn.finetuning.run_folder import data_digests
 from alignattn.tasks.definitions import write_definition
 from alignattn.utils.errors import AlignAttnError, reason_of
 from alignattn.utils.files import write_json
+from alignattn.utils.json_records import to_json
 from alignattn.utils.processes import end_process
 
 LAST_BYTES, LAST_CHARACTERS = 4096, 300
@@ -94,7 +94,7 @@ def run_program(options: ProgramOptions) -> ProgramResult:
 
 def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+        file.writelines(f"{to_json(row, ensure_ascii=False)}\n" for row in rows)
 
 
 def _run(words: list[str], log: Path) -> str:

@@ -9,18 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from alignattn.attention.alignment.base import unit_vectors
-from alignattn.attention.alignment.cpu import losses
-from alignattn.attention.alignment.cpu.passes import (
-    KEPT_BYTES,
+from alignattn.attention.alignment import plans
+from alignattn.attention.alignment.gan import GANAlignment
+from alignattn.attention.alignment.networks import Discriminator, Navigator, unit_vectors
+from alignattn.attention.alignment.passes import (
     SCRATCH,
+    SCRATCH_BYTES,
     NetworkPass,
     Scratch,
     normalize_,
     normalize_gradient_,
 )
-from alignattn.attention.alignment.gan import GANAlignment
-from alignattn.attention.alignment.networks import Discriminator, Navigator
 from alignattn.attention.choices import ALIGNMENTS
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 7, 5
@@ -46,7 +45,7 @@ def dense_similarity(navigated, unit):
 def assert_differentiates(tensors, **tolerance):
     exact = [tensor.double().detach().requires_grad_() for tensor in tensors[:2]]
     expected = dense_similarity(*exact)
-    found = losses.differentiate(tensors[0], tensors[1], SCALE, tensors[2], tensors[3])
+    found = plans._write_scaled(tensors[0], tensors[1], torch.tensor(SCALE), tensors[2], tensors[3])
     torch.testing.assert_close(found.double(), expected.detach(), **tolerance)
     gradients = torch.autograd.grad(SCALE * expected, exact)
     torch.testing.assert_close([tensor.double() for tensor in tensors[2:]], list(gradients), **tolerance)
@@ -62,7 +61,7 @@ class TestTransport:
     @pytest.mark.parametrize("matrices", [0, 1, 4, 100])
     def test_value_and_gradients_match_the_dense_formula(self, matrices, monkeypatch):
         """For any number of heads computed at once; with none, attention computes it."""
-        monkeypatch.setattr(losses, "MATRIX_ELEMENTS", matrices * LENGTH**2)
+        monkeypatch.setattr(plans, "MATRIX_ELEMENTS", matrices * LENGTH**2)
         assert_differentiates(vectors())
 
     @pytest.mark.parametrize(
@@ -92,10 +91,25 @@ def test_network_pass_matches_autograd(network_class, outputs, dtype):
     expected = network(rows)
     upstream = torch.randn_like(expected)
     with torch.no_grad(), SCRATCH.frame():
-        handwritten = NetworkPass(network, rows, 0)
+        handwritten = NetworkPass(network, rows, slice(0, 1))
         torch.testing.assert_close(handwritten.forward(rows.detach()), expected)
         found = [handwritten.backward(upstream.clone()), *handwritten.gradients]
         torch.testing.assert_close(found, list(torch.autograd.grad(expected, [rows, *network.parameters()], upstream)))
+
+
+@pytest.mark.parametrize("network_class", [Discriminator, Navigator])
+def test_network_pass_of_some_layers_in_blocks_matches_autograd(network_class):
+    network = network_class(DIM, 4, 3, num_layers=3).double()
+    rows = torch.randn(2 * 5, 11, DIM, dtype=torch.float64, requires_grad=True)  # five blocks for each of two layers
+    layers = slice(1, 3)
+    expected = network(rows, layers)
+    upstream = torch.randn_like(expected)
+    with torch.no_grad(), SCRATCH.frame():
+        handwritten = NetworkPass(network, rows, layers)
+        torch.testing.assert_close(handwritten.forward(rows.detach()), expected)
+        to_rows, found = handwritten.backward(upstream.clone()), handwritten.gradients
+        to_rows_expected, *of_all = torch.autograd.grad(expected, [rows, *network.parameters()], upstream)
+        torch.testing.assert_close([to_rows, *found], [to_rows_expected, *(each[layers] for each in of_all)])
 
 
 def test_normalize_matches_autograd():
@@ -142,7 +156,7 @@ class TestLoss:
     @pytest.mark.parametrize("name", ADVERSARIES)
     def test_saved_tensor_hooks_see_no_intermediate_tensors(self, name, monkeypatch):
         """Also on the path through attention, whose graph exists only within the forward pass."""
-        monkeypatch.setattr(losses, "MATRIX_ELEMENTS", 0)
+        monkeypatch.setattr(plans, "MATRIX_ELEMENTS", 0)
         alignment = ALIGNMENTS.load(name)(DIM).double().eval()
         expected = loss_and_gradients(alignment, *features())
         packed = []
@@ -225,11 +239,11 @@ class TestScratch:
         scratch = Scratch()
         for _ in range(2):  # the first round measures how much is needed
             with scratch.frame():
-                outer = scratch.take(3, 5, dtype=torch.float32)
+                outer = scratch.take((3, 5), torch.empty(0))
                 with scratch.frame():
-                    first = scratch.take(7, dtype=torch.float64)
+                    first = scratch.take((7,), torch.empty(0, dtype=torch.float64))
                 with scratch.frame():
-                    second = scratch.take(2, 2, dtype=torch.float64)
+                    second = scratch.take((2, 2), torch.empty(0, dtype=torch.float64))
         assert first.data_ptr() == second.data_ptr() != outer.data_ptr()
         assert outer.shape == (3, 5)
 
@@ -237,11 +251,11 @@ class TestScratch:
         scratch = Scratch()
         for _ in range(2):
             with scratch.frame():
-                taken = [scratch.take(size, dtype=torch.float32).fill_(size) for size in (1, 17, 100)]
+                taken = [scratch.take((size,), torch.empty(0)).fill_(size) for size in (1, 17, 100)]
         assert all((tensor == len(tensor)).all() for tensor in taken)
 
     def test_kept_memory_is_limited(self):
         scratch = Scratch()
         with scratch.frame():
-            scratch.take(4 * KEPT_BYTES, dtype=torch.uint8)
-        assert len(scratch._memory) == KEPT_BYTES
+            scratch.take((4 * SCRATCH_BYTES,), torch.empty(0, dtype=torch.uint8))
+        assert len(scratch._memory) == SCRATCH_BYTES

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from alignattn.attention.alignment.cpu import blocks
+from alignattn.attention.alignment import one_pass
 from alignattn.attention.choices import ALIGNMENTS
 
 BATCH, HEADS, LENGTH, DIM = 5, 2, 7, 4
@@ -47,11 +47,11 @@ def gradients(result, tensors):
     return torch.autograd.grad(3 * result[0], tensors, allow_unused=True, retain_graph=True)
 
 
-@pytest.mark.parametrize("elements", [1, 3 * LENGTH * HEADS * DIM, blocks.BLOCK_ELEMENTS])
+@pytest.mark.parametrize("elements", [1, 3 * LENGTH * HEADS * DIM, one_pass.BLOCK_ELEMENTS])
 @pytest.mark.parametrize("mask", [None, MASK], ids=["unpadded", "padded"])
 @pytest.mark.parametrize("name", BY_SAMPLE)
 def test_blocks_give_the_loss_the_diagnostic_and_the_gradients_of_the_whole_batch(name, mask, elements, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(one_pass, "BLOCK_ELEMENTS", elements)
     alignment = ALIGNMENTS.load(name)(DIM).double()
     tensors = [*features(), *alignment.parameters()]
     query, key = map(heads_of, tensors[:2])

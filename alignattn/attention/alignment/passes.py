@@ -1,22 +1,21 @@
-"""Explicit forward and backward passes of the alignment networks, in reused memory, for the CPU.
+"""Explicit forward and backward passes of the alignment networks, which overwrite tensors that they no longer need.
 
-Autograd allocates every intermediate result anew, and at the size of an attention head the first access to that memory
-takes longer than the arithmetic. Here a layer overwrites tensors that it no longer needs.
+Autograd keeps every intermediate result and allocates it anew. On a GPU that is memory and traffic; on a CPU, at the
+size of an attention head, the first access to new memory takes longer than the arithmetic. There the memory is reused.
 """
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from alignattn.attention.alignment.base import NORM_EPSILON
-from alignattn.attention.alignment.networks import Highway, Linear
+from alignattn.attention.alignment.networks import NORM_EPSILON, Highway, Linear
 
-KEPT_BYTES = 2**25
+SCRATCH_BYTES = 2**25
 """Maximum memory that is kept; a call that needs more allocates the rest itself."""
 CACHE_LINE = 64
 """Bytes of a cache line, the alignment of every tensor."""
@@ -33,6 +32,9 @@ class Scratch(threading.local):
     @contextmanager
     def frame(self) -> Iterator[None]:
         """Release at the end the tensors that were taken inside."""
+        if torch.compiler.is_compiling():
+            yield
+            return
         start = self._used
         try:
             yield
@@ -41,18 +43,22 @@ class Scratch(threading.local):
             if start == 0:
                 self._grow()
 
-    def take(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised tensor, valid until the surrounding frame ends."""
+    def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Return an uninitialised tensor of the type and on the device of another, valid until the frame ends."""
+        if torch.compiler.is_compiling() or like.device.type != "cpu":
+            # Their allocators reuse memory themselves.
+            return torch.empty(shape, dtype=like.dtype, device=like.device)
+        dtype = like.dtype
         size = math.prod(shape) * dtype.itemsize
         start = self._used
         self._used += -(-size // CACHE_LINE) * CACHE_LINE
         self._peak = max(self._peak, self._used)
         if self._used > len(self._memory):
             return torch.empty(shape, dtype=dtype)
-        return self._memory[start : start + size].view(dtype).view(shape)
+        return self._memory[start : start + size].view(dtype).view(*shape)
 
     def _grow(self) -> None:
-        wanted = min(self._peak, KEPT_BYTES)
+        wanted = min(self._peak, SCRATCH_BYTES)
         if wanted > len(self._memory):
             # Memory that is allocated in inference mode cannot be written outside of it.
             with torch.inference_mode(False):
@@ -63,7 +69,7 @@ SCRATCH = Scratch()
 
 
 class _Pass(Protocol):
-    gradients: list[Tensor]
+    gradients: list[Tensor]  # of the layer's parameters, after `backward`
 
     def forward(self, rows: Tensor) -> Tensor: ...
 
@@ -71,11 +77,15 @@ class _Pass(Protocol):
 
 
 class NetworkPass:
-    """One forward and one backward pass of a network, within one frame of scratch memory."""
+    """One forward and one backward pass of a network, within one frame of scratch memory.
 
-    def __init__(self, network: nn.Sequential, rows: Tensor, layer: int) -> None:
-        """Prepare the passes of a model layer's `Discriminator` or `Navigator` over `rows`, `[1, rows, in]`."""
-        layers = slice(layer, layer + 1)
+    Args:
+        network: a `Discriminator` or `Navigator`.
+        rows: features `[l * blocks, rows, in]` of l consecutive layers; the blocks of a layer are consecutive.
+        layers: these layers.
+    """
+
+    def __init__(self, network: nn.Sequential, rows: Tensor, layers: slice) -> None:
         self._passes: list[_Pass] = [_PASSES[type(part)](part, rows, layers) for part in network]
 
     @staticmethod
@@ -85,7 +95,7 @@ class NetworkPass:
         return all(type(layer) in _PASSES for layer in inner)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Map features `[1, rows, in]` to `[1, rows, out]`; the result may be overwritten, the features may not."""
+        """Map features to `[l * blocks, rows, out]`; the result may be overwritten, the features may not."""
         for each in self._passes:
             rows = each.forward(rows)
         return rows
@@ -98,8 +108,26 @@ class NetworkPass:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """After `backward`, the gradients of the network's parameters, in their order."""
+        """After `backward`, the gradients `[l, …]` of the network's parameters, in their order."""
         return [gradient for each in self._passes for gradient in each.gradients]
+
+
+def _of_layers(rows: Tensor, layers: int) -> Tensor:
+    """Return rows in blocks, `[l * blocks, rows, size]`, as one block for each layer, `[l, blocks * rows, size]`."""
+    return rows.unflatten(0, (layers, -1)).flatten(1, 2)
+
+
+def _to_weight(gradient: Tensor, rows: Tensor, layers: int) -> Tensor:
+    """Return the gradient `[l, out, in]` of weights.
+
+    It is a sum of products, one for each block: a GPU would compute one product over all rows of a layer in few
+    processors.
+    """
+    return (gradient.mT @ rows).unflatten(0, (layers, -1)).sum(dim=1)
+
+
+def _to_bias(gradient: Tensor, layers: int) -> Tensor:
+    return _of_layers(gradient, layers).sum(dim=1)
 
 
 class _LinearPass:
@@ -108,12 +136,17 @@ class _LinearPass:
 
     def forward(self, rows: Tensor) -> Tensor:
         self.rows = rows
-        result = SCRATCH.take(*rows.shape[:2], self.weight.shape[1], dtype=rows.dtype)
-        return torch.baddbmm(self.bias[:, None], rows, self.weight.mT, out=result)
+        layers, size, _ = self.weight.shape
+        result = SCRATCH.take((*rows.shape[:2], size), rows)
+        torch.baddbmm(self.bias[:, None], _of_layers(rows, layers), self.weight.mT, out=_of_layers(result, layers))
+        return result
 
     def backward(self, gradient: Tensor) -> Tensor:
-        self.gradients = [gradient.mT @ self.rows, gradient.sum(dim=1)]
-        return torch.bmm(gradient, self.weight, out=SCRATCH.take(*self.rows.shape, dtype=gradient.dtype))
+        layers = len(self.weight)
+        self.gradients = [_to_weight(gradient, self.rows, layers), _to_bias(gradient, layers)]
+        result = SCRATCH.take(self.rows.shape, gradient)
+        torch.bmm(_of_layers(gradient, layers), self.weight, out=_of_layers(result, layers))
+        return result
 
 
 class _LeakyReLUPass:
@@ -135,15 +168,15 @@ class _HighwayPass:
     """With the gate t = sigmoid(x W' + b') and the transform h = relu(x W" + b"), y = x + t * (h - x)."""
 
     def __init__(self, layer: Highway, rows: Tensor, layers: slice) -> None:
-        weight, bias = layer.gate_and_transform.parameters_for(rows, layers)
-        self.gate_weight, self.transform_weight = weight.chunk(2, dim=1)
-        self.gate_bias, self.transform_bias = bias[:, None].chunk(2, dim=2)
+        self.weight, self.bias = layer.gate_and_transform.parameters_for(rows, layers)
 
     def forward(self, rows: Tensor) -> Tensor:
-        gate, transform, output = (SCRATCH.take(*rows.shape, dtype=rows.dtype) for _ in range(3))
-        torch.baddbmm(self.gate_bias, rows, self.gate_weight.mT, out=gate).sigmoid_()
-        torch.baddbmm(self.transform_bias, rows, self.transform_weight.mT, out=transform).relu_()
-        torch.lerp(rows, transform, gate, out=output)
+        layers, size = len(self.weight), rows.shape[-1]
+        self.both = SCRATCH.take((*rows.shape[:2], 2 * size), rows)
+        of_layers = _of_layers(rows, layers), self.weight.mT
+        torch.baddbmm(self.bias[:, None], *of_layers, out=_of_layers(self.both, layers))
+        gate, transform = self.both[..., :size].sigmoid_(), self.both[..., size:].relu_()
+        output = torch.lerp(rows, transform, gate, out=SCRATCH.take(rows.shape, rows))
         self.rows, self.gate, self.transform, self.output = rows, gate, transform, output
         return output
 
@@ -154,18 +187,16 @@ class _HighwayPass:
 
         The last holds because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
         """
-        rows = self.rows
+        layers = len(self.weight)
         to_transform = torch.mul(gradient, self.gate, out=self.gate)
         to_features = torch.sub(gradient, to_transform, out=gradient)
-        to_gate = torch.sub(self.output, rows, out=self.output).mul_(to_features)
         # The backward of the relu in place; a product with the mask `transform > 0` takes five times as long.
-        torch.ops.aten.threshold_backward.grad_input(to_transform, self.transform, 0, grad_input=to_transform)
-        both = (to_gate, to_transform)
-        self.gradients = [
-            torch.cat([each.mT @ rows for each in both], dim=1),
-            torch.cat([each.sum(dim=1) for each in both], dim=1),
-        ]
-        return to_features.baddbmm_(to_gate, self.gate_weight).baddbmm_(to_transform, self.transform_weight)
+        torch.ops.aten.threshold_backward.grad_input(to_transform, self.transform, 0, grad_input=self.transform)
+        torch.mul(torch.sub(self.output, self.rows, out=self.output), to_features, out=self.gate)
+        # The gate and the transform hold their own gradients now.
+        self.gradients = [_to_weight(self.both, self.rows, layers), _to_bias(self.both, layers)]
+        _of_layers(to_features, layers).baddbmm_(_of_layers(self.both, layers), self.weight)
+        return to_features
 
 
 _PASSES: dict[type[nn.Module], Callable[..., _Pass]] = {
@@ -177,12 +208,12 @@ _PASSES: dict[type[nn.Module], Callable[..., _Pass]] = {
 
 def normalize_(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Scale rows `[..., f]` to length 1 in place, as `unit_vectors`; return them and the reciprocal lengths."""
-    squares = torch.mul(rows, rows, out=SCRATCH.take(*rows.shape, dtype=rows.dtype))
+    squares = torch.mul(rows, rows, out=SCRATCH.take(rows.shape, rows))
     reciprocal = squares.sum(dim=-1, keepdim=True).add_(NORM_EPSILON**2).rsqrt_()
     return rows.mul_(reciprocal), reciprocal
 
 
 def normalize_gradient_(gradient: Tensor, unit: Tensor, reciprocal: Tensor) -> Tensor:
     """Turn the gradient g with respect to u = x / |x| into that of x, (g - (g · u) u) / |x|, in place."""
-    along = torch.mul(gradient, unit, out=SCRATCH.take(*unit.shape, dtype=unit.dtype)).sum(dim=-1, keepdim=True)
+    along = torch.mul(gradient, unit, out=SCRATCH.take(unit.shape, unit)).sum(dim=-1, keepdim=True)
     return gradient.addcmul_(unit, along, value=-1).mul_(reciprocal)
