@@ -14,45 +14,35 @@ from torch import Tensor
 
 class _Forked(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, output: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, reaches_input: bool
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, output: Tensor, input: Tensor, weight: Tensor, _bias: Tensor | None) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(input, weight)
-        ctx.has_bias = bias is not None
-        ctx.reaches_input = reaches_input
         ctx.set_materialize_grads(False)
         return output.view_as(output), output.view_as(output)
 
     @staticmethod
     def backward(
-        ctx: Any, *grad_outputs: Tensor | None
-    ) -> tuple[None, Tensor | None, Tensor | None, Tensor | None, None]:
-        attended, aligned = grad_outputs
-        both = _add(attended, aligned)
-        if both is None:
-            return None, None, None, None, None
+        ctx: Any, attended: Tensor | None, aligned: Tensor | None
+    ) -> tuple[None, Tensor | None, Tensor | None, Tensor | None]:
         input, weight = ctx.saved_tensors
-        to_input = both if ctx.reaches_input else attended
-        grad_input = grad_weight = grad_bias = None
-        if ctx.needs_input_grad[1] and to_input is not None:
-            grad_input = to_input @ weight
-        flat = both.flatten(0, -2)
-        if ctx.needs_input_grad[2]:
-            grad_weight = flat.T @ input.flatten(0, -2)
-        if ctx.has_bias and ctx.needs_input_grad[3]:
-            grad_bias = flat.sum(dim=0)
-        return None, grad_input, grad_weight, grad_bias, None
+        _, reaches_input, reaches_weight, reaches_bias = ctx.needs_input_grad
+        grad_input = grad_weight = grad_bias = both = None
+        # As rows before anything is computed: the gradient of an attention is often not contiguous.
+        if attended is not None:
+            both = attended.flatten(0, -2)
+            if reaches_input:
+                # Under autocast the gradients have its type; torch casts what is returned to the types of the inputs.
+                grad_input = (both @ weight.to(both.dtype)).view(input.shape)
+        if aligned is not None:
+            aligned = aligned.flatten(0, -2)
+            both = aligned if both is None else both + aligned
+        if both is not None and reaches_weight:
+            grad_weight = both.T @ input.to(both.dtype).flatten(0, -2)
+        if both is not None and reaches_bias:
+            grad_bias = both.sum(dim=0)
+        return None, grad_input, grad_weight, grad_bias
 
 
-def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
-
-
-def forked(
-    output: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, *, reaches_input: bool
-) -> tuple[Tensor, Tensor]:
+def forked(output: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the output of a linear projection twice: for the attention, and for the alignment loss.
 
     Args:
@@ -60,17 +50,12 @@ def forked(
         input: `[..., in_features]`.
         weight: `[out_features, in_features]`.
         bias: `[out_features]` or None.
-        reaches_input: whether the gradient of the second result reaches `input`. It always reaches `weight` and `bias`.
 
     Returns:
-        Two equal tensors, `[..., out_features]`, for the attention and for the alignment loss. The second has no
-        gradient if gradients are off, or no parameter is trained and `reaches_input` is False.
+        Two equal tensors, `[..., out_features]`, for the attention and for the alignment loss. The gradient of the
+        second reaches `weight` and `bias`, but not `input`. It has none if gradients are off or neither is trained.
     """
-    is_trained = weight.requires_grad or (bias is not None and bias.requires_grad)
-    if not (torch.is_grad_enabled() and (reaches_input or is_trained)):
+    if not (torch.is_grad_enabled() and (weight.requires_grad or (bias is not None and bias.requires_grad))):
         return output, output.detach()
-    # Under autocast the output has autocast's type, which the weight and the input need in the backward pass too.
-    input, weight = input.to(output.dtype), weight.to(output.dtype)
-    bias = None if bias is None else bias.to(output.dtype)
-    outputs: tuple[Tensor, Tensor] = _Forked.apply(output.detach(), input, weight, bias, reaches_input)  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, Tensor] = _Forked.apply(output.detach(), input, weight, bias)  # type: ignore[no-untyped-call]
     return outputs

@@ -19,6 +19,7 @@ from alignattn.attention.choices import PREDICTIVE
 from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.models import capabilities_of_config
 from alignattn.patching.heads import check_foldable, check_plain
+from alignattn.patching.hooks import remove_hooks
 from alignattn.patching.projections import (
     DECLARATIONS,
     DECLARED_POOLED,
@@ -29,9 +30,8 @@ from alignattn.patching.projections import (
 )
 from alignattn.patching.routing import leave_route
 from alignattn.patching.saving import PatchedSaving
-from alignattn.patching.slots import ConfigPairs, LayerSlots, Patch, check_causal, is_patched, patch_of
+from alignattn.patching.slots import ConfigPairs, LayerSlots, Patch, check_causal, is_patched, patch_of, update_taps
 from alignattn.patching.state_dicts import prepare_state
-from alignattn.patching.taps import add_norm_tap, add_tap, remove_tap
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.saved_config import LOADING_HINT
 
@@ -123,8 +123,8 @@ def unpatch(model: M) -> M:
         return model
     state = patch_of(model)
     leave_route(model)
+    remove_hooks(model)
     for module in model.modules():
-        remove_tap(module)
         # An adapter's wrapper (modules_to_save) exposes the attributes of the module that it wraps.
         if isinstance(module._modules.get(CHILD_NAME), LayerSlots):
             delattr(module, CHILD_NAME)
@@ -192,7 +192,9 @@ def fill_slots(
         carry(model)
     state.hooks.append(model.register_load_state_dict_pre_hook(prepare_state))
     if config.alignment is not None:
-        _observe_forwards(model, state, [layer.module for layer in layers])
+        state.collector.paths = _paths_around(model, [layer.module for layer in layers])
+        _guard_hooks()
+    update_taps(model)
     if isinstance(getattr(model, "config", None), PreTrainedConfig):
         state.configs = _own_configs(model)
         own: Any = model.config
@@ -207,38 +209,33 @@ def fill_slots(
             raise
 
 
-def _observe_forwards(model: nn.Module, state: Patch, layers: Sequence[nn.Module]) -> None:
-    """Notify the collector when a forward of a module that contains all layers begins and ends.
-
-    The model itself is not always called: peft and users may call the encoder inside it.
-    """
+def _paths_around(model: nn.Module, layers: Sequence[nn.Module]) -> tuple[str, ...]:
+    """Return the paths of the modules that contain all layers, from the model inwards."""
     wanted = {id(layer) for layer in layers}
-    around: nn.Module | None = model
-    while around is not None and id(around) not in wanted:
-        state.hooks.append(around.register_forward_pre_hook(state.collector.begin_forward, with_kwargs=True))
-        state.hooks.append(around.register_forward_hook(state.collector.end_forward, always_call=True))
-        around = next(
-            (child for child in around.children() if wanted <= {id(module) for module in child.modules()}), None
-        )
+    paths: list[str] = []
+    for path, module in model.named_modules():
+        if id(module) not in wanted and wanted <= {id(part) for part in module.modules()}:
+            paths.append(path)
+    return tuple(paths)
+
+
+def _guard_hooks() -> None:
+    """Make torch compile a model again when hooks come or go.
+
+    It would reuse the compiled forward of an unpatched copy, or of the model in evaluation mode, without them.
+    """
+    if torch._dynamo.config.skip_nnmodule_hook_guards:
+        torch._dynamo.config.skip_nnmodule_hook_guards = False
+        # What was compiled before has no guards on them.
+        torch._dynamo.reset()
 
 
 def _add_slots(layer: AttentionModule, state: Patch, path: str, device: torch.device) -> None:
     index = state.paths[str(layer.heads.size)].index(path)
     slots = LayerSlots(layer, state, index).to(device).train(layer.module.training)
     layer.module.add_module(CHILD_NAME, slots)
-    if state.is_observed:
-        if torch._dynamo.config.skip_nnmodule_hook_guards:
-            # Otherwise torch would reuse the compiled forward of an unpatched copy of this model, without the hooks.
-            # What was compiled before has no guards on them.
-            torch._dynamo.config.skip_nnmodule_hook_guards = False
-            torch._dynamo.reset()
-        state.hooks.append(layer.module.register_forward_pre_hook(slots.begin))
-        state.hooks.append(layer.module.register_forward_hook(slots.end, with_kwargs=True))
-    if state.config.alignment is not None:
-        for role, projection in layer.projections.items():
-            add_tap(projection, slots.tap_of(role))
-        for role, norm in layer.norms.items():
-            add_norm_tap(norm, slots.tap_of(role), layer.heads)
+    if state.is_observed and state.config.changes_function:
+        state.hooks.append(layer.module.register_forward_pre_hook(slots.check_route))
 
 
 def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None:

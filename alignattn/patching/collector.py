@@ -7,7 +7,8 @@ The attention modules of one model share one collector. In training, each call i
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from alignattn.attention.alignment.draws import SampleDraw
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.config import BASIS
 from alignattn.attention.masks import CrossMask, Packing, sample_starts
+from alignattn.patching.hooks import recording_hook, remove_hooks
 from alignattn.patching.masks import AttentionMask, Sides, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
 from alignattn.patching.packing import PACKING_ADVICE, packing_by_positions
@@ -47,29 +49,19 @@ class ForwardPass:
     """One forward of a model, shared by the calls that belong to it.
 
     Attributes:
-        reached: the last watched node of its graph that a backward pass went through; None before one.
-        has_graph: whether there are watched nodes; there are none if all projections are frozen.
+        node: the first node of its graph that a tap saw; None if all projections are frozen. Backward passes through
+            later layers end there, too.
         is_trained: whether an alignment's gradient changes any parameter; in a reference model's forward it does not.
     """
 
     def __init__(self) -> None:
-        self.reached: Any = None
-        self.has_graph = False
+        self.node: Any = None
         self.is_trained = False
-
-    def watch(self, node: Any) -> None:
-        """Note when a backward pass goes through a node of a custom function."""
-        self.has_graph = True
-
-        def note(*_: Any) -> None:
-            self.reached = node
-
-        node.register_hook(note)
 
     @property
     def is_spent(self) -> bool:
         """Whether a backward pass freed its graph, so that no loss can use it any more."""
-        return is_freed(self.reached)
+        return self.node is not None and is_freed(self.node)
 
 
 def is_freed(node: Any) -> bool:
@@ -83,7 +75,7 @@ def is_freed(node: Any) -> bool:
 
 
 class _Watched(torch.autograd.Function):
-    """The identity, whose node a `ForwardPass` can watch."""
+    """The identity, whose node tells when it is freed: nodes of torch's own operations do not."""
 
     @staticmethod
     def forward(_ctx: Any, output: Tensor) -> Tensor:
@@ -130,8 +122,10 @@ class RecordedCall:
         """Whether no loss can use the call: a backward pass freed its graph, or nothing in it is trained."""
         if self.forward_pass is None:
             return self.witness is not None and is_freed(self.witness.grad_fn)
-        is_frozen = not self.forward_pass.has_graph and self.slots.gradient_scope != BASIS
-        return is_frozen or self.forward_pass.is_spent
+        is_frozen = self.forward_pass.node is None and self.slots.gradient_scope != BASIS
+        # A backward pass of a model that detaches the states of its first layers goes through the others alone.
+        is_freed_itself = is_freed(self.query.grad_fn) or is_freed(self.key.grad_fn)
+        return is_frozen or self.forward_pass.is_spent or is_freed_itself
 
 
 def _end_of_list() -> RecordedCall:
@@ -149,6 +143,9 @@ class Collector:
         owner: the model; None for a collector that no model owns.
 
     Attributes:
+        paths: paths of the modules of the model that contain all its layers; the model's own is empty.
+        refuses_packed: whether the model cannot keep the samples of a packed batch apart.
+        tapped: the layers whose projections are tapped.
         recording: the recording of `collect`, or None.
         proof: the calls of a forward that `alignattn.patching.probe` checks; None outside such a check.
         is_off: whether nothing is recorded and slots attend as the plain model does.
@@ -163,6 +160,9 @@ class Collector:
 
     def __init__(self, owner: nn.Module | None = None) -> None:
         self._owner = None if owner is None else weakref.ref(owner)
+        self.paths: tuple[str, ...] = ()
+        self.refuses_packed = False
+        self.tapped: set[Hashable] = set()
         self.recording: Recording | None = None
         self.proof: list[RecordedCall] | None = None
         self.is_off = False
@@ -188,47 +188,85 @@ class Collector:
         return None if self._owner is None else self._owner()
 
     @owner.setter
-    def owner(self, owner: nn.Module) -> None:
-        self._owner = weakref.ref(owner)
+    def owner(self, owner: nn.Module | None) -> None:
+        self._owner = None if owner is None else weakref.ref(owner)
 
-    def __reduce__(self) -> tuple[type["Collector"], tuple[()]]:
-        return Collector, ()
+    def _kept_in_copies(self) -> dict[str, Any]:
+        return {"paths": self.paths, "refuses_packed": self.refuses_packed, "tapped": set(self.tapped)}
+
+    def __reduce__(self) -> tuple[type["Collector"], tuple[()], dict[str, Any]]:
+        # Without the model: a part of it may be pickled.
+        return Collector, (), self._kept_in_copies()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Collector":
         owner = self.owner
         # deepcopy notes a model in the memo before it copies the parts.
-        return self if owner is not None and id(owner) not in memo else Collector(memo.get(id(owner)))
+        if owner is not None and id(owner) not in memo:
+            return self
+        twin = Collector(memo.get(id(owner)))
+        vars(twin).update(self._kept_in_copies())
+        return twin
 
-    def is_tapped(self, training: bool) -> bool:
-        """Tell whether a module records queries and keys: in training with gradients, in `collect` or in a check."""
-        if self.is_off:
+    @property
+    def is_watching(self) -> bool:
+        """Whether `collect` or a check wants the calls in any mode, with or without gradients."""
+        return self.recording is not None or self.proof is not None
+
+    def is_recording(self) -> bool:
+        """Tell whether a tapped module hands over its output now: with gradients, in `collect` or in a check."""
+        if self.is_off or not (torch.is_grad_enabled() or self.is_watching):
             return False
-        is_watched = self.recording is not None or self.proof is not None
-        is_tapped = is_watched or (training and torch.is_grad_enabled())
-        if is_tapped and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        if torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling():
             raise AlignAttnError(
                 "torch.func transforms a forward that records for the alignment loss, and would lose the records: use "
                 "the model in evaluation mode, or call alignattn.unpatch(model) first"
             )
-        return is_tapped
+        return True
 
-    def keep(self, role: str, projected: Tensor, output: Tensor, *, keeps_first: bool) -> Tensor:
+    def note_tapped(self, layer: Hashable, is_tapped: bool) -> None:
+        """Note whether the projections of a layer are tapped; forwards are observed while those of any layer are."""
+        was_observed = bool(self.tapped)
+        if is_tapped:
+            self.tapped.add(layer)
+        else:
+            self.tapped.discard(layer)
+        owner = self.owner
+        if owner is None or bool(self.tapped) == was_observed:
+            return
+        if was_observed:
+            remove_hooks(owner)
+            return
+        # The model itself is not always called: peft and users may call the encoder inside it.
+        for path in self.paths:
+            # A part may have been replaced since the patch.
+            with suppress(AttributeError):
+                around = owner.get_submodule(path)
+                around.register_forward_pre_hook(self.begin_forward, with_kwargs=True)
+                around.register_forward_hook(self.end_forward, always_call=True)
+
+    def has_kept(self, role: str, *, keeps_first: bool) -> bool:
+        """Tell whether a further call of a projection does not count.
+
+        Args:
+            role: role of the projection.
+            keeps_first: whether only its first call in an attention call counts. DeBERTa calls it again on embeddings
+                of positions.
+        """
+        return keeps_first and role in self.projected
+
+    def keep(self, role: str, projected: Tensor, output: Tensor) -> Tensor:
         """Keep the output of a projection until its module attends, and return the output for the attention.
 
         Args:
             role: role of the projection.
             projected: its output as the alignment reads it.
             output: its output as the attention reads it.
-            keeps_first: whether only the first call of the projection in an attention call counts. DeBERTa calls it
-                again on embeddings of positions.
         """
-        if keeps_first and role in self.projected:
-            return output
         if torch.compiler.is_compiling():
             # A compiled checkpoint may return nothing but outputs of operations.
             projected = projected.view_as(projected)
             self._set("witness", output.flatten()[:0].clone())
-        elif output.grad_fn is not None and torch._C._current_graph_task_id() == _NO_BACKWARD:
+        elif torch._C._current_graph_task_id() == _NO_BACKWARD and output.grad_fn is not None:
             output = self._watched(output)
         self.replace(role, projected)
         return output
@@ -238,12 +276,13 @@ class Collector:
         self._set("projected", {**self.projected, role: projected})
 
     def _watched(self, output: Tensor) -> Tensor:
-        """Return an output whose graph tells the current forward when a backward pass frees it."""
+        """Return an output; the node of the first one in a forward tells when a backward pass frees the graph."""
         if self._forward_pass.is_spent:
             self._begin_pass()
-        if not hasattr(output.grad_fn, "saved_tensors"):
-            output = cast(Tensor, _Watched.apply(output))  # type: ignore[no-untyped-call]
-        self._forward_pass.watch(output.grad_fn)
+        if self._forward_pass.node is None:
+            if not isinstance(output.grad_fn, torch.autograd.function.BackwardCFunction):
+                output = cast(Tensor, _Watched.apply(output))  # type: ignore[no-untyped-call]
+            self._forward_pass.node = output.grad_fn
         return output
 
     def surround(self, around: Any) -> None:
@@ -263,8 +302,11 @@ class Collector:
         if self.around is not None:
             self._set("around", None)
 
-    def begin_forward(self, module: nn.Module, _args: Any, kwargs: Mapping[str, Any]) -> None:
+    @recording_hook
+    def begin_forward(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Note that the forward of a module around all layers begins: that module's forward pre-hook."""
+        if self.refuses_packed:
+            refuse_packed(module, args, kwargs)
         # A layer gets positions that the model makes.
         if isinstance(module, PreTrainedModel) and isinstance(positions := kwargs.get("position_ids"), Tensor):
             self._set("given_positions", positions)
@@ -279,6 +321,7 @@ class Collector:
             self._begin_pass()
         self._open.append(module)
 
+    @recording_hook
     def end_forward(self, module: nn.Module, _args: Any, output: Any) -> None:
         """Note that such a forward ends: that module's forward hook, which torch also calls after a failure."""
         if self.given_positions is not None:
@@ -297,7 +340,8 @@ class Collector:
 
     def free_spent(self) -> None:
         """Free the records of forwards that no loss can use any more."""
-        self._keep_calls(lambda call: not call.is_over)
+        over = {id(call.forward_pass or call) for call in self.calls() if call.is_over}
+        self._keep_calls(lambda call: id(call.forward_pass or call) not in over)
 
     def _drop_pass(self) -> None:
         """Drop the records of the current forward, which failed."""
@@ -407,9 +451,14 @@ class Collector:
         calls = self.calls()
         calls = [call for call in calls if call.forward_pass is None or call.forward_pass.is_trained] or calls
         self._taken = {id(call.slots) for call in calls}
+        self._forget()
+        return calls
+
+    def _forget(self) -> None:
         self.saw_no_gradient = False
         self.newest = _end_of_list()
-        return calls
+        # It holds a part of the graph.
+        self._forward_pass = ForwardPass()
 
     @property
     def is_in_step(self) -> bool:
@@ -419,9 +468,8 @@ class Collector:
     def end_step(self) -> None:
         """Free the records that no loss used before an optimizer step, and warn once."""
         is_left = self.newest.previous is not None
-        self.newest = _end_of_list()
+        self._forget()
         self._taken.clear()
-        self.saw_no_gradient = False
         if is_left and not self._has_warned:
             self._has_warned = True
             warnings.warn(
@@ -430,6 +478,15 @@ class Collector:
                 "alignattn.AlignmentTrainer",
                 stacklevel=2,
             )
+
+
+def refuse_packed(model: nn.Module, _args: Any, kwargs: Mapping[str, Any]) -> None:
+    """Refuse a packed batch for a model whose attention does not receive its bounds: samples would mix."""
+    if kwargs.get("cu_seq_lens_q") is not None:
+        raise AlignAttnError(
+            f"{type(model).__name__} numbers positions over a whole row, and the samples of a packed batch "
+            "(cu_seq_lens_q) would attend to each other: pad it"
+        )
 
 
 def _is_traced_or_in_backward() -> bool:

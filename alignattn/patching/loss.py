@@ -10,7 +10,7 @@ from alignattn.attention.config import BASIS
 from alignattn.patching.collector import WITHOUT_REENTRANCE
 from alignattn.patching.recording import Recording
 from alignattn.patching.routing import routed
-from alignattn.patching.slots import Patch, aligned_patches, patch_of
+from alignattn.patching.slots import Patch, aligned_patches, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -107,7 +107,9 @@ def collect(model: nn.Module) -> Iterator[Recording]:
     outer, recording = collector.recording, Recording(alignments=state.alignments)
     collector.recording = recording
     try:
+        update_taps(model)
         with routed(model):
             yield recording
     finally:
         collector.recording = outer
+        update_taps(model)

@@ -7,15 +7,14 @@ transformers' attention interface (`alignattn.patching.routing`). Each patch is 
 """
 
 import logging
-from collections.abc import Mapping
 from typing import Any, cast
 
-from torch import nn
 from transformers import PreTrainedModel
 
 from alignattn.attention.choices import choices_with
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.attach import attach, check_budget, check_model, fill_slots, unpatch
+from alignattn.patching.collector import refuse_packed
 from alignattn.patching.families import family_of
 from alignattn.patching.probe import can_probe, is_dispatched, probe, prove, prove_at_first_forward
 from alignattn.patching.projections import FUSED, AttentionModule, attention_modules, declared_layers, features_of
@@ -82,7 +81,9 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         _check_function_slots(model, config, layers)
     fill_slots(model, layers, config, is_observed=True)
     if any(family_of(layer.module) for layer in layers):
-        patch_of(model).hooks.append(model.register_forward_pre_hook(_refuse_packed, with_kwargs=True))
+        patch_of(model).collector.refuses_packed = not config.changes_function
+        if config.changes_function:
+            patch_of(model).hooks.append(model.register_forward_pre_hook(refuse_packed, with_kwargs=True))
     try:
         if config.changes_function:
             enter_route(model)
@@ -123,15 +124,6 @@ def patch_alignment(
     are further fields of `AttentionConfig`. Returns and raises as `patch`.
     """
     return patch(model, AttentionConfig(alignment=alignment, alignment_weight=cast(float, weight)), **options)
-
-
-def _refuse_packed(model: nn.Module, _args: Any, kwargs: Mapping[str, Any]) -> None:
-    """Refuse a packed batch for a model whose attention does not receive its bounds: samples would mix."""
-    if kwargs.get("cu_seq_lens_q") is not None:
-        raise AlignAttnError(
-            f"{type(model).__name__} numbers positions over a whole row, and the samples of a packed batch "
-            "(cu_seq_lens_q) would attend to each other: pad it"
-        )
 
 
 def _check_on_a_device(model: PreTrainedModel) -> None:

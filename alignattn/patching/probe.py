@@ -24,7 +24,7 @@ from alignattn.patching.masks import real_tokens
 from alignattn.patching.probe_inputs import IDS, padding_of, probe_inputs
 from alignattn.patching.projections import FUSED, features_of
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
-from alignattn.patching.slots import LayerSlots, patch_of
+from alignattn.patching.slots import LayerSlots, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError
 
 SEED = 0
@@ -258,9 +258,11 @@ def _proving(model: nn.Module, calls: list[RecordedCall]) -> Iterator[None]:
     hooks = _scale_hooks(model) if reads_queries else []
     state.collector.proof = calls
     try:
+        update_taps(model)
         yield
     finally:
         state.collector.proof = None
+        update_taps(model)
         state.collector.begin_attention()
         for hook in hooks:
             hook.remove()

@@ -3,6 +3,7 @@
 import copy
 import re
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
 from alignattn.patching.collector import Collector, RecordedCall, mean_alignment
+from alignattn.patching.hooks import recording_hook, remove_hooks
 from alignattn.patching.masks import AttentionMask, is_causal, real_tokens
 from alignattn.patching.packing import has_pairs, is_flash
 from alignattn.patching.projections import (
@@ -28,12 +30,13 @@ from alignattn.patching.projections import (
     MASK_ARGUMENTS,
     AttentionModule,
     check_direct,
+    norms_of,
     position_of_mask,
     repeated,
 )
 from alignattn.patching.recording import LayerRecord
 from alignattn.patching.routing import check_implementation, unserved_keywords
-from alignattn.patching.taps import ProjectionTap
+from alignattn.patching.taps import ProjectionTap, add_norm_tap, add_tap
 from alignattn.utils.errors import AlignAttnError, listing
 
 Plain = Callable[[bool], tuple[Tensor, Tensor | None]]
@@ -69,7 +72,7 @@ class Patch(nn.Module):
             same ones. It exists only with `alignment_rows`.
         paths: names of these layers in the model, by head size.
         configs: configs of the model, each with its original.
-        hooks: handles of the hooks that the model and its layers got.
+        hooks: handles of the hooks that the model and its layers keep until `unpatch`.
     """
 
     step: Tensor
@@ -137,6 +140,28 @@ class Patch(nn.Module):
         vars(twin).update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
         return twin
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"owner": self.collector.owner}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        owner = state.pop("owner")
+        super().__setstate__(state)
+        self.collector.owner = owner
+
+
+class ModuleReference:
+    """A weak reference to a module, whose copy refers to the module's copy."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._reference = weakref.ref(module)
+
+    def __call__(self) -> nn.Module | None:
+        """Return the module; None if it was deleted."""
+        return self._reference()
+
+    def __reduce__(self) -> tuple[type["ModuleReference"], tuple[nn.Module | None]]:
+        return ModuleReference, (self(),)
+
 
 def _same_heads(layers: Sequence[AttentionModule]) -> int:
     if any(layer.heads.key_count != layer.heads.count for layer in layers):
@@ -188,6 +213,33 @@ class LayerSlots(AttentionVariant):
         self.gradient_scope = state.config.gradient_scope
         self.is_direct = state.config.gradient_scope != BASIS
         self.roles = {name: role for role, name in layer.heads.names.roles.items()} if self.aligns else {}
+        self.is_tapped = False
+        self.attention = ModuleReference(layer.module)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        # Not in `train`: some libraries, such as Lightning, set the attribute of each module.
+        if name == "training":
+            self.update_taps()
+
+    def update_taps(self) -> None:
+        """Register the hooks that record, if the module is in training or something watches it; else remove them."""
+        attention = self.attention()
+        is_wanted = self.aligns and (self.training or self.collector.is_watching)
+        if is_wanted == self.is_tapped or attention is None or CHILD_NAME not in attention._modules:
+            return
+        self.is_tapped = is_wanted
+        self.collector.note_tapped((self.heads.size, self.layer), is_wanted)
+        if not is_wanted:
+            remove_hooks(attention)
+            return
+        if self.is_observed:
+            attention.register_forward_pre_hook(self.begin)
+            attention.register_forward_hook(self.end, with_kwargs=True, prepend=True)
+        for role, projection in (self.heads.names.of(attention) or {}).items():
+            add_tap(projection, self.tap_of(role))
+        for role, norm in norms_of(attention).items():
+            add_norm_tap(norm, self.tap_of(role), self.heads)
 
     def tap_of(self, role: str) -> ProjectionTap:
         """Return the tap for the projection in this role."""
@@ -297,26 +349,26 @@ class LayerSlots(AttentionVariant):
                 "rest: choose an alignment alone"
             )
 
-    def begin(self, module: Any, *_: Any) -> None:
-        """Begin a call of the attention module: its forward pre-hook in a model of transformers.
-
-        Raises:
-            AlignAttnError: if the attention implementation is no longer the one that calls the slots.
-        """
-        if self.aligns:
-            self.collector.begin_attention()
-        if self.changes_function and not self.collector.is_off:
+    def check_route(self, module: Any, *_: Any) -> None:
+        """Refuse a call whose attention implementation no longer calls the slots: a forward pre-hook."""
+        if not self.collector.is_off:
             check_implementation(module)
 
+    @recording_hook
+    def begin(self, _module: nn.Module, _args: Any) -> None:
+        """Begin a call of the attention module: its forward pre-hook in a model of transformers."""
+        self.collector.begin_attention()
+
+    @recording_hook
     def end(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], _output: Any) -> None:
         """End a call of the attention module, and record it unless the slots did: its forward hook."""
         projected = self.collector.projected
         if not projected:
-            if self.aligns and self.training and not torch.is_grad_enabled():
+            if self.training and not torch.is_grad_enabled():
                 self.collector.add(None)
             return
         if not self.training and self.collector.proof is None:
-            # `quantize_dynamic` puts layers in training mode into a model in evaluation mode.
+            # `collect` has a model whose attention does not call the slots.
             self.collector.take_projected()
             return
         mask = next((kwargs[name] for name in MASK_ARGUMENTS if name in kwargs), None)
@@ -337,7 +389,7 @@ class LayerSlots(AttentionVariant):
         Positions that the caller did not pass do not restart, and are not read: reading them would synchronise.
         """
         given, own = self.collector.given_positions, kwargs.get("position_ids")
-        if given is None or self.is_cross or not self.aligns or not self.collector.is_tapped(self.training):
+        if given is None or self.is_cross or not self.is_tapped or not self.collector.is_recording():
             return None
         # Some models of images and text count positions in rows and columns, and pass those of the text on.
         positions = own if isinstance(own, Tensor) and own.dim() == 2 else given
@@ -376,8 +428,8 @@ class LayerSlots(AttentionVariant):
         self, mask: AttentionMask | None, packing: Packing | None, position_ids: Tensor | None
     ) -> RecordedCall | None:
         """Record a call of a training forward for the loss of the step; None if gradients were off."""
-        is_tapped = self.collector.is_tapped(self.training)
-        call = self._projected_call(mask, packing, position_ids) if is_tapped else None
+        is_recorded = self.is_tapped and self.collector.is_recording()
+        call = self._projected_call(mask, packing, position_ids) if is_recorded else None
         self.collector.add(call)
         return call
 
@@ -434,6 +486,13 @@ def _as_batch(projected: Tensor) -> Tensor:
     return projected[None] if projected.dim() == 2 else projected.flatten(1, -2)
 
 
+def update_taps(model: nn.Module) -> None:
+    """Register the hooks that record in each layer of a model, or remove them, as its mode and its collector need."""
+    for module in model.modules():
+        if isinstance(module, LayerSlots):
+            module.update_taps()
+
+
 def is_patched(model: nn.Module) -> bool:
     """Tell whether `model` carries a patch."""
     return isinstance(getattr(model, CHILD_NAME, None), Patch)
@@ -446,9 +505,20 @@ def has_alignment(model: Any) -> bool:
 
 def aligned_patches(model: nn.Module) -> list[Patch]:
     """Return the patches with an alignment of a model and of its parts."""
-    # A wrapper such as peft's exposes the attributes of the module that it wraps.
-    owners = [module for module in model.modules() if isinstance(module._modules.get(CHILD_NAME), Patch)]
-    return [state for state in map(patch_of, owners) if state.alignments]
+    found: dict[nn.Module, Patch] = {}
+    _find_patches(model, found)
+    return [state for state in found.values() if state.alignments]
+
+
+def _find_patches(module: nn.Module, found: dict[nn.Module, Patch]) -> None:
+    # By `_modules`: a wrapper such as peft's exposes the attributes of the module that it wraps.
+    state = module._modules.get(CHILD_NAME)
+    if isinstance(state, Patch):
+        # No part of a patched model is patched, and a step has no time for a walk over its modules.
+        found[module] = state
+        return
+    for child in module.children():
+        _find_patches(child, found)
 
 
 def patch_of(model: nn.Module) -> Patch:
@@ -460,9 +530,6 @@ def patch_of(model: nn.Module) -> Patch:
     state = getattr(model, CHILD_NAME, None)
     if not isinstance(state, Patch):
         raise AlignAttnError(f"this {type(model).__name__} is not patched: call alignattn.patch(model, …) first")
-    if state.collector.owner is None:
-        # A pickled collector does not hold its model.
-        state.collector.owner = next(part for part in model.modules() if part._modules.get(CHILD_NAME) is state)
     return state
 
 

@@ -5,6 +5,8 @@ or a layer under accelerate's hooks computes something that only its forward kno
 calls that forward again, on the detached input and with the same dropout. The plain layer within an adapter is not
 computed again.
 
+The hooks precede those of others, which may change what a module returns.
+
 `torch.compile` breaks the graph where the state of the random generators is read: once for each projection that may
 draw random numbers. Plain layers and LoRA without dropout draw none, so a model with them stays one graph.
 """
@@ -23,11 +25,9 @@ from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS, GradientScope
 from alignattn.attention.projection import forked
 from alignattn.patching.collector import Collector
+from alignattn.patching.hooks import recording_hook, remove_hooks
 from alignattn.patching.projections import Heads
 from alignattn.utils.errors import AlignAttnError
-
-TAP = "alignattn_tap"
-"""Attribute of a tapped projection: the handles of its hooks."""
 
 QUIET = (nn.Linear, nn.Identity, nn.ModuleDict, nn.ParameterDict)
 """Modules that draw no random numbers."""
@@ -44,7 +44,7 @@ class ProjectionTap:
         collector: collector of the model.
         role: role of the projection, `query`, `key` or `fused`.
         gradient_scope: gradient scope of the alignment.
-        keeps_first: as for `Collector.keep`.
+        keeps_first: as for `Collector.has_kept`.
     """
 
     collector: Collector
@@ -59,35 +59,42 @@ class LinearTap:
     def __init__(self, tap: ProjectionTap) -> None:
         self.tap = tap
 
+    @recording_hook
     def before(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor] | None:
         """Pass an empty input if the first call of an adapter already computed this output."""
         around = self.tap.collector.around
         is_known = around is not None and around.is_repeated and id(module) in around.projected
         return (args[0][:0],) if is_known and args[0] is around.blocked_input else None
 
+    @recording_hook
     def after(self, module: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Return the output `[..., out_features]` to the attention, and hand it to the alignment loss."""
         tap, collector = self.tap, self.tap.collector
-        if not collector.is_tapped(module.training):
+        if not collector.is_recording():
             return output
-        around = collector.around
-        if around is not None and around.is_repeated:
+        around, input = collector.around, args[0]
+        if around is None:
+            if collector.has_kept(tap.role, keeps_first=tap.keeps_first):
+                return output
+        elif around.is_repeated:
             # An empty input comes from `before`.
-            known: Tensor = around.projected.get(id(module), output) if len(args[0]) == 0 else output
+            known: Tensor = around.projected.get(id(module), output) if len(input) == 0 else output
             return known
+        elif input is not around.input:
+            return output
         if tap.gradient_scope == BASIS:
             aligned = output.detach()
+        elif tap.gradient_scope == "all":
+            aligned = output
         elif type(module) is not nn.Linear or "forward" in vars(module):
             # After the patch, something such as accelerate replaced the forward of the layer, or torch the layer:
-            # `quantize_dynamic` and `prepare_qat` give its hooks to a layer whose output is no product with its weight.
-            aligned = output if tap.gradient_scope == "all" else module.forward(args[0].detach())
+            # `prepare_qat` gives its hooks to a layer whose output is no product with its weight.
+            aligned = module.forward(input.detach())
         else:
-            reaches_input = tap.gradient_scope == "all"
-            output, aligned = forked(output, args[0], module.weight, module.bias, reaches_input=reaches_input)
+            output, aligned = forked(output, input, module.weight, module.bias)
         if around is None:
-            return collector.keep(tap.role, aligned, output, keeps_first=tap.keeps_first)
-        if args[0] is around.input:
-            around.projected[id(module)] = aligned
+            return collector.keep(tap.role, aligned, output)
+        around.projected[id(module)] = aligned
         return output
 
 
@@ -118,16 +125,18 @@ class OutputTap:
     def __init__(self, tap: ProjectionTap) -> None:
         self.tap = tap
 
+    @recording_hook
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note what a second call needs, unless this module is inside another such module."""
         collector = self.tap.collector
-        if not collector.is_tapped(module.training):
+        if not collector.is_recording() or collector.has_kept(self.tap.role, keeps_first=self.tap.keeps_first):
             return
         around = collector.around
         if around is None or around.module is module or all(part is not module for part in around.module.modules()):
             state = (torch.get_rng_state(), *get_device_states(args[0])) if _may_draw(module) else None
             collector.surround(AroundProjection(module, args[0], state))
 
+    @recording_hook
     def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
         """Return the output to the attention, and hand it to the alignment loss with the gradient of its scope."""
         collector, around = self.tap.collector, self.tap.collector.around
@@ -147,7 +156,7 @@ class OutputTap:
             with _random_state(around):
                 aligned = module.forward(around.blocked_input, *args[1:], **kwargs)
         collector.surround(None)
-        return collector.keep(self.tap.role, aligned, output, keeps_first=self.tap.keeps_first)
+        return collector.keep(self.tap.role, aligned, output)
 
 
 class NormTap:
@@ -157,10 +166,11 @@ class NormTap:
         self.tap = tap
         self.heads = heads
 
+    @recording_hook
     def after(self, module: nn.Module, args: tuple[Tensor, ...], _output: Tensor) -> None:
         """Normalise what the projection handed to the alignment loss: each head, or all heads as one."""
         collector = self.tap.collector
-        if collector.is_tapped(module.training) and self.tap.role in collector.projected:
+        if collector.is_recording() and self.tap.role in collector.projected:
             projected = self.heads.without_gates(collector.projected[self.tap.role])
             normed = module.forward(projected.unflatten(-1, (-1, args[0].shape[-1]))).flatten(-2)
             collector.replace(self.tap.role, normed)
@@ -195,34 +205,42 @@ def _random_state(around: AroundProjection) -> Iterator[None]:
         yield
 
 
-def add_tap(projection: nn.Module, tap: ProjectionTap) -> None:
-    """Tap a projection of queries or keys by hooks, unless it is tapped already."""
-    if TAP in vars(projection):
-        return
-    hooks: LinearTap | OutputTap
-    if type(projection) is nn.Linear and "forward" not in vars(projection):
-        hooks = LinearTap(tap)
-        after = projection.register_forward_hook(hooks.after)
-    elif tap.gradient_scope == BASIS:
+def check_replacement(projection: nn.Module, tap: ProjectionTap) -> None:
+    """Refuse a module in the place of a plain projection whose basis is learned."""
+    if tap.gradient_scope == BASIS and not _is_plain(projection):
         raise AlignAttnError(
             f"gradient_scope 'basis' is folded into plain projections, but the {tap.role} projection is wrapped or "
             f"replaced by a {type(projection).__name__}: leave adapters out, or merge them first"
         )
-    else:
-        hooks = OutputTap(tap)
-        after = projection.register_forward_hook(hooks.after, with_kwargs=True)
-    object.__setattr__(projection, TAP, (projection.register_forward_pre_hook(hooks.before), after))
+
+
+def add_tap(projection: nn.Module, tap: ProjectionTap) -> None:
+    """Tap a projection of queries or keys by hooks."""
+    check_replacement(projection, tap)
+    # An adapter may hold a layer that was tapped before.
+    remove_hooks(projection)
+    if _is_plain(projection):
+        projection.register_forward_hook(LinearTap(tap).after, prepend=True)
+        return
+    around = OutputTap(tap)
+    projection.register_forward_pre_hook(around.before)
+    projection.register_forward_hook(around.after, with_kwargs=True, prepend=True)
+    inside: Any = projection
+    while isinstance(getattr(inside, "base_layer", None), nn.Module):
+        inside = inside.base_layer
+    if inside is not projection and _is_plain(inside) and tap.gradient_scope != "all":
+        within = LinearTap(tap)
+        inside.register_forward_pre_hook(within.before)
+        inside.register_forward_hook(within.after, prepend=True)
+
+
+def _is_plain(projection: nn.Module) -> bool:
+    return type(projection) is nn.Linear and "forward" not in vars(projection)
 
 
 def add_norm_tap(norm: nn.Module, tap: ProjectionTap, heads: Heads) -> None:
     """Tap the norm of a projection's output by a hook."""
-    object.__setattr__(norm, TAP, (norm.register_forward_hook(NormTap(tap, heads).after),))
-
-
-def remove_tap(module: nn.Module) -> None:
-    """Undo `add_tap`, if it was done."""
-    for handle in vars(module).pop(TAP, ()):
-        handle.remove()
+    norm.register_forward_hook(NormTap(tap, heads).after, prepend=True)
 
 
 def _tap_replacement(parent: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -230,7 +248,10 @@ def _tap_replacement(parent: nn.Module, name: str, child: nn.Module | None) -> N
     slots: Any = parent._modules.get(CHILD_NAME)
     role = getattr(slots, "roles", {}).get(name)
     if role is not None and child is not None:
-        add_tap(child, slots.tap_of(role))
+        tap = slots.tap_of(role)
+        check_replacement(child, tap)
+        if slots.is_tapped:
+            add_tap(child, tap)
 
 
 register_module_module_registration_hook(_tap_replacement)

@@ -325,6 +325,16 @@ def test_backward_passes_without_a_step_keep_no_records(frozen_layers):
     torch.testing.assert_close(alignattn.alignment_loss(model), expected)
 
 
+def test_backward_passes_that_end_at_a_later_layer_keep_no_records():
+    model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
+    first, *later = model.bert.encoder.layer
+    first.register_forward_hook(lambda _module, _args, output: output.detach())
+    for seed in range(3):
+        model(**tiny_batch(seed=seed)).logits.sum().backward()
+    model(**tiny_batch())
+    assert len(patch_of(model).collector.take()) == 1 + len(later)
+
+
 def test_a_loss_may_follow_a_backward_pass_that_keeps_its_graph():
     model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
     model(**tiny_batch()).logits.sum().backward(retain_graph=True)
