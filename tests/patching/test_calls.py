@@ -25,7 +25,7 @@ MOST = {
 """Maximum number of operations of a step, as a multiple of soft attention's."""
 WAITS = {"_local_scalar_dense", "item", "nonzero", "equal", "lift_fresh"}
 """Operations that make the host wait for the device, or copy to it."""
-TAPS = 99
+TAPS = 75
 """Operations by which queries and keys of twelve layers reach the loss, and its gradient their projections."""
 
 
