@@ -47,8 +47,9 @@ def value_and_gradients(function: Callable[..., Tensor], *inputs: Tensor) -> tup
     The graph is hidden from outer hooks, such as those of checkpointing.
     """
     if torch.compiler.is_compiling():
-        value, pull = torch.func.vjp(function, *inputs)
-        return value, pull(torch.ones_like(value))
+        # As a tuple of two, because its type has an optional third value.
+        pulled = torch.func.vjp(function, *inputs)
+        return pulled[0], pulled[1](torch.ones_like(pulled[0]))
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_same, _same):
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         value = function(*leaves)

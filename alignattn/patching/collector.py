@@ -585,12 +585,11 @@ def _drawn_once(draw: SampleDraw, sides: Sides, query: Tensor, known: list[Drawn
             return chosen, masks
     real = [mask.any(dim=-1) for mask in dict.fromkeys(sides) if mask is not None]
     chosen = draw.chosen(len(query), None if not real else torch.stack(real).all(dim=0), query.device)
-    # Queries and keys of the same tokens keep one mask.
-    masks = [
-        None if mask is None else mask.index_select(0, chosen) for mask in sides[: 1 if sides[0] is sides[1] else 2]
-    ]
-    known.append((sides, len(query), chosen, (masks[0], masks[-1])))
-    return chosen, (masks[0], masks[-1])
+    of_query, of_key = (None if mask is None else mask.index_select(0, chosen) for mask in sides)
+    if sides[0] is sides[1]:
+        of_key = of_query  # queries and keys of the same tokens keep one mask
+    known.append((sides, len(query), chosen, (of_query, of_key)))
+    return chosen, (of_query, of_key)
 
 
 def _real_tokens_once(call: RecordedCall, known: list[KnownMask]) -> Sides:

@@ -25,8 +25,8 @@ def remove_hooks(module: nn.Module) -> None:
     for part in module.modules():
         before = (part._forward_pre_hooks, part._forward_pre_hooks_with_kwargs)
         after = (part._forward_hooks, part._forward_hooks_with_kwargs, part._forward_hooks_always_called)
-        for hooks, *flags in (before, after):
-            for number, hook in list(hooks.items()):
+        for numbered in (before, after):
+            for number, hook in list(numbered[0].items()):
                 if getattr(hook, "is_recording_hook", None) is True:
-                    for numbered in (hooks, *flags):
-                        numbered.pop(number, None)
+                    for known in numbered:
+                        known.pop(number, None)

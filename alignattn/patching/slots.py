@@ -145,7 +145,7 @@ class Patch(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         owner = state.pop("owner")
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.collector.owner = owner
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.calls import Call, TokenMeasure, computed_in, drawn, groups_of, masks_of
-from alignattn.attention.alignment.one_pass import Piece, PieceLoss, loss_in_one_pass, one_pass_groups
+from alignattn.attention.alignment.calls import Call, TokenMeasure, computed_in, drawn, masks_of
+from alignattn.attention.alignment.one_pass import Piece, PieceLoss, groups_for, loss_in_one_pass
 from alignattn.attention.alignment.passes import NetworkPass
 from alignattn.attention.choices import HeadReduction
 from alignattn.utils.errors import AlignAttnError
@@ -121,7 +121,7 @@ class Alignment(nn.Module, ABC):
     def of_calls(self, calls: Sequence[Call], samples: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss and diagnostics of attention calls, each weighted by its number of samples.
 
-        Calls of one shape are computed together, as many as `GROUP_ELEMENTS` allows.
+        Calls of one shape are computed together, as many as `GROUP_ELEMENTS` allows; on a CPU one by one.
 
         Args:
             calls: at least one.
@@ -132,13 +132,13 @@ class Alignment(nn.Module, ABC):
             calls = [drawn(call, self.points, self.step) for call in calls]
         device = calls[0].query.device
         with tf32_under_autocast(device), torch.autocast(device.type, enabled=False):
+            groups = groups_for(calls, self._elements, GROUP_ELEMENTS)
             if self.has_gradient:
-                groups = one_pass_groups(calls, self._elements, GROUP_ELEMENTS)
                 loss, diagnostic = loss_in_one_pass(self.differentiate, groups, samples, list(self.parameters()))
             else:
                 parts = [
                     tuple(part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers))
-                    for layers, group in groups_of(calls, self._elements, GROUP_ELEMENTS)
+                    for layers, group in groups
                 ]
                 loss, diagnostic = (sum_of(part.to(device) for part in side) for side in zip(*parts, strict=True))
         if self.points is not None and self.training:

@@ -81,19 +81,19 @@ class CTAlignment(Alignment):
         navigator, critic = (NetworkPass(network, rows, piece.layers) for network in (self.navigator, self.critic))
         navigated = navigator.forward(rows)
         unit, reciprocal = normalize_(critic.forward(rows))
-        by_head = [tensor.view(*shape[:-1], -1).transpose(3, 4) for tensor in (navigated, unit)]
+        s, u = (tensor.view(*shape[:-1], -1).transpose(3, 4) for tensor in (navigated, unit))
         weight = (piece.tokens.token_weight * (self.head_weight(shape[4]) / 2))[:, :, :, None]
         mean = (unit.view(*shape[:-1], -1) * piece.tokens.probability[..., None, None]).sum(dim=3)
         gap = (mean[:, 0] - mean[:, 1]).norm(dim=-1).mean(dim=-1)
         gap = (gap * piece.tokens.sample_weight).sum()
         if not keeps_gradient:
-            return PieceLoss(transport_cost(*by_head, weight, piece.tokens.mask), gap)
+            return PieceLoss(transport_cost(s, u, weight, piece.tokens.mask), gap)
         to_navigated, to_unit = (SCRATCH.take(tensor.shape, tensor) for tensor in (navigated, unit))
-        targets = [tensor.view(*shape[:-1], -1).transpose(3, 4) for tensor in (to_navigated, to_unit)]
+        to_s, to_u = (tensor.view(*shape[:-1], -1).transpose(3, 4) for tensor in (to_navigated, to_unit))
         if piece.counts is None:
-            loss = write_gradient(*by_head, weight, piece.tokens.mask, *targets)
+            loss = write_gradient(s, u, weight, piece.tokens.mask, to_s, to_u)
         else:
-            loss = write_gradient_by_length(*by_head, weight, piece.counts, *targets)
+            loss = write_gradient_by_length(s, u, weight, piece.counts, to_s, to_u)
         to_critic = normalize_gradient_(to_unit, unit, reciprocal)
         # The reversals at the critic's output and input: it ascends the loss, and its features descend it.
         to_features = navigator.backward(to_navigated).add_(critic.backward(to_critic))

@@ -46,7 +46,8 @@ class MomentsAlignment(PooledAlignment):
         ridge = SHRINKAGE / self.head_dim
         units = units + ridge * identity
         with torch.no_grad():
-            slopes = identity - torch.stack(transport_maps(*units.unbind(1), ridge), dim=1)
+            of_query, of_key = units.unbind(1)
+            slopes = identity - torch.stack(transport_maps(of_query, of_key, ridge), dim=1)
         of_means = squared_gap / spread
         of_covariances = (slopes * units).sum(dim=(1, 3, 4))
         return of_means + of_covariances.to(of_means.dtype), of_means.detach().sqrt()

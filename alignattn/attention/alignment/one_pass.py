@@ -76,8 +76,11 @@ def is_in_blocks(call: Call) -> bool:
     return call.query.device.type == "cpu" and call.is_of_same_tokens and not torch.compiler.is_compiling()
 
 
-def one_pass_groups(calls: Sequence[Call], elements_of: Callable[[Call], int], budget: int) -> list[Group]:
-    """Return the groups of calls for `loss_in_one_pass`; the arguments are those of `groups_of`."""
+def groups_for(calls: Sequence[Call], elements_of: Callable[[Call], int], budget: int) -> list[Group]:
+    """Return the groups of calls that are computed together; the arguments are those of `groups_of`.
+
+    On a CPU each call is a group: new memory costs more there than a launch.
+    """
     blocks = [(slice(call.layer, call.layer + 1), [call]) for call in calls if is_in_blocks(call)]
     return blocks + list(groups_of([call for call in calls if not is_in_blocks(call)], elements_of, budget))
 
@@ -89,7 +92,7 @@ def loss_in_one_pass(
 
     Args:
         differentiate: computes the loss of a piece and its gradient.
-        groups: the calls, from `one_pass_groups`.
+        groups: the calls, from `groups_for`.
         samples: the number of samples in the mean.
         parameters: the parameters of the loss, `[L, …]`.
     """
@@ -146,7 +149,7 @@ class _OnePass(torch.autograd.Function):
         to_features, to_parameters = saved[: len(ctx.groups)], saved[len(ctx.groups) :]
         # In place, because allocating costs more than the product; a retained graph needs the unscaled gradient again.
         is_kept = torch.compiler.is_compiling() or torch._C._autograd._get_current_graph_task_keep_graph()
-        sides = []
+        sides: list[Tensor] = []
         for (_, calls), kept in zip(ctx.groups, to_features, strict=True):
             scaled = kept * scale.to(kept.device) if is_kept else kept.mul_(scale.to(kept.device))
             sides += _of_sides(scaled, calls)
@@ -232,13 +235,13 @@ def _in_blocks(add: Callable[[Piece], Tensor | None], call: Call, layers: slice,
             if found is None:
                 continue
             found = found.reshape(2, -1, width).to(gradient.dtype)
-            if is_real is not None:
-                of_real = is_real.flatten().nonzero().squeeze(-1)
-                rows, found = rows[of_real], found.index_select(1, of_real)
             if isinstance(rows, slice):
                 gradient[:, rows] = found
-            else:
+            elif is_real is None:
                 gradient.index_copy_(1, rows, found)
+            else:
+                of_real = is_real.flatten().nonzero().squeeze(-1)
+                gradient.index_copy_(1, rows[of_real], found.index_select(1, of_real))
     return gradient.view(2, batch, length, width)
 
 

@@ -76,7 +76,7 @@ def write_gradient_by_length(
         parts = [tensor[0, :, samples, :, :length] for tensor in tensors]
         of_token = weight.flatten()[samples.start * weight.shape[-1]]
         pairs = 2 * parts[0].shape[1] * parts[0].shape[2] * length
-        cost += of_token * (pairs - _write_scaled(*parts[:2], -of_token, *parts[2:]))
+        cost += of_token * (pairs - _write_scaled(parts[0], parts[1], -of_token, parts[2], parts[3]))
     return cost
 
 
