@@ -130,6 +130,10 @@ class AttentionConfig:
                 f"alignment_rows is for a mean over samples ({averaging}), and {self.alignment!r} compares all tokens "
                 "of a batch: leave it out"
             )
+        if "points" in self.alignment_options:
+            raise AlignAttnError("alignment_rows draws samples, and points the nodes of a graph: leave one of them out")
+        if self.gradient_scope == BASIS:
+            raise AlignAttnError("alignment_rows: gradient_scope 'basis' keeps means of all samples: leave it out")
 
     def _try_slot(self, slot: str) -> None:
         """Build a choice that has options once, because its class checks options that depend on each other."""
