@@ -18,6 +18,7 @@ from scipy import stats
 from sklearn import metrics
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+from alignattn.cli import main
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, OUTPUT_FOLDER, RUNS_FOLDER, folders_of
 from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.statistics.comparison import can_test_over_seeds
@@ -193,6 +194,15 @@ def why_differences(why_scores):
 def why_table():
     """The table that `reproduce` writes of the study "why", by the row."""
     return pd.read_csv(STUDY / "why.csv").set_index("row")
+
+
+def test_the_study_why_is_written_again_from_its_kept_runs_without_their_data_and_their_patch(tmp_path, why_table):
+    """Its rows have options of docs/study/why.patch, and its runs had their data at a path of another machine."""
+    for archive in (KEPT, WHY_RUNS):
+        with tarfile.open(archive) as opened:
+            opened.extractall(tmp_path, filter="data")
+    assert main(["reproduce", str(STUDY / "why.yaml"), "--finished_only", "true", "--output_dir", str(tmp_path)]) == 0
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "why" / "why.csv").set_index("row"), why_table, rtol=1e-9)
 
 
 def in_points(runs, options, seeds, split, measure):
