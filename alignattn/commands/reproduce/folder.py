@@ -217,7 +217,8 @@ def folders_of(results: Path, cells: Iterable[PlannedCell], *, kept: bool = Fals
     """Return the folders of the runs of cells by digest, in the order in which to execute them.
 
     Primary cells come first, and each seed of all rows before the next seed, so that the runs of an interrupted table
-    can be paired. A run that another one depends on comes just before the first such run. `kept` is that of each `RunFolder`.
+    can be paired. A run that another one depends on comes just before the first such run. `kept` is that of
+    each `RunFolder`.
     """
     places = [(not cell.is_primary, index, run) for cell in cells for index, run in enumerate(cell.experiments)]
     runs = [run for *_, run in sorted(places, key=lambda place: place[:2])]

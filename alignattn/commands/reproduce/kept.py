@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +34,8 @@ class KeptRuns:
                 continue
             self.runs.setdefault(_key(experiment.command, experiment.all_options), []).append(experiment)
 
-    def find(self, wanted: Experiment, options: Mapping[str, Any]) -> Experiment:
-        """Return the kept run with the options of a wanted one, or the wanted one, which is then missing.
-
-        Args:
-            wanted: the run, with the options that this version knows.
-            options: the options of its row, column and table, which this version may not know.
-        """
-        unknown = {name: value for name, value in options.items() if name not in wanted.all_options}
-        wanted = replace(wanted, options={**wanted.options, **unknown})
+    def find(self, wanted: Experiment) -> Experiment:
+        """Return the kept run with the options of a wanted one, or the wanted one, which is then missing."""
         found = self.runs.get(_key(wanted.command, wanted.all_options), [])
         if len(found) > 1 and wanted.digest not in {one.digest for one in found}:
             raise AlignAttnError(

@@ -52,6 +52,7 @@ from alignattn.commands.reproduce.experiment import (
     experiments_of,
     has_seeds,
     option_text,
+    with_unknown,
 )
 from alignattn.commands.reproduce.given import digest_value, options_with_name
 from alignattn.commands.reproduce.kept import KeptRuns
@@ -256,7 +257,7 @@ class Table(Definition):
 
         Args:
             seeds: the seeds of the runs.
-            kept: the kept runs that fill a table of finished runs only.
+            kept: the runs of the results folder, for a table of finished runs only.
         """
         for row in self.rows:
             labelled, plain = row.model_copy(update={"label": self.label(row)}), self.baseline(row)
@@ -280,9 +281,11 @@ class Table(Definition):
                     options |= {RUN_OPTION: row.run, RUN_DIGEST_OPTION: run_digest(row.run)}
                 command = self.command_of(column, row)
                 experiments = experiments_of(command, options, seeds[:most])
+                if self.kept and not row.run:
+                    own = _without(options, set(self.given))
+                    experiments = [with_unknown(experiment, own) for experiment in experiments]
                 if kept is not None:
-                    own = {} if row.run else _without(options, set(self.given))
-                    experiments = [kept.find(experiment, own) for experiment in experiments]
+                    experiments = list(map(kept.find, experiments))
                 planned = max(len(experiments), (_fewest(most, self.seeds) or 0) if has_seeds(command) else 0)
                 published = row.published[index] if row.published else [None]
                 for place, measure in enumerate(column.measures):
