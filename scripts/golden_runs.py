@@ -35,7 +35,6 @@ SMALL = {
     "conv_channels=[8,8]",
     "captioner": "embedding_dim=16 hidden_dim=16 conv_channels=[16]",
     "seq2seq-lstm": "embedding_dim=16 hidden_dim=16",
-    "seq2seq-transformer": "",
 }
 """The sizes of models; those without an entry are built at their own size."""
 
@@ -45,12 +44,14 @@ OF_THE_CLOCK = ("seconds", "runtime", "per_second", "memory", "date", "versions"
 
 def make_inputs(folder: Path) -> None:
     """Write the rows of each kind of task, and a tiny BERT, with the makers of the tests."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "tasks")]
     import graphs
     import made
     import questions
     import task_rows
+    import test_images
     from conftest import WORDS
+    from transformers import ViTConfig
 
     from alignattn.tasks import TASKS
 
@@ -64,6 +65,8 @@ def make_inputs(folder: Path) -> None:
         story = "1 Mary moved to the bathroom.\n2 John went to the hallway.\n3 Where is Mary?\tbathroom\t1\n"
         Path("qa1_train.txt").write_text(story * 16)
         graphs.write_graph("graph.npz")
+        test_images.write_digits(Path("digits"), 16)
+        test_images.save_model(ViTConfig(**test_images.VIT), Path("vit"))
         rows = questions.question_rows(questions.write_pictures(Path("pictures")), times=2)
         write_lines("questions.jsonl", rows)
         questions.write_task(Path(), sources={"files": dict.fromkeys(("train", "validation"), "questions.jsonl")})
@@ -105,6 +108,7 @@ def commands() -> Iterator[tuple[str, str]]:
     for kind in list(rows)[:5]:
         for attention in ("soft", "aa-ct"):
             yield f"{kind}-{attention}", f"--model tiny --attention {attention} --max_length 40 {rows[kind]}"
+    yield "image-classification", f"--model vit --attention aa-ct {files.format('digits')}"
     for model in MODELS:
         entry = capabilities_of(model)
         words = rows[entry.tasks[0].kind]
@@ -129,7 +133,9 @@ def run_all(inputs: Path, out: Path, studies: Path) -> None:
     with chdir(inputs):
         for name, words in json.loads((inputs / "commands.json").read_text()):
             call(f"finetune {words} {RUN} --output_dir {out / name}", name)
-            file = next(word for word in words.split() if word.endswith((".csv", ".jsonl", ".txt", ".yaml", ".npz")))
+            file = next(
+                word for word in words.split() if word.endswith((".csv", ".jsonl", ".txt", ".yaml", ".npz", "digits"))
+            )
             file = "questions.jsonl" if file == "colours.yaml" else file.replace(".yaml", ".jsonl")
             call(
                 f"predict --run {out / name} --file {file} --output_file {out / name}.predicted.jsonl",
@@ -156,7 +162,8 @@ def difference(ours: Path, theirs: Path, name: str) -> str:
     kinds = ("results.json", "predictions.parquet", "*.safetensors", f"{name}.csv")
     files = [path for kind in kinds for path in sorted((ours / name).glob(kind))]
     files += sorted(ours.glob(f"{name}.predicted*")) + sorted(ours.glob(f"of-{name}/{name}/{name}.csv"))
-    errors = [*ours.glob(f"{name}*.error"), *theirs.glob(f"{name}*.error")]
+    ends = (f"{name}.error", f"{name}-predict.error")
+    errors = [folder / end for folder in (ours, theirs) for end in ends if (folder / end).exists()]
     if errors or not files:
         return errors[0].read_text().strip().splitlines()[-1] if errors else "nothing was written"
     for path in files:

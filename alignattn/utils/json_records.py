@@ -4,7 +4,7 @@ import json
 import math
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from alignattn.utils.errors import AlignAttnError, one_line
 
@@ -68,7 +68,9 @@ def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:
     if not path.is_file():
         return None
     try:
-        return _adapter_of(record).validate_json(path.read_bytes(), strict=True)
+        # mypy considers classes of dataclasses unhashable.
+        adapter: TypeAdapter[RecordT] = _adapter_of(cast("Any", record))
+        return adapter.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
         raise AlignAttnError(
             f"{path} is damaged or of another version of alignattn: move it away to {verb} again"
