@@ -2,10 +2,14 @@
 
 import json
 import math
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from alignattn.utils.errors import AlignAttnError, one_line
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 RecordT = TypeVar("RecordT")
 
@@ -42,6 +46,14 @@ def read_json(path: Path) -> dict[str, Any]:
         raise AlignAttnError(f"{path} is damaged ({one_line(error)}): move it away") from error
 
 
+@cache
+def _adapter_of(record: type[RecordT]) -> "TypeAdapter[RecordT]":
+    """Return the validator of a dataclass; building it takes longer than reading a file, and tables read hundreds."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(record)
+
+
 def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:
     """Return the record in a file, or None if there is no such file.
 
@@ -51,12 +63,14 @@ def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:
         verb: what the user does to make the file again, for the message.
     """
     # The import is slow, and most commands read no record.
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     if not path.is_file():
         return None
     try:
-        return TypeAdapter(record).validate_json(path.read_bytes(), strict=True)
+        # mypy considers classes of dataclasses unhashable.
+        adapter: TypeAdapter[RecordT] = _adapter_of(cast("Any", record))
+        return adapter.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
         raise AlignAttnError(
             f"{path} is damaged or of another version of alignattn: move it away to {verb} again"

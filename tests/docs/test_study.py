@@ -18,6 +18,7 @@ from scipy import stats
 from sklearn import metrics
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+from alignattn.cli import main
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, OUTPUT_FOLDER, RUNS_FOLDER, folders_of
 from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.statistics.comparison import can_test_over_seeds
@@ -52,13 +53,17 @@ def kept():
     return files_in(KEPT)
 
 
+def small_study():
+    return load_table(str(STUDY / "study-small.yaml"), kept=True)
+
+
 def of_the_table(options):
     return json.dumps({name: value for name, value in options.items() if name not in OF_THE_MACHINE}, sort_keys=True)
 
 
 def test_every_kept_run_is_in_the_table_and_complete(kept):
     """If the options of the table change, its cells no longer find the kept runs, without a message."""
-    cells = list(load_table("study-small").cells(SEEDS))
+    cells = list(small_study().cells(SEEDS))
     asked = {of_the_table(folder.experiment.options) for folder in folders_of(Path("results"), cells).values()}
     meant = {of_the_table(one.options) for cell in cells if cell.row.ensemble for one in cell.experiments}
     runs = {path.parents[1 if path.parent.name == OUTPUT_FOLDER else 0] for path in kept}
@@ -115,7 +120,7 @@ def text():
 
 
 def test_the_documented_primary_figures_are_those_of_the_kept_runs(scores, table, text):
-    cells = {cell.row.label: cell for cell in load_table("study-small").cells(SEEDS) if cell.is_primary}
+    cells = {cell.row.label: cell for cell in small_study().cells(SEEDS) if cell.is_primary}
     found = {label: [scores[of_the_table(one.options)] for one in cell.experiments] for label, cell in cells.items()}
     measured = {
         label: np.array([100 * run["metrics"]["test"]["accuracy"] for run in runs]) for label, runs in found.items()
@@ -140,7 +145,7 @@ def test_the_documented_primary_figures_are_those_of_the_kept_runs(scores, table
 
 
 def test_the_documented_exploratory_figures_are_those_of_the_kept_runs(scores, table, text):
-    cells = {(cell.row.label, cell.column.label): cell for cell in load_table("study-small").cells(SEEDS)}
+    cells = {(cell.row.label, cell.column.label): cell for cell in small_study().cells(SEEDS)}
 
     def values(row, column):
         runs = [scores.get(of_the_table(one.options)) for one in cells[row, column].experiments[:TEN]]
@@ -193,6 +198,15 @@ def why_differences(why_scores):
 def why_table():
     """The table that `reproduce` writes of the study "why", by the row."""
     return pd.read_csv(STUDY / "why.csv").set_index("row")
+
+
+def test_the_study_why_is_written_again_from_its_kept_runs_without_their_data_and_their_patch(tmp_path, why_table):
+    """Its rows have options of docs/study/why.patch, and its runs had their data at a path of another machine."""
+    for archive in (KEPT, WHY_RUNS):
+        with tarfile.open(archive) as opened:
+            opened.extractall(tmp_path, filter="data")
+    assert main(["reproduce", str(STUDY / "why.yaml"), "--finished_only", "true", "--output_dir", str(tmp_path)]) == 0
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "why" / "why.csv").set_index("row"), why_table, rtol=1e-9)
 
 
 def in_points(runs, options, seeds, split, measure):

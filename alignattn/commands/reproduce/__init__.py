@@ -85,7 +85,7 @@ class ReproduceOptions(Options):
         from alignattn.commands.reproduce.given import read_given
         from alignattn.commands.reproduce.table import load_table
 
-        table = load_table(self.table)
+        table = load_table(self.table, kept=self.finished_only)
         table = table.with_options(read_given(table.commands, self.others))
         return table.narrowed(tasks=self.tasks, models=self.models, attentions=self.attentions)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from alignattn.commands.reproduce import ReproduceOptions
 from alignattn.commands.reproduce.estimate import list_runs
 from alignattn.commands.reproduce.folder import LOG_FILE, SETTLED, RunFolder, folders_of
+from alignattn.commands.reproduce.kept import KeptRuns
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
@@ -28,9 +29,9 @@ def reproduce(arguments: ReproduceOptions) -> None:
     """List the runs of a table, execute the missing ones, and write the table."""
     table = arguments.selected_table
     results = Path(arguments.output_dir)
-    cells = list(table.cells(arguments.cell_seeds))
-    folders = folders_of(results, cells)
-    for folder in folders.values():
+    cells = list(table.cells(arguments.cell_seeds, KeptRuns(results) if table.kept else None))
+    folders = folders_of(results, cells, kept=table.kept)
+    for folder in folders.values() if not table.kept else ():
         # Errors in the options of any run are reported before the first run starts.
         _ = folder.options
     print(list_runs(list(folders.values())))

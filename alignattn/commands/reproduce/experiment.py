@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -97,3 +97,9 @@ def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int
     if not results.has_seeds:
         return [Experiment(command, own)]
     return [Experiment(command, own | {SEED_OPTION: seed}) for seed in seeds]
+
+
+def with_unknown(experiment: Experiment, options: Mapping[str, Any]) -> Experiment:
+    """Return a run also with those of the options of its cell that its commands no longer know."""
+    unknown = {name: value for name, value in options.items() if name not in experiment.all_options}
+    return replace(experiment, options={**experiment.options, **unknown})

@@ -10,7 +10,7 @@ import math
 import shlex
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from alignattn.commands import get_command, reader_of
 from alignattn.commands.reproduce.definitions import PlannedCell
 from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.program import ProgramOptions
+from alignattn.commands.reproduce.program import PROGRAM
 from alignattn.reports.measures import State
 from alignattn.reports.result_reader import ResultReader
 from alignattn.utils.command import OUTPUT_DIR, Command
@@ -67,10 +67,13 @@ class RunFolder:
     Attributes:
         results: the folder of all results.
         experiment: the definition of the run.
+        kept: whether it only fills a table of finished runs: its options are plain data, which this version may not
+            know.
     """
 
     results: Path
     experiment: Experiment
+    kept: bool = False
 
     @classmethod
     def read(cls, path: Path) -> "RunFolder":
@@ -102,7 +105,7 @@ class RunFolder:
     def needed(self) -> "RunFolder | None":
         """The folder of the run that this one depends on."""
         needs = self.experiment.needs
-        return None if needs is None else RunFolder(self.results, needs)
+        return None if needs is None else RunFolder(self.results, needs, self.kept)
 
     @property
     def command(self) -> Command:
@@ -127,6 +130,12 @@ class RunFolder:
     @cached_property
     def reason_unsupported(self) -> str:
         """Why the run is not supported, such as a model that does not support its task; empty if it is supported."""
+        if self.kept:
+            # A run that exists was supported, and what this version does not know says nothing about the run.
+            try:
+                return "" if self.path.exists() else replace(self, kept=False).reason_unsupported
+            except AlignAttnError:
+                return ""
         if self.needed is None:
             return self.reader.reason_unsupported(self.options)
         return self.needed.reason_unsupported or self.reader.reason_unsupported(self.options, self.needed.options)
@@ -134,7 +143,7 @@ class RunFolder:
     @property
     def command_line(self) -> str:
         """The shell command that repeats the run."""
-        if isinstance(self.options, ProgramOptions):
+        if self.experiment.command == PROGRAM:
             return shlex.join(self.options.words)
         line = self.command.prog.split()
         for name, value in self.values.items():
@@ -172,7 +181,8 @@ class RunFolder:
             return Status("missing")
         try:
             RunFolder.read(self.path)
-            self.reader.check_same(self.options)
+            if not self.kept:
+                self.reader.check_same(self.options)
             if self.reader.is_finished(self.output):
                 return Status("done")
         except AlignAttnError as error:
@@ -203,17 +213,18 @@ class RunFolder:
         return self.needed is not None and self.needed.is_locked()
 
 
-def folders_of(results: Path, cells: Iterable[PlannedCell]) -> dict[str, RunFolder]:
+def folders_of(results: Path, cells: Iterable[PlannedCell], *, kept: bool = False) -> dict[str, RunFolder]:
     """Return the folders of the runs of cells by digest, in the order in which to execute them.
 
     Primary cells come first, and each seed of all rows before the next seed, so that the runs of an interrupted table
-    can be paired. A run that another one depends on comes just before the first such run.
+    can be paired. A run that another one depends on comes just before the first such run. `kept` is that of
+    each `RunFolder`.
     """
     places = [(not cell.is_primary, index, run) for cell in cells for index, run in enumerate(cell.experiments)]
     runs = [run for *_, run in sorted(places, key=lambda place: place[:2])]
     folders: dict[str, RunFolder] = {}
     for run in runs:
-        folder = RunFolder(results, run)
+        folder = RunFolder(results, run, kept)
         # A run that no supported run depends on is executed only if requested itself.
         if folder.needed is not None and not folder.reason_unsupported:
             folders.setdefault(folder.needed.experiment.digest, folder.needed)

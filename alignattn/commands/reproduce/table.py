@@ -29,6 +29,9 @@
 
 A cell is the intersection of a row and a measure of a column. Its runs have the options of the table, the config, the
 column, the row and the user; later ones override earlier ones. To add a table, add a file.
+
+A table of finished runs only (`kept`) is not checked against today's options: its rows may have options that later
+versions no longer know, and its runs are those of the results folder that name the same options.
 """
 
 from collections import Counter
@@ -49,8 +52,10 @@ from alignattn.commands.reproduce.experiment import (
     experiments_of,
     has_seeds,
     option_text,
+    with_unknown,
 )
 from alignattn.commands.reproduce.given import digest_value, options_with_name
+from alignattn.commands.reproduce.kept import KeptRuns
 from alignattn.commands.reproduce.program import PROGRAM, RUN_DIGEST_OPTION, RUN_OPTION, run_digest
 from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
@@ -88,6 +93,7 @@ class Table(Definition):
         name: the name of its file.
         given: options that a user gave; they override all others.
         named_in_whole: for a narrowed table, the number of comparisons that the whole table names beforehand.
+        kept: whether only finished runs fill it, so that its options are plain data.
     """
 
     name: str
@@ -102,6 +108,7 @@ class Table(Definition):
     columns: Sequence[Column] = Field(min_length=1)
     given: Mapping[str, Any] = Field(default_factory=dict)
     named_in_whole: int | None = None
+    kept: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -109,7 +116,7 @@ class Table(Definition):
             command, taker = self.command_of(column), self.taker_of(column)
             of_rows = [(self.command_of(column, row), row.options) for row in self.rows]
             for taking, options in ((taker, self.options), (taker, column.options), *of_rows):
-                for name, value in _without(options, {ATTENTION_OPTION}).items():
+                for name, value in _without(options, {ATTENTION_OPTION}).items() if not self.kept else ():
                     options_with_name([taking], name)[0].checked(value)
                 if SEED_OPTION in options and has_seeds(taking):
                     raise ValueError(
@@ -245,8 +252,13 @@ class Table(Definition):
         named = [row.model_copy(update={"against": labels.get(row.against, row.against)}) for row in rows]
         return table.model_copy(update={"rows": named})
 
-    def cells(self, seeds: Sequence[int]) -> Iterator[PlannedCell]:
-        """Yield the cells row by row, each with its runs."""
+    def cells(self, seeds: Sequence[int], kept: KeptRuns | None = None) -> Iterator[PlannedCell]:
+        """Yield the cells row by row, each with its runs.
+
+        Args:
+            seeds: the seeds of the runs.
+            kept: the runs of the results folder, for a table of finished runs only.
+        """
         for row in self.rows:
             labelled, plain = row.model_copy(update={"label": self.label(row)}), self.baseline(row)
             baseline = None if plain is None else self.label(plain)
@@ -269,6 +281,11 @@ class Table(Definition):
                     options |= {RUN_OPTION: row.run, RUN_DIGEST_OPTION: run_digest(row.run)}
                 command = self.command_of(column, row)
                 experiments = experiments_of(command, options, seeds[:most])
+                if self.kept and not row.run:
+                    own = _without(options, set(self.given))
+                    experiments = [with_unknown(experiment, own) for experiment in experiments]
+                if kept is not None:
+                    experiments = list(map(kept.find, experiments))
                 planned = max(len(experiments), (_fewest(most, self.seeds) or 0) if has_seeds(command) else 0)
                 published = row.published[index] if row.published else [None]
                 for place, measure in enumerate(column.measures):
@@ -334,18 +351,18 @@ class Table(Definition):
         return str(row.options.get(MODEL_OPTION, self.options.get(MODEL_OPTION)))
 
 
-def load_table(name: str) -> Table:
-    """Read a table's file: a shipped one by its name, or a custom one."""
+def load_table(name: str, *, kept: bool = False) -> Table:
+    """Read a table's file: a shipped one by its name, or a custom one; `kept` as in `Table`."""
     if Path(name).suffix.lower() in SUFFIXES:
-        return parse_table(Path(name).stem, read_text(Path(name)))
+        return parse_table(Path(name).stem, read_text(Path(name)), kept=kept)
     if name not in TABLES:
         choices = ", ".join(TABLES)
         raise AlignAttnError(f"unknown table {name!r}: choose one of {choices}, or give a YAML file of your own")
-    return parse_table(name, TABLES[name].read_text(encoding="utf-8"))
+    return parse_table(name, TABLES[name].read_text(encoding="utf-8"), kept=kept)
 
 
-def parse_table(name: str, text: str) -> Table:
-    """Return the table that a file describes."""
+def parse_table(name: str, text: str, *, kept: bool = False) -> Table:
+    """Return the table that a file describes; `kept` as in `Table`."""
     content = parse_yaml(text, f"table {name} is not valid: it")
     # Keep numbers as they are written: a paper's 78.80 is not 78.8.
     as_written = parse_yaml(text, f"table {name} is not valid: it", as_written=True)
@@ -358,7 +375,7 @@ def parse_table(name: str, text: str) -> Table:
             if config := column.pop("config", None):
                 own = parse_yaml((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"), f"config {config}")
                 column["options"] = own | column.get("options", {})
-        return Table.model_validate(content | {"name": name})
+        return Table.model_validate(content | {"name": name, "kept": kept})
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"])) or "its content"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from conftest import ROOT
 from scipy.stats import permutation_test, t
 
 from alignattn.cli import main
@@ -269,7 +270,7 @@ def test_primary_runs_come_first_and_each_seed_of_all_rows_before_the_next(mine,
 
 
 def test_the_small_study_has_the_primary_rows_that_were_named_beforehand():
-    table = load_table("study-small")
+    table = load_table(str(ROOT / "docs/study/study-small.yaml"), kept=True)
     cells = list(table.cells(range(1, table.seeds + 1)))
     primary = {cell.row.label: len(cell.experiments) for cell in cells if cell.is_primary}
     assert primary == {"soft": 30, "aa-ct, λ 1": 30, "aa-moments": 30, "balance start": 30}
