@@ -13,9 +13,9 @@ from conftest import ROOT, WORDS
 
 # The counts that were reached plus 5 %: (functions, files). When a way becomes shorter, lower its numbers.
 MOST = {
-    "finetune": {"upper": (464, 81), "lower": (334, 55)},
-    "predict": {"upper": (214, 40), "lower": (173, 35)},
-    "patch": {"upper": (7, 4), "lower": (134, 26)},
+    "finetune": {"upper": (464, 81), "lower": (364, 56)},
+    "predict": {"upper": (214, 40), "lower": (186, 37)},
+    "patch": {"upper": (7, 4), "lower": (147, 27)},
 }
 
 LOWER_ROOMS = {"attention", "models", "patching", "training"}
