@@ -103,7 +103,7 @@ def test_calls_are_weighted_by_their_samples(name, path):
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
-def test_groups_take_little_more_memory_than_one_call_at_a_time(name, monkeypatch):
+def test_groups_take_at_most_half_more_memory_than_one_call_at_a_time(name, monkeypatch):
     """BERT-base at 8 × 512, scaled down: 1/32 of its samples and heads, with 1/32 of the budget."""
     monkeypatch.setattr(one_pass, "is_in_blocks", lambda _: False)
     length, heads, dim, layers, part = 512, 3, 64, 12, 32
@@ -123,4 +123,4 @@ def test_groups_take_little_more_memory_than_one_call_at_a_time(name, monkeypatc
         work()
         return peak_bytes(work, torch.device("cpu"))
 
-    assert peak(base.GROUP_ELEMENTS // part) <= 1.25 * peak(1)
+    assert peak(base.GROUP_ELEMENTS // part) <= 1.5 * peak(1)
