@@ -74,6 +74,9 @@ class PooledAlignment(Alignment):
 
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the distances of the clouds and of their means."""
+        if features.numel() == 0:
+            nothing = features.sum(dim=(1, 2, 3, 4, 5))
+            return nothing, nothing.detach()
         points, weight = self._drawn(features.flatten(2, 3), None if tokens.mask is None else tokens.mask.flatten(2))
         distances, gaps = self._distances(points, weight)
         # Without a real token there is no cloud.
