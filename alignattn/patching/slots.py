@@ -110,10 +110,9 @@ class Patch(nn.Module):
 
     def mean_alignment(self, calls: Sequence[RecordedCall]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return A(Q, K) of a step's calls and its diagnostics, from `alignment_rows` samples of each forward."""
-        if self.config.alignment_rows is None:
-            return mean_alignment(calls, self.alignments)
-        result = mean_alignment(calls, self.alignments, SampleDraw(self.config.alignment_rows, self.step))
-        if self.training:
+        rows = self.config.alignment_rows
+        result = mean_alignment(calls, self.alignments, None if rows is None else SampleDraw(rows, self.step))
+        if rows is not None and self.training:
             self.step += 1
         return result
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from precision import assert_as_precise_as_float64
 
 from alignattn.attention.alignment import MeansAlignment, moments
 from alignattn.attention.alignment.calls import Call
@@ -71,13 +72,7 @@ def test_it_is_the_first_term_of_moments(monkeypatch):
 @pytest.mark.parametrize("shift", [1e2, 1e4])
 def test_a_large_common_mean_costs_no_precision(shift):
     sides = features(64, dtype=torch.float32, shift=shift)
-    exact = [side.detach().double().requires_grad_() for side in sides]
-    loss, expected = (MeansAlignment(DIM)(*each) for each in (sides, exact))
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-    loss.backward()
-    expected.backward()
-    for side, other in zip(sides, exact, strict=True):
-        assert (side.grad.double() - other.grad).norm() < 1e-3 * other.grad.norm()
+    assert_as_precise_as_float64(MeansAlignment(DIM), sides, rel=1e-5)
 
 
 def test_the_first_token_may_lie_far_from_the_others():

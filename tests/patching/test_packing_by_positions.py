@@ -8,6 +8,7 @@ import torch
 import transformers
 from conftest import tiny_model
 from decoders import MODELS, decoder
+from sgd_settings import SGD_SETTINGS, stacked
 from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -263,18 +264,9 @@ def test_the_step_of_a_trainer_does_not_depend_on_its_split(how, tmp_path):
             max_steps=1,
             per_device_train_batch_size=size,
             gradient_accumulation_steps=2 // size,
-            optim="sgd",
             learning_rate=0.1,
-            lr_scheduler_type="constant",
-            max_grad_norm=0.0,
-            save_strategy="no",
-            report_to=[],
-            use_cpu=True,
+            **SGD_SETTINGS,
         )
         alignattn.AlignmentTrainer(model=model, args=args, train_dataset=rows, data_collator=stacked).train()
         trained.append(model.state_dict())
     torch.testing.assert_close(trained[0], trained[1], rtol=1e-6, atol=1e-9)
-
-
-def stacked(rows):
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}

@@ -10,6 +10,7 @@ import transformers
 from conftest import ROOT
 from processes import Python
 from rows_of_kinds import WITHOUT_LABELS, KindRows
+from sgd_settings import SGD_SETTINGS, stacked
 from test_trainer import logged
 from train_distributed import (
     ADAM,
@@ -125,22 +126,13 @@ def test_batches_of_one_row_give_the_gradient_of_the_models_own_loss(make, tmp_p
         max_steps=1,
         per_device_train_batch_size=1,
         gradient_accumulation_steps=4,
-        optim="sgd",
         learning_rate=1.0,
-        lr_scheduler_type="constant",
-        max_grad_norm=0.0,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
+        **SGD_SETTINGS,
     )
     rows = [{name: values[row] for name, values in batch.items()} for row in range(4)]
     AlignmentTrainer(model=model, args=args, train_dataset=rows, data_collator=stacked).train()
     for name, gradient in gradients.items():
         torch.testing.assert_close(before[name] - model.get_parameter(name), gradient, msg=name, rtol=1e-5, atol=1e-7)
-
-
-def stacked(rows):
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,8 @@ from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from alignattn.attention.alignment.calls import Call, TokenMeasure, computed_in, drawn, masks_of
+from alignattn.attention.alignment.calls import Call, TokenMeasure, drawn, masks_of, stacked
 from alignattn.attention.alignment.one_pass import Piece, PieceLoss, groups_for, loss_in_one_pass
 from alignattn.attention.alignment.passes import NetworkPass
 from alignattn.attention.choices import HeadReduction
@@ -151,8 +150,10 @@ class Alignment(nn.Module, ABC):
 
         It does not if a subclass replaced only the equation, or a network is parametrized or wrapped.
         """
-        owner = {name: next(known for known in type(self).__mro__ if name in vars(known)) for name in _EQUATION}
-        written_out = owner["differentiate"] is not Alignment and issubclass(owner["differentiate"], owner["compute"])
+        equation, gradient = (
+            next(owner for owner in type(self).__mro__ if name in vars(owner)) for name in ("compute", "differentiate")
+        )
+        written_out = gradient is not Alignment and issubclass(gradient, equation)
         return written_out and NetworkPass.knows(*self.children())
 
     def _elements(self, call: Call) -> int:
@@ -160,12 +161,7 @@ class Alignment(nn.Module, ABC):
         return 2 * call.samples * call.length * call.query.shape[2]
 
     def _of_group(self, calls: list[Call], layers: slice) -> tuple[Tensor, Tensor]:
-        sides = [features for call in calls for features in (call.query, call.key)]
-        if not calls[0].is_of_same_tokens:
-            sides = [F.pad(side, (0, 0, 0, calls[0].length - side.shape[1])) for side in sides]
-        both = torch.stack(sides)
-        both = both.to(computed_in(both)).unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
-        return self.losses(both, masks_of(calls), layers)
+        return self.losses(stacked(calls), masks_of(calls), layers)
 
     def losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the losses and diagnostics `[C]` of C calls.
@@ -221,9 +217,6 @@ class Alignment(nn.Module, ABC):
 def sum_of(scalars: Iterable[Tensor]) -> Tensor:
     """Return the sum of at least one scalar, without an addition to 0 first."""
     return functools.reduce(torch.add, scalars)
-
-
-_EQUATION = ("compute", "differentiate")
 
 
 @contextmanager

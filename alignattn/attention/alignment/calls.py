@@ -217,3 +217,15 @@ def masks_of(calls: list[Call]) -> Tensor | None:
 def computed_in(features: Tensor) -> torch.dtype:
     """Return the type in which a loss of features is computed: float32 or better."""
     return torch.promote_types(features.dtype, torch.float32)
+
+
+def stacked(calls: Sequence[Call]) -> Tensor:
+    """Return the queries and keys of calls of one kind, `[C, 2, B, n, H, d]`, in the type in which a loss is computed.
+
+    B is the number of samples that are used, and n the larger number of queries and keys; zeros fill the other side.
+    """
+    sides = [call.selected(side) for call in calls for side in (call.query, call.key)]
+    if not calls[0].is_of_same_tokens:
+        sides = [F.pad(side, (0, 0, 0, calls[0].length - side.shape[1])) for side in sides]
+    both = torch.stack(sides)
+    return both.to(computed_in(both)).unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))

@@ -2,8 +2,7 @@
 
 A network stacks its parameters for all L layers of a model, and maps features `[l * blocks, rows, size]` of l
 consecutive layers in one call: on a GPU the number of calls determines the cost of small batches. The blocks of a layer
-are consecutive, and all layers have equally many. With one block per layer, the gradient of a small weight is a sum
-over 100,000 rows, which cuBLAS probably computes in one or two processors; more blocks share the work.
+are consecutive, and all layers have equally many.
 """
 
 from typing import Any
@@ -48,12 +47,8 @@ class Linear(nn.Module):
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
         """Map `[l * blocks, rows, in_features]` to `[l * blocks, rows, out_features]`."""
         weight, bias = self.parameters_for(rows, layers)
-        blocks = len(rows) // len(weight)
-
-        def for_blocks(stacked: Tensor) -> Tensor:
-            return stacked[:, None].expand(-1, blocks, -1, -1).flatten(0, 1)
-
-        return torch.baddbmm(for_blocks(bias[:, None]), rows, for_blocks(weight.mT))
+        result = torch.baddbmm(bias[:, None], rows_of_layers(rows, len(weight)), weight.mT)
+        return result.view(*rows.shape[:2], -1)
 
 
 class Highway(nn.Module):
@@ -130,6 +125,11 @@ def reverse_gradient(features: Tensor) -> Tensor:
     """
     reversed_features: Tensor = _GradientReversal.apply(features)  # type: ignore[no-untyped-call]
     return reversed_features
+
+
+def rows_of_layers(rows: Tensor, layers: int) -> Tensor:
+    """Return rows in blocks, `[l * blocks, rows, size]`, as one block for each layer, `[l, blocks * rows, size]`."""
+    return rows.unflatten(0, (layers, -1)).flatten(1, 2)
 
 
 def rows_in_blocks(features: Tensor) -> Tensor:

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from alignattn.attention.alignment.calls import Call, TokenMeasure, computed_in, groups_of, masks_of
+from alignattn.attention.alignment.calls import Call, TokenMeasure, computed_in, groups_of, masks_of, stacked
 from alignattn.attention.alignment.passes import SCRATCH
 from alignattn.attention.derivatives import once_differentiable
 
@@ -195,20 +194,14 @@ def _kept_in(features: Tensor) -> torch.dtype:
 
 def _at_once(add: Callable[[Piece], Tensor | None], calls: list[Call], layers: slice, share: float) -> Tensor:
     """Compute the loss of a group of layers as one piece, and return its gradient `[2 * C, B, n, H * d]`."""
-    query = calls[0].query
-    sides = [call.selected(side.detach()) for call in calls for side in (call.query, call.key)]
-    if not calls[0].is_of_same_tokens:
-        sides = [F.pad(side, (0, 0, 0, calls[0].length - side.shape[1])) for side in sides]
-    both = torch.stack(sides)
-    features = both.to(computed_in(both)).unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
+    features, query = stacked(calls), calls[0].query
     tokens = TokenMeasure.of(features.transpose(3, 4), masks_of(calls)).scaled(share)
     with SCRATCH.frame():
         found = add(Piece(features, tokens, layers))
         if found is None:
             return query.new_empty(0)
-        kept = query.new_empty(both.shape, dtype=_kept_in(query))
-        kept.view(features.shape).copy_(found)
-        return kept
+        kept = query.new_empty(features.shape, dtype=_kept_in(query))
+        return kept.copy_(found).flatten(0, 1).flatten(-2)
 
 
 def _in_blocks(add: Callable[[Piece], Tensor | None], call: Call, layers: slice, share: float) -> Tensor:
@@ -216,6 +209,7 @@ def _in_blocks(add: Callable[[Piece], Tensor | None], call: Call, layers: slice,
     both = [call.selected(side.detach()) for side in (call.query, call.key)]
     batch, length, width = both[0].shape
     mask = call.query_mask
+    computed = both[0].new_empty(0, dtype=computed_in(both[0]))
     gradient = both[0].new_empty(2, batch * length, width, dtype=_kept_in(both[0]))
     if mask is not None:
         # No block writes there.
@@ -223,9 +217,7 @@ def _in_blocks(add: Callable[[Piece], Tensor | None], call: Call, layers: slice,
     sides = [side.flatten(0, 1) for side in both]
     for rows, counts, samples in _blocks_of(mask, batch, length, max(1, BLOCK_ELEMENTS // max(width, 1))):
         with SCRATCH.frame():
-            features = SCRATCH.take(
-                (2, len(counts) * counts[0], width), gradient.new_empty(0, dtype=computed_in(both[0]))
-            )
+            features = SCRATCH.take((2, len(counts) * counts[0], width), computed)
             for part, side in zip(features, sides, strict=True):
                 _gather(side, rows, part)
             is_real = None if counts[-1] == counts[0] else torch.arange(counts[0]) < torch.tensor(counts)[:, None]

@@ -11,7 +11,7 @@ from alignattn.attention.alignment.calls import Call, TokenMeasure
 from alignattn.attention.alignment.networks import unit_vectors
 from alignattn.attention.alignment.one_pass import Piece, PieceLoss
 from alignattn.attention.alignment.passes import normalize_, normalize_gradient_
-from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, sinkhorn
+from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, TransportPlan, sinkhorn
 from alignattn.attention.choices import HeadReduction
 from alignattn.utils.errors import AlignAttnError
 
@@ -77,13 +77,10 @@ class OTAlignment(Alignment):
 
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         """Return <C, π> and the plan's marginal error."""
-        calls, _, batch, length, _, _ = features.shape
+        calls, batch = features.shape[0], features.shape[2]
         if tokens.mask is not None:
             features = features.masked_fill(~tokens.mask[..., None, None], 0)
-        # The samples of all calls, a matrix for each head: [2, C * B, H, n, d].
-        both = features.permute(1, 0, 2, 4, 3, 5).contiguous().flatten(1, 2)
-        shares = [share.expand(calls, batch, length).flatten(0, 1) for share in tokens.probability.unbind(1)]
-        marginals = (shares[0], shares[-1])
+        both, marginals = _by_head(features, tokens)
         if self.cost == "cosine":  # C_ij = 1 - q_i · k_j
             query, key = unit_vectors(both)
             product, row_sum, column_sum = self._transported(query, key, query, marginals)
@@ -106,9 +103,7 @@ class OTAlignment(Alignment):
 
         π is the plan of the cost -left_i · k_j, which differs from C by terms of one token.
         """
-        plan = sinkhorn(
-            left, key, *marginals, epsilon=self.epsilon, anneal_from=self.anneal_from, iterations=self.iterations
-        )
+        plan = self._plan(left, key, marginals)
         with torch.no_grad():
             # A feature of ones gives the marginals in the same product.
             moved_key = plan.apply(F.pad(key, (0, 1), value=1.0))
@@ -118,30 +113,26 @@ class OTAlignment(Alignment):
         # Both are the same number; the second contributes to the gradient only.
         return by_query + (by_key - by_key.detach()), moved_key[..., -1], moved_query[..., -1]
 
+    def _plan(self, left: Tensor, key: Tensor, marginals: tuple[Tensor, Tensor]) -> TransportPlan:
+        """Return the plan of the cost -left_i · key_j."""
+        return sinkhorn(
+            left, key, *marginals, epsilon=self.epsilon, anneal_from=self.anneal_from, iterations=self.iterations
+        )
+
     def differentiate(self, piece: Piece, keeps_gradient: bool) -> PieceLoss:
         """Return `compute` with its gradient, -π k and -πᵀ q of the unit vectors, or of the squared distance."""
-        tokens, shape = piece.tokens, piece.features.shape
-        calls, _, batch, length, _, _ = shape
+        tokens, (calls, _, batch, _, heads, _) = piece.tokens, piece.features.shape
         features = piece.features
         if tokens.mask is not None and piece.counts is None:
             features = features.masked_fill_(~tokens.mask[..., None, None], 0)
-        both = features.permute(1, 0, 2, 4, 3, 5).contiguous().flatten(1, 2)
-        shares = [share.expand(calls, batch, length).flatten(0, 1) for share in tokens.probability.unbind(1)]
-        marginals = (shares[0], shares[-1])
+        both, marginals = _by_head(features, tokens)
         is_cosine = self.cost == "cosine"
         if is_cosine:
             both, reciprocal = normalize_(both)
         else:
             both = _centred(both, marginals)
         query, key = both
-        plan = sinkhorn(
-            query if is_cosine else 2 * query,
-            key,
-            *marginals,
-            epsilon=self.epsilon,
-            anneal_from=self.anneal_from,
-            iterations=self.iterations,
-        )
+        plan = self._plan(query if is_cosine else 2 * query, key, marginals)
         # A feature of ones gives the marginals in the same product.
         padded = F.pad(both, (0, 1), value=1.0)
         moved = torch.stack((plan.apply(padded[1]), plan.apply_transposed(padded[0])))
@@ -149,7 +140,7 @@ class OTAlignment(Alignment):
         errors = sum((total - share[:, None]).abs() for total, share in zip(sums, marginals, strict=True)).sum(dim=-1)
         weight = tokens.sample_weight.expand(calls, batch).reshape(-1, 1)
         error = (errors.mean(dim=1, keepdim=True) * weight).sum()
-        weight = weight * self.head_weight(shape[4])
+        weight = weight * self.head_weight(heads)
         products = (query * moved[0]).sum(dim=(-2, -1))
         if is_cosine:
             costs = sums[0].sum(dim=-1) - products
@@ -171,6 +162,17 @@ class OTAlignment(Alignment):
             f"{super().extra_repr()}, cost={self.cost!r}, epsilon={self.epsilon}, "
             f"iterations={self.iterations}, anneal_from={self.anneal_from}"
         )
+
+
+def _by_head(features: Tensor, tokens: TokenMeasure) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return features `[C, 2, B, n, H, d]` as a matrix for each head, `[2, C * B, H, n, d]`, and their marginals.
+
+    The marginals, `[C * B, n]` of queries and of keys, are one tensor if both belong to the same tokens.
+    """
+    calls, _, batch, length, _, _ = features.shape
+    both = features.permute(1, 0, 2, 4, 3, 5).contiguous().flatten(1, 2)
+    shares = [share.expand(calls, batch, length).flatten(0, 1) for share in tokens.probability.unbind(1)]
+    return both, (shares[0], shares[-1])
 
 
 def _centred(both: Tensor, probability: tuple[Tensor, Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from alignattn.attention.alignment.networks import NORM_EPSILON, Highway, Linear
+from alignattn.attention.alignment.networks import NORM_EPSILON, Highway, Linear, rows_of_layers
 
 SCRATCH_BYTES = 2**25
 """Maximum memory that is kept; a call that needs more allocates the rest itself."""
@@ -112,11 +112,6 @@ class NetworkPass:
         return [gradient for each in self._passes for gradient in each.gradients]
 
 
-def _of_layers(rows: Tensor, layers: int) -> Tensor:
-    """Return rows in blocks, `[l * blocks, rows, size]`, as one block for each layer, `[l, blocks * rows, size]`."""
-    return rows.unflatten(0, (layers, -1)).flatten(1, 2)
-
-
 def _to_weight(gradient: Tensor, rows: Tensor, layers: int) -> Tensor:
     """Return the gradient `[l, out, in]` of weights.
 
@@ -127,7 +122,7 @@ def _to_weight(gradient: Tensor, rows: Tensor, layers: int) -> Tensor:
 
 
 def _to_bias(gradient: Tensor, layers: int) -> Tensor:
-    return _of_layers(gradient, layers).sum(dim=1)
+    return rows_of_layers(gradient, layers).sum(dim=1)
 
 
 class _LinearPass:
@@ -138,14 +133,16 @@ class _LinearPass:
         self.rows = rows
         layers, size, _ = self.weight.shape
         result = SCRATCH.take((*rows.shape[:2], size), rows)
-        torch.baddbmm(self.bias[:, None], _of_layers(rows, layers), self.weight.mT, out=_of_layers(result, layers))
+        torch.baddbmm(
+            self.bias[:, None], rows_of_layers(rows, layers), self.weight.mT, out=rows_of_layers(result, layers)
+        )
         return result
 
     def backward(self, gradient: Tensor) -> Tensor:
         layers = len(self.weight)
         self.gradients = [_to_weight(gradient, self.rows, layers), _to_bias(gradient, layers)]
         result = SCRATCH.take(self.rows.shape, gradient)
-        torch.bmm(_of_layers(gradient, layers), self.weight, out=_of_layers(result, layers))
+        torch.bmm(rows_of_layers(gradient, layers), self.weight, out=rows_of_layers(result, layers))
         return result
 
 
@@ -173,8 +170,8 @@ class _HighwayPass:
     def forward(self, rows: Tensor) -> Tensor:
         layers, size = len(self.weight), rows.shape[-1]
         self.both = SCRATCH.take((*rows.shape[:2], 2 * size), rows)
-        of_layers = _of_layers(rows, layers), self.weight.mT
-        torch.baddbmm(self.bias[:, None], *of_layers, out=_of_layers(self.both, layers))
+        of_layers = rows_of_layers(rows, layers), self.weight.mT
+        torch.baddbmm(self.bias[:, None], *of_layers, out=rows_of_layers(self.both, layers))
         gate, transform = self.both[..., :size].sigmoid_(), self.both[..., size:].relu_()
         output = torch.lerp(rows, transform, gate, out=SCRATCH.take(rows.shape, rows))
         self.rows, self.gate, self.transform, self.output = rows, gate, transform, output
@@ -200,7 +197,7 @@ class _HighwayPass:
             torch.mul(to_gate, to_features, out=self.gate)
         # The gate and the transform hold their own gradients now.
         self.gradients = [_to_weight(self.both, self.rows, layers), _to_bias(self.both, layers)]
-        _of_layers(to_features, layers).baddbmm_(_of_layers(self.both, layers), self.weight)
+        rows_of_layers(to_features, layers).baddbmm_(rows_of_layers(self.both, layers), self.weight)
         return to_features
 
 
