@@ -120,7 +120,7 @@ class ModelOptions(Options):
         None, "Weight λ (default: 0.01; of moments 0.001).", group=ALIGNMENT_GROUP, low=0
     )
     alignment_rows: Count | None = option(
-        None, "Rows of a batch that gan, ot and ct use, drawn anew (default: all).", group=ALIGNMENT_GROUP
+        None, "Drawn rows of a batch for gan, ot and ct.", group=ALIGNMENT_GROUP
     )
     gradient_scope: str | None = option(
         None,

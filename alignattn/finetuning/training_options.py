@@ -138,9 +138,11 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         excludes={"laplace": "its posterior counts every row once"},
     )
     plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
-    log_query_key_distance: bool = option(False, "Log what `alignattn figure distance` shows.", group=ALIGNMENT_GROUP)
+    log_query_key_distance: bool = option(
+        False, "Log what `alignattn figure distance` shows.", group=ALIGNMENT_GROUP, rare=True
+    )
     balance: str | None = option(
-        None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES, capability="has_heads"
+        None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES, capability="has_heads", rare=True
     )
     balance_centre: bool = option(
         False,

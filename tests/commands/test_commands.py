@@ -282,7 +282,8 @@ def test_examples_call_the_command_with_its_options(command: Command, monkeypatc
         assert read_words(command.options, rest, command.parser())
 
 
-DOCUMENTED = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:python )?(?:alignattn|scripts/(?=\w+\.py)) *(.*)")
+SCRIPTS = "|".join(path.stem for path in (ROOT / "scripts").glob("*.py") if path.stem in COMMANDS)
+DOCUMENTED = re.compile(rf"^(?:[A-Z_]+=\S+ )*(?:python )?(?:alignattn|scripts/(?=(?:{SCRIPTS})\.py)) *(.*)")
 
 
 def documented() -> list[list[str]]:

@@ -50,8 +50,8 @@ def test_every_training_argument_of_transformers_is_an_option_or_set_by_us():
 
 
 DAILY = """
-model model_config attention score normalizer value alignment layers alignment_weight gradient_scope
-log_query_key_distance balance alignment_learning_rate slot_learning_rate alignment_warmup_ratio
+model model_config attention score normalizer value alignment layers alignment_weight alignment_rows gradient_scope
+alignment_learning_rate slot_learning_rate alignment_warmup_ratio
 task data_dir train_file validation_file validation_share text_columns label_column tokens_column image_column
 skip_bad_rows slice_by class_weights
 max_length long_texts max_train_samples max_eval_samples output_dir save_strategy push_to_hub hub_model_id seed seeds
