@@ -18,7 +18,6 @@ from alignattn.finetuning.best_checkpoint import AND
 from alignattn.finetuning.data_options import DataOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import EVALUATION, RunResult, score_text
-from alignattn.finetuning.run_folder import own_task
 from alignattn.finetuning.training_options import BALANCED
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.packaged import PACKAGED
@@ -132,7 +131,7 @@ class _Card:
         self.data: DataOptions = options.data
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = options.task
-        self.kind = type(self.task or own_task(self.data))
+        self.kind = type(options.task_of_rows)
         self.model = publishable(result.model)
         self.capabilities = capabilities_of(self.model)
         self.attention_name = result.attention if self.capabilities.has_attention else ""

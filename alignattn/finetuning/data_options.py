@@ -7,9 +7,29 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.models.lengths import row_length
-from alignattn.tasks import Task
-from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TEXT_FILE, TRUNCATE, WINDOWS, TaskOptions, is_picture
-from alignattn.tasks.task_types import QuestionAnswering, processor_class
+from alignattn.tasks import (
+    ImageClassification,
+    MultiLabelClassification,
+    QuestionAnswering,
+    Task,
+    TextClassification,
+    TokenClassification,
+)
+from alignattn.tasks.task import (
+    BY_SEED,
+    CONLL,
+    DRAWN,
+    FIRST,
+    TAGS,
+    TEXT,
+    TEXT_FILE,
+    TOKENS,
+    TRUNCATE,
+    WINDOWS,
+    TaskOptions,
+    is_picture,
+)
+from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods.base import EVALUATION_ROWS
 from alignattn.utils.compression import check_encoding, plain_suffix
 from alignattn.utils.errors import AlignAttnError
@@ -174,6 +194,41 @@ class DataOptions(Options):
         raise AlignAttnError(
             "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
             "words, --image_column with its image files, or --task NAME if it holds rows of that task"
+        )
+
+    def own_task(self, labels: tuple[str, ...] = ()) -> Task:
+        """Return the task of a user's rows, as far as the options define it.
+
+        Args:
+            labels: the names of the classes, if known; without them, one label per row is taken for a score.
+
+        Raises:
+            AlignAttnError: if the options name a column twice.
+        """
+        if self.source in (FROM_CONLL, FROM_TAGS):
+            tokens, tags = (
+                (TOKENS, TAGS) if self.source == FROM_CONLL else (str(self.tokens_column), self.label_column[0])
+            )
+            if tokens == tags:
+                raise AlignAttnError(f"duplicate column: --tokens_column {tokens} --label_column {tags}")
+            return TokenClassification(name="user", tokens_column=tokens, tags_column=tags, labels=labels)
+        metrics: Any = ("accuracy",) if labels else ("pearson",)
+        if self.source == FROM_IMAGES:
+            return ImageClassification(
+                name="user",
+                image_column=str(self.image_column),
+                label_column=self.label_column[0],
+                labels=labels,
+                metrics=metrics,
+            )
+        columns = tuple(self.text_columns or (TEXT,))
+        if self.is_multi_label:
+            task = MultiLabelClassification(name="user", text_columns=columns, label_columns=self.label_column)
+            if problem := task.problem():
+                raise AlignAttnError(f"--text_columns and --label_column: {problem}")
+            return task
+        return TextClassification(
+            name="user", text_columns=columns, label_column=self.label_column[0], labels=labels, metrics=metrics
         )
 
     @property

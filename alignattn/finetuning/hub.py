@@ -1,7 +1,6 @@
-"""Pushing a run to the Hub: the files to push, and the errors of the Hub in one line."""
+"""Pushing a finished run to the Hub: model, tokenizer, card, results and predictions, without paths of this machine."""
 
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -32,102 +31,68 @@ from alignattn.utils.publishing import publishable
 PUBLISHED = (
     *(CARD_FILE, CONFIG_FILE, RESULTS_FILE, PREDICTIONS_FILE, STATE_FILE, TASK_FILE, DATA_FILE),
     f"{CALIBRATION_FOLDER}/{CALIBRATION_ROWS_FILE}",
-    *MODEL_FILES,
+    *(pattern for name in MODEL_FILES for pattern in (name, f"{ADAPTER_FOLDER}/{name}")),
 )
-"""The files of a run's folder that are pushed: those of alignattn, the model, and its tokenizer or processor.
-
-`training_args.bin` is not among them: unpickling it would run any code in it.
-"""
-
-RESUMED = (*PUBLISHED, "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth")
-"""The files of a checkpoint that `--hub_strategy` pushes for resuming."""
+"""The pushed files. Checkpoints, `training_args.bin` (a pickle) and `report.html` (it quotes rows) stay here."""
 
 NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE)
 """Files of a run that name data and models, some by local paths."""
 
 NAMING_MODELS = ("config.json", "tokenizer_config.json", "adapter_*.json")
-"""Files of transformers and peft that name a model in the fields `MODEL_NAMES`; other values may look like a path."""
-
 MODEL_NAMES = ("_name_or_path", "name_or_path", "base_model_name_or_path")
+"""Files of transformers and peft that name a model, and the fields in which; other values may look like a path."""
 
-STAGING_FOLDER = "_push"
-"""Folder in the run's folder for the files that the Trainer pushes during training."""
 
-NOT_OPENED = "--push_to_hub: the repository could not be opened"
-NOT_PUSHED = "has the finished run, but the push failed"
+def open_repository(options: RunOptions) -> str:
+    """Create the repository that the options name, unless it exists, and return its full name.
+
+    Raises:
+        AlignAttnError: if the Hub cannot be reached or refuses.
+    """
+    values = options.values
+    name = values["hub_model_id"] or options.output_dir.absolute().name
+    log_push(str(options.output_dir), name)
+    with hub_errors("--push_to_hub: the repository could not be opened"):
+        api = HfApi(token=values["hub_token"])
+        return api.create_repo(name, private=values["hub_private_repo"], exist_ok=True).repo_id
 
 
 def push_run(result: RunResult, options: RunOptions) -> None:
-    """Push the folder of a run that finished in this or an earlier call, with a card that names the repository.
-
-    `Trainer.push_to_hub` is not suitable: it saves the model again over that of the finished run, which an interruption
-    would corrupt, and it writes its own card, which has no results.
-    """
-    folder, values = options.output_dir, options.values
-    api, token = HfApi(), values["hub_token"]
-    name = values["hub_model_id"] or folder.absolute().name
-    log_push(str(folder), name)
-    with hub_errors(NOT_OPENED):
-        repo_id = api.create_repo(name, token=token, private=values["hub_private_repo"], exist_ok=True).repo_id
+    """Push the folder of a run that finished in this or an earlier call, with a card that names the repository."""
+    folder, repo_id = options.output_dir, open_repository(options)
     write_model_card(folder, model_card(result, options, repo_id))
-    with TemporaryDirectory() as staged, hub_errors(f"{folder} {NOT_PUSHED}"):
+    with TemporaryDirectory() as staged, hub_errors(f"{folder} has the finished run, but the push failed"):
         stage(folder, Path(staged))
         # A card that the user changed still loads the model from its local folder.
         card = read_text(folder / CARD_FILE)
         for place in {str(folder), publishable(str(folder))}:
             card = card.replace(f"path = {quoted(place)}", f"path = {quoted(repo_id)}")
         write_text(Path(staged) / CARD_FILE, card)
-        api.upload_folder(
+        HfApi(token=options.values["hub_token"]).upload_folder(
             repo_id=repo_id,
             folder_path=staged,
             commit_message="End of training",
-            token=token,
-            revision=values["hub_revision"],
+            revision=options.values["hub_revision"],
         )
 
 
-def stage(folder: Path, staged: Path, patterns: Sequence[str] = PUBLISHED) -> Path:
-    """Fill `staged` with the files of a folder to push, and return it: links to files, or copies without local paths.
-
-    Args:
-        folder: the folder of a run or a checkpoint.
-        staged: the folder to fill.
-        patterns: patterns of the names of the files to push, or paths relative to the folder.
-    """
-    for place in (folder, folder / ADAPTER_FOLDER, folder / CALIBRATION_FOLDER):
-        for source in sorted(filter(Path.is_file, place.iterdir() if place.is_dir() else ())):
-            relative = source.relative_to(folder)
-            if not _is_named(source, patterns) and relative.as_posix() not in patterns:
-                continue
-            target = staged / relative
-            target.parent.mkdir(parents=True, exist_ok=True)
+def stage(folder: Path, staged: Path) -> Path:
+    """Fill `staged` with links to the pushed files of a run's folder, or copies without local paths; return it."""
+    for source in sorted(path for pattern in PUBLISHED for path in folder.glob(pattern) if path.is_file()):
+        target = staged / source.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.name == CONFIG_FILE:
+            write_text(target, yaml.safe_dump(publishable(read_yaml(source)), allow_unicode=True))
+        elif source.name in NAMING_PATHS:
+            write_text(target, to_json(publishable(read_json(source)), indent=2) + "\n")
+        elif any(fnmatch(source.name, pattern) for pattern in NAMING_MODELS):
+            content = read_json(source)
+            content |= {name: publishable(content[name]) for name in MODEL_NAMES if name in content}
+            write_text(target, to_json(content, indent=2) + "\n")
+        else:
             target.unlink(missing_ok=True)
-            if source.name in NAMING_PATHS or _is_named(source, NAMING_MODELS):
-                write_text(target, _published_text(source))
-            else:
-                target.symlink_to(source.resolve())
+            target.symlink_to(source.resolve())
     return staged
-
-
-def _is_named(file: Path, patterns: Sequence[str]) -> bool:
-    return any(fnmatch(file.name, pattern) for pattern in patterns)
-
-
-def _published_text(file: Path) -> str:
-    if file.name == CONFIG_FILE:
-        published: str = yaml.safe_dump(publishable(read_yaml(file)), allow_unicode=True)
-        return published
-    content = read_json(file)
-    if file.name in NAMING_PATHS:
-        content = publishable(content)
-    else:
-        content |= {name: publishable(content[name]) for name in MODEL_NAMES if name in content}
-    return to_json(content, indent=2) + "\n"
-
-
-def clear_staged(folder: Path) -> None:
-    """Remove the staged files from a run's folder."""
-    shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
 @contextmanager

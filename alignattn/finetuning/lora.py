@@ -37,6 +37,17 @@ def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
     from peft import LoraConfig, get_peft_model
     from peft.utils import ModulesToSaveWrapper
 
+    modules = dict(model.named_modules())
+    for target in arguments.lora_target_modules or ():
+        # As in peft, a target is the end of a module's name.
+        if not any(f".{name}".endswith(f".{target}") for name in modules):
+            linear = (name for name, module in modules.items() if isinstance(module, nn.Linear))
+            known = sorted({name.rpartition(".")[2] for name in linear if CHILD_NAME not in name})
+            hint = did_you_mean(target, known, aside=True)
+            raise AlignAttnError(
+                f"--lora_target_modules {target!r}: {arguments.model} has no such layer; its linear layers are "
+                f"{listing(known)}{hint}"
+            )
     heads = [
         name
         for name, child in model.named_children()
@@ -70,22 +81,6 @@ def _in_float32(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
     return tuple(map(converted, args)), {name: converted(value) for name, value in kwargs.items()}
-
-
-def check_targets(model: nn.Module, arguments: ModelOptions) -> None:
-    """Refuse target modules that match no module of the model; as in peft, a target is the end of a module's name."""
-    names = [name for name, _ in model.named_modules()]
-    linear = [
-        name for name, module in model.named_modules() if isinstance(module, nn.Linear) and CHILD_NAME not in name
-    ]
-    for target in arguments.lora_target_modules or ():
-        if not any(f".{name}".endswith(f".{target}") for name in names):
-            known = sorted({name.rpartition(".")[2] for name in linear})
-            hint = did_you_mean(target, known, aside=True)
-            raise AlignAttnError(
-                f"--lora_target_modules {target!r}: {arguments.model} has no such layer; its linear layers are "
-                f"{listing(known)}{hint}"
-            )
 
 
 def keep_merged(trainer: AlignmentTrainer, arguments: ModelOptions, folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from alignattn.attention.config import AttentionConfig
-from alignattn.finetuning.lora import adapt, check_targets
+from alignattn.finetuning.lora import adapt
 from alignattn.finetuning.model_options import ModelOptions
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.resources import check_memory, check_precision, loading_type, type_of_weights
+from alignattn.finetuning.precision import check_precision, loading_type, type_of_weights
 from alignattn.finetuning.results import StartResult, read_result
 from alignattn.finetuning.run_files import CONFIG_FILE
-from alignattn.finetuning.run_folder import check_finished, is_run_folder, own_task
+from alignattn.finetuning.run_folder import check_finished, is_run_folder
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext, BuiltModel, checked_fields, saved_class
 from alignattn.models.lengths import most_positions, most_tokens
@@ -60,46 +59,47 @@ SLOT_NAMES = ("score", "normalizer", "value")
 """The slots that define the attention function."""
 
 
-def checked_config(options: RunOptions) -> Any:
-    """Check the options against the config of the model, before rows and weights are read.
+def pretrained_config(options: RunOptions) -> Any:
+    """Return the config of the pretrained model, with the fields that the options set; None for a model from scratch.
 
-    It builds a pretrained model without weights to check its memory, the patch of its attention, and the LoRA targets.
+    It refuses what the config rules out, before rows and weights are read.
 
     Args:
         options: the options of the run.
-
-    Returns:
-        The config of a pretrained model, for `build_model`; None for a model from scratch.
     """
-    arguments, task, asked = options.model, options.task or own_task(options.data), options.data.max_length
-    if reason := arguments.reason_unsupported(task):
-        raise AlignAttnError(reason)
+    arguments, task, asked = options.model, options.task_of_rows, options.data.max_length
     if not capabilities_of(arguments.model).is_pretrained:
         given = arguments.model_config_fields
         checked_fields(given, MODELS.load(arguments.model).config_class)
         check_counts(arguments.model, given)
         return None
-    config = _pretrained_config(arguments)
+    name, hub = arguments.model, _hub_options(arguments)
+    check_start(arguments)
+    with loading(name):
+        if adapter_fields(model_source(name), hub) is not None:
+            raise AlignAttnError(f"{name!r} is an adapter, and a run cannot start from one: give the merged model")
+        fields = read_config_fields(name, **hub)
+        if saved_class(fields) is not None:
+            raise AlignAttnError(
+                f"{name!r} is a trained model of {fields['model_type']}, and a run cannot start from it: give a "
+                f"pretrained encoder, or one of {', '.join(MODELS)}"
+            )
+        config = load_config(name, **hub)
+        if fields.get(LOADER_FIELD) == LOADING_HINT:
+            check_attention(arguments, AttentionConfig.from_dict(getattr(config, CHILD_NAME)))
+        _set_config_fields(config, arguments.model_config_fields)
+    # Building a model of millions of layers takes hours and all memory.
+    check_counts(name, config.to_dict())
     most = most_positions(config)
     if asked is not None and most is not None and asked > most:
         raise AlignAttnError(f"--max_length {asked} exceeds the model's maximum of {most} tokens")
-    weights = type_of_weights(arguments, config)
-    check_precision(options, weights)
+    check_precision(options, type_of_weights(arguments, config))
     auto_class = processor_class(task).auto_class
     if type(config) not in auto_class._model_mapping:
         raise AlignAttnError(
-            f"--model {arguments.model} is of type {config.model_type!r}, for which transformers has no "
+            f"--model {name} is of type {config.model_type!r}, for which transformers has no "
             f"{auto_class.__name__}, and task {task.name!r} is {task.kind}: give a model for that"
         )
-    try:
-        with torch.device("meta"):
-            model = auto_class.from_config(deepcopy(config))
-    except Exception:
-        # Loading the checkpoint gives the reason.
-        return config
-    check_memory(options, model, weights)
-    patch(model, arguments.attention_config)
-    check_targets(model, arguments)
     return config
 
 
@@ -109,7 +109,7 @@ def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel
     Args:
         options: the options of the run.
         rows: the rows of the run; the vocabulary of a model from scratch is the words of its training rows.
-        config: what `checked_config` returned.
+        config: what `pretrained_config` returned.
     """
     arguments = options.model
     if config is not None:
@@ -137,29 +137,6 @@ def patch_model(model: PreTrainedModel, arguments: ModelOptions) -> Any:
         if capabilities.is_pretrained:
             load_function_slots(arguments.model, model, **_hub_options(arguments))
     return adapt(model, arguments)
-
-
-def _pretrained_config(arguments: ModelOptions) -> Any:
-    """Return the config of the pretrained model, with the fields that the options set."""
-    name, hub = arguments.model, _hub_options(arguments)
-    check_start(arguments)
-    with loading(name):
-        source = model_source(name)
-        if adapter_fields(source, hub) is not None:
-            raise AlignAttnError(f"{name!r} is an adapter, and a run cannot start from one: give the merged model")
-        fields = read_config_fields(name, **hub)
-        if saved_class(fields) is not None:
-            raise AlignAttnError(
-                f"{name!r} is a trained model of {fields['model_type']}, and a run cannot start from it: give a "
-                f"pretrained encoder, or one of {', '.join(MODELS)}"
-            )
-        config = load_config(name, **hub)
-        if fields.get(LOADER_FIELD) == LOADING_HINT:
-            check_attention(arguments, AttentionConfig.from_dict(getattr(config, CHILD_NAME)))
-        _set_config_fields(config, arguments.model_config_fields)
-    # Even without weights, building a model of millions of layers takes hours and all memory.
-    check_counts(name, config.to_dict())
-    return config
 
 
 def _hub_options(arguments: ModelOptions) -> dict[str, Any]:

@@ -15,18 +15,12 @@ from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions,
 from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
 from alignattn.finetuning.training_options import PRIVATE_OPTION, START, TrainingOptions
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION, capabilities_of
-from alignattn.tasks import GenerationTask, ImageClassification, QuestionAnswering, Task, get_task, is_definition
+from alignattn.tasks import ImageClassification, Task, get_task, is_definition
 from alignattn.tasks.definitions import read_definition
-from alignattn.tasks.task import BY_SEED, DRAWN, TEXT, TRAIN
+from alignattn.tasks.task import DRAWN, TEXT, TRAIN
 from alignattn.tasks.task_types import IMAGE, with_features
 from alignattn.utils.errors import AlignAttnError, check_installed
 from alignattn.utils.options import Options, options_of, resolve, values_of
-
-OF_ALIGNMENT = (
-    *("alignment_weight", "alignment_options", "gradient_scope", "head_reduction"),
-    *("alignment_warmup_ratio", "alignment_learning_rate"),
-)
-"""Options of an alignment loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +44,6 @@ class RunOptions(Options):
         check_fits(self.model, None)
         check_capabilities(self.model.model, self.training)
         check_choice(self)
-        defaults = options_of(type(self))
-        for name, reason in self.unused().items():
-            if self.values[name] != defaults[name].default:
-                raise AlignAttnError(f"--{name} does nothing {reason}: leave it out")
         if self.training.balance is not None:
             self._check_balance()
         if reason := self.training.reason_unsupported(None, has_crf=self.model.has_crf):
@@ -63,25 +53,6 @@ class RunOptions(Options):
                 raise AlignAttnError(f"--{name} is for pretrained encoders, not for {self.model.model}: leave it out")
         if self.attention.gradient_scope == BASIS and self._own_score:
             raise AlignAttnError(f"--gradient_scope basis: {self._own_score}, which fixes the basis: leave it out")
-
-    def unused(self) -> dict[str, str]:
-        """Return the options that this run does not use, by name, each with the reason."""
-        attention, task, names = self.attention, self.task, dict[str, str]()
-        if attention.alignment is None:
-            names |= dict.fromkeys(OF_ALIGNMENT, "without an alignment such as --attention aa-ct")
-        elif not (attention.choices["alignment"].is_learned or attention.gradient_scope == BASIS):
-            names["alignment_learning_rate"] = f"with {attention.alignment}, which has no parameters"
-        if not any(choice.is_learned for slot, choice in attention.choices.items() if slot != "alignment"):
-            names["slot_learning_rate"] = "without a slot with parameters such as --value qvi"
-        if not isinstance(task, QuestionAnswering):
-            names |= dict.fromkeys(("n_best_size", "max_answer_length"), "outside question answering")
-            if not self.data.has_windows:
-                names["doc_stride"] = "without --long_texts windows, outside question answering"
-        if self.data.max_train_samples is None and (self.data.max_eval_samples is None or self.data.take == BY_SEED):
-            names["take"] = "without --max_train_samples"
-        if not isinstance(task, GenerationTask):
-            names["num_beams"] = "for tasks that do not generate sequences"
-        return names
 
     @property
     def _own_score(self) -> str:
@@ -138,6 +109,13 @@ class RunOptions(Options):
         parts = (self.model, self.data, self.training)
         return next(filter(None, (part.reason_unsupported(task) for part in parts)), "")
 
+    def check(self, task: Task) -> None:
+        """Refuse options that do not fit a task, as far as it is known before and after its rows are read."""
+        if reason := self.model.reason_unsupported(task):
+            raise AlignAttnError(reason)
+        if reason := self.reason_unsupported(task):
+            raise AlignAttnError(f"{reason}: leave it out")
+
     @property
     def attention(self) -> AttentionConfig:
         """The model's attention."""
@@ -150,6 +128,11 @@ class RunOptions(Options):
         if self.data.task is None:
             return None
         return self.chosen(_named_task(self.data.task, self.training.output_dir))
+
+    @cached_property
+    def task_of_rows(self) -> Task:
+        """The task, or that of a user's file, whose rows complete it with their labels."""
+        return self.task or self.data.own_task()
 
     def chosen(self, task: Task) -> Task:
         """Return a task with the features and the evaluation splits that the options choose."""

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
-from alignattn.finetuning.logs import STATE_FILE
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.run_files import CONFIG_FILE, is_begun
 from alignattn.finetuning.run_folder import (
@@ -18,17 +18,15 @@ from alignattn.finetuning.run_folder import (
     OPTIONS_THAT_MAY_DIFFER,
     check_same_data,
     check_same_task,
-    is_run_folder,
     is_same_start,
 )
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
-from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, step_of
-from alignattn.training.saved_state import SavedAlignmentState, SavedState
+from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, read_state, step_of
+from alignattn.training.meter import LossMeter
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_yaml
-from alignattn.utils.folder_lock import running
-from alignattn.utils.json_records import parse_json, read_json, read_record
+from alignattn.utils.json_records import parse_json, read_json
 from alignattn.utils.saved_config import restored_fields
 
 OF_A_FILE = frozenset(
@@ -46,7 +44,6 @@ NEWEST_CHECKPOINT = (None, True, "True", "true", "last")
 def check_output_dir(options: RunOptions) -> None:
     """Refuse a folder that holds another run or other files, and a checkpoint of another run."""
     folder = options.output_dir
-    check_running(options)
     given = options.values["resume_from_checkpoint"]
     if given not in NEWEST_CHECKPOINT:
         resumed, advice = Path(str(given)).absolute().parent, "give another --resume_from_checkpoint"
@@ -67,15 +64,6 @@ def check_output_dir(options: RunOptions) -> None:
     problem = f"{folder} already holds another run"
     _check_differences(options, _written(folder), problem, ANOTHER_FOLDER, may_differ)
     check_same_data(options, folder)
-
-
-def check_running(options: RunOptions) -> None:
-    """Refuse a folder in which a process now makes another run, whose end one would wait for in vain."""
-    theirs = running(options.output_dir) or {}
-    # The model of a run may be at another place by now.
-    may_differ = {MODEL_OPTION} if is_run_folder(Path(options.model.model)) else frozenset()
-    problem = f"another process makes another run in {options.output_dir}"
-    _check_differences(options, theirs, problem, ANOTHER_FOLDER, may_differ)
 
 
 def _written(folder: Path) -> dict[str, Any]:
@@ -110,18 +98,23 @@ def checkpoint_to_resume(options: RunOptions, model: Any, args: TrainingArgument
     return checkpoint
 
 
-def check_checkpoint(folder: Path, model: Any = None, record: type[SavedState] = SavedAlignmentState) -> None:
+def check_checkpoint(folder: Path, model: Any = None) -> None:
     """Refuse a checkpoint that is missing, damaged, or of another model.
 
     Args:
         folder: the folder of the checkpoint.
         model: the model that resumes from it, with its adapters; None = do not compare the model.
-        record: the required fields of the Trainer's state.
     """
     if not folder.is_dir():
         raise AlignAttnError(f"there is no folder {folder}: give a checkpoint to --resume_from_checkpoint")
     is_of_adapter = (folder / ADAPTER_CONFIG_NAME).is_file()
-    _check_state(folder, record)
+    state, step = read_state(folder), step_of(folder)
+    best = state.best_model_checkpoint
+    is_of_folder = step is None or step == state.global_step
+    if not is_of_folder or (best is not None and step_of(Path(best)) != state.best_global_step):
+        raise AlignAttnError(
+            f"{folder / TRAINER_STATE_NAME} and the folder's name disagree on the step: give another checkpoint"
+        )
     saved = restored_fields(read_json(folder / (ADAPTER_CONFIG_NAME if is_of_adapter else CONFIG_NAME)))
     torn = damaged_file(folder)
     if torn is not None:
@@ -154,26 +147,14 @@ def resume_hint(folder: Path) -> Iterator[None]:
 
 def _check_launch(checkpoint: Path, args: TrainingArguments) -> None:
     """Refuse another number of processes or GPUs: with the same options, a step would have another number of rows."""
-    state = read_record(checkpoint / STATE_FILE, SavedAlignmentState, "train")
-    assert state is not None
-    before = state.stateful_callbacks.LossMeter.attributes.num_processes, state.train_batch_size
+    state: Any = read_state(checkpoint)
+    meter = state.stateful_callbacks.get(LossMeter.__name__, {"attributes": vars(LossMeter())})
+    before = meter["attributes"]["num_processes"], state.train_batch_size
     # With `--auto_find_batch_size`, the Trainer takes the batch size of the checkpoint.
     now = args.world_size, state.train_batch_size if args.auto_find_batch_size else args.train_batch_size
     if now != before:
         there, here = (f"{processes} process(es) with batches of {rows} rows" for processes, rows in (before, now))
         raise AlignAttnError(f"{checkpoint} was written by {there}, and this call has {here}: start it as before")
-
-
-def _check_state(folder: Path, record: type[SavedState]) -> None:
-    state = read_record(folder / STATE_FILE, record, "train")
-    if state is None:
-        raise AlignAttnError(f"{folder} has no {STATE_FILE} and is not a checkpoint: give another")
-    best, step = state.best_model_checkpoint, step_of(folder)
-    is_of_folder = step is None or step == state.global_step
-    if not is_of_folder or (best is not None and step_of(Path(best)) != state.best_global_step):
-        raise AlignAttnError(
-            f"{folder / STATE_FILE} and the folder's name disagree on the step: give another checkpoint"
-        )
 
 
 def _differences(theirs: dict[str, Any], model: Any) -> list[str]:

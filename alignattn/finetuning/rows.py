@@ -19,7 +19,7 @@ from alignattn.finetuning.data_options import FROM_BOTH, FROM_TASK, DataOptions
 from alignattn.finetuning.model_options import ModelOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result
-from alignattn.finetuning.run_folder import changed_rows, own_task
+from alignattn.finetuning.run_folder import changed_rows
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import ImageClassification, Task, TextClassification
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS, WindowedRows
@@ -105,16 +105,15 @@ def load_evaluation_rows(task: T, model_args: ModelOptions, data_args: DataOptio
 
 def _all_rows(options: RunOptions) -> Rows[Any]:
     """Return the rows of the source that the options name."""
-    data, source = options.data, options.data.source
+    task, data, source = options.task_of_rows, options.data, options.data.source
     reading: dict[str, Any] = {"cache_dir": options.model.cache_dir, "skip_bad_rows": data.skip_bad_rows}
     reading["slice_by"] = data.slice_by
     files: tuple[Any, Any] = (data.train_file, data.validation_file)
     if source == FROM_TASK:
-        return load_rows(options.task, data_dir=data.data_dir, **reading)
+        return load_rows(task, data_dir=data.data_dir, **reading)
     reading["encoding"] = data.encoding
     if source == FROM_BOTH:
-        return load_task_files(options.task, *files, **reading)
-    task = own_task(data)
+        return load_task_files(task, *files, **reading)
     if isinstance(task, LabelledTask):
         are_images = isinstance(task, ImageClassification)
         return load_user_rows(*files, task.input_columns, task.label_column, are_images=are_images, **reading)

@@ -4,8 +4,6 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
@@ -16,12 +14,12 @@ from alignattn.finetuning.callbacks import END, Balancing, BestBeside, DistanceL
 from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.examples import with_inputs, with_split, write_predictions
 from alignattn.finetuning.function_change import check_twin, compare_with_twin
-from alignattn.finetuning.hub import push_run
+from alignattn.finetuning.hub import open_repository, push_run
 from alignattn.finetuning.lora import keep_merged
-from alignattn.finetuning.model import build_model, checked_config, continued_run, patch_model
+from alignattn.finetuning.model import build_model, continued_run, patch_model, pretrained_config
 from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.precision import computed_types, describe_precision
 from alignattn.finetuning.report import write_run_report
-from alignattn.finetuning.resources import check_disk_room, computed_types, describe_precision
 from alignattn.finetuning.results import (
     RESULTS_FILE,
     RunResult,
@@ -43,7 +41,7 @@ from alignattn.finetuning.training_arguments import (
     check_shared_graph,
     training_arguments,
 )
-from alignattn.finetuning.training_options import BALANCED, TrainingOptions
+from alignattn.finetuning.training_options import BALANCED
 from alignattn.models import SAMPLING_OPTION, capabilities_of
 from alignattn.models.build import BuiltModel
 from alignattn.models.packaged import seen_before
@@ -56,7 +54,7 @@ from alignattn.tasks.processor import EncodedSplit, Evaluation
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.task import TRAIN
 from alignattn.tasks.task_types import QuestionAnswering, TokenClassification, processor_class, processor_for
-from alignattn.tasks.truncation import MANY_UNKNOWN, TruncatedRows, unknown_share
+from alignattn.tasks.truncation import TruncatedRows
 from alignattn.training.checkpoints import remove_checkpoints
 from alignattn.training.saving import remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
@@ -79,7 +77,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
         args: the arguments of the Trainer; None = made from the options.
     """
     folder = options.output_dir
-    with folder_lock(folder, options.to_dict(), partial(check_output_dir, options)):
+    with folder_lock(folder), resume_hint(folder):
         check_output_dir(options)
         finished = read_result(folder)
         if finished is not None:
@@ -87,41 +85,42 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
             _finish_again(finished, options)
             return finished
         remove_torn_weights(folder)
-        with resume_hint(folder):
-            return _finetune(options, args or training_arguments(options.training, RunArguments))
+        args = args or training_arguments(options.training, RunArguments)
+        options.check(options.task_of_rows)
+        config = pretrained_config(options)
+        check_twin(options)
 
+        rows = load_run_rows(options)
+        # The rows of a user's file complete their task, with its labels.
+        options.check(rows.task)
+        assert rows.train is not None
+        check_shared_graph(rows.task, args, len(rows.train), options.data.fan_out)
+        set_seed(args.seed)
+        start = continued_run(options.model.model)
+        built = build_model(options, rows, config)
+        built = replace(built, model=patch_model(built.model, options.model))
+        data = encode_splits(rows, built.tokenizer, options.data)
+        # By these files, a later call recognises the run.
+        write_json(folder / DATA_FILE, data_digests(options))
+        write_text(folder / CONFIG_FILE, options.to_yaml())
+        if options.task is not None and options.keeps_task:
+            write_definition(folder / TASK_FILE, options.task)
+        if options.training.push_to_hub and PartialState().is_main_process:
+            open_repository(options)
 
-def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
-    """Load rows, build the model, encode, patch, train, evaluate, save."""
-    config = checked_config(options)
-    check_twin(options)
-    rows = load_run_rows(options)
-    _check_training(rows, args, options)
-    set_seed(args.seed)
-    built = build_model(options, rows, config)
-    data = encode_splits(rows, built.tokenizer, options.data)
-    _write_inputs(options)
-    start = continued_run(options.model.model)
-    built = replace(built, model=patch_model(built.model, options.model))
-    trainer = _build_trainer(built, rows.task, data, args, options)
-    truncated = count_truncated_rows(rows.task, data, built.tokenizer)
-    _print_remarks(trainer, options, data, built, truncated)
-    parameters, precision = _count_parameters(built.model), computed_types(trainer)
-    training = _train(trainer, options, data, built.tokenizer)
-    evaluations = _evaluate(trainer, data, options.output_dir)
-    result = _result(options, rows, built, trainer, parameters, training, evaluations)
-    result = replace(result, start=start, truncated_rows=truncated, precision=precision)
-    if trainer.is_world_process_zero():
-        slices = _slices(rows.task, data, evaluations, options.data.slice_by)
-        result = replace(
-            result,
-            slices={split: measured_slices(scores) for split, scores in slices.items()},
-            twin=compare_with_twin(options, rows.task, data.evaluation),
-        )
-        folder, history = options.output_dir, trainer.state.log_history
-        write_run_report(folder, rows.task, result, data.evaluation, evaluations, slices, history)
-        _save(result, trainer, options)
-    return result
+        trainer = _build_trainer(built, rows.task, data, args, options)
+        truncated = count_truncated_rows(rows.task, data, built.tokenizer)
+        if trainer.is_world_process_zero():
+            _print_remarks(trainer, options, data, built, truncated)
+        parameters, precision = _count_parameters(built.model), computed_types(trainer)
+        training = _train(trainer, options, data, built.tokenizer)
+
+        evaluations = {split: trainer.predict_split(encoded) for split, encoded in data.evaluation.items()}
+        result = _result(options, rows, built, trainer, parameters, training, evaluations)
+        result = replace(result, start=start, truncated_rows=truncated, precision=precision)
+        if trainer.is_world_process_zero():
+            result = _write(result, options, trainer, data, evaluations)
+        return result
 
 
 def _finish_again(finished: RunResult, options: RunOptions) -> None:
@@ -133,31 +132,6 @@ def _finish_again(finished: RunResult, options: RunOptions) -> None:
         remove_checkpoints(options.output_dir)
     if options.training.push_to_hub and PartialState().is_main_process:
         push_run(finished, options)
-
-
-def _check_training(rows: Rows[Any], args: RunArguments, options: RunOptions) -> None:
-    """Refuse a training that does not fit the task of the rows."""
-    if reason := options.reason_unsupported(rows.task):
-        raise AlignAttnError(f"{reason}: leave it out")
-    assert rows.train is not None
-    check_shared_graph(rows.task, args, len(rows.train), options.data.fan_out)
-
-
-def _write_inputs(options: RunOptions) -> None:
-    """Write the options, the digests of the data and the task, by which a later call recognises the run."""
-    folder = options.output_dir
-    write_json(folder / DATA_FILE, data_digests(options))
-    write_text(folder / CONFIG_FILE, options.to_yaml())
-    if options.task is not None and options.keeps_task:
-        write_definition(folder / TASK_FILE, options.task)
-
-
-def _class_weights(task: Any, train: EncodedSplit, training: TrainingOptions) -> dict[str, float]:
-    """Return the factor of each class in the task's loss, by its name; empty without `--class_weights`."""
-    if training.class_weights is None:
-        return {}
-    weights = processor_for(task).class_weights(train, training.named_weights)
-    return dict(zip(task.labels, weights.tolist(), strict=True))
 
 
 def _rare_classes(task: Any, train: EncodedSplit) -> str:
@@ -191,7 +165,10 @@ def _build_trainer(
     collator = processor_for(task).collator(built.tokenizer, data.train, is_training=True)
     if options.data.has_windows:
         rows, collator = WindowedRows(rows, args.seed), WindowCollator(built.tokenizer)
-    class_weights = _class_weights(task, data.train, training)
+    class_weights: dict[str, float] = {}
+    if training.class_weights is not None:
+        weights = processor_for(task).class_weights(data.train, training.named_weights)
+        class_weights = dict(zip(getattr(task, "labels", ()), weights.tolist(), strict=True))
     try:
         trainer = TaskTrainer(
             task=task,
@@ -221,8 +198,6 @@ def _print_remarks(
     truncated: Mapping[str, TruncatedRows],
 ) -> None:
     """Print remarks on the rows, the attention and the model before training begins."""
-    if not trainer.is_world_process_zero():
-        return
     task, capabilities = trainer.task, capabilities_of(options.model.model)
     labels = getattr(task, "labels", ())
     if options.task is None and labels:
@@ -252,13 +227,6 @@ def _print_remarks(
         for split, encoded in {TRAIN: data.train, **data.evaluation}.items():
             if count := count_truncated_questions(encoded):
                 print(f"{split}: {truncated_questions_warning(count)}")
-    for split, encoded in () if capabilities.is_pretrained else data.evaluation.items():
-        share = unknown_share(encoded, built.tokenizer)
-        if share > MANY_UNKNOWN:
-            print(
-                f"{split}: {100 * share:.1f} % of the words are not in the model's vocabulary, the words of its "
-                "training rows"
-            )
 
 
 def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokenizer: Any) -> Mapping[str, float]:
@@ -270,8 +238,6 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
     checkpoint = checkpoint_to_resume(options, trainer.model, trainer.args)
     if checkpoint is not None:
         trainer.add_callback(BestBeside(checkpoint))
-    elif trainer.is_world_process_zero():
-        check_disk_room(trainer)
     # Options may have drawn random numbers before: the seed makes training independent of them.
     set_seed(trainer.args.seed)
     output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -282,31 +248,6 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
     trainer.save_model(_internal_call=True)
     trainer.save_state()
     return output.metrics
-
-
-def _evaluate(trainer: TaskTrainer, data: EncodedData, folder: Path) -> dict[str, Evaluation]:
-    """Predict the evaluation splits with the trained model, write the predictions, and score them."""
-    evaluations = {split: trainer.predict_split(encoded) for split, encoded in data.evaluation.items()}
-    if evaluations and trainer.is_world_process_zero():
-        columns = trainer.task.input_columns
-        tables = [
-            with_split(with_inputs(evaluation.predictions, data.evaluation[split].rows, columns), split)
-            for split, evaluation in evaluations.items()
-        ]
-        write_predictions(folder, tables)
-    return evaluations
-
-
-def _slices(
-    task: Task, data: EncodedData, evaluations: Mapping[str, Evaluation], column: str | None
-) -> dict[str, SliceScores]:
-    """Return the row scores of the slices of each split; empty without `--slice_by`."""
-    if column is None:
-        return {}
-    return {
-        split: slice_examples(evaluation.predictions, slices_of(data.evaluation[split].rows[column][:]), task.measured)
-        for split, evaluation in evaluations.items()
-    }
 
 
 def _result(
@@ -350,18 +291,44 @@ def _result(
     )
 
 
-def _save(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:
-    """Write the model card and the results, remove the checkpoints, and push the run."""
-    write_model_card(options.output_dir, model_card(result, options))
-    write_json(options.output_dir / RESULTS_FILE, result.to_dict())
-    print(f"{options.output_dir}\n{render_metrics(result)}")
-    if trainer.args.push_to_hub:
-        trainer.wait_for_pushes()
+def _write(
+    result: RunResult,
+    options: RunOptions,
+    trainer: TaskTrainer,
+    data: EncodedData,
+    evaluations: Mapping[str, Evaluation],
+) -> RunResult:
+    """Write predictions, report, card and at last the results, which mark the run as finished; return them."""
+    folder, task, column = options.output_dir, trainer.task, options.data.slice_by
+    if evaluations:
+        tables = [
+            with_split(with_inputs(evaluation.predictions, data.evaluation[split].rows, task.input_columns), split)
+            for split, evaluation in evaluations.items()
+        ]
+        write_predictions(folder, tables)
+    slices: dict[str, SliceScores] = {}
+    if column is not None:
+        slices = {
+            split: slice_examples(
+                evaluation.predictions, slices_of(data.evaluation[split].rows[column][:]), task.measured
+            )
+            for split, evaluation in evaluations.items()
+        }
+    result = replace(
+        result,
+        slices={split: measured_slices(scores) for split, scores in slices.items()},
+        twin=compare_with_twin(options, task, data.evaluation),
+    )
+    write_run_report(folder, task, result, data.evaluation, evaluations, slices, trainer.state.log_history)
+    write_model_card(folder, model_card(result, options))
+    write_json(folder / RESULTS_FILE, result.to_dict())
+    print(f"{folder}\n{render_metrics(result)}")
     # Checkpoints are redundant once the results are written.
     if not options.training.keep_checkpoints:
-        remove_checkpoints(options.output_dir)
-    if trainer.args.push_to_hub:
+        remove_checkpoints(folder)
+    if options.training.push_to_hub:
         push_run(result, options)
+    return result
 
 
 def _last_logged(trainer: AlignmentTrainer) -> dict[str, float | None]:

@@ -6,22 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.finetuning.data_options import FROM_CONLL, FROM_IMAGES, FROM_TAGS, DataOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, read_result
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, TASK_FILE, is_seed_folder
 from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.models import capabilities_of
 from alignattn.tasks import (
-    ImageClassification,
-    MultiLabelClassification,
     Task,
-    TextClassification,
     TokenClassification,
     get_task,
 )
 from alignattn.tasks.definitions import read_definition
-from alignattn.tasks.task import TAGS, TEXT, TOKENS, TRAIN
+from alignattn.tasks.task import TRAIN
 from alignattn.training.methods import prediction_method
 from alignattn.utils.digests import digest_of, model_digest
 from alignattn.utils.errors import AlignAttnError
@@ -176,42 +172,7 @@ def _task_of(folder: Path, options: RunOptions) -> Task:
         if isinstance(options.task, TokenClassification) and not options.task.labels:
             return replace(options.task, labels=labels)
         return options.task
-    return own_task(options.data, labels)
-
-
-def own_task(data: DataOptions, labels: tuple[str, ...] = ()) -> Task:
-    """Return the task of a user's rows, as far as the options define it.
-
-    Args:
-        data: the options of the rows.
-        labels: the names of the classes, if known; without them, a task of one label per row has a metric of scores.
-
-    Raises:
-        AlignAttnError: if the options name a column twice.
-    """
-    if data.source in (FROM_CONLL, FROM_TAGS):
-        tokens, tags = (TOKENS, TAGS) if data.source == FROM_CONLL else (str(data.tokens_column), data.label_column[0])
-        if tokens == tags:
-            raise AlignAttnError(f"duplicate column: --tokens_column {tokens} --label_column {tags}")
-        return TokenClassification(name="user", tokens_column=tokens, tags_column=tags, labels=labels)
-    metrics: Any = ("accuracy",) if labels else ("pearson",)
-    if data.source == FROM_IMAGES:
-        return ImageClassification(
-            name="user",
-            image_column=str(data.image_column),
-            label_column=data.label_column[0],
-            labels=labels,
-            metrics=metrics,
-        )
-    columns = tuple(data.text_columns or (TEXT,))
-    if data.is_multi_label:
-        task = MultiLabelClassification(name="user", text_columns=columns, label_columns=data.label_column)
-        if problem := task.problem():
-            raise AlignAttnError(f"--text_columns and --label_column: {problem}")
-        return task
-    return TextClassification(
-        name="user", text_columns=columns, label_column=data.label_column[0], labels=labels, metrics=metrics
-    )
+    return options.data.own_task(labels)
 
 
 def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:

@@ -3,18 +3,13 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import datasets
 import torch
-from huggingface_hub import HfApi
 from torch import nn
 from transformers import EvalPrediction, PrinterCallback, ProgressCallback, TrainingArguments
-from transformers.trainer_utils import HubStrategy
-from transformers.utils.hub import PushInProgress
 
-from alignattn.finetuning.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
 from alignattn.finetuning.rows import LengthGroupedSteps, padded_lengths, scattered
 from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
 from alignattn.tasks import Task
@@ -26,13 +21,9 @@ from alignattn.training.class_weights import weighted_loss
 from alignattn.training.early_stopping import JointBest
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.attributes import replaced
-from alignattn.utils.network import log_push
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}
 """Settings with which `Trainer` loads all evaluation rows in order, because outputs belong to rows."""
-
-LAST_CHECKPOINT = "last-checkpoint"
-"""Path of the checkpoint to resume from in the Hub's repository, as in transformers."""
 
 
 class TaskTrainer(AlignmentTrainer):
@@ -201,46 +192,3 @@ class TaskTrainer(AlignmentTrainer):
             self.state.best_metric = metrics[next(iter(judge.metrics))]
             self.state.best_global_step = self.state.global_step
         return judge.is_best
-
-    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
-        """Open the repository as `Trainer` does; raises `AlignAttnError` if the Hub refuses."""
-        if self.is_world_process_zero():
-            log_push("checkpoints", self.args.hub_model_id or Path(str(self.args.output_dir)).absolute().name)
-        with hub_errors(NOT_OPENED):
-            super().init_hf_repo(*args, **kwargs)
-
-    def wait_for_pushes(self) -> None:
-        """Wait until no checkpoint is being pushed any more: the finished run must be pushed last."""
-        self._finish_current_push()
-        clear_staged(Path(str(self.args.output_dir)))
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push as `Trainer` does, but only the listed files and without local paths: its own push includes a pickle."""
-        earlier: Any = self.push_in_progress
-        busy = earlier is not None and not earlier.is_done()
-        strategy = self.args.hub_strategy
-        if not self.is_world_process_zero() or strategy == HubStrategy.END or (busy and not self.args.hub_always_push):
-            return
-        output_dir, checkpoint = Path(str(self.args.output_dir)), Path(checkpoint_folder)
-        if not busy:
-            clear_staged(output_dir)
-        place = output_dir / STAGING_FOLDER / checkpoint.name
-        whole: dict[str | None, Path] = {None: stage(checkpoint, stage(output_dir, place / "run"))}
-        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
-            name = LAST_CHECKPOINT if strategy == HubStrategy.CHECKPOINT else checkpoint.name
-            whole[name] = stage(checkpoint, place / "checkpoint", RESUMED)
-        jobs: Any = [
-            HfApi().upload_folder(
-                repo_id=str(self.hub_model_id),
-                folder_path=folder,
-                path_in_repo=path,
-                commit_message=f"Training in progress, step {self.state.global_step}",
-                token=self.args.hub_token,
-                run_as_future=True,
-                revision=self.args.hub_revision,
-            )
-            for path, folder in whole.items()
-        ]
-        jobs = [*earlier.jobs, *jobs] if busy else jobs
-        progress: Any = PushInProgress(jobs)
-        self.push_in_progress = progress

@@ -11,7 +11,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.training_args import ParallelMode
 
-from alignattn.finetuning.training_options import OTHERS, PRIVATE_OPTION, TransformersOptions
+from alignattn.finetuning.training_options import OTHERS, PUSH_OPTIONS, TransformersOptions
 from alignattn.tasks import NodeClassification, Task
 from alignattn.training.arguments import AlignmentTrainingArguments, arguments_of
 from alignattn.training.methods import METHODS
@@ -24,10 +24,10 @@ SET_BY_ALIGNATTN = frozenset(
     {
         *("do_train", "do_eval", "do_predict", "include_for_metrics", "length_column_name"),
         *("prediction_loss_only", "label_names", "remove_unused_columns", "eval_do_concat_batches"),
-        "batch_eval_metrics",
+        *("batch_eval_metrics", "hub_strategy", "hub_always_push"),
     }
 )
-"""Fields of `TrainingArguments` that are not options: every run trains, evaluates and is scored."""
+"""Fields of `TrainingArguments` that are not options: each run trains, evaluates and is scored; the end pushes it."""
 
 RANGES: Mapping[str, Mapping[str, float]] = {
     **{name: {"low": 0} for name in ("adam_epsilon", "eval_delay", "neftune_noise_alpha")},
@@ -57,11 +57,11 @@ WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD
 
 @dataclass
 class RunArguments(AlignmentTrainingArguments, arguments_of(PREDICTING)):  # type: ignore[misc]
-    """The training arguments of a run, with those of methods that change its predictions; pickles omit its secret."""
+    """The training arguments of a run, with those of methods that change its predictions."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the pickled state, as in the `training_args.bin` of a checkpoint, without secrets and local paths."""
-        return dict(publishable(vars(self) | {PRIVATE_OPTION: None}))
+        """Return the pickled state, as in the `training_args.bin` of a checkpoint, without local paths."""
+        return dict(publishable(vars(self)))
 
 
 def training_arguments(options: TransformersOptions, arguments: Callable[..., T]) -> T:
@@ -72,7 +72,8 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
         arguments: the class to return.
     """
     fields_taken = {field.name for field in fields(cast(Any, arguments)) if field.init}
-    values = {name: value for name, value in values_of(options).items() if name in fields_taken}
+    # The finished run is pushed, not the Trainer's checkpoints.
+    values = {name: value for name, value in values_of(options).items() if name in fields_taken - {*PUSH_OPTIONS}}
     _check_launch()
     if _processes() > 1 and not torch.accelerator.is_available():
         # Otherwise each process would do the whole run by itself, in the same folder.

@@ -45,10 +45,7 @@ PUSHED = ("push_to_hub",)
 PRIVATE_OPTION = "hub_token"
 """A secret that a run's folder must not contain."""
 
-PUSH_OPTIONS = (
-    *("push_to_hub", "hub_model_id", "hub_strategy", PRIVATE_OPTION),
-    *("hub_private_repo", "hub_always_push", "hub_revision"),
-)
+PUSH_OPTIONS = ("push_to_hub", "hub_model_id", PRIVATE_OPTION, "hub_private_repo", "hub_revision")
 """Options of the repository."""
 
 

@@ -1,19 +1,23 @@
-"""The checkpoint from which a killed run resumes, and the parameters that other libraries leave out when loading."""
+"""The checkpoint from which a killed run resumes: its state, whether it is whole, the parameters of its patches."""
 
 import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.patching import CHILD_NAME
-from alignattn.utils.json_records import parse_json
+from alignattn.utils.errors import AlignAttnError, one_line
 
 _PREFIX = f"{PREFIX_CHECKPOINT_DIR}-"
 _ARCHIVES = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "pytorch_model_fsdp.bin")
@@ -106,12 +110,37 @@ def damaged_file(checkpoint: Path) -> Path | None:
     return next((archive for archive in archives if not zipfile.is_zipfile(archive)), None)
 
 
+def read_state(checkpoint: Path) -> TrainerState:
+    """Return the Trainer's state in a checkpoint.
+
+    Raises:
+        AlignAttnError: if there is none, or it is damaged.
+    """
+    path = checkpoint / TRAINER_STATE_NAME
+    if not path.is_file():
+        raise AlignAttnError(f"{checkpoint} has no {TRAINER_STATE_NAME} and is not a checkpoint: give another")
+    try:
+        return TrainerState.load_from_json(str(path))
+    # As damage goes: no JSON, nested too deeply, not an object, or other fields than those of a state.
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise AlignAttnError(f"{path} is damaged ({one_line(error)}): give another checkpoint") from error
+
+
+def restore(callback: ExportableState, state: TrainerState, initial: ExportableState) -> None:
+    """Give a callback the state that a checkpoint saved of it, or that of `initial` when training starts anew."""
+    callbacks: Any = state.stateful_callbacks or {}
+    saved = callbacks.get(type(callback).__name__) if state.global_step else None
+    # A copy, because the Trainer writes the state of the checkpoint again.
+    for name, value in deepcopy((saved or initial.state())["attributes"]).items():
+        setattr(callback, name, value)
+
+
 def _is_complete(checkpoint: Path) -> bool:
     if step_of(checkpoint) is None:
         return False
     try:
-        parse_json((checkpoint / "trainer_state.json").read_bytes())
-    except (OSError, ValueError):
+        read_state(checkpoint)
+    except AlignAttnError:
         return False
     is_there = any(all(any(checkpoint.glob(pattern)) for pattern in files) for files in _RESUMED_FROM)
     return is_there and damaged_file(checkpoint) is None

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerControl, TrainerState, TrainingArguments
 
-from alignattn.training.saved_state import restore
+from alignattn.training.checkpoints import restore
 
 
 class EarlyStopping(EarlyStoppingCallback):

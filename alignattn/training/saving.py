@@ -2,13 +2,13 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -31,11 +31,6 @@ LOWER = (
     "untouched"
 )
 """Advice for a run that diverges."""
-
-ADAM_MOMENTS = 2
-"""Number of Adam's states per parameter."""
-
-ADAMS = ("adamw_torch", "adamw_torch_fused")
 
 
 class SavingMixin(_Trainer):
@@ -90,27 +85,9 @@ class SavingMixin(_Trainer):
             whole = last_whole_checkpoint(folder)
             kept = "nothing was saved before" if whole is None else f"the last whole checkpoint, {whole.name}, is kept"
             raise AlignAttnError(
-                f"cannot write {what} to {folder} ({one_line(error)}): a checkpoint takes about "
-                f"{in_megabytes(self.checkpoint_bytes())}, and {in_megabytes(free_space(folder))} are free; {kept}: "
-                "free some space and run the same command again"
+                f"cannot write {what} to {folder} ({one_line(error)}), where {in_megabytes(free_space(folder))} are "
+                f"free; {kept}: free some space and run the same command again"
             ) from error
-
-    def model_bytes(self) -> int:
-        """Return the approximate size of the saved weights in bytes; with adapters, of the adapters alone."""
-        assert self.model is not None
-        if hasattr(self.model, "peft_config"):
-            return bytes_of(tensor for tensor in self.model.parameters() if tensor.requires_grad)
-        # Tied weights are saved once.
-        weights = {id(tensor): tensor for tensor in self.model.state_dict(keep_vars=True).values()}
-        return bytes_of(weights.values())
-
-    def checkpoint_bytes(self) -> int:
-        """Return the approximate minimum size of a checkpoint in bytes: the weights and Adam's state."""
-        assert self.model is not None
-        if self.args.save_only_model or self.args.optim not in ADAMS:
-            return self.model_bytes()
-        trained = (tensor for tensor in self.model.parameters() if tensor.requires_grad)
-        return self.model_bytes() + ADAM_MOMENTS * bytes_of(trained)
 
 
 class SaveAfterEpoch(TrainerCallback):
@@ -129,11 +106,6 @@ class SaveAfterEpoch(TrainerCallback):
     ) -> None:
         """Save what is due."""
         control.should_save = control.should_save or self.is_due
-
-
-def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Return the size of tensors in bytes."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def remove_torn_weights(folder: Path) -> None:

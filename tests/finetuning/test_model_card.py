@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -314,45 +313,32 @@ def stand_in_hub(monkeypatch, tmp_path):
     """Keeps each upload as a folder, and the arguments of every call."""
     hub = SimpleNamespace(created=[], uploads=[], refuse_uploads=False)
 
-    def create_repo(self, repo_id, *, token=None, private=None, exist_ok=False, **options):
-        hub.created.append({"repo_id": repo_id, "token": token, "private": private, "exist_ok": exist_ok})
+    def create_repo(self, repo_id, *, private=None, exist_ok=False):
+        hub.created.append({"repo_id": repo_id, "token": self.token, "private": private, "exist_ok": exist_ok})
         return SimpleNamespace(repo_id=repo_id if "/" in repo_id else f"someone/{repo_id}")
 
-    def upload_folder(self, *, folder_path, ignore_patterns=(), run_as_future=False, **options):
-        if hub.refuse_uploads and not run_as_future:
+    def upload_folder(self, *, folder_path, **options):
+        if hub.refuse_uploads:
             raise ConnectionError("403 Forbidden:\nyou may not write here")
         copy = tmp_path / f"upload-{len(hub.uploads)}"
-        shutil.copytree(folder_path, copy, ignore=shutil.ignore_patterns(*ignore_patterns))
-        hub.uploads.append(SimpleNamespace(folder=copy, future=run_as_future, **options))
-        done = Future()
-        done.set_result(None)
-        return done
+        shutil.copytree(folder_path, copy)
+        hub.uploads.append(SimpleNamespace(folder=copy, token=self.token, **options))
 
     monkeypatch.setattr(HfApi, "create_repo", create_repo)
     monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
-    # Older versions of transformers import them as functions.
-    for name in ("create_repo", "upload_folder"):
-        monkeypatch.setattr(transformers.trainer, name, getattr(HfApi(), name), raising=False)
     return hub
 
 
-@pytest.mark.parametrize(
-    ("strategy", "places"), [("every_save", [None, None, None]), ("checkpoint", [None, "last-checkpoint"] * 2 + [None])]
-)
-def test_with_upload_functions_replaced_the_whole_run_is_pushed_last(
-    words_of_run, tmp_path, stand_in_hub, strategy, places
-):
+def test_with_upload_functions_replaced_the_finished_run_is_pushed(words_of_run, tmp_path, stand_in_hub):
     folder = tmp_path / "run"
-    words = pushing(words_of_run, folder, "--hub_private_repo", "true", "--hub_strategy", strategy)
+    words = pushing(words_of_run, folder, "--hub_private_repo", "true")
     words += ["--load_best_model_at_end", "true", "--eval_strategy", "epoch"]
     assert main([*words, "--hub_revision", "trial"]) == 0
     for created in stand_in_hub.created:
         assert created == {"repo_id": REPO, "token": TOKEN, "private": True, "exist_ok": True}
-    assert [getattr(upload, "path_in_repo", None) for upload in stand_in_hub.uploads] == places
-    for upload in stand_in_hub.uploads:
-        assert (upload.repo_id, upload.token, upload.revision) == (REPO, TOKEN, "trial")
-        assert upload.folder.joinpath("model.safetensors").is_file()
-    last = stand_in_hub.uploads[-1].folder
+    (upload,) = stand_in_hub.uploads
+    assert (upload.repo_id, upload.token, upload.revision) == (REPO, TOKEN, "trial")
+    last = upload.folder
     names = {path.name for path in last.iterdir()}
     assert {"README.md", "results.json", "config.yaml", "config.json", "model.safetensors", "tokenizer.json"} <= names
     assert not [name for name in names if name.startswith("checkpoint-")]
@@ -360,16 +346,14 @@ def test_with_upload_functions_replaced_the_whole_run_is_pushed_last(
     assert f'path = "{REPO}"' in card.text
     card_accuracy, accuracy = measured_in(last)
     assert card_accuracy == accuracy
-    for upload in stand_in_hub.uploads:
-        assert not naming(TOKEN, upload.folder)
-        assert not naming(tmp_path.parent, upload.folder), "a path of this machine"
+    assert not naming(TOKEN, last)
+    assert not naming(tmp_path.parent, last), "a path of this machine"
     config = yaml.safe_load((folder / "config.yaml").read_text())
     published = yaml.safe_load((last / "config.yaml").read_text())
     assert Path(config["train_file"]).is_file()
     assert published == config | {
         name: Path(config[name]).name for name in ("model", "train_file", "validation_file", "output_dir")
     }
-    assert not [path for path in folder.iterdir() if path.name.startswith("_")]
 
 
 def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_succeeds_later(
@@ -377,7 +361,7 @@ def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_succeed
 ):
     folder = tmp_path / "run"
     stand_in_hub.refuse_uploads = True
-    assert main(pushing(words_of_run, folder, "--hub_strategy", "end")) == 2
+    assert main(pushing(words_of_run, folder)) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert line.startswith(f"alignattn: {folder} has the finished run, but the push failed: 403 Forbidden: you")
     kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
@@ -387,7 +371,7 @@ def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_succeed
     log_push.cache_clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "https://hub.example.org")
-    assert main(pushing(words_of_run, folder, "--hub_strategy", "end")) == 0
+    assert main(pushing(words_of_run, folder)) == 0
     assert f"sending {folder} to {REPO} at https://hub.example.org" in capsys.readouterr().err.splitlines()
     (upload,) = stand_in_hub.uploads
     pushed = {path.name: path.read_bytes() for path in upload.folder.iterdir()}
@@ -400,26 +384,20 @@ def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_succeed
     assert str(tmp_path) not in pushed["data.json"].decode()
 
 
-@pytest.mark.parametrize("when", ["later", "at every save"])
-def test_with_upload_functions_replaced_only_listed_files_are_pushed(words_of_run, tmp_path, stand_in_hub, when):
+def test_with_upload_functions_replaced_only_listed_files_are_pushed(words_of_run, tmp_path, stand_in_hub):
     folder = tmp_path / "run"
-    words = pushing(words_of_run, folder, "--hub_strategy", "all_checkpoints", "--save_strategy", "epoch")
-    if when == "later":
-        assert main([*words_of_run, "--output_dir", str(folder), "--save_strategy", "epoch"]) == 0
-        for name in ("notes.txt", ".secret", "vectors.pkl", "nohup.out", "pytorch_model.bin"):
-            (folder / name).write_text("mine")
-        (folder / "notes").mkdir()
-        (folder / "notes/model.safetensors").write_text("mine")
-    assert main(words) == 0
-    pushed = [path for upload in stand_in_hub.uploads for path in upload.folder.rglob("*") if path.is_file()]
-    named = {path.name for path in pushed} - {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
-    assert named == {
+    assert main([*words_of_run, "--output_dir", str(folder), "--save_strategy", "epoch"]) == 0
+    for name in ("notes.txt", ".secret", "vectors.pkl", "nohup.out", "pytorch_model.bin"):
+        (folder / name).write_text("mine")
+    for name in ("notes", "checkpoint-1"):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "model.safetensors").write_text("mine")
+    assert main(pushing(words_of_run, folder, "--save_strategy", "epoch")) == 0
+    (upload,) = stand_in_hub.uploads
+    assert {path.relative_to(upload.folder).as_posix() for path in upload.folder.rglob("*") if path.is_file()} == {
         *("README.md", "config.json", "config.yaml", "model.safetensors", "predictions.parquet", "results.json"),
         *("tokenizer.json", "tokenizer_config.json", "trainer_state.json", "data.json"),
     }
-    resumed = [upload for upload in stand_in_hub.uploads if getattr(upload, "path_in_repo", None)]
-    assert bool(resumed) is (when == "at every save")
-    assert all((upload.folder / "optimizer.pt").is_file() for upload in resumed)
 
 
 def test_the_base_model_is_named_without_its_path(tmp_path):

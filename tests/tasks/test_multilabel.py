@@ -15,7 +15,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import alignattn
 from alignattn.cli import main
 from alignattn.finetuning.data_options import DataOptions
-from alignattn.finetuning.run_folder import own_task
 from alignattn.tasks import MultiLabelClassification, get_task
 from alignattn.tasks.multilabel import multi_label_scores
 from alignattn.tasks.rows import load_task_files
@@ -128,7 +127,7 @@ def test_rows_with_a_bad_label_or_text_are_refused(tmp_path, line, part):
 def test_impossible_label_columns_are_refused(rows, columns, part):
     options = DataOptions(train_file=str(rows), text_columns=("comment",), label_column=columns)
     with pytest.raises(AlignAttnError, match=part):
-        load_task_files(own_task(options), rows, None)
+        load_task_files(options.own_task(), rows, None)
 
 
 @pytest.mark.parametrize("words", ["--tokens_column t", "--text_columns a --task mrpc"], ids=["tags", "a task"])

@@ -1,33 +1,14 @@
 """The state of every callback of this package is restored from a checkpoint."""
 
-import dataclasses
 from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import TrainerControl, TrainerState
-from transformers.trainer_callback import ExportableState
 
 from alignattn.training.early_stopping import EarlyStopping, JointBest
 from alignattn.training.meter import LossMeter
-from alignattn.training.saved_state import AlignmentCallbacks
-
-SAVED = AlignmentCallbacks.__module__
-
-
-def subclasses(kind):
-    return {kind}.union(*map(subclasses, kind.__subclasses__()))
-
-
-def test_every_callback_with_a_state_is_restored():
-    own = {
-        kind.__name__
-        for kind in subclasses(ExportableState)
-        if kind.__module__.startswith("alignattn.") and kind.__module__ != SAVED
-    }
-    assert own >= {"LossMeter", "EarlyStopping", "JointBest"}
-    assert own <= {field.name for field in dataclasses.fields(AlignmentCallbacks)}
 
 
 def test_the_mean_of_losses_in_half_precision_is_that_in_single_precision():

@@ -4,7 +4,6 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pandas as pd
-import psutil
 import pytest
 import torch
 import transformers
@@ -12,7 +11,7 @@ from safetensors.torch import load_file
 from test_finetune import options, read, rows_file, run, weights  # noqa: F401
 
 import alignattn
-from alignattn.finetuning import resources
+from alignattn.finetuning import precision
 
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -71,9 +70,10 @@ def test_adapters_over_a_half_precision_base_are_in_float32(options, halved, tmp
         for name, own in trainer.model.named_parameters():
             if "original_module" not in name:
                 seen[own.requires_grad, str(own.dtype).removeprefix("torch.")] += 1
+        return precision.computed_types(trainer)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("alignattn.finetuning.run.check_disk_room", look)
+        patched.setattr("alignattn.finetuning.run.computed_types", look)
         changes = {"model": halved.half, "output_dir": str(folder), "attention": attention, "lora_r": "2"}
         assert run(options, **changes, **mixed) == 0
     assert set(seen) == {(False, mixed.get("dtype", halved.name)), (True, "float32")}
@@ -174,44 +174,3 @@ def test_types_that_cannot_be_trained_are_refused(options, changes, culprit, cap
 def test_a_stored_type_that_cannot_be_trained_is_refused(options, halved, capsys):  # noqa: F811
     assert run(options, model=halved.half, dtype="auto") == (2 if halved.name == "float16" else 0)
     assert ("float16 cannot be trained" in capsys.readouterr().err) == (halved.name == "float16")
-
-
-@pytest.mark.parametrize(
-    ("free", "changes", "fits"),
-    [
-        (15.9, {}, False),
-        (16.1, {}, True),
-        (8.1, {"dtype": "bfloat16"}, True),
-        (7.9, {"optim": "sgd"}, False),
-        (8.1, {"optim": "sgd"}, True),
-        (4.1, {"lora_r": "2"}, True),
-    ],
-    ids=str,
-)
-def test_a_training_that_exceeds_the_free_memory_is_refused(options, free, changes, fits, capsys, monkeypatch):  # noqa: F811
-    """Float32 weights, gradients and two moments need 16 bytes per parameter."""
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(options["--model"])
-    count = sum(own.numel() for own in model.parameters())
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(free * count)))
-    monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(free=0))
-    loads = []
-    monkeypatch.setattr(
-        "alignattn.finetuning.run.build_model", lambda *_, **__: loads.append(1) or pytest.exit("loaded")
-    )
-    if fits:
-        with pytest.raises(pytest.exit.Exception):
-            run(options, **changes)
-    else:
-        assert run(options, **changes) == 2
-        assert "of memory are free" in capsys.readouterr().err
-    assert loads == [1] * fits
-
-
-def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch):
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(resources, "CONTAINER_LIMIT", limit)
-    free = resources._free_memory(use_cpu=True)
-    limit.write_text("max\n")
-    assert resources._free_memory(use_cpu=True) > 1e6
-    limit.write_text("4096\n")
-    assert resources._free_memory(use_cpu=True) == 4096 < free

@@ -434,10 +434,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"layers": ["0", "99"]}, "layers=[0, 99]"),
             ({"max_length": "100000"}, "--max_length 100000"),
             ({"model_config": ["no_such_field=1"]}, "'no_such_field'"),
-            ({"lora_r": "2", "lora_target_modules": ["qeury"]}, "'qeury'"),
         ],
     )
     def test_mistakes_that_the_config_shows_are_reported_before_rows_and_weights_are_read(
@@ -449,6 +447,17 @@ class TestBadInput:
         rows = tmp_path / "rows.csv"
         rows.write_text("of,other,columns\n1,2,3\n")
         assert run(options, model=str(folder), train_file=str(rows), **changes) == 2
+        assert words in one_line(capsys)
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"layers": ["0", "99"]}, "layers=[0, 99]"),
+            ({"lora_r": "2", "lora_target_modules": ["qeury"]}, "'qeury'"),
+        ],
+    )
+    def test_mistakes_that_the_model_shows_are_reported_before_training(self, options, changes, words, capsys):
+        assert run(options, **changes) == 2
         assert words in one_line(capsys)
 
     def test_a_mistake_in_a_config_file_names_the_file(self, options, tmp_path, capsys):
