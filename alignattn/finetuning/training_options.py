@@ -131,12 +131,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
     train_sampling_strategy: str = option(
         AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
     )
-    class_weights: tuple[str, ...] | None = option(
-        None,
-        CLASS_WEIGHTS_HELP,
-        metavar="W",
-        excludes={"laplace": "its posterior counts every row once"},
-    )
+    class_weights: tuple[str, ...] | None = option(None, CLASS_WEIGHTS_HELP, metavar="W")
     plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
     log_query_key_distance: bool = option(
         False, "Log what `alignattn figure distance` shows.", group=ALIGNMENT_GROUP, rare=True

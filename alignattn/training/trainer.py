@@ -20,9 +20,9 @@ from alignattn.patching.heads import check_foldable, fold_basis, learns_basis
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.distributed import reach_alignment_from_output
+from alignattn.training.embeddings import embeddings_of
 from alignattn.training.meter import LossMeter
 from alignattn.training.methods import Inputs, TrainingMethod, chosen_methods
-from alignattn.training.methods.freelb import embeddings_of
 from alignattn.training.options import ALIGNMENT_LEARNING_RATE
 from alignattn.training.parameter_groups import (
     add_l2,

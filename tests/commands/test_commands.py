@@ -68,7 +68,6 @@ predict --run x --text z --output_file o.txt
 predict --run x --text z --shard 9/8
 predict --run x --text z --launcher ray
 domain-shift --pair foo --model x --output_dir o
-domain-shift --pair snli-mnli --model x --output_dir o --laplace true --mc_dropout_passes 2
 domain-shift --pair snli-mnli --model da --output_dir o --attention aa-ct
 inspect --model x --task foo
 inspect --model x --task swag

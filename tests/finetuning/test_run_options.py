@@ -143,13 +143,9 @@ def test_fsdp_that_saves_no_model_is_refused(kind: str, by_launcher: bool, monke
         "--num_beams 3",
         "--take first",
         "--seeds 1 2 --seed 3",
-        "--freelb_max_norm 0.5",
-        "--freelb_steps 2",
         "--weight_averaging swa --ema_decay 0.5",
-        "--r_drop_weight 1 --freelb_steps 2 --freelb_max_norm 1",
         "--weight_averaging ema --early_stopping_patience 2",
         "--weight_averaging ema --balance epoch",
-        "--laplace --mc_dropout_passes 5",
         "--validation_share 0.1",
         "--adam_beta1 1",
         "--lr_scheduler_kwargs nonsense",
@@ -172,7 +168,6 @@ def test_options_without_effect_or_in_conflict_are_refused(words: str):
         "--balance start --balance_basis random",
         "--task squad --doc_stride 64 --n_best_size 3 --max_answer_length 3",
         "--max_train_samples 5 --take first",
-        "--freelb_steps 2 --freelb_max_norm 0.5",
         '--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr":1e-6}',
     ],
 )
@@ -180,7 +175,7 @@ def test_options_with_an_effect_are_accepted(words: str):
     get_command("finetune").parse([*GIVEN, *words.split()])
 
 
-@pytest.mark.parametrize("words", ["--max_eval_samples 5", "--laplace", "--mc_dropout_passes 5"])
+@pytest.mark.parametrize("words", ["--max_eval_samples 5", "--mc_dropout_passes 5"])
 def test_options_of_evaluation_need_evaluation_rows(words: str):
     with pytest.raises(AlignAttnError, match="--validation_share"):
         get_command("finetune").parse([*OWN, *words.split()])
