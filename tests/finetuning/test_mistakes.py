@@ -31,7 +31,6 @@ MISTAKES = [
     (f"{CHOICE} --r_drop_weight -1", "--r_drop_weight -1"),
     (f"{CHOICE} --weight_averaging mean", "--weight_averaging"),
     (f"{CHOICE} --weight_averaging ema --early_stopping_patience 2", "--load_best_model_at_end"),
-    (f"{CHOICE} --weight_averaging ema --balance epoch", "--balance"),
     # Adapters are for pretrained models.
     (f"{CHOICE} --lora_alpha 8", "--lora_r"),
     (f"{CHOICE} --lora_r 0", "--lora_r 0"),

@@ -133,10 +133,9 @@ def test_other_numbers_are_refused(rows):
         alignattn.AttentionConfig.resolve("aa-ct", alignment_rows=rows)
 
 
-@pytest.mark.parametrize("other", [{"gradient_scope": "basis"}, {"alignment_options": {"points": 4}}])
-def test_what_needs_all_samples_refuses_it(other):
+def test_drawn_nodes_refuse_it():
     with pytest.raises(AlignAttnError, match="alignment_rows"):
-        alignattn.AttentionConfig.resolve("aa-ct", alignment_rows=2, **other)
+        alignattn.AttentionConfig.resolve("aa-ct", alignment_rows=2, alignment_options={"points": 4})
 
 
 def test_points_of_a_text_are_refused():

@@ -86,14 +86,6 @@ def test_layers_of_other_families_can_be_removed(family, tmp_path):
     saved_and_loaded(model, tmp_path)
 
 
-def test_a_basis_is_removed_with_its_layers(tmp_path):
-    model = patched(gradient_scope="basis").train()
-    model(**tiny_batch())
-    alignattn.alignment_loss(model).backward()
-    keep(model, 3, 0)
-    saved_and_loaded(model, tmp_path)
-
-
 @pytest.mark.parametrize(("places", "layers"), [((0, 1, 2), (1, 2)), ((4, 0, 2), (0, 2)), ((3, 4), (1,))])
 def test_chosen_layers_are_renumbered(places, layers, tmp_path):
     model = patched(layers=(1, 2, 4))

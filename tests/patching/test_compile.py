@@ -101,7 +101,7 @@ def test_one_graph_of_a_whole_step(variant):
 
 
 @pytest.mark.parametrize(
-    ("gradient_scope", "is_frozen"), [("projections", False), ("all", False), ("basis", False), ("projections", True)]
+    ("gradient_scope", "is_frozen"), [("projections", False), ("all", False), ("projections", True)]
 )
 def test_backward_passes_without_a_step_keep_the_records_of_one_compiled_forward(gradient_scope, is_frozen):
     model = alignattn.patch(tiny_model("bert"), "aa-ct", gradient_scope=gradient_scope).train()
