@@ -286,9 +286,7 @@ PRESETS: dict[str, AttentionConfig] = {
     "aa-ct": AttentionConfig(alignment="ct"),
     "aa-moments": AttentionConfig(alignment="moments"),
     "aa-means": AttentionConfig(alignment="means"),
-    "aa-mmd": AttentionConfig(alignment="mmd"),
-    "aa-sliced": AttentionConfig(alignment="sliced"),
     "qvi": AttentionConfig(value="qvi"),
 }
-"""Soft attention, alignment attention with the paper's three distances and with four that need no adversary, and
+"""Soft attention, alignment attention with the paper's three distances and with two that need no adversary, and
 query-value interaction."""

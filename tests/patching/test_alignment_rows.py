@@ -121,7 +121,7 @@ def test_evaluation_and_collect_use_all_samples_and_draw_none():
     torch.testing.assert_close(seen.mean_loss(), loss_of_rows(model, batch, range(BATCH)))
 
 
-@pytest.mark.parametrize("attention", ["aa-moments", "aa-mmd", "aa-sliced"])
+@pytest.mark.parametrize("attention", ["aa-moments", "aa-means"])
 def test_a_loss_of_the_whole_batch_refuses_it(attention):
     with pytest.raises(AlignAttnError, match="alignment_rows is for a mean over samples"):
         alignattn.AttentionConfig.resolve(attention, alignment_rows=2)

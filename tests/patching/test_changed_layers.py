@@ -16,7 +16,7 @@ from alignattn.patching import alignment_parameters, function_parameters, patch_
 from alignattn.utils.errors import AlignAttnError
 
 LAYERS = 6
-VARIANTS = ("aa-gan", "aa-ct", "aa-ot", "aa-mmd", "sparsemax", "aa-ct+qvi", "aa-gan+bilinear")
+VARIANTS = ("aa-gan", "aa-ct", "aa-ot", "aa-means", "sparsemax", "aa-ct+qvi", "aa-gan+bilinear")
 
 
 def patched(family="bert", preset="aa-ct", **options):
