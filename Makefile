@@ -4,8 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := attack,demo,docs,lint,peft,ray,test,trl
-# A reference implementation for the tests, and its imports.
-LAPLACE := laplace-torch asdfghjkl backpack-for-pytorch curvlinops-for-pytorch einconv einops linear-operator opt-einsum unfoldnd
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # A test that takes an hour hangs: it fails with the stack of each thread, and the others continue in a new process.
 AT_ONCE := --numprocesses 2 --dist worksteal -o faulthandler_timeout=3600 -o faulthandler_exit_on_timeout=true
@@ -83,13 +81,12 @@ versions: $(VENV)/installed
 clean:
 	rm -rf $(VENV) demo site
 
-# torch first, so that no other package installs another build of it. The last line installs packages without their
-# dependencies: TextAttack's flair cannot be installed with transformers 5 and is not needed (see alignattn/robustness/
-# library.py), nor is the torchvision of laplace-torch.
+# torch first, so that no other package installs another build of it. TextAttack is installed without its
+# dependencies: its flair cannot be installed with transformers 5 and is not needed (see alignattn/robustness/library.py).
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'alignattn needs Python 3.11 or newer: make PYTHON=python3.11')"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps textattack $(LAPLACE)
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps textattack
 	touch $@

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
         patch_qvi,
         unpatch,
     )
-    from alignattn.patching.balance import BalanceReport, balance, balanced_parameters
+    from alignattn.patching.balance import BalanceReport, balance
     from alignattn.patching.checkpoints import from_pretrained
-    from alignattn.patching.heads import fold_basis
     from alignattn.patching.recording import LayerRecord, Recording
     from alignattn.training.arguments import AlignmentArguments, AlignmentTrainingArguments
     from alignattn.training.distributed import shard_slots
@@ -49,9 +48,8 @@ _NAMES = {
         "patch_qvi",
         "unpatch",
     ),
-    "patching.balance": ("BalanceReport", "balance", "balanced_parameters"),
+    "patching.balance": ("BalanceReport", "balance"),
     "patching.checkpoints": ("from_pretrained",),
-    "patching.heads": ("fold_basis",),
     "patching.recording": ("LayerRecord", "Recording"),
     "finetuning.predictor": ("Predictor", "load_run"),
     "utils.errors": ("AlignAttnError",),
@@ -80,10 +78,8 @@ __all__ = [
     "attach",
     "attend",
     "balance",
-    "balanced_parameters",
     "collect",
     "discard",
-    "fold_basis",
     "from_pretrained",
     "is_patched",
     "load_run",

@@ -84,14 +84,10 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "mpnet": lambda: transformers.MPNetConfig(**TINY),
 }
 ALIGNED = [name for name, preset in PRESETS.items() if preset.alignment is not None]
-BY_SAMPLE = [name for name in ALIGNED if ALIGNMENTS.load(PRESETS[name].alignment).by_sample]
+BY_SAMPLE = [name for name in ALIGNED if ALIGNMENTS[PRESETS[name].alignment].averages_samples]
 """Presets whose loss of a batch is the mean of the losses of its samples, however the batch is split."""
-DRAWN = ("aa-sliced",)
-"""Presets that sample new directions in each training step: two losses of one batch differ."""
-WITHOUT_NETWORKS = ("soft", "aa-ot", "aa-moments", "aa-means", "aa-mmd", "aa-sliced", "qvi")
+WITHOUT_NETWORKS = ("soft", "aa-ot", "aa-moments", "aa-means", "qvi")
 """Presets whose alignment has no parameters."""
-WITHOUT_STATE = ("soft", "aa-ot", "aa-moments", "aa-means", "qvi")
-"""Presets whose alignment saves nothing; those that sample save the number of the step."""
 
 EACH_WITH_ONE_OF = 3
 """`crossed` pairs each entry of one list with a third of the other; `make matrix` tests the other pairs, too."""

@@ -7,7 +7,7 @@ symmetric, and c = A μ_q - A⁻¹ μ_k. Then q' and k' have equal means and equ
 because S Σ_q S = Σ_k.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -70,15 +70,6 @@ class Moments:
         """Return the moments on the CPU."""
         return Moments(self.count.cpu(), self.total.cpu(), self.outer.cpu())
 
-    def packed(self) -> Tensor:
-        """Return all sums as one vector; such vectors can be added."""
-        return torch.cat([self.count[None], self.total.flatten(), self.outer.flatten()])
-
-    def unpacked(self, vector: Tensor) -> "Moments":
-        """Return the moments from a vector of `packed`, in the shapes of these moments."""
-        total, outer = vector[1:].split([self.total.numel(), self.outer.numel()])
-        return Moments(vector[0], total.view_as(self.total), outer.view_as(self.outer))
-
     def __add__(self, other: "Moments") -> "Moments":
         return Moments(self.count + other.count, self.total + other.total, self.outer + other.outer)
 
@@ -120,22 +111,6 @@ class Basis:
     condition: Tensor
     shrinkage: Tensor
     is_bounded: Tensor
-
-    @classmethod
-    def of_logarithm(cls, log_matrix: Tensor, query_mean: Tensor, key_mean: Tensor) -> "Basis":
-        """Return the basis with A = exp(B) that makes these means equal.
-
-        Args:
-            log_matrix: B, symmetric, `[H, d, d]` float64 on the CPU.
-            query_mean: μ_q, `[H, d]`.
-            key_mean: μ_k, `[H, d]`.
-        """
-        matrix, inverse = torch.stack([log_matrix, -log_matrix]).matrix_exp()
-        values = torch.linalg.eigvalsh(log_matrix)
-        condition = (values[:, -1] - values[:, 0]).exp()
-        is_bounded = torch.zeros_like(condition, dtype=torch.bool)
-        shift = _shift(matrix, inverse, query_mean, key_mean)
-        return cls(matrix, inverse, shift, condition, torch.zeros_like(condition), is_bounded)
 
     def of_queries(self, query: Tensor) -> Tensor:
         """Return A q of points `[H, N, d]`, in float64."""
@@ -201,65 +176,11 @@ def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
         matrix, inverse = (_symmetric(vectors * part[:, None] @ vectors.mT) for part in (values, 1 / values))
         condition, shrinkage = values[:, -1] / values[:, 0], torch.maximum(first, second)
         is_bounded = is_bounded | is_point
-    shift = _shift(matrix, inverse, query.mean, key.mean)
-    return Basis(
-        matrix, inverse, torch.zeros_like(shift) if form == "uncentred" else shift, condition, shrinkage, is_bounded
-    )
-
-
-def rotary_basis(query: Moments, key: Moments, pairs: int) -> Basis:
-    """Return the basis in which queries and keys that are rotated by position have equal mean squares per frequency.
-
-    A rotation by position commutes with scaling and rotating each pair of features that it rotates. Rotating both sides
-    does not change their distance, so only one factor per frequency can be chosen.
-
-    Args:
-        query: the moments of the queries, rotated or not.
-        key: the moments of the keys of the same heads.
-        pairs: number p of frequencies; features i and i + p are rotated together, those from 2 p on are not rotated.
-    """
-    squares = torch.stack([moments.cpu().second.diagonal(dim1=-2, dim2=-1) for moments in (query, key)])
-    turned = squares[..., :pairs] + squares[..., pairs : 2 * pairs]
-    squares = torch.cat([turned, turned, squares[..., 2 * pairs :]], dim=-1)
-    is_point = (squares == 0).any(dim=0)
-    values = torch.where(is_point, 1, squares[1] / squares[0].where(~is_point, 1)).pow(1 / 4)
-    values, is_bounded = _bounded(values)
-    condition = values.amax(dim=-1) / values.amin(dim=-1)
-    return Basis(
-        matrix=torch.diag_embed(values),
-        inverse=torch.diag_embed(1 / values),
-        shift=torch.zeros_like(values),
-        condition=condition,
-        shrinkage=torch.zeros_like(condition),
-        is_bounded=is_bounded | is_point.any(dim=-1),
-    )
-
-
-def random_basis(balancing: Basis, query: Moments, key: Moments, form: Form, generator: torch.Generator) -> Basis:
-    """Return the control for a balancing basis: A with the same eigenvalues and random eigenvectors, and equal means.
-
-    Attention is the same in both bases; training with Adam and weight decay is not. The comparison therefore shows the
-    effect of equal moments.
-
-    Args:
-        balancing: the result of `balancing_basis` for the same moments.
-        query: as for `balancing_basis`.
-        key: as for `balancing_basis`.
-        form: `full`, or `uncentred`, whose c is 0.
-        generator: draws the eigenvectors, uniform over the rotations (Mezzadri 2007, section 5).
-    """
-    values = torch.linalg.eigvalsh(balancing.matrix)
-    orthogonal, triangular = torch.linalg.qr(torch.randn(balancing.matrix.shape, generator=generator).double())
-    vectors = orthogonal * triangular.diagonal(dim1=-2, dim2=-1).sign()[:, None]
-    matrix, inverse = (_symmetric(vectors * part[:, None] @ vectors.mT) for part in (values, 1 / values))
-    shift = _shift(matrix, inverse, query.cpu().mean, key.cpu().mean)
-    shift = torch.zeros_like(shift) if form == "uncentred" else shift
-    return replace(balancing, matrix=matrix, inverse=inverse, shift=shift)
-
-
-def _shift(matrix: Tensor, inverse: Tensor, query_mean: Tensor, key_mean: Tensor) -> Tensor:
-    """Return c, for which the means of A q and A⁻¹ k + c are equal."""
-    return _times(matrix, query_mean) - _times(inverse, key_mean)
+    shift = torch.zeros_like(query.total)
+    if form != "uncentred":
+        # The means of A q and A⁻¹ k + c are then equal.
+        shift = (matrix @ query.mean[..., None] - inverse @ key.mean[..., None])[..., 0]
+    return Basis(matrix, inverse, shift, condition, shrinkage, is_bounded)
 
 
 def _bounded(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -278,10 +199,6 @@ def _power(matrix: Tensor, exponent: float) -> Tensor:
 
 def _symmetric(matrix: Tensor) -> Tensor:
     return (matrix + matrix.mT) / 2
-
-
-def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    return (matrix @ vector[:, :, None])[:, :, 0]
 
 
 def _trace(matrix: Tensor) -> Tensor:

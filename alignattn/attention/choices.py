@@ -83,8 +83,6 @@ _OT = (
     _option("anneal_from", float, above=0),
     *_DRAWN,
 )
-_POINTS = (_option("points", int, low=2),)
-_SLICED = (*_POINTS, _option("directions", int, low=1))
 
 
 def _slot(name: str, choices: Mapping[str, Choice]) -> Registry[Choice]:
@@ -245,20 +243,6 @@ ALIGNMENTS = _slot(
             "squared distance of the means of q and k",
             "dowson1982frechet",
             "first term of eq. 16",
-        ),
-        "mmd": Choice(
-            ".alignment.mmd:MMDAlignment",
-            "energy distance between q and k",
-            "sejdinovic2013equivalence",
-            "theorem 22",
-            _POINTS,
-        ),
-        "sliced": Choice(
-            ".alignment.sliced:SlicedAlignment",
-            "mean squared Wasserstein distance along random directions, times d",
-            "bonneel2015sliced",
-            "eq. 8",
-            _SLICED,
         ),
     },
 )

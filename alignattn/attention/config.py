@@ -20,9 +20,7 @@ WEIGHTS: Mapping[str | None, float] = {"moments": 0.001}
 """λ of an alignment, if not `DEFAULT_WEIGHT`. With 0.01, 3 of 30 runs of `moments` of five epochs broke; with 0.001,
 none (docs/study/why.md)."""
 
-GradientScope = Literal["projections", "all", "basis"]
-BASIS: GradientScope = "basis"
-"""The scope that cannot change what the model computes."""
+GradientScope = Literal["projections", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +47,7 @@ class AttentionConfig:
             unbiased. None = all.
         head_reduction: `sum` (the paper's text) or `mean` (its code) over a layer's heads.
         gradient_scope: which parameters the alignment loss trains: `projections`, the weights and biases of the query
-            and key projections; `all`, also everything below them, as in the paper's code; `basis`, none of the
-            model's, but a basis of each head to which attention is invariant (`AlignmentInBasis`).
+            and key projections; `all`, also everything below them, as in the paper's code.
         layers: indices of the attention layers to patch, from 0; None = all.
         cross_attention: whether an alignment also observes attention to tokens of another sequence, such as a decoder's
             attention to its encoder. Other slots are for self-attention. Modules that call `alignattn.attend` get every
@@ -87,8 +84,6 @@ class AttentionConfig:
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
         if self.alignment_rows is not None:
             self._check_rows()
-        if self.gradient_scope == BASIS and (reason := self.reason_unbalanced):
-            raise AlignAttnError(f"gradient_scope 'basis': {reason}, which fixes the basis: choose another scope")
         if self.cross_attention and (self.changes_function or self.alignment is None):
             raise AlignAttnError(
                 f"cross_attention is for an alignment alone, but the attention is {self.name!r}: leave one of them out"
@@ -132,8 +127,6 @@ class AttentionConfig:
             )
         if "points" in self.alignment_options:
             raise AlignAttnError("alignment_rows draws samples, and points the nodes of a graph: leave one of them out")
-        if self.gradient_scope == BASIS:
-            raise AlignAttnError("alignment_rows: gradient_scope 'basis' keeps means of all samples: leave it out")
 
     def _try_slot(self, slot: str) -> None:
         """Build a choice that has options once, because its class checks options that depend on each other."""
@@ -293,9 +286,7 @@ PRESETS: dict[str, AttentionConfig] = {
     "aa-ct": AttentionConfig(alignment="ct"),
     "aa-moments": AttentionConfig(alignment="moments"),
     "aa-means": AttentionConfig(alignment="means"),
-    "aa-mmd": AttentionConfig(alignment="mmd"),
-    "aa-sliced": AttentionConfig(alignment="sliced"),
     "qvi": AttentionConfig(value="qvi"),
 }
-"""Soft attention, alignment attention with the paper's three distances and with four that need no adversary, and
+"""Soft attention, alignment attention with the paper's three distances and with two that need no adversary, and
 query-value interaction."""

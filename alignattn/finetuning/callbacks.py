@@ -18,9 +18,9 @@ from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, 
 from alignattn.finetuning.results import EVALUATION, NOT_SCORES, score_text
 from alignattn.finetuning.rows import input_batches
 from alignattn.finetuning.task_trainer import TaskTrainer
-from alignattn.finetuning.training_options import BALANCE_TIMES, RANDOM_BASIS, TrainingOptions
+from alignattn.finetuning.training_options import TrainingOptions
 from alignattn.patching import collect, is_patched
-from alignattn.patching.balance import balance, balanced_parameters, reason_unbalanced
+from alignattn.patching.balance import balance, reason_unbalanced
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.task_types import processor_for
@@ -38,9 +38,6 @@ MOMENT_ROWS, HELD_BACK_ROWS = 256, 64
 HELD_BACK_SHARE = 5
 """With few rows, one row in this many is held back."""
 BATCH_ROWS = 16
-
-_, EPOCH, END = BALANCE_TIMES
-"""Values of `--balance`."""
 
 
 class Progress(TrainerCallback):
@@ -204,15 +201,13 @@ def distance_batch(task: Task, split: EncodedSplit, tokenizer: Any) -> dict[str,
 
 
 class Balancing(TrainerCallback):
-    """Balances a model in training: before the first step, also after each epoch if asked to, or when it is called.
+    """Balances a model before the first step, and logs and prints the change.
 
-    Nothing else in training changes: no random numbers are drawn, and the mode of the model is restored. After an
-    epoch, the optimizer's state of the balanced parameters is dropped, because it belongs to the previous basis. A run
-    that resumes from a checkpoint of an epoch's last step is balanced when it resumes.
+    Nothing else in training changes: no random numbers are drawn, and the mode of the model is restored.
 
     Args:
         trainer: the trainer of the run; the callback adds itself to it.
-        options: the training options, which set the time and the form of the balancing.
+        options: the training options.
         train: the training rows, for the moments and the held-back rows.
         processor: the model's tokenizer or image processor.
     """
@@ -220,8 +215,8 @@ class Balancing(TrainerCallback):
     def __init__(self, trainer: TaskTrainer, options: TrainingOptions, train: EncodedSplit, processor: Any) -> None:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             raise AlignAttnError(
-                f"--balance {options.balance} changes weights in place, which DeepSpeed and FSDP do not support: "
-                "leave it out, and balance the finished model with `alignattn balance`"
+                "--balance changes weights in place, which DeepSpeed and FSDP do not support: leave it out, and "
+                "balance the model with `alignattn balance` first"
             )
         self.trainer = trainer
         self.options = options
@@ -234,52 +229,23 @@ class Balancing(TrainerCallback):
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Balance the model before training, or catch up on the balance of the epoch that a resumed run had ended."""
-        if state.global_step == 0:
-            if self.options.balance != END:
-                self.balance(kwargs["model"], state)
-        elif _has_ended_epoch(state) and not _is_balanced(state):
-            self.on_epoch_end(args, state, control, **kwargs)
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Balance the model after an epoch."""
-        if self.options.balance == EPOCH:
-            self.balance(kwargs["model"], state)
-            for parameter in balanced_parameters(kwargs["model"]):
-                kwargs["optimizer"].state.pop(parameter, None)
-
-    def balance(self, model: Any, state: TrainerState) -> None:
-        """Balance a model, and log and print the change."""
+        """Balance the model; a resumed run was balanced when it started."""
+        if state.global_step > 0:
+            return
         # A generative model needs the labels in its forward.
         with_labels = processor_for(self.trainer.task).is_generative
         moments, held_back = (batches(with_labels=with_labels) for batches in self.batches)
-        report = balance(
-            model,
-            moments,
-            held_back=held_back,
-            centre=self.options.balance_centre,
-            random_seed=self.trainer.args.seed if self.options.balance_basis == RANDOM_BASIS else None,
-        )
-        means, place = report.means(), {"epoch": state.epoch or 0.0, "step": state.global_step}
+        report = balance(kwargs["model"], moments, held_back=held_back, centre=self.options.balance_centre)
+        means = report.means()
         logged = means | {"largest_change": report.largest_change, "spread": report.spread}
+        place = {"epoch": 0.0, "step": 0}
         state.log_history.append({f"balance_{name}": value for name, value in logged.items()} | place)
         if self.trainer.is_world_process_zero():
             print(
-                f"balanced after step {state.global_step} by {self.num_rows} training rows: query-key distance "
+                f"balanced after step 0 by {self.num_rows} training rows: query-key distance "
                 f"{means['before']:.3f} to {means['after']:.3f} (floor {means['floor']:.3f}), largest change of an "
                 f"output {report.largest_change:.2g}"
             )
-
-
-def _has_ended_epoch(state: TrainerState) -> bool:
-    """Return whether a resumed training had taken the last step of an epoch, or its own last step."""
-    callbacks: Any = state.stateful_callbacks
-    return float(state.epoch or 0).is_integer() or callbacks["TrainerControl"]["args"]["should_training_stop"]
-
-
-def _is_balanced(state: TrainerState) -> bool:
-    """Return whether a model was balanced after its last step: `--save_strategy steps` saves it before."""
-    return any("balance_before" in entry and entry["step"] == state.global_step for entry in state.log_history)
 
 
 def split_rows(count: int, moments: int, held_back: int) -> tuple[range, range]:

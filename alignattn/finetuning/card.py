@@ -83,7 +83,6 @@ TEXT_SETTINGS = frozenset({"max_length"})
 SCOPES = {
     "projections": "the alignment loss updates only the query and key projections",
     "all": "the alignment loss also updates the layers below",
-    "basis": "the alignment loss updates a basis of each head, folded into the projections",
 }
 
 SEAL = "\n<!-- Written by alignattn, which no longer overwrites the file once you change it: "

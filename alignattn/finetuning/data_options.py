@@ -124,12 +124,7 @@ class DataOptions(Options):
         None, "Score each value of an evaluation column.", metavar="COLUMN", requires=EVALUATION_ROWS
     )
     max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
-    long_texts: str = option(
-        TRUNCATE,
-        LONG_TEXTS_HELP,
-        choices=(TRUNCATE, WINDOWS),
-        excludes={"laplace": "its posterior needs rows of one sequence each"},
-    )
+    long_texts: str = option(TRUNCATE, LONG_TEXTS_HELP, choices=(TRUNCATE, WINDOWS))
     doc_stride: int = option(DOC_STRIDE, STRIDE_HELP, low=0, rare=True)
     max_train_samples: Count | None = option(None, "Sample N training rows, by class.")
     max_eval_samples: Count | None = option(None, "Sample N rows of each evaluation split.", requires=EVALUATION_ROWS)

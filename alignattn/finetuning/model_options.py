@@ -79,7 +79,6 @@ class ModelOptions(Options):
         excludes={
             "crf": "adapters cannot hold a CRF",
             "balance": "adapters wrap the projections; balance the model with `alignattn balance` first",
-            "gradient_scope=basis": "adapters wrap the projections, into which the basis is folded",
         },
         capability="is_pretrained",
     )
@@ -122,7 +121,7 @@ class ModelOptions(Options):
     alignment_rows: Count | None = option(None, "Drawn rows of a batch for gan, ot and ct.", group=ALIGNMENT_GROUP)
     gradient_scope: str | None = option(
         None,
-        "Updates projections (default), all or basis.",
+        "Updates projections (default) or all.",
         group=ALIGNMENT_GROUP,
         choices=get_args(GradientScope),
     )

@@ -8,12 +8,12 @@ from typing import Any, Self
 
 import yaml
 
-from alignattn.attention.config import BASIS, PLAIN, AttentionConfig
+from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.finetuning.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
 from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, has_class_pictures, is_folder
 from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_capabilities, check_fits
 from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
-from alignattn.finetuning.training_options import PRIVATE_OPTION, START, TrainingOptions
+from alignattn.finetuning.training_options import PRIVATE_OPTION, TrainingOptions
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION, capabilities_of
 from alignattn.tasks import ImageClassification, Task, get_task, is_definition
 from alignattn.tasks.definitions import read_definition
@@ -45,33 +45,18 @@ class RunOptions(Options):
         check_capabilities(self.model.model, self.training)
         check_choice(self)
         if self.training.balance is not None:
-            self._check_balance()
+            # The default score leaves a layer its own, as in a graph attention network.
+            score = capabilities_of(self.model.model).own_score if self.attention.score == PLAIN.score else PLAIN.score
+            if reason := replace(PLAIN, score=score).reason_unbalanced or self.attention.reason_unbalanced:
+                raise AlignAttnError(
+                    f"--balance {self.training.balance}: {reason}, so balancing would change what the model computes: "
+                    "leave one of them out"
+                )
         if reason := self.training.reason_unsupported(None, has_crf=self.model.has_crf):
             raise AlignAttnError(f"{reason}: leave it out")
         for name in ("activation_checkpointing", "gradient_checkpointing"):
             if self.values.get(name) and not capabilities_of(self.model.model).is_pretrained:
                 raise AlignAttnError(f"--{name} is for pretrained encoders, not for {self.model.model}: leave it out")
-        if self.attention.gradient_scope == BASIS and self._own_score:
-            raise AlignAttnError(f"--gradient_scope basis: {self._own_score}, which fixes the basis: leave it out")
-
-    @property
-    def _own_score(self) -> str:
-        """Why the model's own score allows no change of basis, as `AttentionConfig.reason_unbalanced`."""
-        if self.attention.score != PLAIN.score:
-            return ""
-        return replace(PLAIN, score=capabilities_of(self.model.model).own_score).reason_unbalanced
-
-    def _check_balance(self) -> None:
-        given, reason = f"--balance {self.training.balance}", self._own_score or self.attention.reason_unbalanced
-        if reason:
-            raise AlignAttnError(
-                f"{given}: {reason}, so balancing would change what the model computes: leave one of them out"
-            )
-        if self.attention.gradient_scope == BASIS and self.training.balance != START:
-            raise AlignAttnError(
-                f"{given}: --gradient_scope basis chooses the final basis: leave one of them out, or start in the "
-                f"balanced one with --balance {START}"
-            )
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

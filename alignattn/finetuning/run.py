@@ -10,7 +10,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
 from alignattn.finetuning.best_checkpoint import best_model, choose_metric, stopped_at, stopping
-from alignattn.finetuning.callbacks import END, Balancing, BestBeside, DistanceLog, Progress
+from alignattn.finetuning.callbacks import Balancing, BestBeside, DistanceLog, Progress
 from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.examples import with_inputs, with_split, write_predictions
 from alignattn.finetuning.function_change import check_twin, compare_with_twin
@@ -234,15 +234,14 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
     training = options.training
     if training.log_query_key_distance:
         DistanceLog(trainer, data.evaluation, tokenizer)
-    balancing = None if training.balance is None else Balancing(trainer, training, data.train, tokenizer)
+    if training.balance is not None:
+        Balancing(trainer, training, data.train, tokenizer)
     checkpoint = checkpoint_to_resume(options, trainer.model, trainer.args)
     if checkpoint is not None:
         trainer.add_callback(BestBeside(checkpoint))
     # Options may have drawn random numbers before: the seed makes training independent of them.
     set_seed(trainer.args.seed)
     output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if balancing is not None and training.balance == END:
-        balancing.balance(trainer.model, trainer.state)
     keep_merged(trainer, options.model, options.output_dir)
     # An internal call does not push: the run is pushed last, when all of it is written.
     trainer.save_model(_internal_call=True)

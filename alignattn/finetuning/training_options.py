@@ -21,14 +21,6 @@ TWIN_HELP = "Plain run of the same seed: the card reports the change of the func
 PATIENCE_HELP = "Evaluations without improvement to stop."
 LOGGING_STEPS = 0.05
 """Share of all steps between two logs."""
-START = "start"
-BALANCE_TIMES = (START, "epoch", "end")
-"""When queries and keys are balanced: before training, also after each epoch, or once at the end."""
-RANDOM_BASIS = "random"
-BALANCE_BASES = ("balanced", RANDOM_BASIS)
-"""Basis of queries and keys: equal moments, or as a control a random one at the same distance."""
-BASIS_HELP = "Basis of queries and keys; random is the control."
-BALANCE_HELP = "Balance q and k at the start, epoch or end."
 LOSS_FILTER = "Filter losses that are not finite from the logs; by default they end the run."
 SAMPLING_HELP = "How rows form batches (default: group_by_length for encoders, else random)."
 
@@ -128,33 +120,24 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
     train_sampling_strategy: str = option(
         AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
     )
-    class_weights: tuple[str, ...] | None = option(
-        None,
-        CLASS_WEIGHTS_HELP,
-        metavar="W",
-        excludes={"laplace": "its posterior counts every row once"},
-    )
+    class_weights: tuple[str, ...] | None = option(None, CLASS_WEIGHTS_HELP, metavar="W")
     plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
     log_query_key_distance: bool = option(
         False, "Log what `alignattn figure distance` shows.", group=ALIGNMENT_GROUP, rare=True
     )
     balance: str | None = option(
-        None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES, capability="has_heads", rare=True
+        None,
+        "Balance queries and keys at the start.",
+        group=ALIGNMENT_GROUP,
+        choices=("start",),
+        capability="has_heads",
+        rare=True,
     )
     balance_centre: bool = option(
         False,
         "Equalise only the means, which changes one bias.",
         group=ALIGNMENT_GROUP,
         requires=("balance",),
-        rare=True,
-    )
-    balance_basis: str = option(
-        BALANCE_BASES[0],
-        BASIS_HELP,
-        group=ALIGNMENT_GROUP,
-        choices=BALANCE_BASES,
-        requires=(f"balance={START}",),
-        excludes={"balance_centre": "--balance_centre changes no basis"},
         rare=True,
     )
 

@@ -16,9 +16,8 @@ from transformers.utils.import_utils import is_peft_available
 
 from alignattn.attention.attend import CHILD_NAME, SharedAttentionLayer, declares
 from alignattn.attention.choices import PREDICTIVE
-from alignattn.attention.config import BASIS, AttentionConfig
+from alignattn.attention.config import AttentionConfig
 from alignattn.models import capabilities_of_config
-from alignattn.patching.heads import check_foldable, check_plain
 from alignattn.patching.hooks import remove_hooks
 from alignattn.patching.projections import (
     DECLARATIONS,
@@ -163,7 +162,7 @@ def fill_slots(
         is_observed: as in `Patch`.
 
     Raises:
-        AlignAttnError: if a projection is not a linear layer, or, for scope `basis`, no basis can be folded into it.
+        AlignAttnError: if a projection is not a linear layer.
     """
     path_of = {id(module): path for path, module in model.named_modules()}
     for layer in layers:
@@ -174,8 +173,6 @@ def fill_slots(
                     f"{path} does not say how many features it gives (out_features): this is no linear layer and no "
                     "adapter of one"
                 )
-            if config.gradient_scope == BASIS:
-                check_plain(path, projection)
     # The random state is forked for the new networks: a run without them draws the same dropout.
     with torch.random.fork_rng({parameter.device for parameter in model.parameters() if parameter.is_cuda}):
         state = Patch(model, config, {path_of[id(layer.module)]: layer for layer in layers}, is_observed=is_observed)
@@ -201,12 +198,6 @@ def fill_slots(
         setattr(own, CHILD_NAME, config.to_dict())
         if config.changes_function:
             own.attn_implementation = LOADING_HINT
-    if config.gradient_scope == BASIS:
-        try:
-            check_foldable(model)
-        except AlignAttnError:
-            unpatch(model)
-            raise
 
 
 def _paths_around(model: nn.Module, layers: Sequence[nn.Module]) -> tuple[str, ...]:

@@ -19,8 +19,6 @@ from transformers import PreTrainedModel
 from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.calls import Call
 from alignattn.attention.alignment.draws import SampleDraw
-from alignattn.attention.alignment.in_basis import AlignmentInBasis
-from alignattn.attention.config import BASIS
 from alignattn.attention.masks import CrossMask, Packing, sample_starts
 from alignattn.patching.hooks import recording_hook, remove_hooks
 from alignattn.patching.masks import AttentionMask, Sides, real_tokens
@@ -122,7 +120,7 @@ class RecordedCall:
         """Whether no loss can use the call: a backward pass freed its graph, or nothing in it is trained."""
         if self.forward_pass is None:
             return self.witness is not None and is_freed(self.witness.grad_fn)
-        is_frozen = self.forward_pass.node is None and self.slots.gradient_scope != BASIS
+        is_frozen = self.forward_pass.node is None
         # A backward pass of a model that detaches the states of its first layers goes through the others alone.
         is_freed_itself = is_freed(self.query.grad_fn) or is_freed(self.key.grad_fn)
         return is_frozen or self.forward_pass.is_spent or is_freed_itself
@@ -536,7 +534,7 @@ def mean_alignment(
 
     Args:
         calls: at least one.
-        alignments: an `Alignment` or an `AlignmentInBasis` for each head size.
+        alignments: an `Alignment` for each head size.
         draw: which samples to use of each call; None = all.
     """
     drawn: list[DrawnSamples] = []
@@ -558,9 +556,7 @@ def mean_alignment(
         by_size.setdefault(str(heads.size), []).append(
             Call(query, heads.shared(key), heads.count, *sides, call.slots.layer, chosen)
         )
-    parts = [
-        cast(Alignment | AlignmentInBasis, alignments[size]).of_calls(group, samples) for size, group in by_size.items()
-    ]
+    parts = [cast(Alignment, alignments[size]).of_calls(group, samples) for size, group in by_size.items()]
     diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
     return sum_of(loss for loss, _ in parts), diagnostics
 

@@ -1,18 +1,15 @@
-"""Heads whose basis can change: by `alignattn.balance`, or to a learned basis (`fold_basis`).
+"""Heads whose basis `alignattn.balance` can change.
 
 Their projections are plain, and their attention reads queries and keys only through products.
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
-from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.basis import Basis
 from alignattn.attention.scores import Dot, ScaledDot
@@ -22,8 +19,6 @@ from alignattn.utils.errors import AlignAttnError
 
 ROTARY = ("rotary", "rope")
 """Parts of the class names of modules that rotate queries and keys by position."""
-FREQUENCIES = "inv_freq"
-"""End of the names of their buffers that hold a number for each frequency."""
 DISENTANGLED = "disentangled"
 """Part of the class names of attention modules whose projections also read positions."""
 
@@ -39,7 +34,6 @@ class BalancedHeads:
             bias may be None.
         key: weight `[G, d, in]` and bias `[G, d]`, likewise.
         modules: the projections by role.
-        pairs: number of frequencies by which queries and keys are rotated; 0 if they are not.
     """
 
     path: str
@@ -47,7 +41,6 @@ class BalancedHeads:
     query: tuple[Tensor, Tensor | None]
     key: tuple[Tensor, Tensor | None]
     modules: dict[str, nn.Linear]
-    pairs: int = 0
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the weights and biases that balancing changes."""
@@ -72,9 +65,12 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
     name = type(model).__name__
     if not isinstance(model, nn.Module) or hasattr(model, "get_base_model"):
         raise AlignAttnError(f"{name} has adapters: merge them first (merge_and_unload), or balance the base model")
-    pairs = _rotated_pairs(model)
     for module in model.modules():
         kind = type(module).__name__.lower()
+        if any(part in kind for part in ROTARY):
+            raise AlignAttnError(
+                f"{name} rotates queries and keys by position, which leaves no basis free: it cannot be balanced"
+            )
         if DISENTANGLED in kind:
             raise AlignAttnError(
                 f"{name} scores positions by its queries and keys, too ({type(module).__name__}): it cannot be balanced"
@@ -88,25 +84,12 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
         if isinstance(module, Patch) and (reason := module.config.reason_unbalanced):
             raise AlignAttnError(f"{reason}, so balancing would change what {name} computes: it needs dot products")
     found = [
-        replace(_heads_of(path, module), pairs=pairs)
+        _heads_of(path, module)
         for path, module in model.named_modules()
         if isinstance(module._modules.get(CHILD_NAME), LayerSlots)
     ]
     _check_own(model, found)
     return found
-
-
-def _rotated_pairs(model: nn.Module) -> int:
-    """Return the number of frequencies by which a model rotates queries and keys by position; 0 if it does not."""
-    if not any(part in type(module).__name__.lower() for module in model.modules() for part in ROTARY):
-        return 0
-    counts = {buffer.numel() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)}
-    if len(counts) != 1:
-        raise AlignAttnError(
-            f"{type(model).__name__} rotates queries and keys by position, but has no buffer {FREQUENCIES} that "
-            "says how: it cannot be balanced"
-        )
-    return counts.pop()
 
 
 def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
@@ -115,7 +98,7 @@ def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
     if slots.heads.names == DECLARED_POOLED:
         raise AlignAttnError(f"{path} pools by a learned query, which has no distribution: it cannot be balanced")
     for role, projection in modules.items():
-        check_plain(f"{path}.{slots.heads.names.roles[role]}", projection)
+        _check_plain(f"{path}.{slots.heads.names.roles[role]}", projection)
     if norms_of(module):
         raise AlignAttnError(f"{path} normalises its queries and keys, which fixes the basis: it cannot be balanced")
 
@@ -139,16 +122,8 @@ def _part(heads: Heads, role: str, values: Tensor) -> Tensor:
     return values.unflatten(0, by_group) if role == "query" else values.unflatten(0, by_group)[:, 0]
 
 
-def check_plain(path: str, projection: nn.Module) -> None:
-    """Refuse a projection that is not a plain linear layer with finite weights.
-
-    Args:
-        path: path of the projection, for messages.
-        projection: a projection of queries or keys.
-
-    Raises:
-        AlignAttnError: if it is not.
-    """
+def _check_plain(path: str, projection: nn.Module) -> None:
+    """Refuse a projection of queries or keys that is not a plain linear layer with finite weights."""
     if type(projection) is not nn.Linear or "forward" in vars(projection):
         if hasattr(projection, "base_layer"):
             raise AlignAttnError(
@@ -171,17 +146,6 @@ def check_plain(path: str, projection: nn.Module) -> None:
         raise AlignAttnError(f"{path} holds weights that are not finite: there is nothing to balance")
 
 
-def check_in_memory(heads: list[BalancedHeads]) -> None:
-    """Refuse heads whose weights are not in memory.
-
-    Raises:
-        AlignAttnError: if any are not.
-    """
-    for part in heads:
-        if any(parameter.is_meta for parameter in part.parameters()):
-            raise AlignAttnError(f"the weights of {part.path} are not in memory: load the model without a device map")
-
-
 def _check_own(model: nn.Module, found: list[BalancedHeads]) -> None:
     """Refuse projections that something else uses as well, because it would change with them."""
     owners = Counter(id(values) for module in model.modules() for values in module._parameters.values())
@@ -192,81 +156,4 @@ def _check_own(model: nn.Module, found: list[BalancedHeads]) -> None:
             raise AlignAttnError(
                 f"the projections of {heads.path} share their weights with others, which would change together "
                 "with them"
-            )
-
-
-def fold_basis(model: nn.Module) -> dict[str, tuple[float, ...]]:
-    """Fold the basis that `gradient_scope="basis"` has learned into the projections of queries and keys, in place.
-
-        condition = alignattn.fold_basis(model)
-        model.save_pretrained("out")
-
-    `AlignmentTrainer.train` calls it at its end; a custom loop calls it before it saves. Until then, and in every
-    training checkpoint, the projections are raw and the basis is stored separately, because the moments of the
-    optimizer belong to the raw projections. Outputs change only by rounding, and the basis restarts at the identity.
-
-    Args:
-        model: a model patched with that scope, or a wrapper of one.
-
-    Returns:
-        The condition number of A for each head, by the name of the attention module.
-
-    Raises:
-        AlignAttnError: if it is not patched with that scope, or for the reasons of `alignattn.balance`.
-    """
-    model = extract_model_from_parallel(model, keep_torch_compile=False)
-    if not learns_basis(model):
-        raise AlignAttnError(
-            f"this {type(model).__name__} does not learn a basis: patch it with gradient_scope='basis'"
-        )
-    heads = balanced_heads(model)
-    check_in_memory(heads)
-    learned = {module.collector: module.alignments for module in model.modules() if isinstance(module, Patch)}
-    if dist.is_available() and dist.is_initialized():
-        # Each process has means of its own rows.
-        for module in model.modules():
-            if isinstance(module, AlignmentInBasis):
-                dist.broadcast(module.means, 0)
-    conditions = {}
-    for part in heads:
-        alignment = learned[part.slots.collector][str(part.slots.heads.size)]
-        assert isinstance(alignment, AlignmentInBasis)
-        basis = alignment.basis(part.slots.layer)
-        part.change(basis)
-        conditions[part.path] = tuple(basis.condition.tolist())
-    forget_basis(model)
-    return conditions
-
-
-def forget_basis(model: nn.Module) -> None:
-    """Reset the learned basis of a model, if it has one, because its projections are in another basis."""
-    for module in model.modules():
-        if isinstance(module, AlignmentInBasis):
-            module.reset()
-
-
-def learns_basis(model: nn.Module) -> bool:
-    """Tell whether a model, or a part of it, is patched with the scope `basis`."""
-    return any(isinstance(module, AlignmentInBasis) for module in model.modules())
-
-
-def check_foldable(model: nn.Module) -> None:
-    """Refuse a model into whose projections no basis could be folded.
-
-    Args:
-        model: a model with slots.
-
-    Raises:
-        AlignAttnError: as for `alignattn.balance`; if queries and keys are rotated; or if keys have no bias for c.
-    """
-    for part in balanced_heads(model):
-        if part.pairs:
-            raise AlignAttnError(
-                f"gradient_scope 'basis': {part.path} rotates queries and keys by position, which leaves no basis "
-                "free: choose 'projections'"
-            )
-        if part.key[1] is None:
-            raise AlignAttnError(
-                f"gradient_scope 'basis': {part.path} adds no bias to its keys, which the shift c needs: choose "
-                "'projections', or give the keys a bias"
             )

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import sum_of
-from alignattn.attention.config import BASIS
 from alignattn.patching.collector import WITHOUT_REENTRANCE
 from alignattn.patching.recording import Recording
 from alignattn.patching.routing import routed
@@ -60,10 +59,7 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
             "loss or optimizer step: call it after a forward in training mode that passes through transformers' "
             "attention interface or through alignattn.attend"
         )
-    moves_model = any(state.config.gradient_scope != BASIS for state, _ in recorded)
-    if moves_model and not any(
-        part.requires_grad for _, calls in recorded for call in calls for part in (call.query, call.key)
-    ):
+    if not any(part.requires_grad for _, calls in recorded for call in calls for part in (call.query, call.key)):
         raise AlignAttnError(
             f"nothing that makes the queries and keys of this {type(model).__name__} is trained, so no parameter can "
             "follow the alignment: train their projections, or adapt them (LoRA's target_modules)"

@@ -6,7 +6,7 @@ A patch is refused if the two differ in a way that it does not explain.
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,12 @@ from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 
 from alignattn.attention.attend import CHILD_NAME
-from alignattn.attention.config import BASIS
 from alignattn.patching.collector import RecordedCall
 from alignattn.patching.families import is_slotted
 from alignattn.patching.masks import real_tokens
 from alignattn.patching.probe_inputs import IDS, padding_of, probe_inputs
 from alignattn.patching.projections import FUSED, features_of
-from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
+from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, unrouted
 from alignattn.patching.slots import LayerSlots, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError
 
@@ -131,7 +130,7 @@ def prove(model: PreTrainedModel, found: Probe | None) -> None:
     """
     state = patch_of(model)
     if found is None:
-        if state.config.changes_function or state.config.alignment is None or state.config.gradient_scope == BASIS:
+        if state.config.changes_function or state.config.alignment is None:
             raise AlignAttnError(
                 f"{type(model).__name__} takes inputs that alignattn cannot make, so {state.config.name!r} cannot be "
                 "checked on it: choose an alignment alone"
@@ -140,8 +139,7 @@ def prove(model: PreTrainedModel, found: Probe | None) -> None:
         return
     for inputs, expected in zip(found.inputs, found.outputs, strict=True):
         calls: list[RecordedCall] = []
-        # A basis is folded into projections: attention must receive their outputs, which only slots can check.
-        with _proving(model, calls), routed(model) if state.config.gradient_scope == BASIS else nullcontext():
+        with _proving(model, calls):
             outputs = _outputs_of(found.base, inputs)
             _check_equal(model, expected, outputs)
         _check_recorded(model, inputs, calls)

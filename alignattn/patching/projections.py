@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from alignattn.attention.attend import AttentionLayer, PooledAttentionLayer, SharedAttentionLayer, declares
 from alignattn.patching.families import family_of
-from alignattn.utils.errors import AlignAttnError
 
 FUSED = "fused"
 
@@ -33,9 +31,6 @@ NORMS = (
     {"query": "query_layernorm", "key": "key_layernorm"},
 )
 """Attributes of an attention module that normalise the outputs of its projections, by role."""
-
-DIRECT_TOLERANCE = 0.02
-"""Largest relative distance of queries from a multiple of their projection's output: half precision rounds."""
 
 
 @dataclass(frozen=True)
@@ -177,43 +172,6 @@ def features_of(projection: nn.Module) -> int:
         layer = layer.base_layer
     # GPT-2's Conv1D is a linear layer whose weight is transposed.
     return int(getattr(layer, "out_features", getattr(layer, "nf", 0)))
-
-
-def check_direct(name: str, role: str, given: Tensor, received: Tensor, pairs: int = 0) -> None:
-    """Refuse attention whose queries or keys are not a multiple of their projection's output, such as normed ones.
-
-    Args:
-        name: name of the attention module.
-        role: `query` or `key`.
-        given: output of the projection, `[B, n, H * d]`.
-        received: queries or keys that the attention receives, `[B, H, n, d]`.
-        pairs: number p of rotation frequencies: features i and i + p of a head may be rotated together.
-
-    Raises:
-        AlignAttnError: if they are not.
-    """
-    received = received.transpose(1, 2).float()
-    is_direct = given.numel() == received.numel()
-    if is_direct:
-        given = given.float().reshape(received.shape)
-        given, received = (_unrotated_parts(side, pairs).flatten() for side in (given, received))
-    if is_direct:
-        factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
-        # A later check reports values that are not finite.
-        is_direct = not (received - factor * given).norm() > DIRECT_TOLERANCE * received.norm()
-    if not is_direct:
-        raise AlignAttnError(
-            f"{name} does not attend with the {role} that its projection gives: it rotates or norms it first, so it "
-            "cannot be balanced"
-        )
-
-
-def _unrotated_parts(heads: Tensor, pairs: int) -> Tensor:
-    """Return the lengths of the pairs of features `[..., d]` that are rotated together, and the other features."""
-    if not pairs:
-        return heads
-    lengths = torch.hypot(heads[..., :pairs], heads[..., pairs : 2 * pairs])
-    return torch.cat([lengths, heads[..., 2 * pairs :]], dim=-1)
 
 
 def attention_modules(model: nn.Module, *, with_cross_attention: bool = False) -> list[AttentionModule]:

@@ -25,7 +25,7 @@ from alignattn.patching.projections import attention_modules, declared_layers
 from alignattn.patching.routing import base_of
 from alignattn.patching.sizes import bare_model
 from alignattn.patching.slots import LayerSlots, patch_of
-from alignattn.patching.state_dicts import REMAINING, layer_dim, rows_of
+from alignattn.patching.state_dicts import REMAINING, rows_of
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_json, to_json
 from alignattn.utils.saved_config import HIDDEN_FIELD, LOADING_HINT, TYPE_SUFFIX
@@ -135,10 +135,8 @@ def _with_remaining_layers(model: nn.Module, state_dict: Mapping[str, Tensor]) -
     cut = dict(state_dict)
     for size, rows in rows_of(model).items():
         prefix = f"{CHILD_NAME}.alignments.{size}."
-        for name in [name for name in cut if name.startswith(prefix)]:
-            dim = layer_dim(name, cut[name])
-            if dim is not None:
-                cut[name] = cut[name].index_select(dim, torch.tensor(rows, device=cut[name].device))
+        for name in [name for name in cut if name.startswith(prefix) and cut[name].dim()]:
+            cut[name] = cut[name].index_select(0, torch.tensor(rows, device=cut[name].device))
     if patch_of(model).alignments:
         cut[REMAINING] = torch.ones(1, dtype=torch.uint8)
     gone = [f"{CHILD_NAME}.alignments.{size}." for size in patch_of(model).paths.keys() - rows_of(model).keys()]

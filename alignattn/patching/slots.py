@@ -13,10 +13,9 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedConfig
 
 from alignattn.attention.alignment.draws import SampleDraw
-from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
-from alignattn.attention.config import BASIS, AttentionConfig
+from alignattn.attention.config import AttentionConfig
 from alignattn.attention.masks import Edges, Mask, Packing, packing_of, pairs_of
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
@@ -29,7 +28,6 @@ from alignattn.patching.projections import (
     FUSED,
     MASK_ARGUMENTS,
     AttentionModule,
-    check_direct,
     norms_of,
     position_of_mask,
     repeated,
@@ -37,7 +35,7 @@ from alignattn.patching.projections import (
 from alignattn.patching.recording import LayerRecord
 from alignattn.patching.routing import check_implementation, unserved_keywords
 from alignattn.patching.taps import ProjectionTap, add_norm_tap, add_tap
-from alignattn.utils.errors import AlignAttnError, listing
+from alignattn.utils.errors import AlignAttnError
 
 Plain = Callable[[bool], tuple[Tensor, Tensor | None]]
 """Attends without slots; its argument says whether to return the weights as well."""
@@ -101,12 +99,9 @@ class Patch(nn.Module):
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         alignment_class = ALIGNMENTS.load(config.alignment)
         for size, paths in self.paths.items():
-            alignment = alignment_class(
+            self.alignments[size] = alignment_class(
                 int(size), num_layers=len(paths), head_reduction=config.head_reduction, **config.alignment_options
             )
-            if config.gradient_scope == BASIS:
-                alignment = AlignmentInBasis(alignment, _same_heads([layers[path] for path in paths]))
-            self.alignments[size] = alignment
 
     def mean_alignment(self, calls: Sequence[RecordedCall]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return A(Q, K) of a step's calls and its diagnostics, from `alignment_rows` samples of each forward."""
@@ -162,21 +157,6 @@ class ModuleReference:
         return ModuleReference, (self(),)
 
 
-def _same_heads(layers: Sequence[AttentionModule]) -> int:
-    if any(layer.heads.key_count != layer.heads.count for layer in layers):
-        raise AlignAttnError(
-            "gradient_scope 'basis' needs as many heads of keys as of queries, but this model shares its keys (grouped-"
-            "query attention): choose 'projections'"
-        )
-    counts = {layer.heads.count for layer in layers}
-    if len(counts) > 1:
-        raise AlignAttnError(
-            f"gradient_scope 'basis' needs layers with equal numbers of heads, and these have "
-            f"{listing([str(count) for count in sorted(counts)])}: select layers with one of these numbers by layers="
-        )
-    return counts.pop()
-
-
 class LayerSlots(AttentionVariant):
     """The slots of one attention module of a model: the child module that a patch adds.
 
@@ -210,7 +190,6 @@ class LayerSlots(AttentionVariant):
         self.unserved = unserved_keywords(layer.module) if state.is_observed else frozenset()
         self.layer = index
         self.gradient_scope = state.config.gradient_scope
-        self.is_direct = state.config.gradient_scope != BASIS
         self.roles = {name: role for role, name in layer.heads.names.roles.items()} if self.aligns else {}
         self.is_tapped = False
         self.attention = ModuleReference(layer.module)
@@ -310,7 +289,7 @@ class LayerSlots(AttentionVariant):
                 attended, weights = attention_with_weights(
                     query, key, value, added, scale=scoring.get("scale"), dropout=dropout
                 )
-        call = self._recorded(query, key, mask, packing, position_ids)
+        call = self._recorded(mask, packing, position_ids)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
             real = real_tokens(mask, lengths=(query.shape[2], key.shape[2]))
@@ -400,28 +379,14 @@ class LayerSlots(AttentionVariant):
             self.collector.note_mixed(positions, mask)
         return None
 
-    def _recorded(
-        self,
-        query: Tensor,
-        key: Tensor,
-        mask: Mask | None,
-        packing: Packing | None,
-        position_ids: Tensor | None,
-    ) -> RecordedCall | None:
+    def _recorded(self, mask: Mask | None, packing: Packing | None, position_ids: Tensor | None) -> RecordedCall | None:
         """Record and return the call for the alignment; None without one."""
         if not self.aligns:
             return None
         if not self.training and self.collector.proof is None:
             is_recorded = self.collector.recording is not None
             return self._projected_call(mask, packing, position_ids) if is_recorded else None
-        call = self._record(mask, packing, position_ids)
-        if call is not None and not self.is_direct:
-            # At the first call: a basis can be folded only into projections whose outputs the attention receives.
-            name = f"a layer of {type(self.collector.owner).__name__}"
-            check_direct(name, "query", call.query, query)
-            check_direct(name, "key", call.key, key)
-            self.is_direct = True
-        return call
+        return self._record(mask, packing, position_ids)
 
     def _record(
         self, mask: AttentionMask | None, packing: Packing | None, position_ids: Tensor | None

@@ -23,9 +23,6 @@ DESCRIPTION = f"{CHILD_NAME}.description"
 REMAINING = f"{CHILD_NAME}.of_remaining_layers"
 """Tensor that marks a model whose layers changed after the patch: stacked tensors cover only its current layers."""
 
-MEANS = ".means"
-"""End of the name of the means that an alignment in a basis keeps, `[2, L, …]`."""
-
 SLOT_MARKER = f".{CHILD_NAME}."
 """Part of the state-dict keys of all slot parameters, if a dot is put before the key."""
 
@@ -71,25 +68,19 @@ def rows_of(model: nn.Module) -> dict[str, list[int]]:
     return rows
 
 
-def layer_dim(name: str, tensor: Tensor) -> int | None:
-    """Return the layer dimension of a tensor of an alignment; None if all layers share the tensor."""
-    if not tensor.dim():
-        return None
-    return 1 if name.endswith(MEANS) else 0
-
-
 def _spread_over_layers(model: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
     """Put tensors that were saved for the current layers into the rows of the model's own tensors, in place."""
     is_of_remaining = state_dict.pop(f"{prefix}{REMAINING}", None) is not None
     rows, own = rows_of(model), patch_of(model).alignments.state_dict(prefix=f"{prefix}{CHILD_NAME}.alignments.")
     for name, tensor in own.items():
-        saved, dim = state_dict.get(name), layer_dim(name, tensor)
-        if saved is None or dim is None or (saved.shape == tensor.shape and not is_of_remaining):
+        saved = state_dict.get(name)
+        # A scalar, the step of the draws, belongs to all layers.
+        if saved is None or not tensor.dim() or (saved.shape == tensor.shape and not is_of_remaining):
             continue
         of_size = rows.get(name.removeprefix(f"{prefix}{CHILD_NAME}.alignments.").partition(".")[0], [])
-        if saved.shape[dim : dim + 1] == (len(of_size),):
+        if saved.shape[:1] == (len(of_size),):
             index = torch.tensor(of_size, device=saved.device)
-            state_dict[name] = tensor.detach().to(saved, copy=True).index_copy(dim, index, saved)
+            state_dict[name] = tensor.detach().to(saved, copy=True).index_copy(0, index, saved)
 
 
 def read_description(tensor: Tensor) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from alignattn.attention.attend import CHILD_NAME
-from alignattn.attention.config import BASIS, GradientScope
+from alignattn.attention.config import GradientScope
 from alignattn.attention.projection import forked
 from alignattn.patching.collector import Collector
 from alignattn.patching.hooks import recording_hook, remove_hooks
@@ -82,9 +82,7 @@ class LinearTap:
             return known
         elif input is not around.input:
             return output
-        if tap.gradient_scope == BASIS:
-            aligned = output.detach()
-        elif tap.gradient_scope == "all":
+        if tap.gradient_scope == "all":
             aligned = output
         elif type(module) is not nn.Linear or "forward" in vars(module):
             # After the patch, something such as accelerate replaced the forward of the layer, or torch the layer:
@@ -205,18 +203,8 @@ def _random_state(around: AroundProjection) -> Iterator[None]:
         yield
 
 
-def check_replacement(projection: nn.Module, tap: ProjectionTap) -> None:
-    """Refuse a module in the place of a plain projection whose basis is learned."""
-    if tap.gradient_scope == BASIS and not _is_plain(projection):
-        raise AlignAttnError(
-            f"gradient_scope 'basis' is folded into plain projections, but the {tap.role} projection is wrapped or "
-            f"replaced by a {type(projection).__name__}: leave adapters out, or merge them first"
-        )
-
-
 def add_tap(projection: nn.Module, tap: ProjectionTap) -> None:
     """Tap a projection of queries or keys by hooks."""
-    check_replacement(projection, tap)
     # An adapter may hold a layer that was tapped before.
     remove_hooks(projection)
     if _is_plain(projection):
@@ -247,11 +235,8 @@ def _tap_replacement(parent: nn.Module, name: str, child: nn.Module | None) -> N
     """Tap a module that replaces a tapped projection: an adapter, or the copy that it trains."""
     slots: Any = parent._modules.get(CHILD_NAME)
     role = getattr(slots, "roles", {}).get(name)
-    if role is not None and child is not None:
-        tap = slots.tap_of(role)
-        check_replacement(child, tap)
-        if slots.is_tapped:
-            add_tap(child, tap)
+    if role is not None and child is not None and slots.is_tapped:
+        add_tap(child, slots.tap_of(role))
 
 
 register_module_module_registration_hook(_tap_replacement)

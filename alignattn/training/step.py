@@ -1,7 +1,6 @@
-"""The forward passes of a training step, and the hooks of training methods around them."""
+"""The forward passes of a training step, and the losses that training methods add to them."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -29,24 +28,13 @@ def step_losses(
         The mean task loss of the forward passes, a scalar; the outputs of the first one; and the extra loss of each
         method that adds one.
     """
-    for method in methods:
-        method.before_forwards(model, inputs)
-    losses: list[Tensor] = []
-    outputs: list[Any] = []
-    last = max((method.forwards for method in methods), default=1) - 1
-    for index in range(last + 1):
-        with ExitStack() as contexts:
-            for method in methods:
-                contexts.enter_context(method.around_forward())
-            # A loss that reads the labels may remove them from its inputs.
-            loss, found = forward(dict(inputs) if last else inputs)
-        losses.append(loss)
-        outputs.append(found)
-        for method in methods if index < last else ():
-            method.after_forward(loss)
+    forwards = max((method.forwards for method in methods), default=1)
+    # A loss that reads the labels may remove them from its inputs.
+    passes = [forward(dict(inputs) if forwards > 1 else inputs) for _ in range(forwards)]
+    losses, outputs = [loss for loss, _ in passes], [found for _, found in passes]
     extra = ((method, method.extra_loss(model, inputs, outputs)) for method in methods)
-    task = torch.stack(losses).mean() if last else losses[0]
-    return task, outputs[0], [(method, loss) for method, loss in extra if loss is not None]
+    task_loss = torch.stack(losses).mean() if forwards > 1 else losses[0]
+    return task_loss, outputs[0], [(method, loss) for method, loss in extra if loss is not None]
 
 
 class AfterStep(TrainerCallback):

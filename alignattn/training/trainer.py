@@ -8,26 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import (
-    PreTrainedModel,
-    Trainer,
-)
+from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import TrainOutput
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching import Patch, aligned_patches, alignment_parameters, step_alignments
-from alignattn.patching.heads import check_foldable, fold_basis, learns_basis
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.distributed import reach_alignment_from_output
+from alignattn.training.embeddings import embeddings_of
 from alignattn.training.meter import LossMeter
 from alignattn.training.methods import Inputs, TrainingMethod, chosen_methods
-from alignattn.training.methods.freelb import embeddings_of
 from alignattn.training.options import ALIGNMENT_LEARNING_RATE
-from alignattn.training.parameter_groups import (
-    add_l2,
-    take_own_groups,
-)
+from alignattn.training.parameter_groups import add_l2, take_own_groups
 from alignattn.training.repeats import own_rows, without_repeats
 from alignattn.training.saving import SaveAfterEpoch, SavingMixin
 from alignattn.training.step import AfterStep, step_losses
@@ -103,8 +96,6 @@ class AlignmentMixin(SavingMixin):
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
             self._skip_unused_parameter_search()
-        if learns_basis(self._model):
-            self._check_foldable()
         self._step_alignments = step_alignments
         if self.args.torch_compile:
             backend, mode = self.args.torch_compile_backend or "inductor", self.args.torch_compile_mode
@@ -139,15 +130,6 @@ class AlignmentMixin(SavingMixin):
             # In place, because the callback holds the same list.
             self.methods[:] = self._chosen_methods()
 
-    def _check_foldable(self) -> None:
-        """Refuse a basis that could not be folded at the end, because of adapters or sharded weights."""
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            raise AlignAttnError(
-                "gradient_scope 'basis' is folded into the projections, which DeepSpeed and FSDP shard: choose "
-                "another scope, or balance the finished model with `alignattn balance`"
-            )
-        check_foldable(self._model)
-
     def _skip_unused_parameter_search(self) -> None:
         """Turn off DistributedDataParallel's search: transformers models with a task head use all parameters."""
         if self.args.ddp_find_unused_parameters is None and isinstance(self.model, PreTrainedModel):
@@ -174,11 +156,7 @@ class AlignmentMixin(SavingMixin):
         return 1.0 if warmup_steps < 1 else min(1.0, self.state.global_step / warmup_steps)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as the Trainer does; `training_loss` is the mean over the whole run, resumed or not.
-
-        A learned basis (`gradient_scope="basis"`) is folded into the projections at the end, and the largest condition
-        number of A is logged as `basis_condition`.
-        """
+        """Train as the Trainer does; `training_loss` is the mean over the whole run, resumed or not."""
         for method in self.methods:
             method.before_training()
         output = super().train(*args, **kwargs)
@@ -187,9 +165,6 @@ class AlignmentMixin(SavingMixin):
         for method in self.methods:
             method.after_training(self._model)
         mean = self._mean_over_processes({"train_loss": self.meter.mean_run_loss()})
-        if learns_basis(self._model):
-            condition = max(max(heads) for heads in fold_basis(self._model).values())
-            self.state.log_history[-1]["basis_condition"] = condition
         return TrainOutput(output.global_step, mean["train_loss"], output.metrics | mean)
 
     def get_train_dataloader(self) -> DataLoader[Any]:

@@ -81,7 +81,7 @@ class Option:
         rest: whether it collects the words that belong to no option.
         rare: whether only `--help-all` shows it.
         place: checks a value that names a file or folder on this machine.
-        requires: other options, at least one of which must be given with it: `freelb_steps`, or `weight_averaging=ema`
+        requires: other options, at least one of which must be given with it: `push_to_hub`, or `weight_averaging=ema`
             for one value.
         excludes: other options, in the same notation, that cannot be given with it, each with the reason.
         capability: the field of `ModelCapabilities` that the model must have.

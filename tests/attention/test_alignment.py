@@ -17,7 +17,7 @@ from alignattn.utils.errors import AlignAttnError
 BATCH, HEADS, LENGTH, DIM = 3, 2, 6, 8
 REAL_TOKENS = (6, 4, 3)
 STEP = 1e-6
-BY_SAMPLE = [name for name in ALIGNMENTS if ALIGNMENTS.load(name).by_sample]
+BY_SAMPLE = [name for name in ALIGNMENTS if ALIGNMENTS[name].averages_samples]
 PLAYERS = {  # +1 descends the loss, -1 ascends it
     "gan": {"query": -1, "key": -1, "discriminator": 1},
     "ct": {"query": 1, "key": 1, "navigator": 1, "critic": -1},

@@ -8,7 +8,7 @@ from alignattn.attention.alignment import one_pass
 from alignattn.attention.choices import ALIGNMENTS
 
 BATCH, HEADS, LENGTH, DIM = 5, 2, 7, 4
-BY_SAMPLE = [name for name in ALIGNMENTS if ALIGNMENTS.load(name).by_sample]
+BY_SAMPLE = [name for name in ALIGNMENTS if ALIGNMENTS[name].averages_samples]
 """Alignments that are computed in blocks."""
 MASK = torch.tensor(
     [

@@ -47,15 +47,8 @@ MISTAKES = f"""
 {RUN} --task mrpc --attention aa-ot --alignment_options epsilon=x
 {RUN} --task mrpc --balance middle
 {RUN} --task mrpc --balance start --attention qvi
-{RUN} --task mrpc --balance epoch --score additive
-{RUN} --task mrpc --balance end --lora_r 2
-{RUN} --task mrpc --balance epoch --balance_basis random
-{RUN} --task mrpc --balance end --balance_basis random
-{RUN} --task mrpc --balance start --balance_basis random --balance_centre true
-balance --model x --task mrpc --output_dir o --centre true --random_seed 1
-{RUN} --task mrpc --gradient_scope basis --lora_r 2
-{RUN} --task mrpc --gradient_scope basis --balance end
-{RUN} --task mrpc --gradient_scope basis --normalizer local --normalizer_options kind=predictive
+{RUN} --task mrpc --balance start --score additive
+{RUN} --task mrpc --balance start --lora_r 2
 finetune --model esim --output_dir o --task snli --balance start
 {RUN} --train_file rows.csv
 finetune --model da --output_dir o --task snli --attention aa-ct
@@ -68,7 +61,6 @@ predict --run x --text z --output_file o.txt
 predict --run x --text z --shard 9/8
 predict --run x --text z --launcher ray
 domain-shift --pair foo --model x --output_dir o
-domain-shift --pair snli-mnli --model x --output_dir o --laplace true --mc_dropout_passes 2
 domain-shift --pair snli-mnli --model da --output_dir o --attention aa-ct
 inspect --model x --task foo
 inspect --model x --task swag

@@ -133,16 +133,10 @@ def test_fsdp_that_saves_no_model_is_refused(kind: str, by_launcher: bool, monke
     "words",
     [
         "--balance_centre true",
-        "--balance end --balance_basis random",
         "--lora_alpha 8",
         "--seeds 1 2 --seed 3",
-        "--freelb_max_norm 0.5",
-        "--freelb_steps 2",
         "--weight_averaging swa --ema_decay 0.5",
-        "--r_drop_weight 1 --freelb_steps 2 --freelb_max_norm 1",
         "--weight_averaging ema --early_stopping_patience 2",
-        "--weight_averaging ema --balance epoch",
-        "--laplace --mc_dropout_passes 5",
         "--validation_share 0.1",
         "--adam_beta1 1",
         "--lr_scheduler_kwargs nonsense",
@@ -160,12 +154,10 @@ def test_options_without_effect_or_in_conflict_are_refused(words: str):
     "words",
     [
         "--attention aa-ct --alignment_weight 0.1 --gradient_scope all --alignment_learning_rate 1e-2",
-        "--attention aa-ot --gradient_scope basis --alignment_learning_rate 1e-2 --balance start --balance_centre true",
+        "--attention aa-ot --balance start --balance_centre true",
         "--normalizer entmax --normalizer_options learned=true --slot_learning_rate 1e-2",
-        "--balance start --balance_basis random",
         "--task squad --doc_stride 64 --n_best_size 3 --max_answer_length 3",
         "--max_train_samples 5 --take first",
-        "--freelb_steps 2 --freelb_max_norm 0.5",
         '--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr":1e-6}',
     ],
 )
@@ -173,7 +165,7 @@ def test_options_with_an_effect_are_accepted(words: str):
     get_command("finetune").parse([*GIVEN, *words.split()])
 
 
-@pytest.mark.parametrize("words", ["--max_eval_samples 5", "--laplace", "--mc_dropout_passes 5"])
+@pytest.mark.parametrize("words", ["--max_eval_samples 5", "--mc_dropout_passes 5"])
 def test_options_of_evaluation_need_evaluation_rows(words: str):
     with pytest.raises(AlignAttnError, match="--validation_share"):
         get_command("finetune").parse([*OWN, *words.split()])

@@ -124,12 +124,11 @@ def test_domain_shift(pairs: Path, tmp_path: Path) -> None:
     assert set(result["sides"]) == {"in-domain", "out-of-domain"}
 
 
-@pytest.mark.parametrize(("words", "method"), [("--mc_dropout_passes 2", "MC dropout"), ("--laplace true", "Laplace")])
-def test_a_run_whose_results_are_not_of_the_plain_model_says_so(words: str, method: str, run, tmp_path: Path, capsys):
-    assert run("--model", "lstm", "--model_config", "hidden_dim=8", *words.split(), columns="a") == 0
+def test_a_run_whose_results_are_not_of_the_plain_model_says_so(run, tmp_path: Path, capsys):
+    assert run("--model", "lstm", "--model_config", "hidden_dim=8", "--mc_dropout_passes", "2", columns="a") == 0
     folder = tmp_path / "run"
     capsys.readouterr()
-    told = f"{folder}: its results use {method}; here its plain model predicts, in one pass"
+    told = f"{folder}: its results use MC dropout; here its plain model predicts, in one pass"
     alignattn.load_run(folder)
     assert told in capsys.readouterr().err
     assert main(["predict", "--run", str(folder), "--text", "the cat sees"]) == 0

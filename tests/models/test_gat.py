@@ -192,12 +192,10 @@ def test_one_cloud_for_queries_and_keys_is_refused(inputs):
         alignattn.patch(model, "aa-ct")
 
 
-def test_balance_and_the_scope_basis_are_refused(inputs):
+def test_balance_is_refused(inputs):
     model = make_model()
     with pytest.raises(AlignAttnError, match=r"a score of its own \(GAT\)"):
         alignattn.balance(model, [inputs, inputs])
-    with pytest.raises(AlignAttnError, match=r"a score of its own \(GAT\)"):
-        alignattn.patch(model, "aa-ct", gradient_scope="basis")
 
 
 def test_features_of_another_width_are_one_line(inputs):

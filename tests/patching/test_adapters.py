@@ -9,7 +9,7 @@ import peft
 import pytest
 import torch
 from checkpointing import enable_checkpointing
-from conftest import ALIGNED, DRAWN, FAMILIES, WITHOUT_NETWORKS, crossed, tiny_batch, tiny_model
+from conftest import ALIGNED, FAMILIES, WITHOUT_NETWORKS, crossed, tiny_batch, tiny_model
 from documentation import python_block
 from safetensors.torch import load_file
 from torch import nn
@@ -134,7 +134,7 @@ def assert_same(found, expected):
         torch.testing.assert_close(found[name], gradient, rtol=1e-7, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize(("family", "preset"), crossed(FAMILIES, [name for name in ALIGNED if name not in DRAWN]))
+@pytest.mark.parametrize(("family", "preset"), crossed(FAMILIES, ALIGNED))
 @pytest.mark.parametrize("order", ORDERS)
 def test_gradients_are_those_of_the_adapted_projections(family, order, preset):
     def model():

@@ -19,8 +19,6 @@ MOST = {
     "aa-ot": 1.6,
     "aa-moments": 1.35,
     "aa-means": 1.25,
-    "aa-mmd": 1.35,
-    "aa-sliced": 1.35,
 }
 """Maximum number of operations of a step, as a multiple of soft attention's."""
 WAITS = {"_local_scalar_dense", "item", "nonzero", "equal", "lift_fresh"}

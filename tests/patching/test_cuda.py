@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from conftest import ALIGNED, DRAWN, tiny_batch, tiny_model
+from conftest import ALIGNED, tiny_batch, tiny_model
 from needs import needs_gpu
 
 import alignattn
 
 pytestmark = [pytest.mark.cuda, needs_gpu]
 
-STEADY = [name for name in ALIGNED if name not in DRAWN]
 WAITS = "aa-moments"
 """The alignment whose eigenvalues the host checks."""
 
@@ -31,14 +30,14 @@ def step(model, device, alignment_loss=alignattn.alignment_loss):
     return loss.detach().cpu(), found
 
 
-@pytest.mark.parametrize("preset", STEADY)
+@pytest.mark.parametrize("preset", ALIGNED)
 def test_a_step_is_that_of_a_cpu(preset):
     torch.testing.assert_close(
         step(patched(preset, "cuda"), "cuda"), step(patched(preset, "cpu"), "cpu"), rtol=1e-3, atol=1e-4
     )
 
 
-@pytest.mark.parametrize("preset", STEADY)
+@pytest.mark.parametrize("preset", ALIGNED)
 def test_a_compiled_loss_is_that_of_eager_mode(preset):
     torch._dynamo.reset()
     found = step(patched(preset, "cuda"), "cuda", torch.compile(alignattn.alignment_loss, fullgraph=True))

@@ -27,19 +27,6 @@ BALANCED = {"albert", "bert", "roberta", "xlm-roberta", "distilbert", "electra",
 """Types whose attention reads products of queries and keys alone, as their projections give them."""
 BALANCED |= {"esm", "bart", "m2m_100", "t5", "umt5", "whisper", "clip", "siglip", "vit", "dinov2", "beit"}
 BALANCED |= {"audio-spectrogram-transformer", "hubert", "wav2vec2", "segformer"}
-BALANCED |= {
-    "eurobert",
-    "modernbert",
-    "nomic_bert",
-    "gpt_neox",
-    "llama",
-    "mistral",
-    "phi",
-    "phi3",
-    "qwen2",
-    "gemma2",
-    "t5gemma",
-}
 
 
 @functools.cache

@@ -360,15 +360,6 @@ def test_passes_over_a_frozen_encoder_keep_the_records_of_one():
     assert len(calls) == len({id(call.slots) for call in calls})
 
 
-def test_a_frozen_encoder_may_train_the_networks_of_a_basis_in_several_forwards():
-    model = alignattn.patch(tiny_model("bert"), "aa-ct", gradient_scope="basis").train()
-    model.bert.requires_grad_(False)
-    for seed in range(2):
-        model(**tiny_batch(seed=seed))
-    calls = patch_of(model).collector.take()
-    assert len(calls) == 2 * len({id(call.slots) for call in calls})
-
-
 @pytest.mark.parametrize("attention", ["aa-ct", "entmax15"])
 def test_weights_on_the_meta_device_are_checked_at_the_first_forward(attention):
     with torch.device("meta"):

@@ -8,8 +8,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 import alignattn
-from alignattn.training.arguments import AlignmentTrainingArguments
-from alignattn.training.methods.freelb import FreeLB
 from alignattn.training.weights import BatchSize
 from alignattn.utils.errors import AlignAttnError
 
@@ -174,8 +172,4 @@ def test_models_without_packed_attention_refuse_a_packed_batch(family):
     model, batch = encoder("aa-ct", family), packed_batch()
     with pytest.raises(AlignAttnError, match="samples of a packed batch"):
         model(**batch)
-    with pytest.raises(AlignAttnError, match="a packed batch is one row"):
-        FreeLB(
-            AlignmentTrainingArguments("out", use_cpu=True, freelb_steps=2, freelb_max_norm=0.3), model
-        ).before_forwards(model, batch)
     alignattn.unpatch(model)(**batch)

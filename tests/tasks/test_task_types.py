@@ -348,9 +348,7 @@ def test_label_smoothing_needs_classes(rows_file, finetune, capsys):
     assert "task 'squad' has no classes to smooth" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("label_smoothing_factor", "0.1"), ("laplace", "true"), ("r_drop_weight", "1")]
-)
+@pytest.mark.parametrize(("option", "value"), [("label_smoothing_factor", "0.1"), ("r_drop_weight", "1")])
 def test_options_for_one_class_per_row_are_refused_for_several_answers(option, value):
     training = resolve(TrainingOptions, {"output_dir": "run", option: value})
     answered = replace(TASKS["vqav2"], labels=("yes", "no"))  # as after its rows are read

@@ -448,7 +448,7 @@ def test_arguments_out_of_range_are_refused(field, value, tmp_path):
 
 
 class TestResume:
-    @pytest.mark.parametrize("variant", chosen(ALIGNED, "aa-gan", "aa-sliced"))
+    @pytest.mark.parametrize("variant", chosen(ALIGNED, "aa-gan", "aa-means"))
     def test_a_run_resumed_within_an_epoch_ends_as_an_uninterrupted_one(self, variant, tmp_path):
         def fresh():
             return alignattn.patch(tiny_model("bert"), variant, alignment_weight=0.3)

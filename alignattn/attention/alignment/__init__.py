@@ -4,18 +4,14 @@ from alignattn.attention.alignment.base import Alignment
 from alignattn.attention.alignment.ct import CTAlignment
 from alignattn.attention.alignment.gan import GANAlignment
 from alignattn.attention.alignment.means import MeansAlignment
-from alignattn.attention.alignment.mmd import MMDAlignment
 from alignattn.attention.alignment.moments import MomentsAlignment
 from alignattn.attention.alignment.ot import OTAlignment
-from alignattn.attention.alignment.sliced import SlicedAlignment
 
 __all__ = [
     "Alignment",
     "CTAlignment",
     "GANAlignment",
-    "MMDAlignment",
     "MeansAlignment",
     "MomentsAlignment",
     "OTAlignment",
-    "SlicedAlignment",
 ]

@@ -34,22 +34,19 @@ class Alignment(nn.Module, ABC):
         head_dim: size d of a head's query and key.
         num_layers: layers L, each with its own networks, whose parameters are stacked, `[L, …]`.
         head_reduction: `sum` or `mean` over the heads.
-        points: the maximum number of real tokens used of a sample, or of a batch if `by_sample` is false; they are
-            drawn anew at every training step. None = all.
+        points: the maximum number of real tokens used of a sample; they are drawn anew at every training step. None =
+            all.
 
     Attributes:
         step: an int64 scalar that determines the draws; it is saved, so that a resumed run draws the same tokens. It
             exists only with `points`.
-        by_sample: whether the loss of a batch is the mean of the losses of its samples.
         diagnostic: name of the scalar that shows whether the loss works.
 
     Raises:
-        AlignAttnError: if `head_reduction` is neither, or `points` is below `min_points`.
+        AlignAttnError: if `head_reduction` is neither, or `points` is below 1.
     """
 
     step: Tensor
-    by_sample: ClassVar[bool] = True
-    min_points: ClassVar[int] = 1
     diagnostic: ClassVar[str]
 
     def __init__(
@@ -70,8 +67,8 @@ class Alignment(nn.Module, ABC):
         self.head_reduction = head_reduction
         self.points = points
         if points is not None:
-            if points < self.min_points:
-                raise AlignAttnError(f"points={points!r} must be at least {self.min_points}")
+            if points < 1:
+                raise AlignAttnError(f"points={points!r} must be at least 1")
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
     def forward(
@@ -127,19 +124,20 @@ class Alignment(nn.Module, ABC):
             samples: the number of samples in the mean; None = the number of samples in `calls`.
         """
         samples = samples or sum(len(call.query) for call in calls)
-        if self.by_sample and self.points is not None:
+        if self.points is not None:
             calls = [drawn(call, self.points, self.step) for call in calls]
         device = calls[0].query.device
         with tf32_under_autocast(device), torch.autocast(device.type, enabled=False):
-            groups = groups_for(calls, self._elements, GROUP_ELEMENTS)
+            groups = groups_for(calls, GROUP_ELEMENTS)
             if self.has_gradient:
                 loss, diagnostic = loss_in_one_pass(self.differentiate, groups, samples, list(self.parameters()))
             else:
-                parts = [
-                    tuple(part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers))
-                    for layers, group in groups
-                ]
-                loss, diagnostic = (sum_of(part.to(device) for part in side) for side in zip(*parts, strict=True))
+                parts = []
+                for layers, group in groups:
+                    share = len(group[0].query) / samples
+                    of_group = self.losses(stacked(group), masks_of(group), layers)
+                    parts.append([(values.sum() * share).to(device) for values in of_group])
+                loss, diagnostic = map(sum_of, zip(*parts, strict=True))
         if self.points is not None and self.training:
             self.step += 1
         return loss, {self.diagnostic: diagnostic}
@@ -155,13 +153,6 @@ class Alignment(nn.Module, ABC):
         )
         written_out = gradient is not Alignment and issubclass(gradient, equation)
         return written_out and NetworkPass.knows(*self.children())
-
-    def _elements(self, call: Call) -> int:
-        """Return the size of the largest tensor that one call needs."""
-        return 2 * call.samples * call.length * call.query.shape[2]
-
-    def _of_group(self, calls: list[Call], layers: slice) -> tuple[Tensor, Tensor]:
-        return self.losses(stacked(calls), masks_of(calls), layers)
 
     def losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the losses and diagnostics `[C]` of C calls.

@@ -3,7 +3,6 @@
 They use no generator, so a loss that uses them does not change the model's dropout.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -68,12 +67,3 @@ class SampleDraw:
             device: where the samples are.
         """
         return ranks(self.step.to(device), size, real).topk(self.rows).indices
-
-
-def directions(step: Tensor, size: int, count: int) -> Tensor:
-    """Return `count` unit vectors, uniform on the sphere, as columns `[size, count]` in float64."""
-    places = torch.arange(2 * size * count, device=step.device)
-    uniform = (hashed(step, places).double() + 0.5) / (WORD + 1)
-    radius, angle = uniform.view(2, size, count)
-    normal = (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()
-    return normal / normal.norm(dim=0)

@@ -5,42 +5,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.pooled import PooledAlignment, rounding, shares
-from alignattn.attention.choices import HeadReduction
+from alignattn.attention.alignment.pooled import PooledAlignment, rounding, share_of_a_point
 from alignattn.attention.derivatives import once_differentiable
 
 
 class MeansAlignment(PooledAlignment):
-    """The squared distance of the clouds' means, in units of the squared spread of both clouds.
+    """The squared distance of the clouds' means, |μ_q - μ_k|² / s², in units of both clouds' squared spread.
 
-        |μ_q - μ_k|² / s²,    s² = (E|q - μ_q|² + E|k - μ_k|²) / 2 + |μ_q - μ_k|² / 4,
-
-    where s² is the mean squared distance of all points from the joint mean (`StandardizedClouds`). It is the first term
-    of `MomentsAlignment`. The gradient passes through s², too.
+    `PooledAlignment` defines s². It is the first term of `MomentsAlignment`. The gradient passes through s², too.
     """
 
-    def __init__(self, head_dim: int, *, num_layers: int = 1, head_reduction: HeadReduction = "sum") -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
-
-    def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        difference, variances, rounded = _MeansAndVariances.apply(points, weight)  # type: ignore[no-untyped-call]
+    def _distances(self, points: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        difference, variances, rounded = _MeansAndVariances.apply(points, real)  # type: ignore[no-untyped-call]
         squared_gap = difference.square().sum(dim=-1)
         distances = squared_gap / (variances.mean(dim=1) + squared_gap / 4 + rounded)
         return distances, distances.detach().sqrt()
 
 
 class _MeansAndVariances(torch.autograd.Function):
-    """μ_q - μ_k, E|q - μ_q|² and E|k - μ_k|², and the squared spread that rounding may leave.
+    """μ_q - μ_k, tr Σ_q and tr Σ_k, and the squared spread that rounding may leave.
 
-    The gradient with respect to a point is affine in it.
+    The gradient with respect to a point is affine in it, so backward needs the points and the means alone.
     """
 
     @staticmethod
-    def forward(ctx: Any, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, points: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return `[C, H, d]`, `[C, 2, H]` and `[C, H]`; arguments as for `PooledAlignment._distances`."""
-        real, share = shares(weight)
+        share = share_of_a_point(real)
         # Near the origin sums keep their precision, and any real point is near enough to the mean.
-        origin = points.take_along_dim(weight.argmax(dim=-1)[..., None, None, None], dim=2)
+        origin = points.take_along_dim(real.argmax(dim=-1)[..., None, None, None], dim=2)
         near = points - origin
         mean = (real[:, :, None] @ near.flatten(3)).view_as(origin) * share
         squares = (real[:, :, None] @ near.square_().flatten(3)).view_as(origin) * share
@@ -55,7 +48,10 @@ class _MeansAndVariances(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_difference: Tensor, to_variances: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient with respect to the points, w (2 v (x - μ) ± g)."""
+        """Return the gradient with respect to the points, w (2 v (x - μ) ± g).
+
+        w is the share of a real point, v and g are the gradients with respect to the variance and to μ_q - μ_k.
+        """
         points, mean, real, share = ctx.saved_tensors
         # Contiguous, so that an elementwise loop runs over all heads of a token at once.
         slope = (2 * to_variances[:, :, None, :, None] * share).expand_as(mean).contiguous()

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.pooled import PooledAlignment, rounding, shares
-from alignattn.attention.choices import HeadReduction
+from alignattn.attention.alignment.pooled import PooledAlignment, rounding, share_of_a_point
 from alignattn.attention.derivatives import once_differentiable
 
 SHRINKAGE = 1e-3
@@ -19,7 +18,7 @@ class MomentsAlignment(PooledAlignment):
 
         |μ_q - μ_k|² + tr(Σ_q + Σ_k - 2 (Σ_q^(1/2) Σ_k Σ_q^(1/2))^(1/2)),
 
-    in units of the squared spread of both clouds (`StandardizedClouds`). Dowson & Landau 1982, "The Fréchet distance
+    in units of the squared spread s² of both clouds (`PooledAlignment`). Dowson & Landau 1982, "The Fréchet distance
     between multivariate normal distributions", eq. 16. The same multiple of the identity is added to both covariances,
     so that they are regular even with fewer tokens than dimensions, and equal clouds have distance 0.
 
@@ -32,24 +31,22 @@ class MomentsAlignment(PooledAlignment):
     computed in float64: in float32 the smallest eigenvalues would be noise.
     """
 
-    def __init__(self, head_dim: int, *, num_layers: int = 1, head_reduction: HeadReduction = "sum") -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
-
-    def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        difference, covariances, rounded = _Moments.apply(points, weight)  # type: ignore[no-untyped-call]
-        squared_gap = difference.square().sum(dim=-1)
-        variances = covariances.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-        # Both means have half the gap as their distance from the joint mean.
-        spread = variances.mean(dim=1) + squared_gap / 4 + rounded
-        units = (covariances / spread[:, None, :, None, None]).double()
-        identity = torch.eye(self.head_dim, dtype=units.dtype, device=units.device)
+    def _distances(self, points: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        gap, covariances, rounded = _Moments.apply(points, real)  # type: ignore[no-untyped-call]
+        squared_gap = gap.square().sum(dim=-1)  # |μ_q - μ_k|²
+        traces = covariances.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        squared_spread = traces.mean(dim=1) + squared_gap / 4 + rounded
+        # In units of s² the traces sum to at most 2, which bounds the eigenvalues for `maps_by_products`.
         ridge = SHRINKAGE / self.head_dim
-        units = units + ridge * identity
+        identity = torch.eye(self.head_dim, dtype=torch.float64, device=points.device)
+        sigma = (covariances / squared_spread[:, None, :, None, None]).double() + ridge * identity
+        # Without a gradient through T: the equation's derivatives are I - T and I - T⁻¹ as if T were constant.
         with torch.no_grad():
-            of_query, of_key = units.unbind(1)
-            slopes = identity - torch.stack(transport_maps(of_query, of_key, ridge), dim=1)
-        of_means = squared_gap / spread
-        of_covariances = (slopes * units).sum(dim=(1, 3, 4))
+            map_to_key, map_to_query = transport_maps(sigma[:, 0], sigma[:, 1], ridge)  # T and T⁻¹
+            to_sigma = identity - torch.stack([map_to_key, map_to_query], dim=1)
+        of_means = squared_gap / squared_spread
+        # tr((I - T) Σ_q) + tr((I - T⁻¹) Σ_k): tr(A B) of symmetric A, B is the sum of the products of their entries.
+        of_covariances = (to_sigma * sigma).sum(dim=(1, 3, 4))
         return of_means + of_covariances.to(of_means.dtype), of_means.detach().sqrt()
 
 
@@ -61,23 +58,27 @@ def transport_maps(of_query: Tensor, of_key: Tensor, ridge: float) -> tuple[Tens
         of_key: Σ_k, likewise. The traces of both sum to at most 2 + 2 d `ridge`.
         ridge: a lower bound of the eigenvalues of both.
     """
-    # On a CPU eigenvalues take a third of the products' time. On a GPU they are found matrix by matrix, and the host
-    # waits.
-    by = maps_by_eigenvalues if of_query.device.type == "cpu" else maps_by_products
-    return by(of_query, of_key, ridge)
+    if of_query.device.type == "cpu":  # eigenvalues take a third of the products' time
+        return maps_by_eigenvalues(of_query, of_key, ridge)
+    # On a GPU eigenvalues are found matrix by matrix, and the host waits.
+    return maps_by_products(of_query, of_key, ridge)
 
 
 def maps_by_eigenvalues(of_query: Tensor, of_key: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """Return T and T⁻¹ by the eigenvalues of Lᵀ Σ_k L with Σ_q = L Lᵀ; arguments as for `transport_maps`."""
+    """Return T and T⁻¹ by the eigenvalues of Lᵀ Σ_k L with Σ_q = L Lᵀ; arguments as for `transport_maps`.
+
+    With Lᵀ Σ_k L = V diag(λ) Vᵀ, T is L⁻ᵀ V diag(√λ) Vᵀ L⁻¹: then T Σ_q T = L⁻ᵀ V diag(λ) Vᵀ L⁻¹ = Σ_k.
+    """
     factor = torch.linalg.cholesky_ex(of_query)[0]
     product = factor.mT @ of_key @ factor
     # Of NaN there are no eigenvalues, and torch raises an error that does not say so.
     is_lost = ~product.isfinite().flatten(2).all(dim=-1)[..., None]
     values, vectors = torch.linalg.eigh(product.masked_fill(is_lost[..., None], 0))
+    # Each λ is the product of two eigenvalues of at least `ridge`; rounding may leave it below.
     roots = values.clamp_min(ridge**2).sqrt().masked_fill(is_lost, torch.nan)[..., None, :]
-    outer = torch.linalg.solve_triangular(factor.mT, vectors, upper=True)
-    inner = factor @ vectors
-    return outer * roots @ outer.mT, inner / roots @ inner.mT
+    of_map = torch.linalg.solve_triangular(factor.mT, vectors, upper=True)  # L⁻ᵀ V
+    of_inverse = factor @ vectors  # L V
+    return of_map * roots @ of_map.mT, of_inverse / roots @ of_inverse.mT
 
 
 def maps_by_products(of_query: Tensor, of_key: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
@@ -119,19 +120,19 @@ class _Moments(torch.autograd.Function):
     """μ_q - μ_k, the covariances of queries and keys, and the squared spread that rounding may leave."""
 
     @staticmethod
-    def forward(ctx: Any, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, points: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return `[C, H, d]`, `[C, 2, H, d, d]` and `[C, H]`; arguments as for `PooledAlignment._distances`."""
-        real, share = shares(weight)
+        share = share_of_a_point(real)
         mean = (real[:, :, None] @ points.flatten(3)).unflatten(-1, points.shape[3:]).transpose(2, 3) * share
         centred = points.transpose(2, 3).clone(memory_format=torch.contiguous_format).sub_(mean)
-        # A mean far from the origin is rounded, so the points are centred twice: the mean that is left is near it.
-        left = real[:, :, None, None] @ centred * share
-        centred.sub_(left).mul_(real[:, :, None, :, None])
+        # A mean far from the origin is rounded, so the points are centred twice: the remaining mean is near it.
+        remaining_mean = real[:, :, None, None] @ centred * share
+        centred.sub_(remaining_mean).mul_(real[:, :, None, :, None])
         # A product Xᵀ X has no negative eigenvalues. With a mean's square subtracted it would have some by rounding,
         # and the iteration would diverge.
         covariances = centred.mT @ centred * share
         ctx.save_for_backward(centred, real, share)
-        difference = (mean[:, 0] - mean[:, 1]) + (left[:, 0] - left[:, 1])
+        difference = (mean[:, 0] - mean[:, 1]) + (remaining_mean[:, 0] - remaining_mean[:, 1])
         rounded = rounding(mean.squeeze(3))
         ctx.mark_non_differentiable(rounded)
         return difference.squeeze(2), covariances, rounded
@@ -139,7 +140,10 @@ class _Moments(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_difference: Tensor, to_covariances: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient with respect to the points, w ((G + Gᵀ) (x - μ) ± g)."""
+        """Return the gradient with respect to the points, w ((G + Gᵀ) (x - μ) ± g).
+
+        w is the share of a real point, G and g are the gradients with respect to Σ and to μ_q - μ_k.
+        """
         centred, real, share = ctx.saved_tensors
         slope = (to_covariances + to_covariances.mT) * share
         offset = torch.stack([to_difference, -to_difference], dim=1)[:, :, :, None] * share

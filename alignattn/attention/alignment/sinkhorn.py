@@ -91,18 +91,23 @@ def sinkhorn(
     if row_share is not column_share:
         real_rows = is_real(row_share).repeat_interleave(heads, dim=0)[:, None].to(left.dtype)
         rows_a_column = real_rows.sum(dim=-1, keepdim=True) / is_column.sum(dim=-1, keepdim=True)
+    # The scale of the costs sets the first ε: a kernel with a much smaller ε would underflow, and a blurred plan takes
+    # few iterations.
     largest_cost = flat_left.norm(dim=-1).amax(dim=-1) * flat_right.norm(dim=-1).amax(dim=-1)
     first = first_epsilon(largest_cost, epsilon, anneal_from)[:, None, None]
-    # Columns of padding are 0 in every kernel.
+    # The potential g of the columns. Columns of padding are 0 in every kernel.
     potential = torch.where(is_column, 0.0, -torch.inf).to(left.dtype)
+    # Two n × n tensors, which all steps reuse: new memory costs more than the arithmetic.
     exponents, kernel = left.new_empty(2, batch * heads, length, length)
     steps = schedule(iterations)
     for step, (progress, rounds) in enumerate(steps, start=1):
-        current = first ** (1 - progress) * epsilon**progress
+        current = first ** (1 - progress) * epsilon**progress  # ε, which falls geometrically
+        # (g_j - C_ij) / ε. The softmax avoids overflow; a row's scaling absorbs the row's sum.
         torch.baddbmm(potential / current, flat_left / current, flat_right.mT, out=exponents)
-        torch.softmax(exponents, dim=-1, out=kernel)  # the row's scaling absorbs its sum
+        torch.softmax(exponents, dim=-1, out=kernel)
         row, column = _scale(kernel, real_rows, rows_a_column, rounds)
         if step < len(steps):
+            # The next kernel absorbs the columns' scaling, and starts its own scalings at 1.
             potential = potential + current * column.log()
     return TransportPlan(
         kernel.view(batch, heads, length, length),
@@ -116,6 +121,7 @@ def schedule(iterations: int) -> list[tuple[float, int]]:
     steps = min(iterations // (2 * _ITERATIONS_A_STEP), _MAX_STEPS)
     annealed = [(step / steps, _ITERATIONS_A_STEP) for step in range(steps)]
     left_over = range(iterations - steps * _ITERATIONS_A_STEP)
+    # In parts: a new kernel restores the entries that underflowed in the one before.
     chunks = [left_over[start : start + _ITERATIONS_A_KERNEL] for start in left_over[::_ITERATIONS_A_KERNEL]]
     return annealed + [(1.0, len(chunk)) for chunk in chunks]
 
@@ -153,5 +159,7 @@ def _divided(sums: Tensor, shares: Tensor | None) -> Tensor:
 
 
 def _update(scaling: Tensor, unscaled: Tensor, relaxation: float) -> Tensor:
+    # With sums s of the plan and target 1, the plain update divides the scaling by s, the relaxed one by s^ω, ω > 1: it
+    # goes further in the direction in which the iteration converges slowly.
     ratio = unscaled.mul_(scaling).clamp_(min=MIN_RATIO)
     return ratio.pow_(-relaxation).mul_(scaling).clamp_(max=MAX_SCALING)

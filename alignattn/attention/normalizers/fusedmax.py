@@ -1,5 +1,6 @@
 """Fusedmax: a sparse distribution over segments of neighbours that share one weight."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,8 +43,7 @@ def fusedmax(scores: Tensor, weight: float = DEFAULT_WEIGHT, mask: Tensor | None
 
 def _weights(scores: Tensor, mask: Tensor | None, weight: float) -> Tensor:
     check_reverse_mode("fusedmax", scores)
-    weights: Tensor = _fused(scores, mask, weight)[0]
-    return weights
+    return _fused(scores, mask, weight)[0]
 
 
 def _check_weight(weight: object) -> None:
@@ -51,12 +51,36 @@ def _check_weight(weight: object) -> None:
         raise invalid("fusedmax", "weight", weight, "a number above 0 (for 0, choose sparsemax)")
 
 
-@torch.library.custom_op("alignattn::fusedmax", mutates_args=())
-def _fused(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
-    """Return fusedmax of scores `[..., m]`, and for each position the first position of its fused group, int32.
+class _Fusedmax(torch.autograd.Function):
+    @staticmethod
+    def forward(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
+        return _solved(scores, mask, weight)
 
-    The operations depend on the data, so a compiler sees them as one operation.
-    """
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        weights, group = ctx.saved_tensors
+        in_support = weights > 0
+        on_support = torch.where(in_support, grad_outputs[0], 0)
+        mean = on_support.sum(dim=-1, keepdim=True) / in_support.sum(dim=-1, keepdim=True)
+        to_denoised = torch.where(in_support, grad_outputs[0] - mean, 0)
+        # The support is a union of fused groups, and the value of a group is the mean of its scores plus a constant.
+        group = group.long()
+        sizes = torch.zeros_like(weights).scatter_add(-1, group, torch.ones_like(weights))
+        sums = torch.zeros_like(weights).scatter_add(-1, group, to_denoised)
+        return (sums / sizes.clamp(min=1)).gather(-1, group), None, None
+
+
+# The steps depend on the data, so a compiler leaves its graph here.
+_fused: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(_Fusedmax.apply)
+
+
+def _solved(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
+    """Return fusedmax of scores `[..., m]`, and for each position the first position of its fused group, int32."""
     if mask is None:
         return _of_first(scores, None, weight)
     counts = mask.sum(dim=-1)
@@ -86,33 +110,6 @@ def _of_first(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Ten
 
 def _in_former_order(rows: Tensor, order: Tensor | None) -> Tensor:
     return rows.contiguous() if order is None else rows.new_empty(rows.shape).index_copy_(0, order, rows)
-
-
-@_fused.register_fake
-def _(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
-    weights = torch.empty_like(scores, memory_format=torch.contiguous_format)
-    return weights, torch.empty_like(weights, dtype=torch.int32)
-
-
-def _keep_for_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*output)
-
-
-def _gradient(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor, None, None]:
-    weights, group = ctx.saved_tensors
-    in_support = weights > 0
-    on_support = torch.where(in_support, gradient, 0)
-    mean = on_support.sum(dim=-1, keepdim=True) / in_support.sum(dim=-1, keepdim=True)
-    to_denoised = torch.where(in_support, gradient - mean, 0)
-    # The support is a union of fused groups, and the value of a group is the mean of its scores plus a constant.
-    group = group.long()
-    sizes = torch.zeros_like(weights).scatter_add(-1, group, torch.ones_like(weights))
-    sums = torch.zeros_like(weights).scatter_add(-1, group, to_denoised)
-    return (sums / sizes.clamp(min=1)).gather(-1, group), None, None
-
-
-_fused.register_autograd(_gradient, setup_context=_keep_for_gradient)
 
 
 class Fusedmax(Normalizer):

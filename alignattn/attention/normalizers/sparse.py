@@ -24,25 +24,61 @@ BISECTIONS = {torch.float32: 30, torch.float64: 55}
 """Bisections of an interval shorter than 1 that reach the precision of the type."""
 
 
-@torch.library.custom_op("alignattn::entmax_by_sorting", mutates_args=())
-def _by_sorting(scores: Tensor, alpha: float) -> Tensor:
-    """Return the package's sparsemax (α = 2) or entmax15 as one operation, because a compiler cannot trace it."""
-    function = entmax_package.sparsemax if alpha == SPARSEMAX_ALPHA else entmax_package.entmax15
-    # The package takes the threshold at the size of the support. Of NaN that is 0, and no index.
-    is_lost = scores.amax(dim=-1, keepdim=True).isnan()
-    weights: Tensor = function(scores.masked_fill(is_lost, 0).contiguous(), dim=-1, k=PARTIAL_SORT)
-    return weights.masked_fill(is_lost, torch.nan)
+class _BySorting(torch.autograd.Function):
+    """The package's sparsemax (α = 2) or entmax15 of each row."""
+
+    @staticmethod
+    def forward(scores: Tensor, alpha: float) -> Tensor:
+        function = entmax_package.sparsemax if alpha == SPARSEMAX_ALPHA else entmax_package.entmax15
+        # The package takes the threshold at the size of the support. Of NaN that is 0, and no index.
+        is_lost = scores.amax(dim=-1, keepdim=True).isnan()
+        weights: Tensor = function(scores.masked_fill(is_lost, 0).contiguous(), dim=-1, k=PARTIAL_SORT)
+        return weights.masked_fill(is_lost, torch.nan)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.alpha = inputs[1]
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        # Sparsemax is piecewise linear: autograd's second derivative of this is correct, and involves no power of 0.
+        to_scores = _linear_to_scores if ctx.alpha == SPARSEMAX_ALPHA else _curved_to_scores
+        return to_scores(ctx, grad_outputs[0]), None
 
 
-@torch.library.custom_op("alignattn::entmax_by_bisection", mutates_args=())
-def _by_bisection(scores: Tensor, alpha: Tensor) -> Tensor:
-    """Return the package's entmax for α `[..., 1]`, likewise."""
-    return entmax_package.entmax_bisect(scores.contiguous(), alpha, dim=-1, n_iter=BISECTIONS[scores.dtype])
+class _ByBisection(torch.autograd.Function):
+    """The package's entmax of each row for α `[..., 1]`."""
+
+    @staticmethod
+    def forward(scores: Tensor, alpha: Tensor) -> Tensor:
+        weights: Tensor = entmax_package.entmax_bisect(
+            scores.contiguous(), alpha, dim=-1, n_iter=BISECTIONS[scores.dtype]
+        )
+        return weights
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output, inputs[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the gradients with respect to the scores and α (Correia, Niculae & Martins 2019, proposition 1)."""
+        weights, alpha = ctx.saved_tensors
+        to_scores, slope = _to_scores(weights, alpha, grad_outputs[0])
+        if not ctx.needs_input_grad[1]:
+            return to_scores, None
+        share = slope / slope.sum(dim=-1, keepdim=True)
+        surprise = torch.special.entr(weights)
+        by_power = (weights - share) / (alpha - 1) ** 2
+        by_entropy = (surprise - share * surprise.sum(dim=-1, keepdim=True)) / (alpha - 1)
+        return to_scores, (grad_outputs[0] * (by_power + by_entropy)).sum_to_size(alpha.shape)
 
 
-def _keep_for_gradient(ctx: Any, inputs: tuple[Tensor, float | Tensor], output: Tensor) -> None:
-    ctx.alpha = inputs[1]
-    ctx.save_for_backward(output)
+# The package's functions depend on the data, so a compiler leaves its graph here.
+_by_sorting: Callable[[Tensor, float], Tensor] = torch.compiler.disable(_BySorting.apply)
+_by_bisection: Callable[[Tensor, Tensor], Tensor] = torch.compiler.disable(_ByBisection.apply)
 
 
 def _to_scores(
@@ -140,38 +176,12 @@ def _of_segments(scores: Tensor, segments: Segments, alpha: float) -> Tensor:
     return result
 
 
-def _gradient_of_sorting(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-    # Sparsemax is piecewise linear: autograd's second derivative of this is correct, and involves no power of 0.
-    to_scores = _linear_to_scores if ctx.alpha == SPARSEMAX_ALPHA else _curved_to_scores
-    return to_scores(ctx, gradient), None
-
-
 def _linear_to_scores(ctx: Any, gradient: Tensor) -> Tensor:
     (weights,) = ctx.saved_tensors
     return _to_scores(weights, ctx.alpha, gradient)[0]
 
 
 _curved_to_scores = once_differentiable(_linear_to_scores)
-
-
-@once_differentiable
-def _gradient_of_bisection(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients with respect to the scores and α (Correia, Niculae & Martins 2019, proposition 1)."""
-    (weights,) = ctx.saved_tensors
-    alpha: Tensor = ctx.alpha
-    to_scores, slope = _to_scores(weights, alpha, gradient)
-    if not ctx.needs_input_grad[1]:
-        return to_scores, None
-    share = slope / slope.sum(dim=-1, keepdim=True)
-    surprise = torch.special.entr(weights)
-    by_power = (weights - share) / (alpha - 1) ** 2
-    by_entropy = (surprise - share * surprise.sum(dim=-1, keepdim=True)) / (alpha - 1)
-    return to_scores, (gradient * (by_power + by_entropy)).sum_to_size(alpha.shape)
-
-
-for _operation, _gradient in ((_by_sorting, _gradient_of_sorting), (_by_bisection, _gradient_of_bisection)):
-    _operation.register_fake(lambda scores, _: torch.empty_like(scores, memory_format=torch.contiguous_format))
-    _operation.register_autograd(_gradient, setup_context=_keep_for_gradient)
 
 
 def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:

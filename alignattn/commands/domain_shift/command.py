@@ -39,7 +39,7 @@ from alignattn.finetuning.examples import with_split, write_predictions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult, device_name, package_versions
 from alignattn.finetuning.resuming import check_output_dir, check_running
-from alignattn.finetuning.rows import encode_split, load_evaluation_rows, load_run_rows
+from alignattn.finetuning.rows import encode_split, load_evaluation_rows
 from alignattn.finetuning.run import finetune_one
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.finetuning.run_folder import first_changed
@@ -220,11 +220,6 @@ def _predict(training: RunOptions, args: RunArguments, sides: Sequence[Developme
     model, tokenizer = load_pretrained(str(folder), processor.auto_class)
     splits = [encode_split(side.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
     cut = [truncated_rows(side.task, split, tokenizer) for side, split in zip(sides, splits, strict=True)]
-    train_rows = None
-    if training.training.laplace:
-        # The posterior is computed from the training rows.
-        trained_on = load_run_rows(training)
-        train_rows = encode_split(trained_on.task, trained_on.train, tokenizer, data).encoded
     for side, rows in zip(sides, cut, strict=True):
         # The run has already printed this for the in-domain task.
         if rows is not None and side.side == OUT_OF_DOMAIN and PartialState().is_main_process:
@@ -234,7 +229,6 @@ def _predict(training: RunOptions, args: RunArguments, sides: Sequence[Developme
         splits={side.side: split for side, split in zip(sides, splits, strict=True)},
         model=model,
         args=args,
-        train_dataset=train_rows,
         data_collator=processor.collator(tokenizer, splits[0]),
         processing_class=tokenizer,
     )

@@ -23,7 +23,6 @@ MODEL_OPTION, MODEL_DIGEST_OPTION, SEED_OPTION = "model", "model_sha256", "seed"
 SYMBOLS: Mapping[str, str] = {
     "alignment_weight": "λ ",
     "balance": "balance ",
-    "balance_basis": "basis ",
     **{method.switch: f"{method.label} " for method in METHODS},
     "lora_r": "LoRA ",
     SEED_OPTION: "seed ",

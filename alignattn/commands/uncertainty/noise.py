@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from alignattn.tasks.processor import TaskProcessor
 from alignattn.tasks.vqa.images import PICTURE_DIMS
-from alignattn.training.methods.freelb import embeddings_of
+from alignattn.training.embeddings import embeddings_of
 
 Change = Callable[[Tensor, Tensor | None], Tensor]
 """Maps inputs `[…, features]` and the mask of real ones, `[…]` bool or None for all, to noisy inputs."""

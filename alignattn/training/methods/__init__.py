@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from alignattn.training.methods.base import Inputs, TrainingMethod
-from alignattn.training.methods.freelb import FreeLB
 from alignattn.training.methods.label_smoothing import LabelSmoothing
-from alignattn.training.methods.laplace import Laplace
 from alignattn.training.methods.mc_dropout import MCDropout
 from alignattn.training.methods.r_drop import RDrop
 from alignattn.training.methods.weight_averaging import WeightAveraging
@@ -28,7 +26,7 @@ __all__ = [
 ]
 
 
-METHODS: tuple[type[TrainingMethod], ...] = (LabelSmoothing, RDrop, FreeLB, WeightAveraging, MCDropout, Laplace)
+METHODS: tuple[type[TrainingMethod], ...] = (LabelSmoothing, RDrop, WeightAveraging, MCDropout)
 """The training methods, in the order of the help, the model card and the titles of runs."""
 
 

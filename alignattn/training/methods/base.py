@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -85,16 +84,6 @@ class TrainingMethod:
 
     def before_training(self) -> None:
         """Forget an earlier training with the same Trainer."""
-
-    def before_forwards(self, model: nn.Module, inputs: Inputs) -> None:
-        """Prepare the forward passes of a batch."""
-
-    def around_forward(self) -> AbstractContextManager[None]:
-        """Return the context of one forward pass."""
-        return nullcontext()
-
-    def after_forward(self, loss: Tensor) -> None:
-        """Use the task's loss of a forward pass for the next one; not called after the last forward pass."""
 
     def extra_loss(self, model: nn.Module, inputs: Inputs, outputs: Sequence[Any]) -> Tensor | None:
         """Return the extra loss, which is multiplied by `extra_weight` and added; or None.

@@ -26,12 +26,7 @@ REGRESSION = "regression"
 class RDropOptions(OptionsOfMethod):
     """The options of `RDrop`."""
 
-    r_drop_weight: float = option(
-        0.0,
-        "α of R-Drop: two forward passes and their divergence.",
-        low=0,
-        excludes={"freelb_steps": "each defines the forward passes of a step"},
-    )
+    r_drop_weight: float = option(0.0, "α of R-Drop: two forward passes and their divergence.", low=0)
 
 
 class RDrop(TrainingMethod):

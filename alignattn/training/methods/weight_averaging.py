@@ -42,7 +42,6 @@ class WeightAveragingOptions(OptionsOfMethod):
         choices=(EMA, SWA),
         excludes={
             "load_best_model_at_end": "the best checkpoint has the weights of one step, not their average",
-            "balance=epoch": "weights in different bases cannot be averaged",
         },
     )
     ema_decay: float = option(

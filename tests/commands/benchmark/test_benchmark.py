@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ALIGNED, DRAWN, VOCABULARY, diagnostic_of, tiny_model
+from conftest import ALIGNED, VOCABULARY, diagnostic_of, tiny_model
 
 import alignattn
 from alignattn.attention.alignment import plans
@@ -210,7 +210,7 @@ def test_extra_memory_of_ct_grows_linearly_in_length(monkeypatch: pytest.MonkeyP
     assert long[1024] / long[512] == pytest.approx(2, rel=0.1)
 
 
-@pytest.mark.parametrize("attention", [name for name in ALIGNED if name not in DRAWN])
+@pytest.mark.parametrize("attention", ALIGNED)
 def test_a_training_step_has_the_gradients_of_the_loss_of_the_trainer(attention: str) -> None:
     model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     torch.manual_seed(3)

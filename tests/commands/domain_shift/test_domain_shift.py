@@ -211,16 +211,6 @@ def test_the_trained_model_is_what_is_judged(finished: Path) -> None:
     check_trained_model_is_judged(finished)
 
 
-def test_both_sides_are_judged_by_the_posterior_of_the_training_rows(
-    finished: Path, settings: Options, tmp_path: Path
-) -> None:
-    assert run(settings, tmp_path, laplace="true") == 0
-    check_trained_model_is_judged(tmp_path)
-    for side in SIDES:
-        plain, moderated = (rows_of(folder, side, "held-out")[0].max(axis=1) for folder in (finished, tmp_path))
-        assert np.all(moderated < plain)
-
-
 def test_calibrate_reads_the_predictions(finished: Path, tmp_path: Path) -> None:
     assert main(["calibrate", str(finished / "predictions.parquet"), "--output_dir", str(tmp_path)]) == 0
     (file,) = json.loads((tmp_path / "calibration.json").read_text())["files"]

@@ -1,4 +1,4 @@
-"""R-Drop, FreeLB, averaged weights, Monte Carlo dropout and the Laplace approximation as options of a run."""
+"""R-Drop, averaged weights and Monte Carlo dropout as options of a run."""
 
 import json
 import re
@@ -47,7 +47,6 @@ def probabilities(folder):
     "words",
     [
         "--r_drop_weight 1",
-        "--freelb_steps 2 --freelb_max_norm 0.3",
         "--r_drop_weight 1 --label_column score --weight_averaging swa",
     ],
 )
@@ -101,48 +100,7 @@ def test_predictions_are_the_mean_of_passes_with_dropout(tmp_path, tiny_checkpoi
     assert np.abs(second - first).max() > 1e-3
 
 
-@pytest.mark.parametrize("words", ["", "--bf16 true"], ids=["float32", "bf16"])
-def test_laplace_changes_the_confidence_and_neither_the_training_nor_the_classes(
-    words, tmp_path, tiny_checkpoint, rows_file
-):
-    plain = finetune(tmp_path / "plain", tiny_checkpoint, rows_file, *words.split())
-    laplace = finetune(tmp_path / "laplace", tiny_checkpoint, rows_file, "--laplace", "true", *words.split())
-    weights = [load_file(run / "model.safetensors") for run in (plain, laplace)]
-    assert all(np.array_equal(one, weights[1][name]) for name, one in weights[0].items())
-    assert results(laplace)["metrics"] == results(plain)["metrics"]
-    before, after = probabilities(plain), probabilities(laplace)
-    assert np.all(after.max(axis=1) < before.max(axis=1))
-    assert np.array_equal(after.argmax(axis=1), before.argmax(axis=1))
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ("--laplace true --label_column score", "--laplace"),
-        ("--label_smoothing_factor 0.1 --label_column score", "--label_smoothing_factor"),
-    ],
-)
-def test_mistakes_are_one_line(words, reason, tmp_path, tiny_checkpoint, rows_file, capsys):
+def test_label_smoothing_of_scores_is_refused_in_one_line(tmp_path, tiny_checkpoint, rows_file, capsys):
+    words = "--label_smoothing_factor 0.1 --label_column score"
     finetune(tmp_path / "run", tiny_checkpoint, rows_file, *words.split(), code=2)
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert reason in error
-
-
-def test_laplace_needs_a_linear_layer_that_gives_the_logits(tmp_path, tiny_checkpoint, capsys):
-    """Multiple choice scores each ending separately: no linear layer returns the logits of a row."""
-    rows = {
-        "ctx": ["the cat"] * 8,
-        "endings": [["sat down", "ran", "is", "was"]] * 8,
-        "label": ["0", "1", "2", "3"] * 2,
-    }
-    folder = tmp_path / "data" / "hellaswag"
-    folder.mkdir(parents=True)
-    for split in ("train", "validation"):
-        pd.DataFrame(rows).to_parquet(folder / f"{split}.parquet")
-    words = (
-        f"finetune --model {tiny_checkpoint} --task hellaswag --data_dir {tmp_path}/data --laplace true --use_cpu true"
-    )
-    assert main([*words.split(), "--output_dir", str(tmp_path / "run")]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("alignattn: --laplace: ")
-    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert "--label_smoothing_factor" in capsys.readouterr().err.strip().splitlines()[-1]

@@ -40,9 +40,9 @@ TABLE = {
         {"label": "moments", "primary": True, "options": {"attention": "aa-moments"}},
         {"label": "balanced", "primary": True, "options": {"attention": "soft", "balance": "start"}},
         {
-            "label": "random",
+            "label": "centred",
             "seeds": FEW,
-            "options": {"attention": "soft", "balance": "start", "balance_basis": "random"},
+            "options": {"attention": "soft", "balance": "start", "balance_centre": True},
         },
         {"label": "ensemble", "seeds": FEW, "ensemble": True, "options": {"attention": "soft"}},
     ],
@@ -262,7 +262,7 @@ def test_a_primary_family_keeps_its_size_if_rows_are_left_out(mine, tmp_path, ca
 def test_primary_runs_come_first_and_each_seed_of_all_rows_before_the_next(mine, tmp_path):
     cells = list(load_table(str(mine)).cells(range(1, SEEDS + 1)))
     runs = [folder.experiment.options for folder in folders_of(tmp_path, cells).values()]
-    rows = [(run["seed"], run["attention"], run.get("balance"), run.get("balance_basis")) for run in runs]
+    rows = [(run["seed"], run["attention"], run.get("balance"), run.get("balance_centre")) for run in runs]
     named = [("soft", None), ("aa-ct", None), ("aa-moments", None), ("soft", "start")]
     first = [(seed, *row, None) for seed in range(1, SEEDS + 1) for row in named]
     assert rows[: len(first)] == first

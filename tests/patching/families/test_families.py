@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from checkpointing import enable_checkpointing
-from conftest import ALIGNED, DRAWN, TINY, tiny_batch
+from conftest import ALIGNED, TINY, tiny_batch
 from own_encoder import own_encoder
 from packaging.version import Version
 from torch import nn
@@ -151,7 +151,7 @@ class Dense:
 
 
 @pytest.mark.parametrize("scope", ["projections", "all"])
-@pytest.mark.parametrize("variant", [*(name for name in ALIGNED if name not in DRAWN), "aa-ct+bilinear"])
+@pytest.mark.parametrize("variant", [*ALIGNED, "aa-ct+bilinear"])
 @pytest.mark.parametrize("name", SHARING)
 def test_alignment_and_its_gradients_are_those_of_a_dense_oracle(name, variant, scope):
     batch = tiny_batch()

@@ -202,7 +202,7 @@ def test_a_model_from_scratch_is_refused_with_advice_that_fits_it(name, texts_fi
     assert run(folder, tmp_path / "out", "--train_file", texts_file) == 2
     told = refusal(capsys)
     assert f"is a trained alignattn-{name} model" in told
-    assert ("or train it with `alignattn finetune --balance end`" in told) == (name == "transformer")
+    assert ("or call alignattn.balance on it" in told) == (name == "transformer")
     assert not (tmp_path / "out").exists()
 
 
