@@ -1,4 +1,4 @@
-"""The registry of commands, each a package."""
+"""The registry of commands, each a module, or a package if it is large."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module

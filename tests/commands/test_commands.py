@@ -411,9 +411,10 @@ def test_running_out_of_memory_is_one_line(monkeypatch, capsys):
 
 
 def draws(command: Command) -> bool:
-    """Whether the code of a command writes pictures."""
-    folder = ROOT / command.run.partition(":")[0].replace(".", "/")
-    return any("write_figure" in path.read_text() for path in folder.parent.glob("*.py"))
+    """Whether the code of a command, a module or the modules of a package, writes pictures."""
+    module = ROOT / f"{command.run.partition(':')[0].replace('.', '/')}.py"
+    paths = [module] if module.parent.name == "commands" else module.parent.glob("*.py")
+    return any("write_figure" in path.read_text() for path in paths)
 
 
 @pytest.mark.parametrize("command", [one for one in commands() if draws(one)], ids=lambda command: command.name)
