@@ -27,7 +27,6 @@ COMMANDS: Mapping[str, str] = {
     "benchmark": "alignattn.commands.benchmark",
     "demo": "alignattn.commands.demo",
     "list": "alignattn.commands.list",
-    "completion": "alignattn.commands.completion",
 }
 """The module of each command; its `COMMAND` describes it."""
 

@@ -97,7 +97,6 @@ reproduce table1 --learning_rate -1
 reproduce table1 --max_eval_samples -4 --dry_run
 reproduce table1 --tasks foo
 list foo
-completion foo
 {RUN} --train_file nope.csv --text_columns a
 {RUN} --train_file mine.csv --text_columns a --validation_file nope.csv
 {RUN} --task mrpc --data_dir nowhere

@@ -34,6 +34,7 @@ import torch
 import yaml
 from made import write_resources
 
+import alignattn.finetuning.run  # noqa: F401  # finetune imports it when it runs
 from alignattn.cli import main
 from alignattn.commands import get_command
 from alignattn.commands.reproduce.folder import RunFolder
@@ -373,14 +374,11 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     write_resources(folder / RESOURCES)
     for command in (
-        "finetune",
         "domain-shift",
         "inspect",
         "calibrate",
         "uncertainty",
         "figure",
-        "demo",
-        "benchmark",
         "reproduce",
     ):
         _ = get_command(command).function

@@ -24,7 +24,6 @@ from transformers import AutoModelForSequenceClassification
 
 from alignattn.cli import main
 from alignattn.commands import get_command, reader_of
-from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.command import load_texts
 from alignattn.commands.reproduce.experiment import Experiment
@@ -32,6 +31,7 @@ from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.calibration.predictions import read_predictions
 from alignattn.finetuning.logs import read_log_history
+from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result, render_metrics
 from alignattn.finetuning.resuming import check_checkpoint
 from alignattn.finetuning.run_folder import read_run_options
@@ -129,7 +129,7 @@ def read_results(path: Path) -> None:
 
 
 RUN, SHIFT, BENCHMARK_RUN, ATTACKS = "finished/aa-ct", "shift", "bench", "attacks/aa-ct"
-GIVEN = read_words(FinetuneOptions, COMMANDS["aa-ct"].split()[1:], get_command("finetune").parser())
+GIVEN = read_words(RunOptions, COMMANDS["aa-ct"].split()[1:], get_command("finetune").parser())
 OF_A_TABLE = RunFolder(Path("table"), Experiment("finetune", {k: v for k, v in GIVEN.items() if k != "output_dir"}))
 EXPERIMENT = str(OF_A_TABLE.path)
 SHIFT_COMMAND = (
