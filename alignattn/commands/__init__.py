@@ -24,8 +24,6 @@ COMMANDS: Mapping[str, str] = {
     "reproduce": "alignattn.commands.reproduce",
     "calibrate": "alignattn.commands.calibrate",
     "uncertainty": "alignattn.commands.uncertainty",
-    "benchmark": "alignattn.commands.benchmark",
-    "demo": "alignattn.commands.demo",
     "list": "alignattn.commands.list",
 }
 """The module of each command; its `COMMAND` describes it."""

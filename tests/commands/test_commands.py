@@ -75,8 +75,6 @@ inspect --model x --task swag
 inspect --model x --task mrpc --text_columns a
 inspect --model x --validation_file texts.pdf
 inspect --model x --validation_file texts.txt --text_columns a
-benchmark --output_dir o --shapes 0x5
-benchmark --output_dir o --attentions foo
 robustness
 robustness --model x
 robustness --model x --task foo
@@ -134,10 +132,6 @@ uncertainty --run nowhere
 uncertainty --run run --output_dir mine.csv
 calibrate nope.parquet
 calibrate mine.csv --output_dir mine.csv
-benchmark --output_dir mine.csv
-benchmark --output_dir o --model minilmm
-demo --output_dir mine.csv
-demo --model minilmm
 reproduce table1 --output_dir mine.csv
 reproduce table1 --data_dir nowhere
 """
