@@ -10,9 +10,9 @@ AT_ONCE := --numprocesses 2 --dist worksteal -o faulthandler_timeout=3600 -o fau
 
 .PHONY: browser clean demo docs faults gpu lint matrix models newest notebook oldest quantised slow test use versions
 
-# On real questions and tweets if this machine has them, else on sentences from installed packages' documentation.
+# On real questions if this machine has them, else on the messages of docs/examples.
 demo: $(VENV)/installed
-	$(BIN)/alignattn demo --output_dir demo $(addprefix --data_dir ,$(wildcard ../shared/data))
+	HF_HUB_OFFLINE=1 $(BIN)/python docs/examples/demo.py --output_dir demo $(addprefix --data_dir ,$(wildcard ../shared/data))
 
 # Tests that take minutes run in the targets below.
 test: $(VENV)/installed

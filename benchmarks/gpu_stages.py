@@ -18,22 +18,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from alignattn.attention.alignment import base
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS
-from alignattn.commands.benchmark import Shape
-from alignattn.commands.benchmark.command import load_model
-from alignattn.commands.benchmark.report import StepCost, costs_of
-from alignattn.commands.benchmark.step_timing import (
-    CUDA_GRAPHS_MODE,
-    PHASES,
-    Phase,
-    Setting,
-    Subject,
-    make_batch,
-    measure,
-)
-from alignattn.patching import patch, step_alignments
+from alignattn.patching import step_alignments
 from alignattn.utils.errors import AlignAttnError
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "scripts"))
+
+from benchmark import CUDA_GRAPHS_MODE, PHASES, Shape, Subject, load_model, make_batch, measure  # noqa: E402
+
 SEED = 42
 NUM_LABELS = 2
 EAGER, COMPILED = "eager", "compile"
@@ -133,7 +125,7 @@ class Plan:
 
     Attributes:
         device: `cuda` or `cpu`.
-        model: a value of `alignattn benchmark --model`.
+        model: a value of `scripts/benchmark.py --model`.
         attentions: attentions in addition to `soft`.
         shapes: shapes of batches.
         dtypes: `bfloat16` (autocast), `float32`.
@@ -244,10 +236,10 @@ def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str)
     for phase in PHASES:
         plain, cost = _costs(plan, subjects, shape, phase)
         found[phase] = {
-            "soft_seconds": plain.median_seconds,
-            "soft_peak_mib": plain.peak_mib,
+            "soft_seconds": plain["median_seconds"],
+            "soft_peak_mib": plain["peak_mib"],
             **_shown(cost),
-            "diagnostics": cost.diagnostics,
+            "diagnostics": cost["diagnostics"],
         }
     _check_what_ran()
     return found
@@ -260,10 +252,12 @@ def measure_question(plan: Plan, question: str, attention: str) -> Result:
     for name, variant in QUESTIONS[question][1].items():
         subject = _subject(plan, attention, dtype, shape, EAGER, **variant.changes)
         subject.attention = name
-        loss = torch.compile(step_alignments, **_mode(plan, COMPILED)) if variant.is_compiled else step_alignments
-        subject._step_alignments = functools.partial(_within, variant.around, loss)
+        loss = step_alignments
+        if variant.is_compiled:
+            loss = torch.compile(step_alignments, **(_mode(plan, COMPILED) or {}))
+        subject.step_alignments = functools.partial(_within, variant.around, loss)
         subjects.append(subject)
-    return {cost.attention: _shown(cost) for cost in _costs(plan, subjects, shape, "training")[1:]}
+    return {cost["attention"]: _shown(cost) for cost in _costs(plan, subjects, shape, "training")[1:]}
 
 
 def _within(around: Callable[[], AbstractContextManager[Any]], loss: Callable[..., Any], model: torch.nn.Module) -> Any:
@@ -271,18 +265,17 @@ def _within(around: Callable[[], AbstractContextManager[Any]], loss: Callable[..
         return loss(model)
 
 
-def _costs(plan: Plan, subjects: Sequence[Subject], shape: str, phase: Phase) -> list[StepCost]:
+def _costs(plan: Plan, subjects: Sequence[Subject], shape: str, phase: str) -> list[dict[str, Any]]:
     batch = _batch(plan, subjects[0], shape)
-    repeats = {"repeats": plan.repeats, "warmup": plan.warmup, "on_repeat": lambda: None}
-    return costs_of(measure(subjects, Shape.parse(shape), phase, batch, **repeats))
+    return measure(subjects, Shape.parse(shape), phase, batch, repeats=plan.repeats, warmup=plan.warmup)
 
 
-def _shown(cost: StepCost) -> Result:
+def _shown(cost: Mapping[str, Any]) -> Result:
     return {
-        "seconds": cost.median_seconds,
-        "ratio": {"low": cost.ratio.low, "median": cost.ratio.median, "high": cost.ratio.high},
-        "peak_mib": cost.peak_mib,
-        "extra_mib": cost.extra_mib,
+        "seconds": cost["median_seconds"],
+        "ratio": {"low": cost["ratio_q25"], "median": cost["ratio_median"], "high": cost["ratio_q75"]},
+        "peak_mib": cost["peak_mib"],
+        "extra_mib": cost["extra_mib"],
     }
 
 
@@ -304,7 +297,7 @@ def measure_profile(plan: Plan, attention: str, rows: str) -> Result:
         for _ in range(PROFILED_STEPS):
             step()
             subject.clear()
-        subject.setting.synchronize()
+        subject.synchronize()
     recorded: Any = profiler.profiler
     every = [event for event in recorded.kineto_results.events() if not event.is_user_annotation()]
     on_cuda = plan.device == "cuda"
@@ -353,20 +346,16 @@ _MEASURES = {
 }
 
 
-def _mode(plan: Plan, name: str) -> Mapping[str, Any]:
-    """Return the arguments of `torch.compile` of a mode that compiles."""
-    return next(mode.compile_options for mode in plan.modes if mode.name == name) or {}
+def _mode(plan: Plan, name: str) -> Mapping[str, Any] | None:
+    """Return the arguments of `torch.compile` of a mode; None if it compiles nothing."""
+    return next(mode.compile_options for mode in plan.modes if mode.name == name)
 
 
 def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode: str, **changes: Any) -> Subject:
     counters.clear()
-    setting = Setting(torch.device(plan.device), getattr(torch, dtype), mode != EAGER, _mode(plan, mode))
     torch.manual_seed(SEED)
-    subject = Subject(PLAIN_ATTENTION, load_model(plan.model, Shape.parse(shape).length, None), setting)
-    if attention != PLAIN_ATTENTION:
-        patch(subject.model, attention, **changes)
-    subject.attention = attention
-    return subject
+    model = load_model(plan.model, Shape.parse(shape).length, None)
+    return Subject(attention, model, plan.device, getattr(torch, dtype), _mode(plan, mode), **changes)
 
 
 def _check_what_ran() -> None:

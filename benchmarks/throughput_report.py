@@ -2,11 +2,10 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from alignattn.reports.plots.bars import Spread
 from alignattn.robustness.records import AttackRecord
 from alignattn.utils.text_tables import render_table
 
@@ -29,6 +28,14 @@ HEADINGS = (
     "same inputs",
     "same outcome",
 )
+
+
+class Spread(NamedTuple):
+    """A median with the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,10 @@ TWO_PROCESSES = [
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    [f"alignattn.commands.{name}.command" for name in ("finetune", "predict", "reproduce")]
-    + ["transformers.models.bert.modeling_bert"]
+    [
+        *("alignattn.finetuning.run", "alignattn.commands.predict.command", "alignattn.commands.reproduce.command"),
+        "transformers.models.bert.modeling_bert",
+    ]
 )
 
 

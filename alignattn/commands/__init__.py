@@ -1,4 +1,4 @@
-"""The registry of commands, each a package."""
+"""The registry of commands, each a module, or a package if it is large."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -24,10 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "reproduce": "alignattn.commands.reproduce",
     "calibrate": "alignattn.commands.calibrate",
     "uncertainty": "alignattn.commands.uncertainty",
-    "benchmark": "alignattn.commands.benchmark",
-    "demo": "alignattn.commands.demo",
     "list": "alignattn.commands.list",
-    "completion": "alignattn.commands.completion",
 }
 """The module of each command; its `COMMAND` describes it."""
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from alignattn.utils.files import entries
 
-SEED_FOLDER_PREFIX, TRIAL_FOLDER_PREFIX = "seed-", "trial-"
+SEED_FOLDER_PREFIX = "seed-"
 
 CONFIG_FILE = "config.yaml"
 """File with the options of a run."""

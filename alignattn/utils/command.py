@@ -22,15 +22,13 @@ class TableResults:
 
     Attributes:
         reader: "module:class" of the `ResultReader` that reads them.
-        needs: the command whose result it works on, or None.
+        needs: the command whose result it works on; None for a command whose runs have a seed each.
         withheld: options that a table cannot set, such as the input, the seeds and how to resume.
-        has_seeds: whether each run has its own seed; otherwise one run fills each cell, or one per run that it needs.
     """
 
     reader: str
     needs: str | None = None
     withheld: Sequence[str] = ()
-    has_seeds: bool = True
 
 
 @dataclass(frozen=True)
@@ -92,14 +90,10 @@ class Command:
         """Return the command's `options` object, from values by name."""
         return resolve(self.options, values)
 
-    def check_packages(self) -> None:
-        """Check that the packages it needs are installed; raises `AlignAttnError` if not."""
-        if self.draws:
-            check_installed("matplotlib", "plots", f"`{self.prog}`")
-
     def execute(self, options: Any) -> Any:
         """Run the command with its options, and return what it returns."""
-        self.check_packages()
+        if self.draws:
+            check_installed("matplotlib", "plots", f"`{self.prog}`")
         options.check_places()
         # Imported here: it takes a tenth of a second, which would slow down --help.
         from alignattn.utils.folder_lock import folder_lock

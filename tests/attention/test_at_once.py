@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from benchmark import peak_bytes
 
 from alignattn.attention.alignment import base, one_pass
 from alignattn.attention.alignment.calls import Call
 from alignattn.attention.choices import ALIGNMENTS
-from alignattn.commands.benchmark.step_timing import peak_bytes
 
 BATCH, LENGTH, HEADS, DIM = 3, 6, 2, 4
 LAYERS = 4
@@ -121,6 +121,6 @@ def test_groups_take_at_most_half_more_memory_than_one_call_at_a_time(name, monk
             alignment.of_calls(calls)[0].backward()
 
         work()
-        return peak_bytes(work, torch.device("cpu"))
+        return peak_bytes(work, "cpu")
 
     assert peak(base.GROUP_ELEMENTS // part) <= 1.5 * peak(1)

@@ -11,11 +11,10 @@ import torch
 from conftest import SPECIAL
 from needs import needs_files
 from robustness_helpers import NEIGHBORS, NLTK_DATA, RESOURCES, enlarge_weights
-from throughput_report import PairedAttack, TimedAttack, summarise_throughput, throughput_table
+from throughput_report import PairedAttack, Spread, TimedAttack, summarise_throughput, throughput_table
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from alignattn.cli import main
-from alignattn.reports.plots.bars import Spread
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.records import AttackRecord
 from alignattn.utils.errors import AlignAttnError

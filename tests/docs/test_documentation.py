@@ -15,7 +15,6 @@ import alignattn
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS
 from alignattn.commands import COMMANDS, get_command
-from alignattn.commands.benchmark import SUMMARY_FILE
 from alignattn.commands.domain_shift.command import OUT_OF_DOMAIN_FILE
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, SECONDS_FILE
 from alignattn.commands.reproduce.table import load_table, parse_table
@@ -40,7 +39,7 @@ CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--([A-Za-z][\w-]*)")
 OTHERS = {
     *("no-deps", "nproc_per_node", "nproc-per-node"),  # pip, torchrun
-    *("shape", "min_words"),  # benchmarks/
+    *("shape", "min_words", "compile", "dropout"),  # benchmarks/, scripts/
     *("help", "help-all", "version"),
 }
 """Options of other programs, and options of every command."""
@@ -134,7 +133,7 @@ def test_all_files_of_results_are_copied_to_another_machine():
     (command,) = re.findall(r"^rsync (.*?)^```", page, re.DOTALL | re.MULTILINE)
     included = set(re.findall(r"--include='?([^'\s]+)", command)) - {"*/"}
     of_runs = {EXPERIMENT_FILE, SECONDS_FILE, CONFIG_FILE, DATA_FILE, TASK_FILE, RESULTS_FILE, PREDICTIONS_FILE}
-    of_others = {f"{TABLE_NAME}.json", f"*{RECORDS_SUFFIX}", OUT_OF_DOMAIN_FILE, UNCERTAINTY_FILE, SUMMARY_FILE}
+    of_others = {f"{TABLE_NAME}.json", f"*{RECORDS_SUFFIX}", OUT_OF_DOMAIN_FILE, UNCERTAINTY_FILE}
     assert included == of_runs | of_others | {UNFINISHED_FILE}
 
 

@@ -11,7 +11,6 @@ from scipy import stats
 from scipy.stats import norm
 
 from alignattn.commands.domain_shift.result_reader import DomainShiftReader
-from alignattn.commands.finetune.result_reader import FinetuneReader
 from alignattn.commands.reproduce.program.result_reader import ProgramReader
 from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.result_reader import RobustnessReader
@@ -19,6 +18,7 @@ from alignattn.evaluation.statistics.comparison import compare, correct
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.evaluation.statistics.paired_tests import sign_flip_p_value, t_interval
 from alignattn.evaluation.statistics.power import POWER, detectable_by_sign_flips, detectable_difference, power_of
+from alignattn.finetuning.run_reader import FinetuneReader
 from alignattn.reports.cells import Cell, Run
 from alignattn.reports.compared_cells import compare_cells
 from alignattn.reports.measures import Measure

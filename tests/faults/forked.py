@@ -34,6 +34,7 @@ import torch
 import yaml
 from made import write_resources
 
+import alignattn.finetuning.run  # noqa: F401  # finetune imports it when it runs
 from alignattn.cli import main
 from alignattn.commands import get_command
 from alignattn.commands.reproduce.folder import RunFolder
@@ -49,8 +50,8 @@ OF_TIME = re.compile(r"runtime|_per_second|seconds")
 """Names of numbers that differ between calls."""
 TIMED_FILES = frozenset(
     {
-        *("README.md", "trainer_state.json", "training_args.bin", "demo.png", "curves.svg"),
-        *("benchmark.csv", "repeats.csv", "ratios.png", "log.txt", "own.html"),
+        *("README.md", "trainer_state.json", "training_args.bin", "curves.svg"),
+        *("log.txt", "own.html"),
     }
 )
 """Files whose contents depend on time: only whether they exist and are not empty is compared."""
@@ -142,20 +143,12 @@ class Workplace:
                 *("--max_steps", "2", "--max_length", "16", "--mlm_probability", "0.5", "--use_cpu", "true"),
                 *("--output_dir", str(out)),
             ],
-            "benchmark": [
-                *("benchmark", "--model", at["model"], "--shapes", "2x8", "--attentions", "soft", "aa-ct"),
-                *("--repeats", "1", "--warmup", "1", "--output_dir", str(out)),
-            ],
             "robustness": [
                 *("robustness", "--run", run, "--recipes", "textbugger", "--num_examples", "3", "--max_length", "16"),
                 *("--neighbors", str(self.folder / RESOURCES / "neighbors.parquet"), "--sentence_encoder", at["model"]),
                 *("--nltk_data", str(self.folder / RESOURCES / "nltk_data"), "--output_dir", str(out)),
             ],
             "reproduce": ["reproduce", str(self.folder / "own.yaml"), "--num_seeds", "1", "--output_dir", str(out)],
-            "demo": [
-                *("demo", "--model", at["model"], "--train_rows", "16", "--validation_rows", "8"),
-                *("--num_train_epochs", "1", "--output_dir", str(out)),
-            ],
         }
         return lines[name]
 
@@ -250,9 +243,7 @@ def _content(path: Path, folder: Path) -> Any:
     if path.suffix == ".json":
         return _timeless(json.loads(path.read_text().replace(str(folder), "")))
     if path.suffix in (".yaml", ".txt", ".csv", ".md", ".tex"):
-        text = path.read_text().replace(str(folder), "").replace(folder.name, "")
-        # The last column of the demo's table is the duration of a step.
-        return re.sub(r" *[\d.]+$", "", text, flags=re.MULTILINE) if path.name == "table.txt" else text
+        return path.read_text().replace(str(folder), "").replace(folder.name, "")
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -373,14 +364,11 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     write_resources(folder / RESOURCES)
     for command in (
-        "finetune",
         "domain-shift",
         "inspect",
         "calibrate",
         "uncertainty",
         "figure",
-        "demo",
-        "benchmark",
         "reproduce",
     ):
         _ = get_command(command).function

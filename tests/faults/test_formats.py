@@ -24,7 +24,6 @@ from transformers import AutoModelForSequenceClassification
 
 from alignattn.cli import main
 from alignattn.commands import get_command, reader_of
-from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.command import load_texts
 from alignattn.commands.reproduce.experiment import Experiment
@@ -32,6 +31,7 @@ from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.calibration.predictions import read_predictions
 from alignattn.finetuning.logs import read_log_history
+from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result, render_metrics
 from alignattn.finetuning.resuming import check_checkpoint
 from alignattn.finetuning.run_folder import read_run_options
@@ -128,16 +128,13 @@ def read_results(path: Path) -> None:
     render_metrics(result)
 
 
-RUN, SHIFT, BENCHMARK_RUN, ATTACKS = "finished/aa-ct", "shift", "bench", "attacks/aa-ct"
-GIVEN = read_words(FinetuneOptions, COMMANDS["aa-ct"].split()[1:], get_command("finetune").parser())
+RUN, SHIFT, ATTACKS = "finished/aa-ct", "shift", "attacks/aa-ct"
+GIVEN = read_words(RunOptions, COMMANDS["aa-ct"].split()[1:], get_command("finetune").parser())
 OF_A_TABLE = RunFolder(Path("table"), Experiment("finetune", {k: v for k, v in GIVEN.items() if k != "output_dir"}))
 EXPERIMENT = str(OF_A_TABLE.path)
 SHIFT_COMMAND = (
     f"domain-shift --pair snli-mnli --model tiny --attention aa-ct+entmax15 --data_dir data {TRAINING} "
     f"--save_strategy no --output_dir {SHIFT}"
-)
-BENCHMARK_COMMAND = (
-    f"benchmark --model tiny --attentions soft aa-ct --shapes 2x8 --repeats 1 --warmup 1 --output_dir {BENCHMARK_RUN}"
 )
 
 
@@ -201,11 +198,6 @@ FORMATS = {
     "what a run of a table is (JSON)": Format(f"{EXPERIMENT}/experiment.json", broken_json, read_status),
     "why a run failed": Format(f"{EXPERIMENT}/failure.txt", broken_lines, lambda path: read_status(path), b"no disk\n"),
     "how long a run took": Format(f"{EXPERIMENT}/seconds.txt", broken_lines, lambda path: read_status(path), b"2.5\n"),
-    "a benchmark (CSV)": Format(
-        f"{BENCHMARK_RUN}/benchmark.csv",
-        broken_table,
-        refused_by_tables(lambda path: reader_of("benchmark").report(path.parent)),
-    ),
     "predictions of a run of a table (Parquet)": Format(
         f"{RUN}/predictions.parquet", broken_parquet, refused_by_tables(read_report)
     ),
@@ -220,12 +212,11 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def made_of_all(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder that `made.py` fills, and in it a pair of tasks, a benchmark and a run of a table."""
+    """Return the folder that `made.py` fills, and in it a pair of tasks and a run of a table."""
     folder = tmp_path_factory.mktemp("formats") / "made"
     shutil.copytree(made, folder)
     with chdir(folder):
-        for line in (SHIFT_COMMAND, BENCHMARK_COMMAND):
-            assert main(line.split()) == 0
+        assert main(SHIFT_COMMAND.split()) == 0
         OF_A_TABLE.prepare()
         shutil.copytree(RUN, OF_A_TABLE.output)
         OF_A_TABLE.add_cost(1.0, 2.0)

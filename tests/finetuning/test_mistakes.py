@@ -4,7 +4,6 @@ import pytest
 
 from alignattn.cli import main
 
-SEARCH = "--model x --task mrpc --hyperparameter_search 2"
 CHOICE = "--model any --task mrpc"
 PAIRS = "--train_file rows.csv --text_columns a b"
 
@@ -42,21 +41,6 @@ MISTAKES = [
     (f"{CHOICE} --load_best_model_at_end --eval_strategy epoch --save_strategy steps", "--save_strategy"),
     (f"{CHOICE} --load_best_model_at_end --eval_strategy steps --eval_steps 5 --save_steps 10", "--save_steps"),
     ("--model any --early_stopping_patience 2 --train_file rows.csv --text_columns a", "--validation_file"),
-    # A search needs ranges of numbers, and a score.
-    (f"{SEARCH} --search_space foo=1:2", "foo=1:2"),
-    (f"{SEARCH} --search_space seed=1:2", "seed=1:2"),
-    (f"{SEARCH} --search_space learning_rate", "'learning_rate'"),
-    (f"{SEARCH} --search_space learning_rate=2e-5:1e-5", "learning_rate="),
-    (f"{SEARCH} --search_space learning_rate=-1:1", "--learning_rate"),
-    (f"{SEARCH} --search_space warmup_steps=0.5:2.5", "--warmup_steps 2.5"),
-    (f"{SEARCH} --search_space weight_decay=0:1:log", "weight_decay="),
-    (f"{SEARCH} --search_space weight_decay=0:1 weight_decay=0:2", "weight_decay twice"),
-    (f"{SEARCH} --search_space weight_decay=0:1 --weight_decay 0.1", "--weight_decay"),
-    (f"{SEARCH} --search_space doc_stride=1:9 weight_decay=0:1", "--doc_stride"),
-    (f"{SEARCH} --attention soft --learning_rate 1e-4", "--search_space"),
-    (f"{SEARCH} --metric_for_best_model loss", "--metric_for_best_model loss"),
-    (f"{SEARCH} --seeds 1 2", "--seeds"),
-    ("--model x --task mrpc --search_space weight_decay=0:1", "--hyperparameter_search"),
 ]
 
 

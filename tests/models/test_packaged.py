@@ -36,9 +36,9 @@ def test_a_missing_package_is_one_line_with_the_extra(name, monkeypatch, tmp_pat
     ) as raised:
         model_source(name)
     assert "\n" not in str(raised.value)
-    assert main(["demo", "--model", name, "--output_dir", str(tmp_path / "demo")]) == 2
+    assert main(["finetune", "--model", name, "--task", "mrpc", "--output_dir", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err.startswith(f"alignattn: the model '{name}' needs the package")
-    assert not (tmp_path / "demo").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_named_extras_install_the_packages():

@@ -93,7 +93,6 @@ BROKEN_TOKENIZERS = {
 COMMANDS = {
     "finetune": "--model {model} --train_file {rows} --text_columns text --max_length 16 --output_dir {out}",
     "inspect": "--model {model} --validation_file {texts} --max_length 16 --output_dir {out}",
-    "benchmark": "--model {model} --shapes 1x8 --repeats 1 --output_dir {out}",
     "robustness": "--model {model} --task sst2 --data_dir {data} --output_dir {out}",
     "robustness train-mlm": "--model {model} --train_file {texts} --max_length 8 --output_dir {out}",
 }
@@ -137,8 +136,7 @@ def test_a_broken_tokenizer_is_refused_in_one_line(broken, folder):
 
 @pytest.mark.parametrize(
     ("command", "broken"),
-    [(command, "config of albert") for command in COMMANDS]
-    + [(command, "no tokenizer") for command in COMMANDS if command != "benchmark"],
+    [(command, "config of albert") for command in COMMANDS] + [(command, "no tokenizer") for command in COMMANDS],
 )
 def test_every_command_refuses_a_broken_model(command, broken, folder, tmp_path, capsys):
     break_it, words = (BROKEN_MODELS | BROKEN_TOKENIZERS)[broken]

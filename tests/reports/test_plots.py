@@ -5,37 +5,12 @@ import itertools
 import pytest
 
 from alignattn.reports.plots import drawing
-from alignattn.reports.plots.bars import BarPanel, PointPanel, Spread, draw_bars, draw_overview, draw_points
+from alignattn.reports.plots.bars import PointPanel, draw_points
 from alignattn.reports.plots.comparisons import MAX_ABREAST, DifferenceLine, DifferencePanel, draw_differences
 from alignattn.reports.plots.drawing import write_figure
-from alignattn.reports.plots.lines import CurvePanel, draw_curves
 from alignattn.reports.plots.maps import ImagePanel, TokenMapPanel, draw_image_attention, draw_token_maps
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
-
-
-def test_bars_are_as_high_as_their_medians_and_stand_in_their_groups():
-    series = {"soft": [Spread.exact(1), Spread.exact(2)], "aa-ct": [Spread(3, 2, 5), Spread(4, 4, 4)]}
-    panel = BarPanel("time", ["training", "evaluation"], series)
-    figure = draw_bars([panel], names=["soft", "aa-ct"], y_label="ratio", reference=1, title="all")
-    (axes,) = figure.axes
-    bars = {container.get_label(): container for container in axes.containers if container.get_label() in series}
-    for name, spreads in series.items():
-        assert [bar.get_height() for bar in bars[name]] == [spread.median for spread in spreads]
-        places = [bar.get_x() + bar.get_width() / 2 for bar in bars[name]]
-        assert [round(place) for place in places] == [0, 1]
-    assert [label.get_text() for label in axes.get_xticklabels()] == panel.groups
-
-
-def test_an_overview_has_bars_with_one_digit_above_clouds():
-    bars = BarPanel("accuracy", ["in domain"], {"plain": [Spread.exact(78.66)], "aligned": [Spread.exact(5)]})
-    clouds = PointPanel("a head", {"queries": [(0, 1)], "keys": [(1, 0)]})
-    names = ["plain", "aligned"]
-    figure = draw_overview([bars, bars], [clouds, clouds], names=names, x_label="x", y_label="y", title="all")
-    assert [axes.get_title() for axes in figure.axes] == ["accuracy", "accuracy", "a head", "a head"]
-    assert [text.get_text() for text in figure.axes[0].texts] == ["78.7", "5.0"]
-    assert [text.get_text() for text in figure.axes[2].get_legend().get_texts()] == ["queries", "keys"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == names
 
 
 def labels_of(axis):
@@ -109,18 +84,6 @@ def test_long_titles_of_neighbouring_panels_do_not_overlap():
     assert not any(left.overlaps(right) for left, right in itertools.pairwise(boxes))
 
 
-def test_growth_is_drawn_without_negligible_values():
-    series = {"soft": [(128, 1e6), (256, 4e6)], "none": [(128, 0.0), (256, 1.0)]}
-    panel = CurvePanel("memory", "bytes", series)
-    names = ["soft", "none"]
-    figure = draw_curves([panel], names=names, x_label="tokens", title="growth", doubles=True, has_guide=True)
-    (axes,) = figure.axes
-    assert axes.get_ylim()[0] > 1
-    lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
-    assert lines["soft"] == [1e6, 4e6]
-    assert lines["in proportion to x"][1] == 2 * lines["in proportion to x"][0]
-
-
 @pytest.mark.parametrize("suffix", STARTS)
 @pytest.mark.parametrize("name", ["plain", "$not math", r"$\\frac$", "<b>&\N{LATIN SMALL LETTER E WITH ACUTE}"])
 def test_any_text_is_drawn_in_any_format(name, suffix, tmp_path):
@@ -129,16 +92,16 @@ def test_any_text_is_drawn_in_any_format(name, suffix, tmp_path):
     assert (tmp_path / f"points.{suffix}").read_bytes().startswith(STARTS[suffix])
 
 
-def bars_of(*groups):
-    panel = BarPanel("time", groups, {"soft": [Spread.exact(1)] * len(groups)})
-    return draw_bars([panel], names=["soft"], y_label="", reference=1, title="")
+def titled(*titles):
+    panels = [PointPanel(title, {"soft": [(0, 1), (1, 0)]}) for title in titles]
+    return draw_points(panels, x_label="", y_label="", title="")
 
 
 @pytest.mark.parametrize(("ending", "said"), [("png", ["练", "训"]), ("svg", [])])
 def test_characters_that_no_font_has_are_one_line(ending, said, tmp_path, monkeypatch, caplog, recwarn):
     own = {drawing.FONT: drawing._faces()[drawing.FONT]}
     monkeypatch.setattr(drawing, "_faces", lambda: own)
-    write_figure(bars_of("训练", "练"), tmp_path / f"bars.{ending}")
+    write_figure(titled("训练", "练"), tmp_path / f"points.{ending}")
     assert [message.partition(":")[0] for message in caplog.messages] == [
         f"no font on this machine has {', '.join(said)}"
     ] * bool(said)
@@ -147,7 +110,7 @@ def test_characters_that_no_font_has_are_one_line(ending, said, tmp_path, monkey
 
 def test_characters_of_another_font_are_drawn_in_it(tmp_path, caplog, recwarn):
     # A script letter, which the mathematical fonts of matplotlib have and its text font lacks.
-    figure = bars_of("\U0001d49c")
+    figure = titled("\U0001d49c")
     write_figure(figure, tmp_path / "bars.pdf")
     assert not caplog.messages
     assert not recwarn.list

@@ -39,9 +39,6 @@ def reproduce(arguments: ReproduceOptions) -> None:
         return
     if not arguments.finished_only:
         unfinished = [folder for folder in folders.values() if folder.status().state not in SETTLED]
-        if arguments.ray_address is None:
-            for folder in unfinished:
-                folder.command.check_packages()
         check_programs(folder.options for folder in unfinished if folder.experiment.command == PROGRAM)
         launcher: LocalLauncher | RayLauncher = (
             RayLauncher(arguments.processes, arguments.ray_address, arguments.gpu_share)

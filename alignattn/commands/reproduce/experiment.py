@@ -81,20 +81,12 @@ def option_text(name: str, value: Any) -> str:
     return SYMBOLS.get(name, "") + (short_path(value) if name == MODEL_OPTION else str(value))
 
 
-def has_seeds(command: str) -> bool:
-    """Return whether each run of a command, or each run that it needs, has a seed of its own."""
-    results = results_of(command)
-    return results.has_seeds if results.needs is None else has_seeds(results.needs)
-
-
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
-    """Return the runs of a command with these options, one per seed; a single one if nothing depends on a seed."""
+    """Return the runs of a command with these options, one per seed."""
     results = results_of(command)
     own = {name: value for name, value in options.items() if table_option(command, name)}
     if results.needs is not None:
         return [Experiment(command, own, needed) for needed in experiments_of(results.needs, options, seeds)]
-    if not results.has_seeds:
-        return [Experiment(command, own)]
     return [Experiment(command, own | {SEED_OPTION: seed}) for seed in seeds]
 
 

@@ -50,7 +50,6 @@ from alignattn.commands.reproduce.experiment import (
     MODEL_OPTION,
     SEED_OPTION,
     experiments_of,
-    has_seeds,
     option_text,
     with_unknown,
 )
@@ -118,7 +117,7 @@ class Table(Definition):
             for taking, options in ((taker, self.options), (taker, column.options), *of_rows):
                 for name, value in _without(options, {ATTENTION_OPTION}).items() if not self.kept else ():
                     options_with_name([taking], name)[0].checked(value)
-                if SEED_OPTION in options and has_seeds(taking):
+                if SEED_OPTION in options:
                     raise ValueError(
                         f"{SEED_OPTION} has no effect, because each run has a seed of its own: "
                         "limit the runs by seeds, or give --seeds"
@@ -286,7 +285,7 @@ class Table(Definition):
                     experiments = [with_unknown(experiment, own) for experiment in experiments]
                 if kept is not None:
                     experiments = list(map(kept.find, experiments))
-                planned = max(len(experiments), (_fewest(most, self.seeds) or 0) if has_seeds(command) else 0)
+                planned = max(len(experiments), _fewest(most, self.seeds) or 0)
                 published = row.published[index] if row.published else [None]
                 for place, measure in enumerate(column.measures):
                     number = None if published == [None] else published[place]

@@ -22,7 +22,6 @@ COMMAND = Command(
         "alignattn.commands.robustness.result_reader:RobustnessReader",
         needs="finetune",
         withheld=("run", "model", "task", "seed", "shard", "merge"),
-        has_seeds=False,
     ),
     subcommands={
         "show": Command(

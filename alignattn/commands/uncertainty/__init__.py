@@ -43,7 +43,6 @@ COMMAND = Command(
         "alignattn.commands.uncertainty.result_reader:UncertaintyReader",
         needs="finetune",
         withheld=("run", "seed", "data_dir"),
-        has_seeds=False,
     ),
     examples=("alignattn uncertainty --run runs/mrpc --output_dir uncertainty",),
 )

@@ -1,4 +1,4 @@
-"""Line plots: curves over training, growth over sizes."""
+"""Line plots: curves over training."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,6 @@ MARKER_POINTS = 3.5
 LINE_POINTS = 1.2
 MAX_TICKS = 5
 """Intervals of an axis."""
-MIN_SHOWN = 2**-14
-"""Lower end of a logarithmic axis, as a share of the panel's largest value."""
 CURVES_TITLE_INCHES = 0.6
 """Height of the picture's title and legend."""
 
@@ -42,8 +40,6 @@ def draw_curves(
     names: Sequence[str],
     x_label: str,
     title: str,
-    doubles: bool = False,
-    has_guide: bool = False,
 ) -> Any:
     """Return the `matplotlib` figure of curves, `CURVE_PANELS_ABREAST` panels abreast.
 
@@ -52,8 +48,6 @@ def draw_curves(
         names: names of series, in the order of colours and markers; the legend shows them if there are several.
         x_label: quantity and unit.
         title: title of the whole picture.
-        doubles: whether x are doubling sizes: both axes are logarithmic, without negligible and nonpositive values.
-        has_guide: whether to draw a dotted line in proportion to x, below the curves; only for doubling sizes.
     """
     columns = min(len(panels), CURVE_PANELS_ABREAST)
     rows = math.ceil(len(panels) / columns)
@@ -71,32 +65,9 @@ def draw_curves(
             marker = cycled(MARKERS, index) if len(names) > 1 or len(points) == 1 else None
             style = {"color": cycled(COLOURS, index), "marker": marker, "markersize": MARKER_POINTS}
             axes.plot([x for x, _ in points], [y for _, y in points], label=label, linewidth=LINE_POINTS, **style)
-        if doubles:
-            _scale_by_doubling(axes, panel, has_guide=has_guide)
-        else:
-            axes.locator_params(nbins=MAX_TICKS)
+        axes.locator_params(nbins=MAX_TICKS)
         axes.set_xlabel(x_label)
         axes.set_ylabel(panel.y_label)
         axes.set_title(panel.title, fontsize="medium")
         axes.grid(alpha=0.3)
     return finished(figure, drawn)
-
-
-def _scale_by_doubling(axes: Any, panel: CurvePanel, *, has_guide: bool) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2, nonpositive="mask")
-    sizes = sorted({x for points in panel.series.values() for x, _ in points})
-    largest = max(y for points in panel.series.values() for _, y in points)
-    if largest > 0:
-        # A few bytes next to megabytes would stretch a logarithmic axis over the whole picture.
-        axes.set_ylim(bottom=max(axes.get_ylim()[0], largest * MIN_SHOWN))
-    ends = [points[-1][1] for points in panel.series.values() if points[-1][1] > 0]
-    if has_guide and ends:
-        # Below the lines, so that it hides none; the limits of the axis do not change.
-        limits = axes.get_ylim()
-        guide = [min(ends) / 2 * x / sizes[-1] for x in sizes]
-        axes.plot(sizes, guide, color="grey", linestyle=":", label="in proportion to x", zorder=1)
-        axes.set_ylim(limits)
-    axes.set_xticks(sizes, [str(x) for x in sizes])
-    axes.yaxis.set_major_formatter("{x:.3g}")
-    axes.minorticks_off()

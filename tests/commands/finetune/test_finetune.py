@@ -534,7 +534,7 @@ class TestBadInput:
         def interrupt(options):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("alignattn.commands.finetune.command.finetune", interrupt)
+        monkeypatch.setattr("alignattn.commands.finetune.finetune", interrupt)
         assert run(options) == 130
         assert one_line(capsys) == "alignattn: stopped; written files are kept"
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from alignattn.commands.finetune.result_reader import FinetuneReader
 from alignattn.finetuning.examples import mean_predictions
+from alignattn.finetuning.run_reader import FinetuneReader
 from alignattn.utils.errors import AlignAttnError
 
 ROWS = 6

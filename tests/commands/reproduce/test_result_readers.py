@@ -1,4 +1,4 @@
-"""Tables read finished runs: attacks, domain shifts and benchmarks."""
+"""Tables read finished runs: attacks and domain shifts."""
 
 import json
 from dataclasses import asdict, replace
@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from alignattn.cli import main
 from alignattn.commands import reader_of
 from alignattn.commands.domain_shift.report import (
     DomainShiftResult,
@@ -18,15 +17,11 @@ from alignattn.commands.domain_shift.report import (
     write_seed_table,
 )
 from alignattn.commands.reproduce.folder import RunFolder, folders_of
-from alignattn.commands.reproduce.given import read_given
 from alignattn.commands.reproduce.results import read_table
 from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.evaluation.calibration import apply_temperature, expected_calibration_error, summarise
-from alignattn.reports.writers import to_text
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings, write_header
-from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import UNFINISHED_FILE
 from alignattn.utils.shard import WHOLE
 
 ROWS = 60
@@ -224,34 +219,3 @@ def test_an_ensemble_of_domain_shifts_is_scored_by_its_mean(tmp_path):
         path[4] = "expected_calibration_error"
         error = expected_calibration_error(probabilities, labels[side].to_numpy())
         assert reader.ensemble(folders, path).value == pytest.approx(error)
-
-
-def test_a_benchmark_fills_the_efficiency_table_after_an_unfinished_one(tiny_checkpoint, tmp_path, capsys):
-    words = ["--model", str(tiny_checkpoint), "--shapes", "2x8", "--repeats", "2", "--warmup", "0", "--threads", "1"]
-    table = load_table("efficiency").with_options(read_given(["benchmark"], words))
-    cells = list(table.cells([1]))
-    folder = RunFolder(tmp_path, cells[0].experiments[0])
-    folder.prepare()
-    folder.output.mkdir()
-    (folder.output / "benchmark.csv").write_text("what,was\nthere,before\n")
-    (folder.output / UNFINISHED_FILE).touch()
-    assert main(["reproduce", "efficiency", *words, "--output_dir", str(tmp_path)]) == 0, capsys.readouterr().err
-    result = read_table(table, cells, folders_of(tmp_path, cells))
-    by_row = {row[0].row: row for row in result.rows}
-    parameters = {row: cells[0].values[0] for row, cells in by_row.items()}
-    assert 0 < parameters["soft"] < parameters["aa-gan"] < parameters["aa-ct"]
-    assert by_row["soft"][2].numbers == [1.0]
-    assert f"{parameters['soft'] / 1e6:.2f}" in to_text(result)
-    assert all(cell.comparison is None for cell in result.cells)
-
-
-def test_a_benchmark_of_several_shapes_or_of_another_version_is_refused(tmp_path):
-    names = "attention,phase,batch,length,parameters,median_seconds,ratio_median,peak_mib,"
-    names += "machine,device,threads,load_average,dtype,dropout,repeats,torch"
-    lines = [f"soft,training,2,{length},1,1,1,1,m,cpu,1,0,float32,0,1,2" for length in (8, 16)]
-    (tmp_path / "benchmark.csv").write_text("\n".join([names, *lines]) + "\n")
-    with pytest.raises(AlignAttnError, match="several shapes"):
-        reader_of("benchmark").report(tmp_path)
-    (tmp_path / "benchmark.csv").write_text("attention,phase\nsoft,training\n")
-    with pytest.raises(AlignAttnError, match="damaged or of another version"):
-        reader_of("benchmark").report(tmp_path)

@@ -130,11 +130,6 @@ def test_an_attack_needs_the_run_of_finetune_with_the_same_options(tmp_path):
     assert by_row["bae", "soft"].needs != by_row["bae", "aa-ct"].needs
 
 
-def test_a_benchmark_is_one_run_for_the_whole_table():
-    experiments = [cell.experiments for cell in load_table("efficiency").cells(SEEDS)]
-    assert len({run.digest for runs in experiments for run in runs}) == 1
-
-
 def test_equal_options_have_equal_digests_however_they_are_written():
     def digest(*words):
         table = (
@@ -326,13 +321,6 @@ def test_a_row_keeps_the_baseline_that_it_names_by_an_automatic_label():
     assert set(baselines(table.narrowed(attentions=["aa-ct"])).values()) == {None}
 
 
-def test_a_table_may_set_the_seed_of_a_command_without_seeds():
-    table = own_table([{"options": {"attentions": ["aa-ct"]}}], command="benchmark", seeds=3, options={"seed": 7})
-    (cell,) = table.cells(SEEDS)
-    assert [run.options["seed"] for run in cell.experiments] == [7]
-    assert cell.planned == 1
-
-
 @pytest.mark.parametrize("name", ["study", SMALL_STUDY, str(ROOT / "docs/study/study-base.yaml")])
 def test_every_row_of_a_study_is_compared_with_soft(name):
     table = load_table(name)
@@ -449,7 +437,7 @@ def test_a_row_is_compared_with_the_nearest_of_several_plain_rows():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tabel1"], "unknown table 'tabel1': choose one of efficiency, lambda"),
+        (["tabel1"], "unknown table 'tabel1': choose one of lambda, "),
         (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose one of mrpc, cola"),
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
         (["table1", "--learning_rat", "1"], "did you mean 'learning_rate'"),
@@ -517,16 +505,6 @@ def test_a_dry_run_estimates_from_the_finished_runs(tmp_path, monkeypatch, capsy
     assert out.count("about 2.0 min") == 3
     assert "the others take about 6 min one after another" in out
     assert math.isnan(folders[4].seconds)
-
-
-@pytest.mark.parametrize("word", ["--finished_only", "--dry_run"])
-def test_packages_are_needed_only_by_runs_that_start(word, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("alignattn.utils.errors.find_spec", lambda module: None)
-    words = ["reproduce", "efficiency", "--output_dir", str(tmp_path)]
-    assert main([*words, word]) == 0
-    capsys.readouterr()
-    assert main(words) == 2
-    assert "matplotlib" in capsys.readouterr().err
 
 
 def given(*words):
@@ -661,7 +639,6 @@ def compared_with_an_ensemble(content):
         ),
         (changed("columns", config="albert-rt"), "albert-rt"),
         (changed("columns", command="inspect"), "the results of alignattn inspect cannot fill a table"),
-        (changed("columns", command="benchmark"), "--task is not an option of benchmark"),
         (changed("columns", measures=[]), "columns.0.measures"),
         (changed("columns", measures=[{"label": "x", "path": "{atention}.y"}]), "'{atention}.y'"),
         (changed("columns", measures=[{"label": "x", "path": "y", "unit": "miles"}]), "columns.0.measures.0.unit"),

@@ -1,0 +1,72 @@
+"""`alignattn finetune`: one run, or one per seed and a summary."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.training_options import PUSH_OPTIONS
+from alignattn.utils.command import Command, TableResults
+
+if TYPE_CHECKING:
+    from alignattn.finetuning.results import RunResult
+
+
+def finetune(options: RunOptions) -> list["RunResult"]:
+    """Run each unfinished seed of the call, and write a summary of several seeds."""
+    from alignattn.finetuning.resuming import check_output_dir
+    from alignattn.finetuning.run import finetune_one
+    from alignattn.finetuning.seeds import run_seeds
+
+    return run_seeds(options, check_output_dir, finetune_one, write_seed_summary)
+
+
+def write_seed_summary(folder: Path, results: Sequence["RunResult"]) -> str:
+    """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them as text."""
+    from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
+    from alignattn.finetuning.results import RESULTS_FILE
+    from alignattn.tasks.task import ERRORS
+    from alignattn.utils.files import write_json
+
+    summary: dict[str, dict[str, SeedSpread]] = {}
+    lines = []
+    for split, scores in results[0].metrics.items():
+        summary[split] = {}
+        for name in scores:
+            values = [result.metrics[split][name] for result in results]
+            defined = [value for value in values if value is not None]
+            if len(defined) < len(values):
+                summary[split][name] = {"mean": None, "standard_deviation": None, "seeds": len(values)}
+                spread = "undefined"
+            else:
+                summary[split][name] = over_seeds(defined)
+                form = ("{:.4g}", 1) if name in ERRORS else ("{:.2f}", 100)
+                spread = with_deviation(summary[split][name], *form)
+            lines.append(f"  {results[0].task} {split}: {name} {spread} ({len(values)} seeds)")
+    content = {
+        "task": results[0].task,
+        "model": results[0].model,
+        "attention": results[0].attention,
+        "seeds": [result.seed for result in results],
+        "metrics": summary,
+    }
+    write_json(folder / RESULTS_FILE, content)
+    return "\n".join(lines)
+
+
+COMMAND = Command(
+    "finetune",
+    "fine-tune a pretrained encoder on a task, with or without alignment attention",
+    RunOptions,
+    run="alignattn.commands.finetune:finetune",
+    results=TableResults(
+        "alignattn.finetuning.run_reader:FinetuneReader",
+        withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS),
+    ),
+    shares_folder=True,
+    examples=(
+        "alignattn finetune --model albert-base-v2 --task mrpc --output_dir runs/mrpc",
+        "alignattn finetune --config configs/albert-rte.yaml --seeds 1 2 3 --output_dir runs/rte",
+        "alignattn finetune --model DIR --train_file rows.csv --text_columns a b --output_dir runs/own",
+    ),
+)
