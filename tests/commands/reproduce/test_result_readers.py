@@ -10,7 +10,7 @@ import pytest
 
 from alignattn.cli import main
 from alignattn.commands import reader_of
-from alignattn.commands.domain_shift.report import (
+from alignattn.commands.domain_shift import (
     DomainShiftResult,
     SideResult,
     read_domain_shift,
