@@ -110,11 +110,6 @@ def read_predictions(
     )
 
 
-def all_splits(files: Sequence[Predictions]) -> list[str]:
-    """Return the splits of all files, each once."""
-    return list(dict.fromkeys(name for file in files for name in file.split_names()))
-
-
 def _inputs(table: pa.Table, rows: NDArray[np.int64]) -> NDArray[np.uint64] | None:
     """Return numbers that are equal for rows with the same input; None without a column that tells it of each row."""
     if INPUT_COLUMN not in table.column_names:
