@@ -412,8 +412,8 @@ def test_running_out_of_memory_is_one_line(monkeypatch, capsys):
 
 def draws(command: Command) -> bool:
     """Whether the code of a command writes pictures."""
-    module = ROOT / f"{command.run.partition(':')[0].replace('.', '/')}.py"
-    files = [module] if module.parent.name == "commands" else module.parent.glob("*.py")
+    room = ROOT / "alignattn" / "commands" / command.run.split(".")[2].partition(":")[0]
+    files = room.glob("*.py") if room.is_dir() else [room.with_suffix(".py")]
     return any("write_figure" in path.read_text() for path in files)
 
 
