@@ -197,11 +197,6 @@ class Examples:
     encode: Callable[[PreTrainedTokenizerBase], list[dict[str, Tensor]]]
 
 
-def batch_of_one(example: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-    """Return the encoding of one text as a batch."""
-    return {name: torch.tensor([values]) for name, values in example.items()}
-
-
 def row_examples(task: Task, split: str, rows: datasets.Dataset, data: DataOptions) -> Examples:
     """Return rows as examples: one sequence per row, or the windows of each row in question answering.
 

@@ -132,12 +132,13 @@ class Predictor:
         split = self.encode(self.checked(rows))
         if unknown := self.count_unknown_rows(split):
             logger.warning(unknown_rows_warning(unknown))
-        answers = self.answers(split, Batching(batch_size, by_length))
-        if self.calibration is not None:
-            tested = np.stack(list(self.distinct_probabilities(split, answers).values()))
-            if line := self.shift_warning(tested, "the rows"):
+        answers, inputs = self.answers(split, Batching(batch_size, by_length)), self.input_numbers(split)
+        if inputs is not None:
+            # A repeated row tells nothing new.
+            distinct = dict(zip(inputs.tolist(), probabilities_of(answers), strict=True))
+            if line := self.shift_warning(np.stack(list(distinct.values())), "the rows"):
                 logger.warning(line)
-        return self.readable(split, answers, top_k).to_pylist()
+        return self.readable(answers, inputs, top_k).to_pylist()
 
     def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
         """Return rows, as for `predict`, as a data set; raises `AlignAttnError` for a row that cannot be used."""
@@ -161,18 +162,25 @@ class Predictor:
         """Return the problem of each row that cannot be used, by its number from 0."""
         return self._processor.input_problems(self._processor.normalise_inputs(dataset), may_be_empty=False)
 
-    def readable(self, split: EncodedSplit, answers: pa.Table, top_k: int | None = None) -> pa.Table:
+    def input_numbers(self, split: EncodedSplit) -> NDArray[np.uint64] | None:
+        """Return numbers `[N]` that are equal for rows with the same input; None for a run without calibration.
+
+        Decisions and the test for a shift need them, and they digest every row, so they are computed once.
+        """
+        return None if self.calibration is None else input_numbers(split.rows, self.task.input_columns)
+
+    def readable(self, answers: pa.Table, inputs: NDArray[np.uint64] | None, top_k: int | None = None) -> pa.Table:
         """Return predictions in readable form, with the decisions on each row.
 
         Args:
-            split: as for `answers`.
             answers: the predictions that `answers` returned.
+            inputs: the numbers of the rows' inputs, as from `input_numbers`.
             top_k: as for `predict`.
         """
         table = self._processor.readable_predictions(answers, top_k)
         if self.decisions is not None:
-            uniform = uniform_of(input_numbers(split.rows, self.task.input_columns))
-            for name, column in self.decisions.columns(probabilities_of(answers), uniform).items():
+            assert inputs is not None
+            for name, column in self.decisions.columns(probabilities_of(answers), uniform_of(inputs)).items():
                 table = table.append_column(name, column)
         return table
 
@@ -191,15 +199,14 @@ class Predictor:
             outputs = outputs.astype(np.float64) / self.temperature
         return self._processor.predictions(split, outputs, labels)
 
-    def encode(self, dataset: datasets.Dataset, *, doc_stride: int | None = None) -> EncodedSplit:
+    def encode(self, dataset: datasets.Dataset) -> EncodedSplit:
         """Return rows of the task's input columns, encoded for the model."""
         processor = self._processor
         rows = processor.add_dummy_labels(processor.normalise_inputs(dataset))
-        options = self.options if doc_stride is None else replace(self.options, doc_stride=doc_stride)
         # Rows come in parts, and each part would show its own bar.
         with without_library_bars():
-            encoded = processor.encode(rows, self.tokenizer, options)
-            return EncodedSplit(rows, encoded, options, self.tokenizer)
+            encoded = processor.encode(rows, self.tokenizer, self.options)
+            return EncodedSplit(rows, encoded, self.options, self.tokenizer)
 
     def count_lengths(self, split: EncodedSplit) -> Counter[int]:
         """Return how many encoded rows have each number of tokens before truncation."""
@@ -236,13 +243,6 @@ class Predictor:
     def calibration(self) -> Calibration | None:
         """The calibration that `alignattn calibrate --run` wrote to the run's folder; None if there is none."""
         return read_run_calibration(self.run) if self.decisions is None else self.decisions.calibration
-
-    def distinct_probabilities(
-        self, split: EncodedSplit, answers: pa.Table, every: int = 1
-    ) -> dict[int, NDArray[np.float64]]:
-        """Return the probabilities of every n-th row by the number of its input: a repeated row tells nothing new."""
-        inputs = input_numbers(split.rows.select(range(0, len(split.rows), every)), self.task.input_columns)
-        return dict(zip(inputs.tolist(), probabilities_of(answers)[::every], strict=True))
 
     def shift_warning(self, probabilities: NDArray[np.float64], origin: str) -> str | None:
         """Return a warning if rows are unlike the calibration rows, as `decisions.shift_warning`; None otherwise."""

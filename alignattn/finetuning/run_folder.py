@@ -10,7 +10,6 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, read_result
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, TASK_FILE, is_seed_folder
 from alignattn.finetuning.training_options import PUSH_OPTIONS
-from alignattn.models import capabilities_of
 from alignattn.tasks import (
     Task,
     TokenClassification,
@@ -71,11 +70,6 @@ class FinishedRun:
     folder: Path
     options: RunOptions
     task: Task
-
-    @property
-    def has_heads(self) -> bool:
-        """Whether its model has heads of self-attention."""
-        return capabilities_of(self.options.model.model).has_heads
 
 
 def read_finished_run(folder: Path, option: str) -> FinishedRun:

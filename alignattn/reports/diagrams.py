@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from alignattn.evaluation.calibration.measures import ECE_BINS, expected_calibration_error, reliability
 from alignattn.evaluation.calibration.scaling import apply_temperature
 from alignattn.evaluation.calibration.selective import risk_coverage, shift_auroc, shift_auroc_interval
-from alignattn.evaluation.calibration.summary import Estimate, EstimatesByState, summarise
+from alignattn.evaluation.calibration.summary import summarise
+from alignattn.evaluation.estimates import Estimate, EstimatesByState
 from alignattn.reports.charts import line_chart, reliability_chart
 from alignattn.reports.plots.comparisons import ReliabilityPanel
 
@@ -21,10 +22,10 @@ AREA = "area_under_risk_coverage"
 
 @dataclass(frozen=True)
 class ScaledPredictions:
-    """Predictions of rows, as saved and after scaling.
+    """Predictions of rows, as saved and after temperature scaling.
 
     Attributes:
-        probabilities: `[N, C]` by state: `before`, `after` temperature scaling, or the name of another scaling.
+        probabilities: `[N, C]` by state: `before` and `after` temperature scaling.
         labels: `[N]`.
         temperature: the temperature of `after`; None without this state.
     """
@@ -68,7 +69,8 @@ class ScaledPredictions:
             estimates: the result of `estimates`.
             num_bins: number of bins of the diagrams and their errors.
         """
-        names = {state: self._state_name(state) for state in self.probabilities}
+        by_state = {"before": "as saved", "after": f"temperature {self.temperature or 1:.2f}"}
+        names = {state: by_state[state] for state in self.probabilities}
         panels = [
             reliability_panel(rows, self.labels, num_bins, names[state]) for state, rows in self.probabilities.items()
         ]
@@ -86,9 +88,6 @@ class ScaledPredictions:
             stairs=True,
         )
         return {panel.title: reliability_chart(panel) for panel in panels} | {caption: chart}
-
-    def _state_name(self, state: str) -> str:
-        return {"before": "as saved", "after": f"temperature {self.temperature or 1:.2f}"}.get(state, state)
 
 
 def reliability_panel(

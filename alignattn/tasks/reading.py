@@ -111,7 +111,6 @@ def read_rows(
     cache_dir: str | None = None,
     *,
     encoding: str | None = None,
-    name: str | None = None,
     read_folder: Callable[[Path, str | None], FileRows] = read_class_folder,
     is_labelled: bool = True,
 ) -> FileRows:
@@ -123,11 +122,9 @@ def read_rows(
         path: the file or folder.
         cache_dir: the cache of `datasets` for Parquet; a temporary folder of this process when None.
         encoding: the encoding of text; UTF-8 when None.
-        name: the name of a text file in messages; its path when None.
         read_folder: the reader of folders; by default it reads texts.
         is_labelled: whether the last column of CoNLL must hold tags.
     """
-    called = path if name is None else Path(name)
     if path.is_dir():
         return read_folder(path, encoding)
     check_file(path)
@@ -142,7 +139,7 @@ def read_rows(
             return _read_parquet(path, cache_dir)
         text, is_decoded, has_mark = read_whole(path, encoding)
         read = partial(read_conll, is_labelled=is_labelled) if suffix == CONLL else _TEXT_READERS[suffix]
-        rows = file_rows(read(called, text), path=called, is_decoded=is_decoded)
+        rows = file_rows(read(path, text), path=path, is_decoded=is_decoded)
         mark = BYTE_ORDER_MARK if has_mark else ""
         form = replace(rows.form, before_header=mark + rows.form.before_header, encoding=encoding or rows.form.encoding)
         return replace(rows, form=form)
@@ -151,7 +148,7 @@ def read_rows(
     except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError, *BROKEN) as error:
         is_encoding = isinstance(error, UnicodeDecodeError)
         advice = "give its --encoding, such as cp1252 or utf-16" if is_encoding else "correct the file"
-        raise AlignAttnError(f"cannot read {called} as {suffix[1:].upper()}: {_reason(error)}; {advice}") from error
+        raise AlignAttnError(f"cannot read {path} as {suffix[1:].upper()}: {_reason(error)}; {advice}") from error
 
 
 def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:

@@ -15,7 +15,7 @@ import alignattn
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS
 from alignattn.commands import COMMANDS, get_command
-from alignattn.commands.domain_shift.command import OUT_OF_DOMAIN_FILE
+from alignattn.commands.domain_shift import OUT_OF_DOMAIN_FILE
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, SECONDS_FILE
 from alignattn.commands.reproduce.table import load_table, parse_table
 from alignattn.commands.robustness.summary import TABLE_NAME

@@ -20,9 +20,7 @@ from alignattn.evaluation.calibration import (
     apply_temperature,
     brier_score,
     expected_calibration_error,
-    fit_isotonic,
     fit_temperature,
-    fit_vector,
     log_probabilities,
     maximum_calibration_error,
     negative_log_likelihood,
@@ -164,7 +162,7 @@ def test_labels_outside_the_classes_are_refused(label):
 
 EVEN = [[0.5, 0.5], [0.5, 0.5]]
 TAKING_LABELS = {
-    **{function.__name__: function for function in (*ALL, risk_coverage, summarise, fit_vector, fit_isotonic)},
+    **{function.__name__: function for function in (*ALL, risk_coverage, summarise)},
     "fit_temperature": lambda rows, labels: fit_temperature(np.log(rows), labels),
     "pavpu": lambda rows, labels: pavpu(np.log([rows, rows]), labels),
     "metric": lambda rows, labels: CalibrationError().compute(predictions=rows, references=labels),

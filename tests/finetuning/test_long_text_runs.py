@@ -148,7 +148,7 @@ def test_new_rows_are_predicted_as_the_evaluation_rows_of_the_run(found: Callabl
         assert other == pytest.approx(whole, abs=1e-5)
     asked = write(tmp_path / "asked.csv", [(text, "") for text in rows], sep=",")
     out = tmp_path / "out.csv"
-    assert main(f"predict --run {run} --file {asked} --output_file {out} --in_order".split()) == 0
+    assert main(f"predict --run {run} --file {asked} --output_file {out}".split()) == 0
     told = pd.read_csv(out)
     names = sorted(DECISIVE)
     assert told["prediction"].tolist() == [names[number] for number in own["prediction"].to_pylist()]

@@ -6,7 +6,7 @@ import pytest
 from task_rows import make_rows, write_rows
 
 from alignattn.cli import main
-from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.commands.domain_shift import parse_pair
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.command import load_texts
 from alignattn.finetuning.rows import load_run_evaluation

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from alignattn.commands.predict.files import file_source
+from alignattn.commands.predict import file_source
 from alignattn.tasks import TASKS, TextClassification, TokenClassification
 from alignattn.tasks.reading import read_file, read_rows
 from alignattn.tasks.rows import load_task_files, load_user_rows

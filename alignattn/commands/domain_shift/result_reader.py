@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from alignattn.commands.domain_shift import DomainShiftOptions
-from alignattn.commands.domain_shift.report import HELD_OUT, OUT_OF_DOMAIN, read_domain_shift
+from alignattn.commands.domain_shift import (
+    HELD_OUT,
+    OUT_OF_DOMAIN,
+    DomainShiftOptions,
+    check_folder,
+    read_domain_shift,
+)
 from alignattn.evaluation.calibration.measures import calibration_scores
 from alignattn.evaluation.calibration.scaling import apply_temperature
 from alignattn.evaluation.statistics.example_scores import ExampleScores
@@ -37,9 +42,6 @@ class DomainShiftReader(ResultReader):
 
     def check_same(self, options: DomainShiftOptions) -> None:
         """Refuse a folder of another run, as `domain-shift` does."""
-        # Imported here, because it imports torch, which reading results does not need.
-        from alignattn.commands.domain_shift.command import check_folder
-
         check_folder(options)
 
     def reason_unsupported(self, options: DomainShiftOptions, needed: None = None) -> str:

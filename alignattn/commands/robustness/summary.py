@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.evaluation.statistics.intervals import Interval, wilson_interval
+from alignattn.evaluation.estimates import Interval
+from alignattn.evaluation.statistics.intervals import wilson_interval
 from alignattn.robustness.recipe_names import OUTCOMES
 from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.utils.files import write_csv, write_json, write_text

@@ -17,13 +17,8 @@ from alignattn.evaluation.calibration.measures import (
 )
 from alignattn.evaluation.calibration.passes import PassScores, pavpu, summarise_passes
 from alignattn.evaluation.calibration.scaling import (
-    SCALINGS,
-    IsotonicScaling,
-    VectorScaling,
     apply_temperature,
-    fit_isotonic,
     fit_temperature,
-    fit_vector,
 )
 from alignattn.evaluation.calibration.selective import (
     RiskCoverage,
@@ -32,21 +27,19 @@ from alignattn.evaluation.calibration.selective import (
     shift_auroc,
     shift_auroc_interval,
 )
-from alignattn.evaluation.calibration.summary import FIGURES, Estimate, EstimatesByState, summarise
+from alignattn.evaluation.calibration.summary import FIGURES, summarise
+from alignattn.evaluation.estimates import Estimate, EstimatesByState
 
 __all__ = [
     "ECE_BINS",
     "FIGURES",
     "PROBABILITY_FLOOR",
-    "SCALINGS",
     "SUM_TOLERANCE",
     "Estimate",
     "EstimatesByState",
-    "IsotonicScaling",
     "PassScores",
     "Reliability",
     "RiskCoverage",
-    "VectorScaling",
     "adaptive_calibration_error",
     "apply_temperature",
     "area_under_risk_coverage",
@@ -54,9 +47,7 @@ __all__ = [
     "classwise_calibration_error",
     "expected_calibration_error",
     "find_bad_rows",
-    "fit_isotonic",
     "fit_temperature",
-    "fit_vector",
     "log_probabilities",
     "maximum_calibration_error",
     "negative_log_likelihood",

@@ -20,9 +20,6 @@ LAC, APS = "lac", "aps"
 ABSTENTION_DELTA = 0.05
 """Probability, over the draw of the calibration rows, that the error rate of the answers exceeds its bound."""
 
-THRESHOLDS = 100
-"""Number of candidate thresholds: quantiles of the confidences of the rows that fit the temperature; 0 is added."""
-
 SHIFT_LEVEL = 0.01
 """False-alarm rate of `shift_p_value`'s test, over the draws of a file and of the calibration rows."""
 
@@ -188,14 +185,10 @@ class Calibration:
         """
         thresholds, rows = self._thresholds(), len(self.held_out.labels)
         answered, errors = self.held_out.answers_from(thresholds)
-        bounds = error_bound(errors, answered)
+        columns = (thresholds, answered, errors, error_bound(errors, answered))
         return [
-            Abstention(*numbers)
-            for numbers in zip(
-                *(thresholds.tolist(), [rows] * len(thresholds)),
-                *(values.tolist() for values in (answered, errors, bounds)),
-                strict=True,
-            )
+            Abstention(threshold, rows, *numbers)
+            for threshold, *numbers in zip(*(column.tolist() for column in columns), strict=True)
         ]
 
     def abstention(self, max_error: float) -> Abstention | None:
@@ -256,7 +249,8 @@ class Calibration:
         return shift_p_value(np.concatenate([self.fitted.probabilities, self.held_out.probabilities]), probabilities)
 
     def _thresholds(self) -> Array:
-        shares = np.linspace(1, 0, THRESHOLDS, endpoint=False)
+        # Quantiles of the confidences of the rows that fit the temperature, from strict to loose; 0 is added.
+        shares = np.linspace(1, 0, 100, endpoint=False)
         looser = np.unique(np.quantile(self.fitted.confidence, shares, method="higher"))[::-1]
         return np.append(looser, 0)
 

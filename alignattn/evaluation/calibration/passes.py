@@ -12,7 +12,8 @@ from scipy.special import log_softmax, logsumexp
 from scipy.stats import ttest_rel
 
 from alignattn.evaluation.calibration.measures import ECE_BINS, as_array, checked_rows
-from alignattn.evaluation.calibration.summary import Estimate, summarise
+from alignattn.evaluation.calibration.summary import summarise
+from alignattn.evaluation.estimates import Estimate
 from alignattn.evaluation.statistics.example_scores import mean
 from alignattn.evaluation.statistics.intervals import MIN_ROWS, RESAMPLES, SEED, bootstrap_interval
 from alignattn.utils.errors import AlignAttnError

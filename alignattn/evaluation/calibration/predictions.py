@@ -16,8 +16,6 @@ from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_file
 from alignattn.utils.parquet import INPUT_COLUMN, read_parquet
 
-SPLIT_COLUMN = "split"
-
 
 @dataclass(frozen=True)
 class Predictions:
@@ -82,15 +80,41 @@ def read_predictions(
     table = read_parquet(path)
     if table.num_rows == 0:
         raise AlignAttnError(f"{path} has no rows: give a file of predictions")
-    lists = _column(table, probabilities_column, path, "--probabilities_column")
-    labels = _labels(table, label_column, path)
-    lengths = _lengths(lists, probabilities_column, path)
+
+    def column(name: str, option: str) -> pa.Array:
+        if name not in table.column_names:
+            raise AlignAttnError(
+                f"{path} has no column {name!r} (it has {', '.join(table.column_names)}): name another with {option} "
+                "(only tasks with one class per row have probabilities)"
+            )
+        found = table[name].combine_chunks()
+        # Depending on the version of pyarrow, this is an array or a chunked array of one chunk.
+        return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+
+    lists = column(probabilities_column, "--probabilities_column")
+    kind = lists.type
+    given = column(label_column, "--label_column")
+    if not (pa.types.is_integer(given.type) or pa.types.is_floating(given.type)):
+        raise AlignAttnError(f"column {label_column!r} of {path} holds {given.type} and must hold class numbers")
+    # A missing label is NaN.
+    labels = given.to_numpy(zero_copy_only=False).astype(np.float64)
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not is_list or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        raise AlignAttnError(
+            f"column {probabilities_column!r} of {path} holds {kind} and must hold a list of probabilities a row"
+        )
+    # A missing list has no probabilities.
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if not lengths.any():
+        raise AlignAttnError(
+            f"column {probabilities_column!r} of {path} is empty: give a file of predictions of classes"
+        )
     num_classes = Counter(lengths[lengths > 0].tolist()).most_common(1)[0][0]
     regular = np.flatnonzero(lengths == num_classes)
     flat = pc.list_flatten(lists.take(pa.array(regular))).to_numpy(zero_copy_only=False)
     probabilities = flat.astype(np.float64).reshape(len(regular), num_classes)
-    splits = table[SPLIT_COLUMN].to_pylist() if SPLIT_COLUMN in table.column_names else [path.stem] * len(lists)
-    problems = {row: f"it has no {SPLIT_COLUMN}" for row, split in enumerate(splits) if split is None}
+    splits = table["split"].to_pylist() if "split" in table.column_names else [path.stem] * len(lists)
+    problems = {row: "it has no split" for row, split in enumerate(splits) if split is None}
     problems |= {
         int(row): f"it has {lengths[row]} probabilities, and most rows have {num_classes}"
         for row in np.flatnonzero(lengths != num_classes)
@@ -100,58 +124,18 @@ def read_predictions(
     }
     bad_rows = list_bad_rows(problems, str(path), len(lists), skip=skip_bad_rows)
     good = np.array([row not in problems for row in regular.tolist()])
+    inputs = None
+    if INPUT_COLUMN in table.column_names:
+        read = table[INPUT_COLUMN].combine_chunks()
+        # The inputs are known if the column tells that of each row.
+        if not read.null_count and (pa.types.is_integer(read.type) or pa.types.is_string(read.type)):
+            numbers = np.unique(read.to_numpy(zero_copy_only=False), return_inverse=True)[1]
+            inputs = numbers[regular[good]].astype(np.uint64)
     return Predictions(
         path,
         probabilities[good],
         labels[regular[good]].astype(np.int64),
         np.array([str(splits[row]) for row in regular[good]]),
         bad_rows,
-        _inputs(table, regular[good]),
+        inputs,
     )
-
-
-def all_splits(files: Sequence[Predictions]) -> list[str]:
-    """Return the splits of all files, each once."""
-    return list(dict.fromkeys(name for file in files for name in file.split_names()))
-
-
-def _inputs(table: pa.Table, rows: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-    """Return numbers that are equal for rows with the same input; None without a column that tells it of each row."""
-    if INPUT_COLUMN not in table.column_names:
-        return None
-    column = table[INPUT_COLUMN].combine_chunks()
-    is_known = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
-    if column.null_count or not is_known:
-        return None
-    return np.unique(column.to_numpy(zero_copy_only=False), return_inverse=True)[1][rows].astype(np.uint64)
-
-
-def _column(table: pa.Table, name: str, path: Path, option: str) -> pa.Array:
-    if name not in table.column_names:
-        raise AlignAttnError(
-            f"{path} has no column {name!r} (it has {', '.join(table.column_names)}): name another with {option} "
-            "(only tasks with one class per row have probabilities)"
-        )
-    column = table[name].combine_chunks()
-    # Depending on the version of pyarrow, this is an array or a chunked array of one chunk.
-    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-
-
-def _labels(table: pa.Table, name: str, path: Path) -> NDArray[np.float64]:
-    """Return the labels; NaN for a missing one."""
-    column = _column(table, name, path, "--label_column")
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise AlignAttnError(f"column {name!r} of {path} holds {column.type} and must hold class numbers")
-    return np.asarray(column.to_numpy(zero_copy_only=False).astype(np.float64))
-
-
-def _lengths(lists: pa.Array, name: str, path: Path) -> NDArray[np.int64]:
-    """Return the number of probabilities of each row; 0 for a missing list."""
-    kind = lists.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if not is_list or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
-        raise AlignAttnError(f"column {name!r} of {path} holds {kind} and must hold a list of probabilities a row")
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    if not lengths.any():
-        raise AlignAttnError(f"column {name!r} of {path} is empty: give a file of predictions of classes")
-    return np.asarray(lengths)

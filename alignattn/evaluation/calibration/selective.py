@@ -10,14 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 from alignattn.evaluation.calibration.measures import RowScores, as_array
-from alignattn.evaluation.statistics.intervals import (
-    BATCH_NUMBERS,
-    CONFIDENCE_LEVEL,
-    MIN_ROWS,
-    RESAMPLES,
-    SEED,
-    Interval,
-)
+from alignattn.evaluation.estimates import Interval
+from alignattn.evaluation.statistics.intervals import BATCH_NUMBERS, CONFIDENCE_LEVEL, MIN_ROWS, RESAMPLES, SEED
 from alignattn.utils.errors import AlignAttnError
 
 

@@ -18,12 +18,12 @@ from alignattn.evaluation.calibration.measures import (
     mean_error_of_classes,
 )
 from alignattn.evaluation.calibration.selective import area_of
+from alignattn.evaluation.estimates import Estimate, Interval
 from alignattn.evaluation.statistics.example_scores import mean
 from alignattn.evaluation.statistics.intervals import (
     MIN_ROWS,
     RESAMPLES,
     SEED,
-    Interval,
     IntervalMethod,
     bootstrap_interval,
 )
@@ -68,18 +68,6 @@ FIGURES: Mapping[str, CalibrationFigure] = {
     "negative_log_likelihood": CalibrationFigure("NLL", ("log_loss",), mean),
 }
 """The figures by their names in results; the functions of the same names document definitions and units."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure and its 95 % confidence interval; None for a single row."""
-
-    value: float
-    interval: Interval | None
-
-
-EstimatesByState = Mapping[str, Mapping[str, Estimate]]
-"""By state of the probabilities (`before`, `after` temperature scaling, or a name in `SCALINGS`), then by figure."""
 
 
 def summarise(

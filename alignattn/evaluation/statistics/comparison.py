@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from alignattn.evaluation.estimates import Interval
 from alignattn.evaluation.statistics.example_scores import ExampleScores
-from alignattn.evaluation.statistics.intervals import MIN_ROWS, SEED, Interval
+from alignattn.evaluation.statistics.intervals import MIN_ROWS, SEED
 from alignattn.evaluation.statistics.paired_tests import (
     PairedScores,
     UnpairedScores,

@@ -7,13 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alignattn.evaluation.statistics.intervals import (
-    MIN_ROWS,
-    Interval,
-    IntervalMethod,
-    bootstrap_interval,
-    wilson_interval,
-)
+from alignattn.evaluation.estimates import Interval
+from alignattn.evaluation.statistics.intervals import MIN_ROWS, IntervalMethod, bootstrap_interval, wilson_interval
 from alignattn.utils.errors import AlignAttnError
 
 Statistic = Callable[..., NDArray[np.float64]]

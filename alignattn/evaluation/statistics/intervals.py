@@ -1,13 +1,13 @@
 """Confidence intervals over the rows of an evaluation set: the bootstrap, and Wilson's interval of a share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binomtest, bootstrap
 
+from alignattn.evaluation.estimates import Interval
 from alignattn.utils.errors import AlignAttnError
 
 CONFIDENCE_LEVEL = 0.95
@@ -20,14 +20,6 @@ BATCH_NUMBERS = 2**20
 """How many numbers of each array are resampled at once: these fit a processor's cache."""
 
 IntervalMethod = Literal["percentile", "basic"]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A confidence interval, ends included."""
-
-    low: float
-    high: float
 
 
 def wilson_interval(count: int, total: int) -> Interval | None:

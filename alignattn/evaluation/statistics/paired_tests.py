@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from alignattn.evaluation.estimates import Interval
 from alignattn.evaluation.statistics.example_scores import ExampleScores
-from alignattn.evaluation.statistics.intervals import BATCH_NUMBERS, CONFIDENCE_LEVEL, Interval
+from alignattn.evaluation.statistics.intervals import BATCH_NUMBERS, CONFIDENCE_LEVEL
 from alignattn.utils.errors import AlignAttnError
 
 ROUNDING = 1e-12

@@ -8,7 +8,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import nct, norm, qmc, t
 
-from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, SEED, Interval
+from alignattn.evaluation.estimates import Interval
+from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, SEED
 from alignattn.evaluation.statistics.paired_tests import MAX_SIGN_FLIPS
 
 POWER = 0.8

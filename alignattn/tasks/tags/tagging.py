@@ -3,7 +3,6 @@
 A tokenizer splits each word of a row into pieces, and the first piece carries the word's tag.
 """
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -22,9 +21,6 @@ IGNORED = -100
 
 WORDS_READ = "words_read"
 """Column that marks the words with a piece left after truncation."""
-
-IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
-"""A Chinese character, in the blocks at which BERT's tokenizer splits."""
 
 WORD_STARTS = "word_starts"
 """Column that marks the pieces that begin a word; some models take it as an argument."""
@@ -99,16 +95,6 @@ def words_problem(tokens: Any) -> str | None:
         if not isinstance(token, str):
             return f"its token {position} is {shown(token)}, not text"
     return None
-
-
-def count_unsegmented(values: Iterable[Any]) -> int:
-    """Count the rows whose only word has several Chinese characters, as in a text without blanks.
-
-    Args:
-        values: the text of each row, or its words.
-    """
-    rows = (value.split() if isinstance(value, str) else value for value in values)
-    return sum(len(words) == 1 and len(IDEOGRAPH.findall(words[0])) > 1 for words in rows)
 
 
 def _is_list(values: object) -> bool:

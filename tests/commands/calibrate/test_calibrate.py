@@ -270,7 +270,6 @@ def test_the_diagram_shows_the_bins() -> None:
         ("{good} --label_column gold", "has no column 'gold' (it has split, row, label, prediction, probabilities)"),
         ("{good} --split near middle", "--split: there is no split 'middle': choose among near, far"),
         ("{good} --fit_on lone", "has one row"),
-        ("{good} --also_fit vector", "--also_fit needs --fit_on"),
         ("{good} {root}/other.parquet {root}/third.parquet --fit_on far", "third.parquet has no split 'far'"),
     ],
 )
@@ -294,22 +293,6 @@ def test_a_mistake_is_one_line(words: str, message: str, tmp_path: Path, capsys:
     assert error.startswith("alignattn: ")
     assert message.format(**places) in error
     assert not folder.exists()
-
-
-def test_other_fits_are_evaluated_next_to_the_temperature(tmp_path, capsys):
-    table = columns(400)
-    words = ["--fit_on", "near", "--also_fit", "vector", "isotonic", "--in_domain", "near"]
-    content = run(save(tmp_path / "p.parquet", table), *words, folder=tmp_path / "out")
-    (file,) = content["files"]
-    assert file["temperature"]["others"] == ["isotonic", "vector"]
-    states = ["before", "after", "vector", "isotonic"]
-    for split in ("near", "far"):
-        errors = {state: values(file["splits"][split][state])["expected_calibration_error"] for state in states}
-        assert max(errors["after"], errors["vector"], errors["isotonic"]) < errors["before"]
-    assert list(file["splits"]["far"]["shift_auroc"]) == states
-    output = capsys.readouterr().out
-    assert [line.split()[1] for line in output.splitlines() if line.startswith("far ")][2:] == ["vector", "isotonic"]
-    assert "On the same rows: vector, isotonic." in output
 
 
 def test_the_risk_coverage_chart_has_the_curves_and_their_areas():

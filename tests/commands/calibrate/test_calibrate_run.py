@@ -20,7 +20,7 @@ from task_rows import make_rows, write_rows
 
 import alignattn
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
-from alignattn.commands.predict import prediction
+from alignattn.commands import predict as predict_command
 from alignattn.evaluation.calibration import apply_temperature
 from alignattn.tasks import TASKS
 
@@ -121,21 +121,6 @@ def test_sets_and_answers_follow_from_the_held_out_rows(folder, tmp_path, capsys
     assert np.mean(is_covered) == pytest.approx(COVERAGE, abs=0.12)
 
 
-def test_a_folder_does_not_mix_the_decisions_of_two_calibrations(folder, tmp_path, capsys):
-    run = shutil.copytree(folder / "run", tmp_path / "run")
-    (tmp_path / "parts").mkdir()
-    for name in ("a", "b"):
-        rows = [text for text, _ in rows_of(folder / "new.csv")][:4]
-        pq.write_table(pa.table({"said": rows}), tmp_path / "parts" / f"{name}.parquet")
-    words = ("--run", run, "--file", tmp_path / "parts", "--coverage", COVERAGE, "--output_dir", tmp_path / "out")
-    assert predict(*words, "--shard", "1/2") == 0
-    shutil.rmtree(run / "calibration")
-    assert calibrate("--run", run, "--resamples", 20, "--seed", 7) == 0
-    capsys.readouterr()
-    assert predict(*words, "--shard", "2/2") == USER_ERROR_EXIT_CODE
-    assert "holds other predictions (calibration)" in said(capsys)
-
-
 @pytest.mark.parametrize("sets", ["lac", "aps"])
 def test_a_program_and_a_file_in_parts_get_the_same_decisions(folder, tmp_path, monkeypatch, sets):
     decides = {"coverage": COVERAGE, "max_error": MAX_ERROR, "sets": sets}
@@ -143,7 +128,7 @@ def test_a_program_and_a_file_in_parts_get_the_same_decisions(folder, tmp_path, 
     texts = [text for text, _ in rows_of(folder / "new.csv")]
     expected = predictor.predict(texts, **decides)
     words = [word for name, value in decides.items() for word in (f"--{name}", value)]
-    monkeypatch.setattr(prediction, "PART_ROWS", 50)
+    monkeypatch.setattr(predict_command, "PART_ROWS", 50)
     words = ["--run", folder / "run", "--file", folder / "new.csv", *words]
     assert predict(*words, "--output_file", tmp_path / "new.jsonl") == 0
     found = lines_of(tmp_path / "new.jsonl")

@@ -20,10 +20,14 @@ from needs import SHARED, skip_without
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
-from alignattn.commands.domain_shift import COMMAND, PUBLISHED_TRAINING
-from alignattn.commands.domain_shift.command import halves
-from alignattn.commands.domain_shift.pair import parse_pair
-from alignattn.commands.domain_shift.report import read_domain_shift, render_domain_shift
+from alignattn.commands.domain_shift import (
+    COMMAND,
+    PUBLISHED_TRAINING,
+    halves,
+    parse_pair,
+    read_domain_shift,
+    render_domain_shift,
+)
 from alignattn.evaluation.calibration import (
     apply_temperature,
     expected_calibration_error,

@@ -70,7 +70,6 @@ def test_a_run_its_card_and_its_predictions(graph, finetune, tmp_path, monkeypat
         (f"predict --run {run} --text {graph} 99", "node 99 is not in 0 to 29"),
         (f"predict --run {run} --file {tmp_path / 'null.jsonl'}", "graph None is not the path of a file"),
         (f"inspect --model {run} {texts} --output_dir {tmp_path / 'no'}", "along the edges of a graph"),
-        (f"predict --run {run} --file {graph} --explain {tmp_path / 'no.png'}", "reads more than texts"),
     ]
     capsys.readouterr()
     for words, message in refused:

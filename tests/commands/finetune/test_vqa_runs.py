@@ -100,7 +100,6 @@ def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypat
             f"inspect --model {run} --validation_file {files['rows']} --text_columns question --output_dir no",
             "reads images with its texts, which rows.csv lacks",
         ),
-        (f"predict --run {run} --file {files['rows']} --explain no.png", "--explain"),
         (f"figure question --run {run} --output_file no.png", "give --text PICTURE QUESTION"),
         (
             f"figure attention --run {run} --output_file no.png",

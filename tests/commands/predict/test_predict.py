@@ -1,6 +1,7 @@
 """`alignattn predict`: every kind of task against the run's own predictions, every file format, and every error."""
 
 import csv
+import gzip
 import io
 import json
 import re
@@ -22,7 +23,7 @@ from task_rows import make_rows, write_rows
 
 import alignattn
 from alignattn.cli import main
-from alignattn.commands.predict.files import file_source, row_writer
+from alignattn.commands.predict import file_source, row_writer
 from alignattn.evaluation.calibration import apply_temperature
 from alignattn.finetuning.predictor import Batching, Predictor
 from alignattn.tasks import TASKS
@@ -143,16 +144,18 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 def read(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
-    if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    with path.open(newline="", encoding="utf-8") as file:
+    opened = gzip.open if path.suffix == ".gz" else open
+    if ".jsonl" in path.suffixes:
+        with opened(path, "rt", encoding="utf-8") as file:
+            return list(map(json.loads, file))
+    with opened(path, "rt", newline="", encoding="utf-8") as file:
         return [
             row | {name: json.loads(row[name]) for name in ("probability", "probabilities")}
             for row in csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         ]
 
 
-FORMS = ("csv", "tsv", "jsonl", "parquet")
+FORMS = ("csv", "tsv", "jsonl", "parquet", "csv.gz", "jsonl.gz")
 NEW = [
     {"meant": "free text, as it comes", "said": "the cat sees a dog", "n": "1"},
     {"meant": "", "said": 'a "red"\ncat, old; not small', "n": "22"},
@@ -168,6 +171,8 @@ def new(tmp_path: Path) -> dict[str, Path]:
     pd.DataFrame(NEW).to_csv(paths["tsv"], index=False, sep="\t")
     write_rows(paths["jsonl"], NEW)
     pq.write_table(pa.Table.from_pylist(NEW), paths["parquet"])
+    for name in ("csv", "jsonl"):
+        paths[f"{name}.gz"].write_bytes(gzip.compress(paths[name].read_bytes()))
     return paths
 
 
@@ -207,7 +212,7 @@ def write_table(path: Path, separator: str, encoding: str, first: str, columns: 
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_predictions_are_written_in_the_form_of_the_rows(name, own, tmp_path, capsysbinary, monkeypatch):
+def test_predictions_are_written_in_the_form_of_the_rows(name, own, tmp_path):
     suffix, separator, encoding, first, words = TABLES[name]
     given = write_table(tmp_path / f"new{suffix}", separator, encoding, first, {"said": WORDS, "n": list("1234")})
     assert predict("--run", own / "run", "--file", given, *words) == 0
@@ -222,11 +227,6 @@ def test_predictions_are_written_in_the_form_of_the_rows(name, own, tmp_path, ca
         [said, n, row["prediction"]] for said, n, row in zip(WORDS, "1234", expected, strict=True)
     ]
     assert [json.loads(row[4]) for row in rows] == [row["probabilities"] for row in expected]
-    if suffix == ".csv":
-        capsysbinary.readouterr()
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given.read_bytes())))
-        assert predict("--run", own / "run", "--file", "-", *words) == 0
-        assert capsysbinary.readouterr().out == content
 
 
 def test_another_format_is_written_in_its_own_form(own, tmp_path):
@@ -331,28 +331,12 @@ def test_predictions_are_written_next_to_the_rows_and_overwrite_nothing(new, own
     assert {path.name for path in target.parent.iterdir()} == {*(path.name for path in new.values()), target.name}
 
 
-def test_texts_and_standard_input_are_answered_on_standard_output(new, own, capsys, monkeypatch):
+def test_texts_are_answered_on_standard_output(own, capsys):
     expected = alignattn.load_run(own / "run").predict([row["said"] for row in NEW])
     capsys.readouterr()
     assert predict("--run", own / "run", "--text", *(row["said"] for row in NEW)) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows == [{"said": row["said"], **answer} for row, answer in zip(NEW, expected, strict=True)]
-    for form, path in new.items():
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
-        assert predict("--run", own / "run", "--file", "-") == 0
-        out = capsys.readouterr().out
-        found = (
-            list(csv.DictReader(io.StringIO(out), delimiter="\t" if form == "tsv" else ","))
-            if form in ("csv", "tsv")
-            else list(map(json.loads, out.splitlines()))
-        )
-        assert [row["prediction"] for row in found] == [answer["prediction"] for answer in expected]
-
-
-def test_a_guess_about_standard_input_is_reported(own, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"said;id\nthe cat;1\n")))
-    assert predict("--run", own / "run", "--file", "-") == 0
-    assert capsys.readouterr().err == "standard input: its columns seem to be separated by semicolons\n"
 
 
 def test_text_accepts_pairs_questions_choices_and_words(train, capsys):
@@ -526,8 +510,7 @@ MISTAKES = [
     ("--file {missing}", "missing.csv"),
     ("--file {new} --output_file x.txt", "x.txt"),
     ("--file {new} --output_file {new}", "new.csv"),
-    ("--file {new} --shard 1/2", "--shard"),
-    ("--file {new} --layer 1", "--layer"),
+    ("--file {new} --processes 2", "--processes is for a folder of Parquet files"),
     ("--file {new} --num_beams 2", "--num_beams"),
     ("--file {new} --temperature 0", "--temperature 0"),
     ("--file {new} --temperature {missing}", "missing.csv"),
@@ -589,24 +572,6 @@ def test_a_temperature_is_for_classes(kind, train, capsys):
         alignattn.load_run(run, temperature=2.0)
 
 
-@pytest.mark.parametrize("kind", ["pair", "choice", "tags", "answers"])
-def test_a_picture_shows_the_attention_of_a_head(kind, train, tmp_path, capsys, caplog):
-    file = write_rows(tmp_path / "new.jsonl", unlabelled(train(kind)))
-    caplog.clear()
-    words = ("--run", train(kind) / "run", "--file", file, "--explain", tmp_path / "seen.svg")
-    assert predict(*words, "--layer", 1, "--head", 2) == 0
-    picture = (tmp_path / "seen.svg").read_text(encoding="utf-8")
-    assert "layer 1, head 2" in picture
-    assert "[CLS]" in picture
-    # A picture does not use the pooler, which models of tags and answers lack.
-    assert "new weights" not in caplog.text
-    capsys.readouterr()
-    words = ("--run", train(kind) / "run", "--file", file, "--explain", tmp_path / "b.svg", "--output_file")
-    assert predict(*words, tmp_path / "b.csv", "--layer", 2) == 2
-    assert "run has layers 0 to 1" in said(capsys)
-    assert not (tmp_path / "b.csv").exists()
-
-
 def test_top_k_lists_the_best_of_ten_thousand_classes(tiny_checkpoint, tmp_path, capsys):
     task = {"kind": "text-classification", "text_columns": ["said"], "label_column": "meant", "metrics": ["accuracy"]}
     task["labels"] = [f"class {number}" for number in range(10_000)]
@@ -631,14 +596,14 @@ def test_top_k_lists_the_best_of_ten_thousand_classes(tiny_checkpoint, tmp_path,
 def test_truncation_is_reported_over_all_parts(own, tmp_path, capsys, monkeypatch):
     texts = ["the cat"] * 6 + ["the cat " * 20] * 2
     pd.DataFrame({"said": texts}).to_csv(tmp_path / "rows.csv", index=False)
-    monkeypatch.setattr("alignattn.commands.predict.prediction.PART_ROWS", 3)
+    monkeypatch.setattr("alignattn.commands.predict.PART_ROWS", 3)
     assert predict("--run", own / "run", "--file", tmp_path / "rows.csv") == 0
     assert "--max_length 32 truncates 25.0 % of the rows; 42 would cover 99 %" in capsys.readouterr().err
     assert predict("--run", own / "run", "--text", "the cat") == 0
     assert "truncates" not in capsys.readouterr().err
 
 
-def test_a_model_without_attention_heads_predicts_and_refuses_a_picture(tmp_path, capsys):
+def test_a_model_without_attention_heads_predicts(tmp_path):
     task = TASKS["mrpc"]
     file = write_rows(tmp_path / "rows.jsonl", make_rows(task, ROWS))
     words = f"--task mrpc --train_file {file} --validation_file {file} --output_dir {tmp_path / 'run'} --model da"
@@ -647,9 +612,6 @@ def test_a_model_without_attention_heads_predicts_and_refuses_a_picture(tmp_path
     own = [{name: row[name] for name in ("prediction", "probabilities")} for row in predictions(tmp_path).to_pylist()]
     predictor = alignattn.load_run(tmp_path / "run")
     assert answers_of(predictor, unlabelled(tmp_path), size=4, by_length=False) == own
-    words = ("--text", "the cat", "a dog", "--explain", tmp_path / "seen.png")
-    assert predict("--run", tmp_path / "run", *words) == 2
-    assert "is a da run" in said(capsys)
 
 
 def test_the_example_of_the_serving_page_answers_rows_and_names_bad_ones(train, monkeypatch):

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from alignattn.commands import reader_of
-from alignattn.commands.domain_shift.report import (
+from alignattn.commands.domain_shift import (
     DomainShiftResult,
     SideResult,
     read_domain_shift,

@@ -12,7 +12,7 @@ from graphs import write_graph
 from task_rows import make_rows, write_rows
 
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
-from alignattn.commands.uncertainty.noise import InputNoise
+from alignattn.commands.uncertainty import InputNoise
 from alignattn.commands.uncertainty.result_reader import UncertaintyReader
 from alignattn.evaluation.calibration import area_under_risk_coverage, expected_calibration_error
 from alignattn.tasks import get_task

@@ -1,0 +1,572 @@
+"""`alignattn calibrate`: calibration of saved predictions or of a run, before and after temperature scaling."""
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignattn.evaluation.estimates import Estimate, EstimatesByState
+from alignattn.finetuning.results import read_result
+from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE, DATA_FILE
+from alignattn.finetuning.run_folder import (
+    FinishedRun,
+    changed_rows,
+    check_finished,
+    check_has_classes,
+    read_finished_run,
+    warn_plain,
+)
+from alignattn.tasks.task import TRAIN, LabelledTask
+from alignattn.tasks.task_types import ImageClassification, TextClassification
+from alignattn.utils.command import Command
+from alignattn.utils.digests import digest_of
+from alignattn.utils.errors import AlignAttnError, listing, one_line
+from alignattn.utils.json_records import read_json
+from alignattn.utils.option import Count, InputDir, OutputDir, Seed, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import input_file_like, input_path
+
+if TYPE_CHECKING:
+    import datasets
+    import numpy as np
+    from markupsafe import Markup
+    from numpy.typing import NDArray
+
+    from alignattn.evaluation.calibration.decisions import Calibration
+    from alignattn.evaluation.calibration.predictions import Predictions
+    from alignattn.evaluation.calibration.scaling import Temperature
+    from alignattn.reports.diagrams import ScaledPredictions
+    from alignattn.utils.bad_rows import BadRow
+
+CALIBRATION_FILE = "calibration.json"
+ONE_SPLIT = "a run is calibrated on one split"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(Options):
+    """The options of `alignattn calibrate`."""
+
+    files: tuple[str, ...] = option(
+        (),
+        "Parquet files of predictions.",
+        positional=True,
+        metavar="PREDICTIONS",
+        place=input_file_like("predictions*.parquet"),
+    )
+    run: InputDir | None = option(
+        None,
+        f"A run to calibrate for `predict`; the output goes to its folder {CALIBRATION_FOLDER}.",
+        excludes={"files": "a run predicts its rows itself", "split": ONE_SPLIT, "in_domain": ONE_SPLIT},
+    )
+    rows: str | None = option(
+        None,
+        "Labelled rows that the run has not seen (default: its first evaluation split, or that of --fit_on).",
+        metavar="FILE",
+        place=input_path,
+        requires=("run",),
+        excludes={"fit_on": "the file is one split"},
+    )
+    output_dir: OutputDir = option("calibration", f"Folder for {CALIBRATION_FILE} and report.html.")
+    # More bins and resamples take minutes and change nothing.
+    num_bins: Count = option(10, "Bins of the calibration errors and of the diagrams.", high=1000)
+    split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
+    fit_on: str | None = option(
+        None, "Fit a temperature on half of this split; report the other half.", metavar="SPLIT"
+    )
+    in_domain: str | None = option(
+        None, "Also report the AUROC of confidence, this split against each other one.", metavar="SPLIT"
+    )
+    resamples: Count = option(1000, "Bootstrap resamples per interval.", high=100_000)
+    seed: Seed = option(42, "Seed of the halves and of the resamples.")
+    label_column: str = option("label", "Column of class numbers.")
+    probabilities_column: str = option("probabilities", "Column with a list of probabilities per row.")
+    skip_bad_rows: bool = option(False, "Skip and list bad rows.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.run is None:
+            if not self.files:
+                raise AlignAttnError("nothing to calibrate: give files of predictions, or --run RUN")
+            return
+        check_finished(Path(self.run), "--run")
+        if Path(self.output_dir) != Path(self.run) / CALIBRATION_FOLDER:
+            raise AlignAttnError(f"--output_dir: `predict` reads the calibration in {self.run}: leave it out")
+
+    @classmethod
+    def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the output folder of a run."""
+        run = values.get("run")
+        return {} if run is None else {"output_dir": str(Path(run) / CALIBRATION_FOLDER)}
+
+
+COMMAND = Command(
+    "calibrate",
+    "measure the calibration of predictions, or calibrate a run for decisions",
+    CalibrateOptions,
+    run="alignattn.commands.calibrate:calibrate",
+    examples=(
+        "alignattn calibrate runs/mrpc/predictions.parquet --fit_on validation --output_dir calibration",
+        "alignattn calibrate --run runs/mrpc",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ReportedSplit:
+    """The reported rows of one split of a file.
+
+    Attributes:
+        name: name of the split, after that of the file if there are several files.
+        file: the file of the split.
+        split: name of the split in the file.
+        rows: predictions of the rows, as saved and after temperature scaling.
+        fitted: the fitted temperature; None if none was requested.
+    """
+
+    name: str
+    file: Path
+    split: str
+    rows: "ScaledPredictions"
+    fitted: "Temperature | None"
+
+
+CalibrationReport = tuple[ReportedSplit, EstimatesByState]
+
+
+def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
+    """Report the calibration of saved predictions or of a run: print a table, and write `calibration.json` and a page.
+
+    Returns:
+        Each reported split and its figures, in the order of the table.
+    """
+    import numpy as np
+
+    from alignattn.evaluation.calibration import apply_temperature
+    from alignattn.evaluation.calibration.decisions import Calibration, LabelledRows
+    from alignattn.evaluation.calibration.scaling import fit_temperatures
+    from alignattn.finetuning.decisions import uniform_of, write_run_calibration
+    from alignattn.reports.diagrams import percent_text
+    from alignattn.reports.report import REPORT_FILE, Section, write_report
+    from alignattn.utils.files import check_free, unfinished, write_json
+    from alignattn.utils.progress import counted
+    from alignattn.utils.text_tables import render_table
+
+    folder, fit_on = Path(options.output_dir), options.fit_on
+    if options.run is None:
+        files = _read_files(options)
+    elif (folder / CALIBRATION_ROWS_FILE).is_file():
+        raise AlignAttnError(f"{folder} exists: the run is calibrated already; remove the folder to calibrate it again")
+    else:
+        files = [predict_calibration_rows(options)]
+        (fit_on,) = files[0].split_names()
+    files = [file.distinct(options.seed) for file in files]
+    known = list(dict.fromkeys(name for file in files for name in file.split_names()))
+    for split in options.split or ():
+        if split not in known:
+            raise AlignAttnError(f"--split: there is no split {split!r}: choose among {', '.join(known)}")
+    temperatures = fit_temperatures(files, fit_on, options.seed)
+    parts = _reported_splits(files, temperatures, options.split)
+    check_free(folder, [CALIBRATION_FILE, REPORT_FILE])
+    domains = _domains(parts, options.in_domain)
+    drawn = {"resamples": options.resamples, "seed": options.seed}
+    reports = [
+        (part, part.rows.estimates(num_bins=options.num_bins, **drawn))
+        for part in counted(parts, "bootstrap", len(parts), "split")
+    ]
+    # AUROC of confidence, in-domain rows against the rows of each reported split, by split and state.
+    shifts = {
+        part.name: domains[part.name].rows.shifts_to(part.rows, **drawn) for part in parts if part.name in domains
+    }
+    header, rows = figure_cells(reports)
+    decided: list[str] = []
+    with unfinished(folder):
+        note = "Below each figure its 95% bootstrap interval."
+        sections = [Section(title="Figures", notes=[note], header=header, rows=rows)]
+        for part, summary in reports:
+            sections.append(Section(title=part.name, charts=part.rows.charts(summary, options.num_bins)))
+        if options.run is not None:
+            file, temperature = files[0], temperatures[0]
+            assert temperature is not None
+            assert file.inputs is not None
+            scaled, uniform = apply_temperature(file.probabilities, temperature.value), uniform_of(file.inputs)
+            is_fitted = np.isin(np.arange(len(file.labels)), temperature.rows)
+            halves = (LabelledRows(scaled[half], file.labels[half], uniform[half]) for half in (is_fitted, ~is_fitted))
+            calibration = Calibration(temperature.value, *halves)
+            decided, charts = render_decisions(calibration), decision_charts(calibration)
+            held_out = f"{len(calibration.held_out.labels)} held-out rows"
+            sections.append(Section(title="What is answered", notes=[held_out], charts=charts))
+        title = f"Calibration of {', '.join(part.name for part, _ in reports)}"
+        write_report(folder / REPORT_FILE, title, {}, sections)
+        write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, shifts, options))
+        if options.run is not None:
+            write_run_calibration(folder, calibration)
+    shift_lines = [
+        f"AUROC of the largest probability, {options.in_domain} against {name}, {state}: "
+        f"{percent_text(one, unit=' %')}; 50 % is uninformative"
+        for name, estimates in shifts.items()
+        for state, one in estimates.items()
+    ]
+    caption = _caption(files, temperatures, options)
+    print("\n".join([render_table(header, rows), "", *shift_lines, *caption, *decided, f"written to {folder}"]))
+    return reports
+
+
+def _read_files(options: CalibrateOptions) -> "list[Predictions]":
+    from alignattn.evaluation.calibration.predictions import read_predictions
+
+    paths = [Path(name) for name in options.files]
+    for index, path in enumerate(paths):
+        if path.resolve() in [earlier.resolve() for earlier in paths[:index]]:
+            raise AlignAttnError(f"{path} is given twice: give each file once")
+    return [
+        read_predictions(
+            path,
+            label_column=options.label_column,
+            probabilities_column=options.probabilities_column,
+            skip_bad_rows=options.skip_bad_rows,
+        )
+        for path in paths
+    ]
+
+
+def _reported_splits(
+    files: "Sequence[Predictions]", temperatures: "Sequence[Temperature | None]", wanted: Sequence[str] | None
+) -> list[ReportedSplit]:
+    """Return the rows of each requested split, without those that its temperature was fitted on."""
+    import numpy as np
+
+    from alignattn.reports.diagrams import ScaledPredictions
+
+    # Several files are named by their paths, without the leading and trailing parts that all share.
+    names = [list(file.path.resolve().with_suffix("").parts) for file in files]
+    for end in (0, -1):
+        while all(len(name) > 1 for name in names) and len({name[end] for name in names}) == 1:
+            for name in names:
+                name.pop(end)
+    parts = []
+    for file, name, temperature in zip(files, names, temperatures, strict=True):
+        is_reported = np.ones(len(file.labels), dtype=bool)
+        if temperature and temperature.file == file.path:
+            is_reported[temperature.rows] = False
+        for split in file.split_names():
+            if wanted is None or split in wanted:
+                rows = is_reported & (file.splits == split)
+                probabilities, labels = file.probabilities[rows], file.labels[rows]
+                scaled = ScaledPredictions({"before": probabilities}, labels)
+                if temperature:
+                    scaled = ScaledPredictions.by_temperature(probabilities, labels, temperature.value)
+                called = split if len(files) == 1 else f"{'/'.join(name)}: {split}"
+                parts.append(ReportedSplit(called, file.path, split, scaled, temperature))
+    return parts
+
+
+def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, ReportedSplit]:
+    """Return the in-domain part for each other part, by its name: the one of its file, or else the only one."""
+    own = {part.file: part for part in parts if part.split == split}
+    if split is None:
+        return {}
+    if not own:
+        names = ", ".join(dict.fromkeys(part.split for part in parts))
+        raise AlignAttnError(f"--in_domain: split {split!r} is not reported: choose among {names}")
+    others = [part for part in parts if part.split != split]
+    if len(own) > 1 and any(part.file not in own for part in others):
+        raise AlignAttnError(
+            f"--in_domain: several files have a split {split!r}, and others do not: give those files separately"
+        )
+    only = next(iter(own.values()))
+    return {part.name: own.get(part.file, only) for part in others}
+
+
+def figure_cells(reports: Sequence[CalibrationReport]) -> tuple[list[str], list[list[str]]]:
+    """Return the header, and two lines per split and state: the figures, and their intervals below."""
+    from alignattn.evaluation.calibration import FIGURES
+    from alignattn.reports.diagrams import interval_text
+
+    has_temperature = any(part.fitted for part, _ in reports)
+    lines = []
+    for part, summary in reports:
+        for state, estimates in summary.items():
+            value = part.fitted.value if part.fitted and state == "after" else 1
+            start = [part.name, *([f"{value:.3f}"] if has_temperature else []), str(len(part.rows.labels))]
+            numbers, intervals = [], []
+            for name, figure in FIGURES.items():
+                digits, factor = (1, 100) if figure.is_share else (3, 1)
+                numbers.append(f"{factor * estimates[name].value:.{digits}f}")
+                intervals.append(interval_text(estimates[name], digits, factor))
+            lines += [[*start, *numbers], [*([""] * len(start)), *intervals]]
+    temperature = ["temperature"] if has_temperature else []
+    return ["split", *temperature, "rows", *(figure.heading for figure in FIGURES.values())], lines
+
+
+def _content(
+    files: "Sequence[Predictions]",
+    temperatures: "Sequence[Temperature | None]",
+    reports: Sequence[CalibrationReport],
+    shifts: Mapping[str, Mapping[str, Estimate]],
+    options: CalibrateOptions,
+) -> dict[str, Any]:
+    """Return the content of `calibration.json`; shares are fractions, not percentages."""
+    import alignattn
+    from alignattn.utils.publishing import publishable, published_names
+
+    settings = {name: value for name, value in asdict(options).items() if name not in ("files", "output_dir")}
+    paths = [file.path for file in files]
+    names = dict(zip(paths, published_names(list(map(str, paths))), strict=True))
+    contents = []
+    for file, temperature in zip(files, temperatures, strict=True):
+        splits: dict[str, Any] = {}
+        for part, summary in reports:
+            if part.file == file.path:
+                fitted, shift = part.fitted, shifts.get(part.name, {})
+                splits[part.split] = {
+                    "rows": len(part.rows.labels),
+                    # The temperature was fitted on the other half of the split.
+                    "is_other_half": fitted is not None and (fitted.file, fitted.split) == (part.file, part.split),
+                    **{state: {name: asdict(one) for name, one in ones.items()} for state, ones in summary.items()},
+                    **({"shift_auroc": {state: asdict(one) for state, one in shift.items()}} if shift else {}),
+                }
+        contents.append(
+            {
+                "file": names[file.path],
+                "temperature": temperature and temperature.to_dict(names[temperature.file]),
+                "bad_rows": [asdict(bad) for bad in file.bad_rows],
+                "repeated_rows": file.repeated,
+                "splits": splits,
+            }
+        )
+    return {"alignattn": alignattn.__version__, "settings": publishable(settings), "files": contents}
+
+
+def _caption(
+    files: "Sequence[Predictions]", temperatures: "Sequence[Temperature | None]", options: CalibrateOptions
+) -> list[str]:
+    fitted = {temperature.file: temperature for temperature in temperatures if temperature}
+    return [
+        f"Below each figure its 95% bootstrap interval, {options.resamples} resamples of rows. "
+        f"Calibration errors: {options.num_bins} bins;",
+        "noise inflates them, and their intervals (basic bootstrap) correct for it, so they may lie below the value,",
+        "and are too short on few rows.",
+        "Brier: sum over the classes, 0 to 2. NLL: nats.",
+        *(
+            f"{file.repeated} of the {file.repeated + len(file.labels)} rows of {file.path} repeat another's input: "
+            "one row of each input, drawn by --seed, counts."
+            for file in files
+            if file.repeated
+        ),
+        *(temperature.describe() for temperature in fitted.values()),
+        *(
+            f"left out of {file.path}: {len(file.bad_rows)} bad row(s), listed in {CALIBRATION_FILE}; the first, row "
+            f"{file.bad_rows[0].row}: {file.bad_rows[0].problem}"
+            for file in files
+            if file.bad_rows
+        ),
+    ]
+
+
+def render_decisions(calibration: "Calibration") -> list[str]:
+    """Return the tables of sets and of abstention as lines, at some levels; `predict` accepts any.
+
+    The held-out rows determine quantiles and thresholds. The sets are counted on the other half, as on new rows.
+    """
+    from alignattn.evaluation.calibration.decisions import ABSTENTION_DELTA, SET_SCORES, rows_needed
+    from alignattn.utils.text_tables import render_table
+
+    rows = len(calibration.held_out.labels)
+    sets = []
+    for coverage in (0.8, 0.9, 0.95, 0.99):
+        for method in SET_SCORES:
+            if rows < (needed := rows_needed(coverage)):
+                sets.append([f"{coverage:g}", method, f"needs {needed} held-out rows", "", ""])
+                continue
+            sizes, is_covered = _sets(calibration, coverage, method)
+            cells = [f"{100 * is_covered.mean():.1f}", f"{sizes.mean():.2f}", f"{100 * (sizes == 1).mean():.1f}"]
+            sets.append([f"{coverage:g}", method, *cells])
+    answers = []
+    for max_error in (0.01, 0.02, 0.05, 0.1, 0.2):
+        found = calibration.abstention(max_error)
+        cells = ["none", "0.0", ""]
+        if found is not None:
+            shares = found.answered / found.rows, found.errors / found.answered
+            cells = [f"{found.threshold:.4g}", *(f"{100 * share:.1f}" for share in shares)]
+        answers.append([f"{max_error:g}", *cells])
+    certainty = f"{100 * (1 - ABSTENTION_DELTA):g} %"
+    return [
+        "",
+        f"Sets (--coverage) from {rows} held-out rows, counted on the {len(calibration.fitted.labels)} rows that "
+        "fitted the temperature:",
+        render_table(["coverage", "sets", "with the label %", "classes per set", "one class %"], sets),
+        "",
+        f"Answers (--max_error) on the held-out rows. With {certainty} certainty over their draw, at most max_error of "
+        "the answers to new rows are wrong; wrong % is an estimate:",
+        render_table(["max_error", "confidence from", "answered %", "wrong %"], answers),
+        "",
+    ]
+
+
+def decision_charts(calibration: "Calibration") -> "dict[str, Markup]":
+    """Return charts of risk and of coverage against the share of answered rows, by caption.
+
+    A set answers a row if it has one class. The curves of sets start at a coverage equal to the accuracy, at least 0.5:
+    only above the accuracy does more coverage cost answers.
+    """
+    import numpy as np
+
+    from alignattn.evaluation.calibration.decisions import ABSTENTION_DELTA, SET_SCORES, rows_needed
+    from alignattn.reports.charts import line_chart
+
+    candidates = [one for one in calibration.candidates() if one.answered]
+    shares = [one.answered / one.rows for one in candidates]
+    risk = {
+        "wrong": list(zip(shares, [one.errors / one.answered for one in candidates], strict=True)),
+        f"{100 * (1 - ABSTENTION_DELTA):g} % bound at each confidence alone": list(
+            zip(shares, [one.bound for one in candidates], strict=True)
+        ),
+    }
+    levels = np.arange(0.5, 1, 0.01).round(2)
+    lowest = max(levels[0], 1 - calibration.held_out.is_wrong.mean())
+    rows = len(calibration.held_out.labels)
+    wanted = [one for one in levels.tolist() if one >= lowest and rows_needed(one) <= rows]
+    coverage = {}
+    for method in SET_SCORES:
+        found = [_sets(calibration, one, method) for one in wanted]
+        coverage[method] = [(float((sizes == 1).mean()), float(covered.mean())) for sizes, covered in found]
+    charts = {
+        "answers above a confidence": (risk, "risk: share of wrong answers"),
+        "sets of one class": (coverage, "coverage: share of sets with the label"),
+    }
+    return {
+        caption: line_chart(lines, title=caption, x_label="share of rows answered", y_label=label)
+        for caption, (lines, label) in charts.items()
+        if any(lines.values())
+    }
+
+
+def _sets(calibration: "Calibration", coverage: float, method: str) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
+    """Return the size of each row's set, for the rows that fitted the temperature, and whether it has the label."""
+    import numpy as np
+
+    from alignattn.evaluation.calibration.decisions import SET_SCORES
+
+    rows = calibration.fitted
+    is_member = SET_SCORES[method](rows.probabilities, rows.uniform) <= calibration.quantile(coverage, method)
+    return is_member.sum(axis=1), np.asarray(is_member[np.arange(len(rows.labels)), rows.labels])
+
+
+@dataclass(frozen=True)
+class LabelledSplit:
+    """Rows to calibrate a run on.
+
+    Attributes:
+        path: the rows' file, or the run's folder.
+        name: name of the split.
+        dataset: the usable, labelled rows.
+        trained: the rows that the run was trained on; None if they cannot be read.
+        bad: the unusable rows.
+        left_out: indices, from 0, of the bad and the unlabelled rows.
+    """
+
+    path: Path
+    name: str
+    dataset: "datasets.Dataset"
+    trained: "datasets.Dataset | None"
+    bad: "Sequence[BadRow]" = ()
+    left_out: Collection[int] = ()
+
+
+def predict_calibration_rows(options: CalibrateOptions) -> "Predictions":
+    """Return a run's predictions for the rows that it is calibrated on, in the way of `alignattn predict`.
+
+    Raises:
+        AlignAttnError: if the run's task has no classes, or if rows are bad, have other classes or were trained on.
+    """
+    # Imported here, because torch is slow to import, and saved predictions do not need it.
+    import numpy as np
+
+    from alignattn.evaluation.calibration.measures import find_bad_rows
+    from alignattn.evaluation.calibration.predictions import Predictions
+    from alignattn.finetuning.examples import input_numbers, row_digests
+    from alignattn.finetuning.predictor import Batching, load_predictor, probabilities_of
+    from alignattn.utils.bad_rows import list_bad_rows, numbers_without
+    from alignattn.utils.progress import progress
+
+    run = read_finished_run(Path(str(options.run)), "--run")
+    check_has_classes(run.task, "`calibrate --run`")
+    assert isinstance(run.task, LabelledTask)
+    warn_plain(run.folder, run.options)
+    split = _file_rows(run, options) if options.rows else _own_rows(run, options)
+    origin, columns = str(split.path), run.task.input_columns
+    numbers = np.array(list(islice(numbers_without(split.left_out), len(split.dataset))))
+    trained = set() if split.trained is None else set(row_digests(split.trained, columns))
+    is_new = np.array([digest not in trained for digest in row_digests(split.dataset, columns)])
+    problems = {int(number): "the run was trained on it" for number in numbers[~is_new]}
+    trained_on = list_bad_rows(problems, origin, len(split.dataset), skip=options.skip_bad_rows)
+    dataset = split.dataset.select(np.flatnonzero(is_new))
+    predictor = load_predictor(run)
+    encoded = predictor.encode(dataset.select_columns(list(columns)))
+    with progress("predict", len(dataset), "row") as bar:
+        probabilities = probabilities_of(predictor.answers(encoded, Batching(), bar.update))
+    labels = np.asarray(dataset[run.task.label_column][:])
+    found = find_bad_rows(probabilities, labels)
+    list_bad_rows({int(numbers[is_new][row]): text for row, text in found.items()}, origin, len(dataset), skip=None)
+    labels = labels.astype(np.int64)
+    present = set(labels.tolist())
+    if absent := [name for number, name in enumerate(run.task.labels) if number not in present]:
+        print(f"no calibration row has the label {listing(absent)}: nothing is guaranteed for it", file=sys.stderr)
+    bad = sorted([*split.bad, *trained_on], key=lambda one: one.row)
+    inputs = input_numbers(encoded.rows, columns)
+    return Predictions(split.path, probabilities, labels, np.full(len(labels), split.name), bad, inputs)
+
+
+def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
+    """Return the rows of one of the run's evaluation splits."""
+    from alignattn.finetuning.rows import load_run_rows
+
+    changed = changed_rows(run.options, run.folder)
+    if changed is not None:
+        raise AlignAttnError(
+            f"{changed} has changed since {run.folder} was made, and the run may have trained on its rows: give new "
+            "labelled rows with --rows"
+        )
+    rows, result = load_run_rows(run.options), read_result(run.folder)
+    if not rows.evaluation:
+        raise AlignAttnError(f"{run.folder} has no evaluation rows: give labelled rows with --rows")
+    name = options.fit_on or next(iter(rows.evaluation))
+    if name not in rows.evaluation:
+        raise AlignAttnError(f"--fit_on: there is no split {name!r}: choose one of {', '.join(rows.evaluation)}")
+    assert result is not None
+    if result.best is not None or result.stopped_at is not None:
+        print(
+            f"{run.folder}: its checkpoint was selected on evaluation rows, so new rows may be harder than split "
+            f"{name!r}: only other rows (--rows) give guarantees",
+            file=sys.stderr,
+        )
+    return LabelledSplit(run.folder, name, rows.evaluation[name], rows.train)
+
+
+def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
+    """Return the rows of the file given with `--rows`."""
+    from alignattn.finetuning.rows import load_run_rows
+    from alignattn.tasks.rows import load_more_user_rows, load_task_files
+
+    path = Path(str(options.rows))
+    reading: Any = {"encoding": run.options.data.encoding, "skip_bad_rows": options.skip_bad_rows}
+    if run.options.task is None:
+        assert isinstance(run.task, TextClassification | ImageClassification)
+        read: Any = load_more_user_rows(run.task, path, **reading)
+    else:
+        read = load_task_files(run.task, path, None, **reading)
+    assert read.train is not None
+    try:
+        changed = changed_rows(run.options, run.folder)
+        if changed is not None:
+            raise AlignAttnError(f"{changed} has changed since {run.folder} was made")
+        trained = load_run_rows(run.options).train
+    except (AlignAttnError, OSError) as error:
+        trained = None
+        written = read_json(run.folder / DATA_FILE)
+        if digest_of(path) in [digest for name, digest in written.items() if TRAIN in name]:
+            raise AlignAttnError(f"--rows {path} was trained on: give other rows") from error
+        print(f"not checked whether the rows were trained on: {one_line(error)}", file=sys.stderr)
+    return LabelledSplit(path, path.stem, read.train, trained, read.bad_rows.get(TRAIN, ()), read.left_out[TRAIN])
