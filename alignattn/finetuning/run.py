@@ -15,7 +15,6 @@ from alignattn.finetuning.best_checkpoint import best_model, choose_metric, stop
 from alignattn.finetuning.callbacks import END, Balancing, BestBeside, DistanceLog, Progress
 from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.examples import with_inputs, with_split, write_predictions
-from alignattn.finetuning.function_change import check_twin, compare_with_twin
 from alignattn.finetuning.hub import push_run
 from alignattn.finetuning.lora import keep_merged
 from alignattn.finetuning.model import build_model, checked_config, continued_run, patch_model
@@ -94,7 +93,6 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
 def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     """Load rows, build the model, encode, patch, train, evaluate, save."""
     config = checked_config(options)
-    check_twin(options)
     rows = load_run_rows(options)
     _check_training(rows, args, options)
     set_seed(args.seed)
@@ -113,11 +111,7 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     result = replace(result, start=start, truncated_rows=truncated, precision=precision)
     if trainer.is_world_process_zero():
         slices = _slices(rows.task, data, evaluations, options.data.slice_by)
-        result = replace(
-            result,
-            slices={split: measured_slices(scores) for split, scores in slices.items()},
-            twin=compare_with_twin(options, rows.task, data.evaluation),
-        )
+        result = replace(result, slices={split: measured_slices(scores) for split, scores in slices.items()})
         folder, history = options.output_dir, trainer.state.log_history
         write_run_report(folder, rows.task, result, data.evaluation, evaluations, slices, history)
         _save(result, trainer, options)

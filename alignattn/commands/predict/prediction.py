@@ -19,7 +19,7 @@ from alignattn.commands.predict.files import Part, Source, file_source, row_writ
 from alignattn.finetuning.heads import Examples, batch_of_one, view_head
 from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
-from alignattn.reports.plots.maps import draw_token_maps
+from alignattn.reports.plots.maps import draw_heat_maps
 from alignattn.tasks.answers.windows import count_truncated_questions, truncated_questions_warning
 from alignattn.tasks.tags.tagging import count_unsegmented
 from alignattn.tasks.task_types import QuestionAnswering, TokenClassification, processor_class, processor_for
@@ -248,7 +248,8 @@ def draw_explanation(predictor: Predictor, row: datasets.Dataset, options: Predi
         "the first row", processor_class(predictor.task), lambda tokenizer: list(map(batch_of_one, shown))
     )
     view = view_head(predictor.run.folder, predictor.run.folder.name, examples, options.layer, options.head)
-    return draw_token_maps(view.attention_panels(), title=f"attention, {examples.description}{more}")
+    title = f"attention, {examples.description}{more}"
+    return draw_heat_maps(view.attention_panels(), x_label="key (attended to)", y_label="query (attends)", title=title)
 
 
 class FileWorker:

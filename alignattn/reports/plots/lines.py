@@ -5,20 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alignattn.reports.plots.drawing import COLOURS, MARKERS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finished, new_figure
-
-CURVE_PANELS_ABREAST = 3
-MARKER_POINTS = 3.5
-LINE_POINTS = 1.2
-MAX_TICKS = 5
-"""Intervals of an axis."""
-MIN_SHOWN = 2**-14
-"""Lower end of a logarithmic axis, as a share of the panel's largest value."""
-CURVES_TITLE_INCHES = 0.6
-"""Height of the picture's title and legend."""
-
-Curve = Sequence[tuple[float, float]]
-"""Points, x and y."""
+from alignattn.reports.plots.drawing import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finished, new_figure
 
 
 @dataclass(frozen=True)
@@ -28,12 +15,12 @@ class CurvePanel:
     Attributes:
         title: title of the panel.
         y_label: quantity and unit.
-        series: the curves, by the name of the run; some runs may have none.
+        series: the curves, points x and y, by the name of the run; some runs may have none.
     """
 
     title: str
     y_label: str
-    series: Mapping[str, Curve]
+    series: Mapping[str, Sequence[tuple[float, float]]]
 
 
 def draw_curves(
@@ -45,7 +32,7 @@ def draw_curves(
     doubles: bool = False,
     has_guide: bool = False,
 ) -> Any:
-    """Return the `matplotlib` figure of curves, `CURVE_PANELS_ABREAST` panels abreast.
+    """Return the `matplotlib` figure of curves, three panels abreast.
 
     Args:
         panels: one or more panels.
@@ -55,10 +42,10 @@ def draw_curves(
         doubles: whether x are doubling sizes: both axes are logarithmic, without negligible and nonpositive values.
         has_guide: whether to draw a dotted line in proportion to x, below the curves; only for doubling sizes.
     """
-    columns = min(len(panels), CURVE_PANELS_ABREAST)
+    columns = min(len(panels), 3)
     rows = math.ceil(len(panels) / columns)
-    width, height = PANEL_WIDTH * columns, PANEL_HEIGHT * rows + CURVES_TITLE_INCHES
-    figure, all_axes = new_figure(rows, columns, width, height, title)
+    # The title and the legend need 0.6 inches.
+    figure, all_axes = new_figure(rows, columns, PANEL_WIDTH * columns, PANEL_HEIGHT * rows + 0.6, title)
     for axes in all_axes[len(panels) :]:
         axes.remove()
     drawn = all_axes[: len(panels)]
@@ -68,13 +55,13 @@ def draw_curves(
             points = panel.series.get(name, ())
             # A single line needs neither a name nor markers, but a single point is invisible without a marker.
             label = name if len(names) > 1 else None
-            marker = cycled(MARKERS, index) if len(names) > 1 or len(points) == 1 else None
-            style = {"color": cycled(COLOURS, index), "marker": marker, "markersize": MARKER_POINTS}
-            axes.plot([x for x, _ in points], [y for _, y in points], label=label, linewidth=LINE_POINTS, **style)
+            marker = cycled("os^DvPX", index) if len(names) > 1 or len(points) == 1 else None
+            style = {"color": cycled(COLOURS, index), "marker": marker, "markersize": 3.5, "linewidth": 1.2}
+            axes.plot([x for x, _ in points], [y for _, y in points], label=label, **style)
         if doubles:
             _scale_by_doubling(axes, panel, has_guide=has_guide)
         else:
-            axes.locator_params(nbins=MAX_TICKS)
+            axes.locator_params(nbins=5)
         axes.set_xlabel(x_label)
         axes.set_ylabel(panel.y_label)
         axes.set_title(panel.title, fontsize="medium")
@@ -89,7 +76,7 @@ def _scale_by_doubling(axes: Any, panel: CurvePanel, *, has_guide: bool) -> None
     largest = max(y for points in panel.series.values() for _, y in points)
     if largest > 0:
         # A few bytes next to megabytes would stretch a logarithmic axis over the whole picture.
-        axes.set_ylim(bottom=max(axes.get_ylim()[0], largest * MIN_SHOWN))
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], largest * 2**-14))
     ends = [points[-1][1] for points in panel.series.values() if points[-1][1] > 0]
     if has_guide and ends:
         # Below the lines, so that it hides none; the limits of the axis do not change.

@@ -112,7 +112,8 @@ def test_rows_without_labels_are_predicted_as_in_the_runs_own_evaluation(kind: s
     folder = train(kind)
     written = predictions(folder)
     own = [
-        {name: row[name] for name in row if name not in ("split", "row", "id", "input", "label")} for row in written.to_pylist()
+        {name: row[name] for name in row if name not in ("split", "row", "id", "input", "label")}
+        for row in written.to_pylist()
     ]
     predictor, rows = alignattn.load_run(folder / "run"), unlabelled(folder)
     assert answers_of(predictor, rows, size=4, by_length=False) == own
