@@ -152,7 +152,6 @@ class _Card:
             result=self.result,
             metrics=metrics,
             scores=[self._scores(split, metrics) for split in self.result.metrics],
-            twin=self._twin().items(),
             settings=self._settings().items(),
             auto_class=processor_class(self.kind).auto_class.__name__,
             preprocessor=self._preprocessor(),
@@ -278,18 +277,6 @@ class _Card:
         scores = self.result.metrics[split]
         values = [score_text(name, scores[name]) if name in scores else "" for name in metrics]
         return [split, self.result.evaluation_rows[split], *values]
-
-    def _twin(self) -> dict[str, str]:
-        """Return the differences of the run from its plain twin; empty without a twin."""
-        twin = self.result.twin
-        if twin is None:
-            return {}
-        rows = {"attention weights": f"{twin.attention:.3f}; at most {twin.most_attention:.3f} in a head"}
-        if twin.products is not None:
-            rows["W_Qᵀ W_K, relative"] = f"{twin.products:.3f}"
-        if twin.predictions is not None and twin.differing is not None:
-            rows["predictions"] = f"{twin.predictions:.3f}; {twin.differing:.1%} of the predictions change class"
-        return rows
 
     def _settings(self) -> dict[str, Any]:
         length = self.data.max_length or (self.task or Task).max_length

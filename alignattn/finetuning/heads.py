@@ -1,6 +1,5 @@
 """Queries, keys and weights of the heads of a trained model, by token and as t-SNE."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,17 +25,12 @@ from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.patching.adapter_files import merge_adapters
 from alignattn.patching.balance import reason_unbalanced
 from alignattn.patching.checkpoints import class_with_head, load_pretrained, loading, read_config_fields
-from alignattn.patching.recording import LayerRecord
 from alignattn.reports.plots.bars import PointPanel
-from alignattn.reports.plots.maps import TokenMapPanel
+from alignattn.reports.plots.maps import HeatMapPanel
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.tags.tagging import WORD_STARTS
 from alignattn.tasks.task_types import processor_for
 from alignattn.utils.errors import AlignAttnError
-
-HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-"""Suffixes of transformers' classes that classify texts, words or positions."""
 
 OTHER_INPUTS = {"pixel_values": "images", "input_values": "sound", "input_features": "sound"}
 """What transformers' models without texts read, by their main input."""
@@ -63,21 +57,11 @@ class RecordedModel:
     tokenizer: PreTrainedTokenizerBase
     reads_texts_alone: bool = True
 
-    def forward(self, batch: Mapping[str, Tensor]) -> tuple[Any, list[LayerRecord]]:
-        """Return the model's outputs and the record of each attention call; `word_starts` are for a CRF alone."""
-        is_read = WORD_STARTS in inspect.signature(self.model.forward).parameters
-        inputs = {name: values for name, values in batch.items() if is_read or name != WORD_STARTS}
-        with torch.no_grad(), collect(self.model) as seen:
-            outputs = self.model(**inputs)
-        return outputs, seen.layers
-
-    def record(self, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    def record(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """Return `query` `[B, H, n, d]`, `key` `[B, H, m, d]` and `weights` `[B, H, n, m]` of each attention call."""
-        _, layers = self.forward(batch)
-        records: list[dict[str, Any]] = [
-            {"query": layer.query, "key": layer.shared_key, "weights": layer.weights} for layer in layers
-        ]
-        return records
+        with torch.no_grad(), collect(self.model) as seen:
+            self.model(**batch)
+        return [{"query": layer.query, "key": layer.shared_key, "weights": layer.weights} for layer in seen.layers]
 
     def num_layers_and_heads(self) -> tuple[int, int]:
         """Return the number of recorded attention calls in a forward, and the number of heads in each."""
@@ -127,24 +111,21 @@ def check_reads_tokens(name: str, fields: Mapping[str, Any]) -> None:
         raise AlignAttnError(f"{name!r} reads {what}, and this command measures only the tokens of texts")
 
 
-def load_recorded_model(
-    name: str, tokenizer_options: Mapping[str, Any] = MappingProxyType({}), *, with_head: bool = False
-) -> RecordedModel:
-    """Load an encoder, with or without its head, in float32, with the attention it was trained with.
+def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = MappingProxyType({})) -> RecordedModel:
+    """Load an encoder, without its head, in float32, with the attention it was trained with.
 
     If the patch does not change the function, all layers are recorded, not only those that the model was trained on.
 
     Args:
         name: a folder, a Hub id or a packaged model.
         tokenizer_options: as `TaskProcessor.tokenizer_options`.
-        with_head: whether to load the head, too, if the checkpoint predicts classes.
     """
     with loading(name):
         fields = read_config_fields(name)
         own_class = saved_class(fields)
     capabilities = capabilities_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX))
     if capabilities.attends_edges:
-        raise AlignAttnError(f"{name!r} attends along the edges of a graph: give the graph as --task")
+        raise AlignAttnError(f"{name!r} attends along the edges of a graph, and this command measures texts")
     if not capabilities.reads_texts_alone and not hasattr(own_class, "attention_sides"):
         raise AlignAttnError(
             f"{name!r} generates sequences, and this command measures only attention among the tokens of texts"
@@ -156,7 +137,7 @@ def load_recorded_model(
         raise AlignAttnError(f"{name!r} pools words by a learned query and has no heads with queries")
     model, tokenizer = load_pretrained(
         name,
-        own_class or (_class_of(fields) if with_head else AutoModel),
+        own_class or AutoModel,
         tokenizer_options=tokenizer_options,
         dtype=torch.float32,
         reads_pooler=False,
@@ -174,12 +155,6 @@ def recording_all_layers(model: Any) -> Any:
     if is_patched(model) and not patch_of(model).config.changes_function:
         unpatch(model)
     return model if is_patched(model) else patch(model, "soft")
-
-
-def _class_of(fields: Mapping[str, Any]) -> Any:
-    """Return the class that loads a checkpoint with its head if it predicts classes, else the class without a head."""
-    own = class_with_head(fields)
-    return own if own is not None and own.__name__.endswith(HEADS) else AutoModel
 
 
 @dataclass(frozen=True)
@@ -261,14 +236,24 @@ class HeadView:
         of = "" if self.sides == (WORDS, WORDS) else f" ({' to '.join(dict.fromkeys(self.sides))})"
         return f"{self.name}\nlayer {self.layer}{of}, head {self.head}"
 
-    def attention_panels(self) -> list[TokenMapPanel]:
-        """Return the heat map of the attention in each text; raises `AlignAttnError` unless words attend to words."""
-        if self.sides != (WORDS, WORDS):
-            raise AlignAttnError(
-                f"layer {self.layer} of {self.name} attends from {' to '.join(self.sides)}, which a map of words "
-                "cannot show: give a --layer of words alone, or draw `alignattn figure question`"
+    def attention_panels(self) -> list[HeatMapPanel]:
+        """Return the heat map of the attention in each text."""
+        return [
+            HeatMapPanel(
+                self.title,
+                *(
+                    text.tokens if side == WORDS else region_names(count)
+                    for side, count in zip(self.sides, text.weights.shape, strict=True)
+                ),
+                text.weights.double().tolist(),
             )
-        return [TokenMapPanel(self.title, text.tokens, text.weights.double().tolist()) for text in self.texts]
+            for text in self.texts
+        ]
+
+
+def region_names(count: int) -> list[str]:
+    """Return the names of the regions of a picture: their numbers, row by row from the upper left."""
+    return [str(number) for number in range(count)]
 
 
 def view_head(folder: Path, name: str, examples: Examples, layer: int | None, head: int) -> HeadView:

@@ -55,8 +55,6 @@ Y_LABELS: Mapping[str, str] = {
     FLOOR_NAME: "distance (in units of their spread)",
 }
 """Axis labels of the logged quantities, in the order of the panels; evaluation scores follow."""
-OVER_SPREAD = (AS_IS_NAME, BALANCED_NAME, FLOOR_NAME)
-"""Quantities whose curves only `alignattn figure distance` shows."""
 SCORE_LABEL = "score (1: perfect)"
 
 LogHistory = Sequence[Mapping[str, Any]]
@@ -79,7 +77,7 @@ def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
         for of_run in curves.values():
             if LOSS in of_run:
                 of_run.setdefault(TASK_LOSS, of_run[LOSS])
-    logged = dict.fromkeys(quantity for of_run in curves.values() for quantity in of_run if quantity not in OVER_SPREAD)
+    logged = dict.fromkeys(quantity for of_run in curves.values() for quantity in of_run)
     shown = [quantity for quantity in Y_LABELS if quantity in logged]
     shown += [quantity for quantity in logged if quantity not in Y_LABELS]
     return [

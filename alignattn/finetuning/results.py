@@ -71,29 +71,6 @@ class StartResult:
 
 
 @dataclass(frozen=True)
-class TwinResult:
-    """How far a run's function is from that of the plain run of its seed (`alignattn.finetuning.function_change`).
-
-    Attributes:
-        run: the plain run's folder, as it may be published.
-        rows: the number of rows of the first evaluation split on which both were compared.
-        attention: total variation of the attention weights, mean over heads.
-        most_attention: the same of the head that changed most.
-        products: relative change of W_Qᵀ W_K, mean over heads; None if scores are not products of plain projections.
-        predictions: total variation of the predictions; None if the task does not predict classes.
-        differing: share of the predictions whose class differs; None likewise.
-    """
-
-    run: str
-    rows: int
-    attention: float
-    most_attention: float
-    products: float | None
-    predictions: float | None
-    differing: float | None
-
-
-@dataclass(frozen=True)
 class RunResult:
     """One finished run.
 
@@ -128,7 +105,6 @@ class RunResult:
         class_weights: the factor of each class in the task's loss; empty where all are 1.
         slices: `rows` and metrics of each value of `--slice_by`, by split.
         start: the run that it started from, if its model is one.
-        twin: how far its function is from that of the plain run that `--plain_twin` names.
         precision: the types in which it computed; empty in results of earlier versions.
     """
 
@@ -160,7 +136,6 @@ class RunResult:
     class_weights: dict[str, float] = field(default_factory=dict)
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     start: StartResult | None = None
-    twin: TwinResult | None = None
     precision: str = ""
 
     def to_dict(self) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from alignattn.tasks.rows import (
     with_validation_share,
 )
 from alignattn.tasks.sampling import SAMPLING_SEED
-from alignattn.tasks.tags.tagging import WORD_STARTS
 from alignattn.tasks.task import BY_SEED, MAX_TEXTS, TEXT_FILE, TRAIN, LabelledTask
 from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.tasks.truncation import INPUT, TruncatedRows, lengths_of, truncated_rows
@@ -154,7 +153,6 @@ def input_batches(
     size: int,
     *,
     with_labels: bool = False,
-    with_word_starts: bool = False,
 ) -> Iterator[dict[str, Tensor]]:
     """Yield rows of a split as padded batches of model inputs.
 
@@ -165,12 +163,11 @@ def input_batches(
         rows: the indices of the encoded rows, in order.
         size: the rows per batch.
         with_labels: whether to keep the labels, which a generative model reads in its forward.
-        with_word_starts: whether to keep the places of tagged words, which only some models read.
     """
     columns = split.encoded.column_names
     of_texts = processor_class(task).reads_only_texts
     read = processor.model_input_names if of_texts else set(columns).difference(LABEL_COLUMNS)
-    inputs = [name for name in columns if name in read or (with_word_starts and name == WORD_STARTS)]
+    inputs = [name for name in columns if name in read]
     chosen = split.encoded.select_columns([*inputs, *(name for name in LABEL_COLUMNS if name in columns)])
     collate = processor_for(task).collator(processor, split)
     for start in range(0, len(rows), size):

@@ -13,7 +13,6 @@ from alignattn.finetuning.best_checkpoint import best_model, choose_metric, stop
 from alignattn.finetuning.callbacks import Balancing, BestBeside, DistanceLog, Progress
 from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.examples import with_inputs, with_split, write_predictions
-from alignattn.finetuning.function_change import check_twin, compare_with_twin
 from alignattn.finetuning.hub import open_repository, push_run
 from alignattn.finetuning.lora import keep_merged
 from alignattn.finetuning.model import build_model, continued_run, patch_model, pretrained_config
@@ -88,7 +87,6 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
         args = args or training_arguments(options.training, RunArguments)
         options.check(options.task_of_rows)
         config = pretrained_config(options)
-        check_twin(options)
 
         rows = load_run_rows(options)
         # The rows of a user's file complete their task, with its labels.
@@ -313,11 +311,7 @@ def _write(
             )
             for split, evaluation in evaluations.items()
         }
-    result = replace(
-        result,
-        slices={split: measured_slices(scores) for split, scores in slices.items()},
-        twin=compare_with_twin(options, task, data.evaluation),
-    )
+    result = replace(result, slices={split: measured_slices(scores) for split, scores in slices.items()})
     write_run_report(folder, task, result, data.evaluation, evaluations, slices, trainer.state.log_history)
     write_model_card(folder, model_card(result, options))
     write_json(folder / RESULTS_FILE, result.to_dict())

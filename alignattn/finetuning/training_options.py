@@ -11,13 +11,12 @@ from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import MethodOptions, chosen_methods
 from alignattn.training.options import AlignmentTrainingOptions
 from alignattn.utils.errors import AlignAttnError, listing
-from alignattn.utils.option import REQUIRED, Count, InputDir, OutputDir, Seed, option
+from alignattn.utils.option import REQUIRED, Count, OutputDir, Seed, option
 from alignattn.utils.options import Options, other_options
 
 RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transformers' other options"
 """Groups in the help."""
 
-TWIN_HELP = "Plain run of the same seed: the card reports the change of the function."
 PATIENCE_HELP = "Evaluations without improvement to stop."
 LOGGING_STEPS = 0.05
 """Share of all steps between two logs."""
@@ -121,9 +120,8 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
         AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
     )
     class_weights: tuple[str, ...] | None = option(None, CLASS_WEIGHTS_HELP, metavar="W")
-    plain_twin: InputDir | None = option(None, TWIN_HELP, group=ALIGNMENT_GROUP, rare=True)
     log_query_key_distance: bool = option(
-        False, "Log what `alignattn figure distance` shows.", group=ALIGNMENT_GROUP, rare=True
+        False, "Log the distance of queries and keys on evaluation rows.", group=ALIGNMENT_GROUP, rare=True
     )
     balance: str | None = option(
         None,

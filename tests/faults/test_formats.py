@@ -24,8 +24,7 @@ from transformers import AutoModelForSequenceClassification
 
 from alignattn.cli import main
 from alignattn.commands import get_command, reader_of
-from alignattn.commands.inspect import InspectOptions
-from alignattn.commands.inspect.command import load_texts
+from alignattn.commands.inspect import InspectOptions, load_texts
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import load_table

@@ -67,49 +67,6 @@ def pushing(words, folder, *more):
     return [*words, "--output_dir", str(folder), "--push_to_hub", "--hub_model_id", REPO, "--hub_token", TOKEN, *more]
 
 
-def test_a_run_with_a_plain_twin_reports_the_change_of_its_function(words_of_run, tmp_path, capsys):
-    words = [*words_of_run, "--learning_rate", "1e-3"]
-    plain = [*words, "--attention", "soft", "--seeds", "1", "2", "--output_dir", str(tmp_path / "plain")]
-    assert main(plain) == 0
-    aligned = [*words, "--attention", "aa-moments", "--alignment_weight", "1", "--plain_twin", str(tmp_path / "plain")]
-    # The same rows in another place, and options that do not change the training.
-    rows = Path(words[words.index("--train_file") + 1])
-    elsewhere = ["--train_file", str(shutil.copy(rows, tmp_path / "elsewhere.csv")), "--log_query_key_distance", "true"]
-    elsewhere += ["--save_strategy", "no", "--per_device_eval_batch_size", "4", "--max_eval_samples", "20"]
-    assert main([*aligned, *elsewhere, "--seeds", "2", "--output_dir", str(tmp_path / "aligned")]) == 0
-    card, result = card_of(tmp_path / "aligned" / "seed-2"), result_of(tmp_path / "aligned" / "seed-2")["twin"]
-    assert result["run"].endswith("seed-2")
-    assert 0 < result["attention"] < result["most_attention"] < 1
-    assert result["products"] > 0
-    assert 0 < result["predictions"] < 1
-    assert f"| {result['attention']:.3f}; at most {result['most_attention']:.3f} in" in card.text
-    # A repetition of the plain run computes the same function.
-    again = [*words, "--attention", "soft", "--seed", "1", "--plain_twin", str(tmp_path / "plain")]
-    assert main([*again, "--output_dir", str(tmp_path / "again")]) == 0
-    assert result_of(tmp_path / "again")["twin"]["attention"] == pytest.approx(0, abs=1e-6)
-    capsys.readouterr()
-    fewer = tmp_path / "fewer.csv"
-    fewer.write_text("\n".join(rows.read_text().splitlines()[:-1]) + "\n")
-    for more, culprit in {
-        (
-            "--seed",
-            "1",
-            "--learning_rate",
-            "2e-3",
-        ): "the learning_rate 0.001 and this run 0.002: give a run that differs",
-        ("--seed", "1", "--num_train_epochs", "3"): "the num_train_epochs 2.0 and this run 3.0",
-        ("--seed", "1", "--r_drop_weight", "1"): "the r_drop_weight 0.0 and this run 1.0",
-        ("--seed", "1", "--adam_beta1", "0.8"): "the adam_beta1 none and this run 0.8",
-        ("--seed", "1", "--train_file", str(fewer)): "has another train_file, whose content differs",
-        ("--seed", "3"): "seed-3 is not a finished run",
-        ("--seed", "2", "--plain_twin", str(tmp_path / "plain/seed-1")): "the seed 1 and this run 2",
-        ("--seed", "2", "--plain_twin", str(tmp_path / "aligned")): "has the attention aa-moments",
-        ("--seed", "2", "--plain_twin", str(tmp_path)): "not a finished run",
-    }.items():
-        assert main([*aligned, *more, "--output_dir", str(tmp_path / "refused")]) == 2
-        assert culprit in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("attention", ["soft", "aa-ct", "qvi", "aa-gan+qvi"])
 def test_the_card_says_what_the_run_measured_and_its_code_loads_the_model(
     words_of_run, tmp_path, attention, monkeypatch

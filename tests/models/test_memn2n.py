@@ -13,8 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 import alignattn
 from alignattn.cli import main
-from alignattn.commands.figure import FigureOptions
-from alignattn.commands.figure.command import make_figure
+from alignattn.commands.figure import FigureOptions, make_figure
 from alignattn.models.build import BuildContext
 from alignattn.models.memory import ADJACENT, LAYER_WISE, MemN2NForSequenceClassification
 from alignattn.models.sentence_pairs import split_pair
@@ -277,19 +276,28 @@ def test_a_run_on_a_file_of_babi_trains_resumes_predicts_and_is_drawn(tmp_path, 
     (told,) = alignattn.load_run(run).predict([("Mary went to the garden .", "Where is Mary ?")])
     assert told["prediction"] in ("bathroom", "garden")
     picture = tmp_path / "hops.svg"
-    words = ["figure", "hops", "--run", str(run), "--output_file", str(picture), "--text", "Mary moved. John slept."]
+    words = [
+        "figure",
+        "attention",
+        "--run",
+        str(run),
+        "--output_file",
+        str(picture),
+        "--text",
+        "Mary moved. John slept.",
+    ]
     assert main(words) == 2
     assert capsys.readouterr().err.rstrip().endswith("and task 'qa1_train' needs 2: story, question")
     assert not picture.exists()
     assert main([*words, "Where?"]) == 0
     assert "john slept" in picture.read_text()
     texts, again = ("Mary moved. John slept.", "Where?"), str(tmp_path / "again.svg")
-    drawn = make_figure(FigureOptions(kind="hops", run=(str(run),), output_file=again, text=texts))
-    assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["mary moved .", "john slept ."]
+    drawn = make_figure(FigureOptions(kind="attention", run=(str(run),), output_file=again, text=texts))
+    assert [label.get_text() for label in drawn.axes[0].get_xticklabels()] == ["mary moved .", "john slept ."]
     predictor = alignattn.load_run(run)
     _, weights = by_sentences(predictor.model, predictor.tokenizer, ["mary moved .", "john slept ."], "where ?")
     shown = torch.tensor(drawn.axes[0].images[0].get_array())
-    torch.testing.assert_close(shown, weights.double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(shown, weights.double().mT, rtol=1e-5, atol=1e-6)
 
 
 def test_a_hop_without_slots_is_blank_in_the_figure(tmp_path):
@@ -299,7 +307,7 @@ def test_a_hop_without_slots_is_blank_in_the_figure(tmp_path):
     words += f" --validation_file {file} --num_train_epochs 1 --text_columns story question --label_column answer"
     finetune(words.split(), run)
     texts, picture = ("Mary moved. John slept.", "Where?"), str(tmp_path / "hops.svg")
-    drawn = make_figure(FigureOptions(kind="hops", run=(str(run),), output_file=picture, text=texts))
+    drawn = make_figure(FigureOptions(kind="attention", run=(str(run),), output_file=picture, text=texts))
     shown = torch.tensor(drawn.axes[0].images[0].get_array().filled(torch.nan))
-    assert shown.isnan().all(dim=0).tolist() == [True, False, True]
-    torch.testing.assert_close(shown[:, 1].sum(), torch.tensor(1.0).double())
+    assert shown.isnan().all(dim=1).tolist() == [True, False, True]
+    torch.testing.assert_close(shown[1].sum(), torch.tensor(1.0).double())

@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.commands.figure.rows import attention_to_source
+from alignattn.commands.figure import attention_to_source
 from alignattn.finetuning.model_options import ModelOptions, check_fits
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext

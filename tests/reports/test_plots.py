@@ -8,7 +8,7 @@ from alignattn.reports.plots import drawing
 from alignattn.reports.plots.bars import PointPanel, draw_points
 from alignattn.reports.plots.comparisons import MAX_ABREAST, DifferenceLine, DifferencePanel, draw_differences
 from alignattn.reports.plots.drawing import write_figure
-from alignattn.reports.plots.maps import ImagePanel, TokenMapPanel, draw_image_attention, draw_token_maps
+from alignattn.reports.plots.maps import HeatMapPanel, draw_heat_maps
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -17,43 +17,29 @@ def labels_of(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-def test_cells_lie_over_their_part_of_the_image_and_words_below_it():
-    pixels = [[[x / 6, y / 4, 0.0] for x in range(6)] for y in range(4)]
+def test_a_heat_map_has_a_row_and_a_column_per_name():
     panels = [
-        ImagePanel("first", pixels, [[0.1, 0.2, 0.3], [0.4, 0.0, 0.0]], ["what", "$is"], [0.25, 0.75]),
-        ImagePanel("second", pixels, [[0.0, 0.0, 0.0], [0.0, 0.0, 0.9]], ["it"], [1.0]),
+        HeatMapPanel("a", ["K", "AE"], ["c", "a", "$t$"], [[0.1, 0.2, 0.7], [0.0, 0.5, 0.5]]),
+        HeatMapPanel("b", ["x", "y"], ["x", "y"], [[1.0, 0.0], [0.25, 0.75]]),
+        HeatMapPanel("c", [0, 1], [0], [[2.0], [3.0]], top=4),
     ]
-    figure = draw_image_attention(panels, title="all", cells="weight")
-    pictures, words = figure.axes[:2], figure.axes[2:4]
-    for panel, above, below in zip(panels, pictures, words, strict=True):
-        picture, cells = above.images
-        assert picture.get_array().tolist() == panel.pixels
-        assert cells.get_array().tolist() == panel.cells
-        # Both fill one frame from its upper left corner, and all cells share one scale.
-        assert list(picture.get_extent()) == list(cells.get_extent()) == [0, 6, 4, 0]
-        assert picture.origin == cells.origin == "upper"
-        assert cells.get_clim() == (0, 0.9)
-        assert above.get_title() == panel.title
-        assert [bar.get_width() for bar in below.patches] == panel.word_weights
-        assert labels_of(below.yaxis) == panel.words
-        assert below.get_ylim()[0] > below.get_ylim()[1]
-    assert {axes.get_ylabel() for axes in figure.axes[4:]} == {"weight"}
-
-
-def test_a_token_map_has_a_row_per_query_and_a_column_per_key():
-    panels = [
-        TokenMapPanel("a", ["K", "AE"], [[0.1, 0.2, 0.7], [0.0, 0.5, 0.5]], ["c", "a", "$t$"]),
-        TokenMapPanel("b", ["x", "y"], [[1.0, 0.0], [0.25, 0.75]]),
-    ]
-    figure = draw_token_maps(panels, title="all")
-    for panel, axes in zip(panels, figure.axes[:2], strict=True):
+    figure = draw_heat_maps(panels, x_label="key", y_label="query", title="all", colour_label="weight")
+    for panel, axes, top in zip(panels, figure.axes[:3], (3, 3, 4), strict=True):
         (drawn,) = axes.images
-        assert drawn.get_array().tolist() == panel.weights
-        assert drawn.get_clim() == (0, 1)
+        assert drawn.get_array().tolist() == panel.values
+        assert drawn.get_clim() == (0, top)
         assert drawn.origin == "upper"
-        assert labels_of(axes.yaxis) == panel.tokens
-        assert labels_of(axes.xaxis) == (panel.attended or panel.tokens)
+        assert labels_of(axes.yaxis) == [str(name) for name in panel.rows]
+        assert labels_of(axes.xaxis) == [str(name) for name in panel.columns]
         assert axes.get_title() == panel.title
+    assert {axes.get_ylabel() for axes in figure.axes[3:]} == {"weight"}
+
+
+def test_cells_without_a_number_are_blank_and_maps_continue_in_further_rows():
+    panel = HeatMapPanel("a", [0], [0, 1], [[float("nan"), 1.0]])
+    figure = draw_heat_maps([panel] * 5, x_label="x", y_label="y", title="all")
+    assert figure.axes[0].images[0].get_array().mask.tolist() == [[True, False]]
+    assert [axes.get_title() for axes in figure.axes[:5]] == ["a"] * 5
 
 
 def test_differences_stand_in_their_rows_with_their_intervals():

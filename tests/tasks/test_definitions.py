@@ -7,8 +7,7 @@ from task_rows import make_rows, write_rows
 
 from alignattn.cli import main
 from alignattn.commands.domain_shift import parse_pair
-from alignattn.commands.inspect import InspectOptions
-from alignattn.commands.inspect.command import load_texts
+from alignattn.commands.inspect import InspectOptions, load_texts
 from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_folder import read_run_options
 from alignattn.tasks import CATALOG, TASKS, get_task

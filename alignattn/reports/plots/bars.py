@@ -6,15 +6,6 @@ from typing import Any
 
 from alignattn.reports.plots.drawing import COLOURS, cycled, finished, new_figure
 
-POINT_PANEL_INCHES = (4.2, 4.4)
-"""Width and height."""
-POINTS_TITLE_INCHES = 0.7
-"""Height of the picture's title and legend."""
-POINT_AREA = 12
-"""Size of a marker, in square points."""
-CLOUD_MARKERS = ("o", "^", "D", "P")
-"""Markers that are distinct even when small."""
-
 
 @dataclass(frozen=True)
 class PointPanel:
@@ -38,13 +29,13 @@ def draw_points(panels: Sequence[PointPanel], *, x_label: str, y_label: str, tit
         y_label: label of every y axis.
         title: title of the whole picture.
     """
-    width, height = POINT_PANEL_INCHES
-    figure, all_axes = new_figure(1, len(panels), width * len(panels), height + POINTS_TITLE_INCHES, title)
+    figure, all_axes = new_figure(1, len(panels), 4.2 * len(panels), 5.1, title)
     for axes, panel in zip(all_axes, panels, strict=True):
         for index, (name, points) in enumerate(panel.series.items()):
             x, y = zip(*points, strict=True)
-            style = {"color": cycled(COLOURS, index), "marker": cycled(CLOUD_MARKERS, index)}
-            axes.scatter(x, y, s=POINT_AREA, alpha=0.6, linewidths=0, label=name, **style)
+            # These markers are distinct even when small.
+            style = {"color": cycled(COLOURS, index), "marker": cycled("o^DP", index)}
+            axes.scatter(x, y, s=12, alpha=0.6, linewidths=0, label=name, **style)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.set_xlabel(x_label)

@@ -7,15 +7,9 @@ from typing import Any
 
 from alignattn.reports.plots.drawing import COLOURS, finished, new_figure, wrapped
 
-ROW_INCHES = 0.3
 PANEL_INCHES = 3.4
-LABEL_INCHES = 2.2
-"""Width of the row names."""
-FRAME_INCHES = 1.4
-"""Height of titles and axes."""
 MAX_ABREAST = 6
 """Panels per row of the picture."""
-NOISE_COLOUR, SURVIVING_COLOUR = COLOURS[6], COLOURS[4]
 
 
 @dataclass(frozen=True)
@@ -60,14 +54,15 @@ def draw_differences(panels: Sequence[DifferencePanel], *, rows: Sequence[str], 
     """
     lines = math.ceil(len(panels) / MAX_ABREAST)
     abreast = math.ceil(len(panels) / lines)
-    width, height = LABEL_INCHES + PANEL_INCHES * abreast, (FRAME_INCHES + ROW_INCHES * len(rows)) * lines
+    # The names of the rows need 2.2 inches, titles and axes 1.4.
+    width, height = 2.2 + PANEL_INCHES * abreast, (1.4 + 0.3 * len(rows)) * lines
     figure, all_axes = new_figure(lines, abreast, width, height, title, sharey=True)
     for axes in all_axes[len(panels) :]:
         axes.set_axis_off()
     for axes, panel in zip(all_axes, panels, strict=False):
         axes.axvline(0, color="grey", linewidth=0.8)
         for line in panel.lines:
-            colour = SURVIVING_COLOUR if line.survives else NOISE_COLOUR
+            colour = COLOURS[4] if line.survives else COLOURS[6]
             if line.interval is not None:
                 axes.plot(line.interval, [line.row] * 2, color=colour, linewidth=1.5)
             axes.plot([line.difference], [line.row], color=colour, marker="D" if line.survives else "o", markersize=5)
@@ -77,15 +72,6 @@ def draw_differences(panels: Sequence[DifferencePanel], *, rows: Sequence[str], 
     all_axes[0].set_yticks(range(len(rows)), rows)
     all_axes[0].set_ylim(len(rows) - 0.5, -0.5)
     return finished(figure, all_axes)
-
-
-RELIABILITY_HEIGHTS = (3.0, 1.0)
-"""Relative heights of a reliability diagram and of the counts below it."""
-RELIABILITY_INCHES = (4.4, 5.4)
-"""Width and height of a panel."""
-MAX_COUNTS_SHOWN = 15
-"""Maximum number of bins with printed counts; with more, the counts would overlap."""
-ACCURACY_COLOUR, GAP_COLOUR = COLOURS[0], COLOURS[4]
 
 
 @dataclass(frozen=True)
@@ -114,40 +100,29 @@ def draw_reliability(panels: Sequence[ReliabilityPanel], *, title: str) -> Any:
         panels: one or more panels.
         title: title of the whole picture.
     """
-    width, height = RELIABILITY_INCHES
     figure, all_axes = new_figure(
-        2, len(panels), width * len(panels), height, title, sharex=True, sharey="row", height_ratios=RELIABILITY_HEIGHTS
+        2, len(panels), 4.4 * len(panels), 5.4, title, sharex=True, sharey="row", height_ratios=(3, 1)
     )
     for panel, axes, strip in zip(panels, all_axes[: len(panels)], all_axes[len(panels) :], strict=True):
-        _draw_gaps(axes, panel)
-        _draw_counts(strip, panel)
+        num_bins = len(panel.counts)
+        bins: dict[str, Any] = {"width": 1 / num_bins, "align": "edge"}
+        occupied = [index for index in range(num_bins) if panel.counts[index]]
+        lefts, accuracy = [index / num_bins for index in occupied], [panel.accuracy[index] for index in occupied]
+        gaps = [panel.confidence[index] - panel.accuracy[index] for index in occupied]
+        axes.bar(lefts, accuracy, color=COLOURS[0], edgecolor="white", label="accuracy", **bins)
+        gap_style = {"facecolor": "none", "edgecolor": COLOURS[4], "hatch": "///"}
+        axes.bar(lefts, gaps, bottom=accuracy, label="gap to mean confidence", **gap_style, **bins)
+        axes.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="perfect calibration")
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1)
+        axes.set_title(panel.title, fontsize="medium")
+        every_left = [index / num_bins for index in range(num_bins)]
+        bars = strip.bar(every_left, panel.counts, color="grey", edgecolor="white", **bins)
+        # The printed counts of more bins would overlap.
+        if num_bins <= 15:
+            strip.bar_label(bars, [str(count or "") for count in panel.counts], fontsize="x-small", padding=1)
+        strip.margins(y=0.25)
+        strip.set_xlabel("confidence")
     all_axes[0].set_ylabel("accuracy")
     all_axes[len(panels)].set_ylabel("rows")
     return finished(figure, all_axes)
-
-
-def _draw_gaps(axes: Any, panel: ReliabilityPanel) -> None:
-    num_bins = len(panel.counts)
-    occupied = [index for index in range(num_bins) if panel.counts[index]]
-    lefts = [index / num_bins for index in occupied]
-    accuracy = [panel.accuracy[index] for index in occupied]
-    gaps = [panel.confidence[index] - panel.accuracy[index] for index in occupied]
-    bars = {"width": 1 / num_bins, "align": "edge"}
-    axes.bar(lefts, accuracy, color=ACCURACY_COLOUR, edgecolor="white", label="accuracy", **bars)
-    gap_style = {"facecolor": "none", "edgecolor": GAP_COLOUR, "hatch": "///"}
-    axes.bar(lefts, gaps, bottom=accuracy, label="gap to mean confidence", **gap_style, **bars)
-    axes.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="perfect calibration")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1)
-    axes.set_title(panel.title, fontsize="medium")
-
-
-def _draw_counts(axes: Any, panel: ReliabilityPanel) -> None:
-    num_bins = len(panel.counts)
-    lefts = [index / num_bins for index in range(num_bins)]
-    bars = axes.bar(lefts, panel.counts, 1 / num_bins, align="edge", color="grey", edgecolor="white")
-    if num_bins <= MAX_COUNTS_SHOWN:
-        names = [str(count) if count else "" for count in panel.counts]
-        axes.bar_label(bars, names, fontsize="x-small", padding=1)
-    axes.margins(y=0.25)
-    axes.set_xlabel("confidence")

@@ -16,39 +16,10 @@ logger = logging.getLogger(__name__)
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 """Okabe and Ito's palette for the colour-blind, without yellow, which is too pale on white."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-HEAT_COLOURS = "cividis"
-"""A colour map with even steps of lightness, also for the colour-blind."""
-DIFFERENCE_COLOURS = "RdBu_r"
-"""A colour map with white at no difference, red above and blue below."""
-DOTS_PER_INCH = 150
-PANEL_WIDTH = 4.2
-"""Sizes are in inches here and below."""
-PANEL_HEIGHT = 3.6
-TITLE_CHARACTERS = 11
-"""Characters per inch of a title; longer titles are wrapped."""
-LEGEND_INCHES = 1.4
-"""Minimum width of an entry of the legend."""
-HANDLE_INCHES = 0.5
-LEGEND_CHARACTERS = 13
-"""Characters per inch of a name in the legend, next to its handle."""
-
-LEGEND_MARKER_SCALE = 1.5
-
+PANEL_WIDTH, PANEL_HEIGHT = 4.2, 3.6
+"""Sizes are in inches."""
 FONT = "DejaVu Sans"
 """Font of all pictures; matplotlib contains it."""
-REGULAR_WEIGHTS = (400, "normal", "regular", "book")
-"""Attributes of a font face, by matplotlib's names."""
-BOXES = "Last Resort"
-"""Prefix of the names of fonts that draw a box for every character."""
-
-FILE_SETTINGS: Any = {
-    "svg.fonttype": "none",
-    "pdf.fonttype": 42,
-    "svg.hashsalt": "alignattn",
-    "font.sans-serif": [FONT],
-}
-"""Settings that keep text as text, which is small and searchable, and make equal pictures equal files."""
 
 
 @cache
@@ -73,8 +44,8 @@ def new_figure(
 
 
 def wrapped(title: str, inches: float) -> str:
-    """Return a title in lines that fit into a width."""
-    return "\n".join(textwrap.fill(line, int(inches * TITLE_CHARACTERS)) for line in title.splitlines())
+    """Return a title in lines that fit into a width, at 11 characters an inch."""
+    return "\n".join(textwrap.fill(line, int(inches * 11)) for line in title.splitlines())
 
 
 def finished(figure: Any, all_axes: Sequence[Any]) -> Any:
@@ -83,11 +54,10 @@ def finished(figure: Any, all_axes: Sequence[Any]) -> Any:
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = all_axes[0].get_legend_handles_labels()
     if handles:
-        inches = max(LEGEND_INCHES, HANDLE_INCHES + max(map(len, labels)) / LEGEND_CHARACTERS)
+        # An entry is a handle of half an inch and a name of 13 characters an inch.
+        inches = max(1.4, 0.5 + max(map(len, labels)) / 13)
         abreast = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=abreast, frameon=False, markerscale=LEGEND_MARKER_SCALE
-        )
+        figure.legend(handles, labels, loc="outside lower center", ncols=abreast, frameon=False, markerscale=1.5)
     return figure
 
 
@@ -112,9 +82,16 @@ def write_figure(figure: Any, path: Path) -> None:
         for text in texts:
             text.set_fontfamily([FONT, *others])
         lacking -= {one for name in others for one in _characters_of(_faces()[name])}
-    with replacing(path) as temporary, rc_context(FILE_SETTINGS), warnings.catch_warnings():
+    # Text stays text, which is small and searchable, and equal pictures are equal files.
+    settings: Any = {
+        "svg.fonttype": "none",
+        "pdf.fonttype": 42,
+        "svg.hashsalt": "alignattn",
+        "font.sans-serif": [FONT],
+    }
+    with replacing(path) as temporary, rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(temporary, dpi=DOTS_PER_INCH)
+        figure.savefig(temporary, dpi=150)
     if lacking:
         logger.warning(
             "no font on this machine has %s: boxes in the picture; install one (Noto Sans CJK, say), or write an .svg",
@@ -127,10 +104,13 @@ def _faces() -> Mapping[str, str]:
     """Return the file of the upright face of each font, by name."""
     from matplotlib import font_manager
 
+    # "Last Resort" fonts draw a box for every character.
     return {
         entry.name: entry.fname
         for entry in font_manager.fontManager.ttflist
-        if entry.style == "normal" and entry.weight in REGULAR_WEIGHTS and not entry.name.startswith(BOXES)
+        if entry.style == "normal"
+        and entry.weight in (400, "normal", "regular", "book")
+        and not entry.name.startswith("Last Resort")
     }
 
 

@@ -5,18 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alignattn.reports.plots.drawing import COLOURS, MARKERS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finished, new_figure
-
-CURVE_PANELS_ABREAST = 3
-MARKER_POINTS = 3.5
-LINE_POINTS = 1.2
-MAX_TICKS = 5
-"""Intervals of an axis."""
-CURVES_TITLE_INCHES = 0.6
-"""Height of the picture's title and legend."""
-
-Curve = Sequence[tuple[float, float]]
-"""Points, x and y."""
+from alignattn.reports.plots.drawing import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finished, new_figure
 
 
 @dataclass(frozen=True)
@@ -26,12 +15,12 @@ class CurvePanel:
     Attributes:
         title: title of the panel.
         y_label: quantity and unit.
-        series: the curves, by the name of the run; some runs may have none.
+        series: the curves, points x and y, by the name of the run; some runs may have none.
     """
 
     title: str
     y_label: str
-    series: Mapping[str, Curve]
+    series: Mapping[str, Sequence[tuple[float, float]]]
 
 
 def draw_curves(
@@ -41,7 +30,7 @@ def draw_curves(
     x_label: str,
     title: str,
 ) -> Any:
-    """Return the `matplotlib` figure of curves, `CURVE_PANELS_ABREAST` panels abreast.
+    """Return the `matplotlib` figure of curves, three panels abreast.
 
     Args:
         panels: one or more panels.
@@ -49,10 +38,10 @@ def draw_curves(
         x_label: quantity and unit.
         title: title of the whole picture.
     """
-    columns = min(len(panels), CURVE_PANELS_ABREAST)
+    columns = min(len(panels), 3)
     rows = math.ceil(len(panels) / columns)
-    width, height = PANEL_WIDTH * columns, PANEL_HEIGHT * rows + CURVES_TITLE_INCHES
-    figure, all_axes = new_figure(rows, columns, width, height, title)
+    # The title and the legend need 0.6 inches.
+    figure, all_axes = new_figure(rows, columns, PANEL_WIDTH * columns, PANEL_HEIGHT * rows + 0.6, title)
     for axes in all_axes[len(panels) :]:
         axes.remove()
     drawn = all_axes[: len(panels)]
@@ -62,10 +51,10 @@ def draw_curves(
             points = panel.series.get(name, ())
             # A single line needs neither a name nor markers, but a single point is invisible without a marker.
             label = name if len(names) > 1 else None
-            marker = cycled(MARKERS, index) if len(names) > 1 or len(points) == 1 else None
-            style = {"color": cycled(COLOURS, index), "marker": marker, "markersize": MARKER_POINTS}
-            axes.plot([x for x, _ in points], [y for _, y in points], label=label, linewidth=LINE_POINTS, **style)
-        axes.locator_params(nbins=MAX_TICKS)
+            marker = cycled("os^DvPX", index) if len(names) > 1 or len(points) == 1 else None
+            style = {"color": cycled(COLOURS, index), "marker": marker, "markersize": 3.5, "linewidth": 1.2}
+            axes.plot([x for x, _ in points], [y for _, y in points], label=label, **style)
+        axes.locator_params(nbins=5)
         axes.set_xlabel(x_label)
         axes.set_ylabel(panel.y_label)
         axes.set_title(panel.title, fontsize="medium")

@@ -12,8 +12,7 @@ from datasets import Dataset
 
 import alignattn
 from alignattn.cli import main
-from alignattn.commands.figure import FigureOptions
-from alignattn.commands.figure.command import make_figure
+from alignattn.commands.figure import FigureOptions, make_figure
 from alignattn.tasks import TASKS, SequenceToSequence, get_task
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.sequences import (
@@ -84,7 +83,7 @@ def test_a_run_and_its_predictions_use_beam_search(task_file, tmp_path):
     assert metrics["error_rate"] == sum(row["edits"] for row in table) / sum(row["length"] for row in table)
     predictor = alignattn.load_run(run)
     drawn = make_figure(
-        FigureOptions(kind="written", run=(str(run),), output_file=str(tmp_path / "abc.png"), text=("abc",))
+        FigureOptions(kind="attention", run=(str(run),), output_file=str(tmp_path / "abc.png"), text=("abc",))
     )
     (told,) = predictor.predict(["abc"])
     read, written = (

@@ -7,9 +7,7 @@ from graphs import NODES, write_graph
 from sklearn.metrics import silhouette_score
 
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
-from alignattn.commands.figure import FigureOptions
-from alignattn.commands.figure.command import make_figure
-from alignattn.commands.figure.nodes import node_outputs
+from alignattn.commands.figure import FigureOptions, make_figure, node_outputs
 from alignattn.finetuning.predictor import load_run
 from alignattn.tasks.nodes.graph import read_graph
 
@@ -36,23 +34,23 @@ def test_states_of_nodes_are_the_input_of_the_next_layer(run, tmp_path):
     graph, model = read_graph(run.parent / "mine.npz"), load_run(run).model
     with torch.inference_mode():
         logits = model(torch.arange(NODES), graph.features, graph.edges).logits
-        seen = node_outputs(run, options(run, tmp_path / "x.png"))
-        assert (seen.layer, seen.states.shape) == (0, (LABELLED, 8))
-        assert seen.labels.tolist() == graph.labels[:LABELLED].tolist()
-        last = node_outputs(run, options(run, tmp_path / "x.png", layer=1))
-        assert np.allclose(last.states, logits[:LABELLED].numpy(), atol=1e-6)
+        layer, states, labels, _ = node_outputs(run, options(run, tmp_path / "x.png"))
+        assert (layer, states.shape) == (0, (LABELLED, 8))
+        assert labels.tolist() == graph.labels[:LABELLED].tolist()
+        _, last, _, _ = node_outputs(run, options(run, tmp_path / "x.png", layer=1))
+        assert np.allclose(last, logits[:LABELLED].numpy(), atol=1e-6)
         # The hidden states are the input of the last layer, which computes the logits.
         hidden = []
         hook = model.layers[1].register_forward_pre_hook(lambda module, args: hidden.append(args[0]))
         model(torch.arange(NODES), graph.features, graph.edges)
         hook.remove()
-        assert np.allclose(seen.states, hidden[0][:LABELLED].numpy(), atol=1e-6)
+        assert np.allclose(states, hidden[0][:LABELLED].numpy(), atol=1e-6)
 
     figure = make_figure(options(run, tmp_path / "nodes.png", max_tokens=20))
     (axes,) = figure.axes
     assert sum(len(cloud.get_offsets()) for cloud in axes.collections) == 20
     assert [cloud.get_label() for cloud in axes.collections] == ["0", "1", "2"]
-    assert f"20 of {LABELLED} nodes\nsilhouette {silhouette_score(seen.states, seen.labels):.3f}" in axes.get_title()
+    assert f"20 of {LABELLED} nodes\nsilhouette {silhouette_score(states, labels):.3f}" in axes.get_title()
 
 
 def test_a_missing_layer_is_refused(run, tmp_path, capsys):
