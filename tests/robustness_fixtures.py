@@ -32,7 +32,7 @@ def mlm(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def resources(minilm: str, mlm: Path) -> Resources:
     """Local resources for every recipe."""
-    load_textattack(NLTK_DATA)
+    load_textattack()
     return Resources(neighbors=NEIGHBORS, sentence_encoder=Path(minilm), mlm=mlm, nltk_data=NLTK_DATA)
 
 

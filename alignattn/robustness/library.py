@@ -7,7 +7,7 @@ Importing textattack 0.3.11
 * needs editdistance, which has no wheel for Python 3.13 and newer. If it is missing, Levenshtein replaces it;
 * downloads NLTK data, again at every import without network, unless a marker file is in its cache. It gets a temporary
   cache with that marker: in the user's cache the marker would prevent the download for other programs;
-* needs NLTK's stop words, for the defaults of an augmenter;
+* reads NLTK's stop words, for the defaults of an augmenter, which here reads them at its first use;
 * with `TA_CACHE_DIR` set, sets `HF_HOME`, `XDG_CACHE_HOME` and two more to it;
 * reconfigures logging, which disables every existing logger.
 
@@ -30,10 +30,9 @@ from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
-from alignattn.robustness.nltk_data import prepare_nltk
 from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError, install_extra
 
@@ -70,15 +69,10 @@ def check_textattack() -> None:
         )
 
 
-def load_textattack(nltk_data: Path | None = None) -> ModuleType:
-    """Import TextAttack without changes to environment variables and loggers.
-
-    Args:
-        nltk_data: a folder of NLTK data; otherwise NLTK's own folders are searched, then NLTK's server.
-    """
+def load_textattack() -> ModuleType:
+    """Import TextAttack without the network, and without changes to environment variables and loggers."""
     check_textattack()
     try:
-        prepare_nltk(nltk_data, ("stopwords",))
         if "textattack" not in sys.modules:
             _import_textattack()
     except ModuleNotFoundError as error:
@@ -103,14 +97,18 @@ def _import_textattack() -> None:
         raise AlignAttnError(
             f"TextAttack's cache {cache} cannot be written ({error.strerror}): set {CACHE_VARIABLE} to another folder"
         ) from error
+    corpora: Any = import_module("nltk.corpus")
     with (
         _environment_kept(),
         replaced(logging.config, dictConfig=lambda config: None),
+        replaced(corpora, stopwords=SimpleNamespace(words=lambda language: ())),
         TemporaryDirectory() as marked,
     ):
         (Path(marked) / DOWNLOAD_MARKER).touch()
         os.environ[CACHE_VARIABLE] = marked
         import_module("textattack")
+    augmenters: Any = import_module("textattack.augmentation.recipes")
+    augmenters.DEFAULT_CONSTRAINTS[1].stopwords = StopWords()
     install: Any = import_module(LOGGER)
     install.TEXTATTACK_CACHE_DIR = str(cache)
     logging.getLogger(LOGGER).setLevel(logging.ERROR)
@@ -131,6 +129,14 @@ def _environment_kept() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+class StopWords:
+    """NLTK's English stop words, read at the first use."""
+
+    def __contains__(self, word: str) -> bool:
+        corpora: Any = import_module("nltk.corpus")
+        return word in corpora.stopwords.words("english")
 
 
 class FlairStandIn:

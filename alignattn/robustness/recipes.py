@@ -49,7 +49,7 @@ def build_attack(
     """
     check_recipe(recipe)
     resources.check()
-    textattack = load_textattack(resources.nltk_data)
+    textattack = load_textattack()
     prepare_nltk(resources.nltk_data, (*NLTK_PACKAGES[recipe], *(["wordnet"] if resources.synonyms else [])))
     recipe_class = getattr(textattack.attack_recipes, RECIPES[recipe])
     module = sys.modules[recipe_class.__module__]
@@ -181,8 +181,8 @@ def _load_masked_language_model(folder: Path | None, dtype: torch.dtype) -> Any:
 
     if folder is None:
         announce_bert()
-    choices = "the folder of a masked-language model with --mlm; `alignattn robustness train-mlm` trains a stand-in"
-    lacking = "masked-language head: train one with `alignattn robustness train-mlm`"
+    choices = "the folder of a masked-language model with --mlm; docs/examples/train_mlm.py trains a stand-in"
+    lacking = "masked-language head: train one with docs/examples/train_mlm.py"
     model, tokenizer = load_pretrained(
         str(folder or BERT), AutoModelForMaskedLM, lacking=lacking, choices=choices, use_safetensors=True
     )

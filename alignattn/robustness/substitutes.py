@@ -17,8 +17,6 @@ from torch import Tensor
 from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.encoders import CachedEncoder, MeanPooling, longest_input
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.masked_head import masked_tokens_alone
-from alignattn.training.weights import IGNORED_LABEL
 from alignattn.utils.errors import AlignAttnError
 
 load_textattack()
@@ -196,14 +194,29 @@ class PaddedToLongest(WordSwapMaskedLM):
             is_mask = batch["input_ids"] == self._lm_tokenizer.mask_token_id
             is_first_mask = is_mask & (is_mask.cumsum(dim=1) == 1)
             features = {name: values for name, values in batch.items() if name in self._lm_tokenizer.model_input_names}
-            labels = batch["input_ids"].masked_fill(~is_first_mask, IGNORED_LABEL)
-            with masked_tokens_alone(self._language_model):
-                logits = self._language_model(**features, labels=labels).logits[0]
+            logits = self._mask_logits(features, is_first_mask)
             found, positions = (indices.tolist() for indices in is_first_mask.nonzero(as_tuple=True))
             probabilities = logits.float().softmax(dim=-1).cpu()
             for row, position, ranked in zip(rows[found].tolist(), positions, map(_ranked, probabilities), strict=True):
                 words[row] = self._best_words(ranked, is_first=position == 1)
         return words
+
+    def _mask_logits(self, features: dict[str, Tensor], is_mask: Tensor) -> Tensor:
+        """Return the logits `[M, vocabulary]` of the M tokens of a batch where `is_mask`, `[B, n]`, is true.
+
+        The head sees each token by itself. Applied to all of them, it would take most of the time.
+        """
+
+        def select(_module: Any, _args: Any, output: Any) -> Any:
+            output.last_hidden_state = output.last_hidden_state[is_mask][None]
+            return output
+
+        hook = self._language_model.base_model.register_forward_hook(select)
+        try:
+            logits: Tensor = self._language_model(**features).logits[0]
+        finally:
+            hook.remove()
+        return logits
 
     def _best_words(self, ranked: Iterable[tuple[float, int]], is_first: bool) -> list[str]:
         words: list[str] = []

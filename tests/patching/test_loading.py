@@ -95,7 +95,6 @@ COMMANDS = {
     "inspect": "--model {model} --validation_file {texts} --max_length 16 --output_dir {out}",
     "benchmark": "--model {model} --shapes 1x8 --repeats 1 --output_dir {out}",
     "robustness": "--model {model} --task sst2 --data_dir {data} --output_dir {out}",
-    "robustness train-mlm": "--model {model} --train_file {texts} --max_length 8 --output_dir {out}",
 }
 
 

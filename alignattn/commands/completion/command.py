@@ -32,8 +32,3 @@ def _add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comman
             action.choices = option.choices
         elif option and option.placeholder in COMPLETED:
             action.complete = COMPLETED[option.placeholder]  # type: ignore[attr-defined]  # shtab's own attribute
-    if command.subcommands:
-        # A subcommand and an option may come at the same place: shtab completes both.
-        others = parser.add_subparsers()
-        for other in command.subcommands.values():
-            _add(others, other)

@@ -15,7 +15,7 @@ SHELLS = options_of(COMMAND.options)["shell"].choices
 def test_completion_knows_commands_options_and_choices(shell, capsys):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    for word in ("domain-shift", "train-mlm", "learning_rate", "all_checkpoints"):
+    for word in ("domain-shift", "learning_rate", "all_checkpoints"):
         assert word in script
 
 
