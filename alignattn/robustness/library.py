@@ -40,20 +40,6 @@ VERSION = "0.3.11"
 INSTALL = f"{install_extra('attack')} && pip install --no-deps textattack=={VERSION}"
 
 CACHE_VARIABLE = "TA_CACHE_DIR"
-DEFAULT_CACHE = "~/.cache/textattack"
-OVERWRITTEN = (
-    CACHE_VARIABLE,
-    "HF_HOME",
-    "PYTORCH_TRANSFORMERS_CACHE",
-    "TFHUB_CACHE_DIR",
-    "TOKENIZERS_PARALLELISM",
-    "XDG_CACHE_HOME",
-)
-"""Environment variables that the import changes."""
-
-DOWNLOAD_MARKER = "post_install_check_3"
-"""The file in TextAttack's cache that marks its NLTK data as downloaded; `nltk_data` downloads what is needed."""
-
 LOGGER = "textattack.shared.utils.install"
 """TextAttack's only logger, and the module with its cache folder."""
 
@@ -90,7 +76,7 @@ def _import_textattack() -> None:
         _add_flair_stand_in()
     if find_spec("editdistance") is None:
         _add_edit_distance()
-    cache = Path(os.environ.get(CACHE_VARIABLE, DEFAULT_CACHE)).expanduser()
+    cache = Path(os.environ.get(CACHE_VARIABLE, "~/.cache/textattack")).expanduser()
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -104,7 +90,8 @@ def _import_textattack() -> None:
         replaced(corpora, stopwords=SimpleNamespace(words=lambda language: ())),
         TemporaryDirectory() as marked,
     ):
-        (Path(marked) / DOWNLOAD_MARKER).touch()
+        # This file marks its NLTK data as downloaded; `nltk_data` downloads what is needed.
+        (Path(marked) / "post_install_check_3").touch()
         os.environ[CACHE_VARIABLE] = marked
         import_module("textattack")
     augmenters: Any = import_module("textattack.augmentation.recipes")
@@ -120,7 +107,8 @@ def _import_textattack() -> None:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in OVERWRITTEN}
+    of_caches = (CACHE_VARIABLE, "HF_HOME", "PYTORCH_TRANSFORMERS_CACHE", "TFHUB_CACHE_DIR", "XDG_CACHE_HOME")
+    before = {name: os.environ.get(name) for name in (*of_caches, "TOKENIZERS_PARALLELISM")}
     try:
         yield
     finally:

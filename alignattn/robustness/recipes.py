@@ -22,8 +22,6 @@ NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TA
 SPARED_COLUMNS = {"textfooler": (("premise", "hypothesis"), frozenset({"premise"}))}
 """The recipes' rule: in an input with exactly these columns, the columns of the set do not change."""
 
-RecipePart = Callable[..., Any]
-
 
 def build_attack(
     recipe: str,
@@ -82,7 +80,7 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
     return tuple(column for column in columns if column in chosen)
 
 
-def _parts(resources: Resources, half_precision: bool) -> dict[str, RecipePart]:
+def _parts(resources: Resources, half_precision: bool) -> dict[str, Callable[..., Any]]:
     """Return the replacement of each part of a recipe, by the part's name."""
     from textattack.constraints.semantics import WordEmbeddingDistance
     from textattack.transformations import WordSwapEmbedding

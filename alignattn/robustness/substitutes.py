@@ -33,14 +33,8 @@ from textattack.shared.utils import (  # noqa: E402
 )
 from textattack.transformations import WordSwapHomoglyphSwap, WordSwapMaskedLM  # noqa: E402
 
-PENN_TREEBANK = "en-ptb"
-"""NLTK's name of the tag set of its English tagger."""
-
 TOKEN_MARKS = {"##": "bert", "Ġ": "roberta"}
 """The mark of word pieces in a vocabulary, and the model type whose rule TextAttack applies to them."""
-
-RANKED_FIRST = 128
-"""Number of tokens ranked first: BAE keeps at most 50 words and skips word pieces."""
 
 
 class CandidateLists(AbstractWordEmbedding):
@@ -155,7 +149,7 @@ class LoadedPartOfSpeech(PartOfSpeech):
         words = [*before_ctx, word, *after_ctx]
         key = " ".join(words)
         if key not in self._pos_tag_cache:
-            tags = [map_tag(PENN_TREEBANK, self.tagset, tag) for _, tag in self._tagger.tag(words)]
+            tags = [map_tag("en-ptb", self.tagset, tag) for _, tag in self._tagger.tag(words)]
             self._pos_tag_cache[key] = (tuple(words), tuple(tags))
         tag: str = super()._get_pos(before_ctx, word, after_ctx)
         return tag
@@ -241,8 +235,9 @@ class PaddedToLongest(WordSwapMaskedLM):
 
 def _ranked(values: Tensor) -> Iterator[tuple[float, int]]:
     """Yield values `[V]` and their indices, the largest value first, and the first index first among equal values."""
-    # Few are needed: sorting the whole vocabulary and converting it to Python costs 20 times as much.
-    least = values.topk(min(RANKED_FIRST, len(values))).values[-1]
+    # BAE keeps at most 50 words and skips word pieces, so 128 tokens mostly suffice. Sorting the whole vocabulary
+    # and converting it to Python costs 20 times as much.
+    least = values.topk(min(128, len(values))).values[-1]
     for is_next in (values >= least, values < least):
         places = is_next.nonzero().squeeze(1)
         ranked = values[places].sort(descending=True, stable=True)
