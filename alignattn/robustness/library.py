@@ -24,6 +24,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.metadata import version
@@ -122,9 +123,13 @@ def _environment_kept() -> Iterator[None]:
 class StopWords:
     """NLTK's English stop words, read at the first use."""
 
-    def __contains__(self, word: str) -> bool:
+    @cached_property
+    def _words(self) -> frozenset[str]:
         corpora: Any = import_module("nltk.corpus")
-        return word in corpora.stopwords.words("english")
+        return frozenset(corpora.stopwords.words("english"))
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._words
 
 
 class FlairStandIn:
