@@ -151,8 +151,9 @@ def test_other_rows_for_a_run_on_custom_files_are_refused(tmp_path):
 
 def test_a_model_without_attention_is_called_by_its_own_name(made, monkeypatch):
     monkeypatch.chdir(made)
-    (loader,) = target_loaders(RobustnessOptions(run=("finished/esim",)))
-    assert loader().attention == "esim"
+    arguments = RobustnessOptions(run=("finished/esim",))
+    (loader,) = target_loaders(arguments)
+    assert loader().settings("bae", arguments, {}).attention == "esim"
 
 
 def test_rows_of_a_run_keep_its_max_length(made, monkeypatch):
