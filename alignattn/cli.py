@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not words or words[0] in ("-h", "--help"):
             print(overview(), flush=True)
             return 0 if words else USER_ERROR_EXIT_CODE
-        command, rest = get_command(words[0]).select(words[1:])
-        command.execute(command.parse(rest))
+        command = get_command(words[0])
+        command.execute(command.parse(words[1:]))
         if sys.stdout is not None:
             # Flush here, where an error can still be reported.
             sys.stdout.flush()

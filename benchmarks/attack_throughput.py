@@ -37,8 +37,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PreTrainedTokenizerBase
 
 from alignattn.cli import USER_ERROR_EXIT_CODE
-from alignattn.commands.robustness.options import AttackOptions
-from alignattn.commands.robustness.targets import Target, target_loaders
+from alignattn.commands.robustness import RobustnessOptions, Target, target_loaders
 from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.library import check_textattack, load_textattack
 from alignattn.robustness.loop import AttackRow, attack_row, pass_whole_steps
@@ -56,7 +55,7 @@ PROG = "attack_throughput"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThroughputOptions(AttackOptions):
+class ThroughputOptions(RobustnessOptions):
     """The options of the comparison."""
 
     num_examples: Count = option(
@@ -230,7 +229,7 @@ def _metered(
 
 def _textattack_wrapper(target: Target, resources: Resources, arguments: ThroughputOptions) -> Any:
     """TextAttack's wrapper of the same model; it truncates and pads texts to the tokenizer's `model_max_length`."""
-    library = load_textattack(resources.nltk_data)
+    library = load_textattack()
     tokenizer = copy.deepcopy(target.tokenizer)
     tokenizer.model_max_length = target.max_length(arguments)
     return library.models.wrappers.HuggingFaceModelWrapper(target.model, tokenizer)

@@ -109,25 +109,18 @@ def page_of(text: str) -> str:
 
 
 def command_page(command: Command) -> str:
-    """Return the page of a command and its subcommands, generated from the declarations of their options."""
-    return "\n".join(_lines_of_command(command, "#")) + "\n"
-
-
-def _lines_of_command(command: Command, heading: str) -> Iterator[str]:
-    yield from (f"{heading} {command.prog}", "")
+    """Return the page of a command, generated from the declarations of its options."""
+    lines = [f"# {command.prog}", ""]
     if command.examples:
-        yield from ("```bash", *command.examples, "```", "")
-    yield from (f"{_cell(command.help[0].upper() + command.help[1:])}.", "")
+        lines += ["```bash", *command.examples, "```", ""]
+    lines += [f"{_cell(command.help[0].upper() + command.help[1:])}.", ""]
     known = [*options_of(command.options).values(), CONFIG]
-    daily = [option for option in known if not (option.rare or option.rest)]
-    rare = [option for option in known if option.rare]
-    yield from _tables(daily, f"{heading}#")
-    if rare:
+    lines += _tables((option for option in known if not (option.rare or option.rest)), "##")
+    if rare := [option for option in known if option.rare]:
         others = TRANSFORMERS_OPTIONS if takes_other_options(command.options) else ""
-        yield from (f"{heading}# Rare options", "", f"`{command.prog} --help-all` also lists these{others}.", "")
-        yield from _tables(rare, f"{heading}##")
-    for other in command.subcommands.values():
-        yield from _lines_of_command(other, f"{heading}#")
+        lines += ["## Rare options", "", f"`{command.prog} --help-all` also lists these{others}.", ""]
+        lines += _tables(rare, "###")
+    return "\n".join(lines) + "\n"
 
 
 def _tables(options: Iterable[Option], heading: str) -> Iterator[str]:

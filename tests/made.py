@@ -18,8 +18,9 @@ import transformers
 from conftest import SPECIAL, WORDS
 
 from alignattn.cli import main
-from alignattn.robustness.records import AttackHeader, AttackRecord, AttackSettings, write_header
-from alignattn.utils.shard import WHOLE
+from alignattn.robustness.records import AttackHeader, AttackRecord, AttackSettings, header_path, read_run
+from alignattn.robustness.summary import summarise_attacks, tabulate, write_attack_tables
+from alignattn.utils.files import write_json
 
 TRAIN_ROWS, VALIDATION_ROWS, ATTACKED_ROWS = 16, 8, 3
 
@@ -118,8 +119,8 @@ def write_attacks() -> None:
         precision="float32",
         resources={},
     )
-    header = AttackHeader(settings, WHOLE, ATTACKED_ROWS, VALIDATION_ROWS, (), "12ab", {}, ("no", "yes"))
-    write_header(path, header)
+    header = AttackHeader(settings, VALIDATION_ROWS, (), "12ab", {}, ("no", "yes"))
+    write_json(header_path(path), asdict(header))
     record = AttackRecord(
         index=0,
         recipe="textbugger",
@@ -137,4 +138,4 @@ def write_attacks() -> None:
     path.write_text(
         "".join(json.dumps(asdict(record) | {"index": row, "seed": row}) + "\n" for row in range(ATTACKED_ROWS))
     )
-    assert main(["robustness", "--merge", "--output_dir", "attacks"]) == 0
+    write_attack_tables(Path("attacks"), tabulate([summarise_attacks(read_run(path))]))

@@ -10,6 +10,7 @@ from robustness_helpers import NEIGHBORS, NLTK_DATA, BagOfWords, random_masked_l
 from transformers import AutoTokenizer
 
 from alignattn.robustness.library import load_textattack
+from alignattn.robustness.nltk_data import prepare_nltk
 from alignattn.robustness.records import AttackRun
 from alignattn.robustness.resources import Resources
 
@@ -32,7 +33,8 @@ def mlm(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def resources(minilm: str, mlm: Path) -> Resources:
     """Local resources for every recipe."""
-    load_textattack(NLTK_DATA)
+    load_textattack()
+    prepare_nltk(NLTK_DATA, ())
     return Resources(neighbors=NEIGHBORS, sentence_encoder=Path(minilm), mlm=mlm, nltk_data=NLTK_DATA)
 
 

@@ -33,8 +33,8 @@ def random_texts(count: int, shortest: int = 1, longest: int = 20, seed: int = 0
 
 def run_robustness(*words: str) -> None:
     """Run `alignattn robustness`; user errors are raised, not printed."""
-    command, rest = get_command("robustness").select(list(words))
-    command.execute(command.parse(rest))
+    command = get_command("robustness")
+    command.execute(command.parse(words))
 
 
 def sentence_rows(texts: Sequence[str], labels: Sequence[int]) -> list[AttackRow]:

@@ -20,10 +20,9 @@ from alignattn.robustness.library import load_textattack
 from alignattn.robustness.loop import AttackJob, AttackRow, attack_rows
 from alignattn.robustness.records import AttackRun, AttackSettings, header_path
 from alignattn.robustness.wrapper import wrap_model
-from alignattn.utils.shard import WHOLE, Shard
 
 skip_without(NLTK_DATA)
-textattack = load_textattack(NLTK_DATA)
+textattack = load_textattack()
 
 NUM_ROWS = 20
 NUM_EXAMPLES = 8
@@ -84,18 +83,11 @@ def toy_rows(attack: Any, columns: tuple[str, ...] = ("sentence",)) -> list[Atta
     ]
 
 
-def run(
-    folder: Path, path: Path, shard: Shard = WHOLE, settings: AttackSettings = SETTINGS, kill_at: int = -1
-) -> AttackRun:
+def run(folder: Path, path: Path, settings: AttackSettings = SETTINGS, kill_at: int = -1) -> AttackRun:
     """Attack the toy rows on the checkpoint in `folder`; kill this process at swap `kill_at` (-1: never)."""
     attack = toy_attack(folder)
     attack.transformation.kill_at = kill_at
-    return attack_rows(attack, AttackJob(toy_rows(attack), path, settings, shard))
-
-
-def run_shards(folder: Path, out: Path, count: int) -> list[AttackRun]:
-    """Attack every shard of the run, the first in `out` / 1.jsonl."""
-    return [run(folder, out / f"{number}.jsonl", Shard(number, count)) for number in range(1, count + 1)]
+    return attack_rows(attack, AttackJob(toy_rows(attack), path, settings))
 
 
 def run_bytes(path: Path) -> tuple[bytes, bytes]:

@@ -1,6 +1,6 @@
 """The registry of commands, each a module, or a package if it is large."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
@@ -54,15 +54,7 @@ def reader_of(name: str) -> "ResultReader":
     return reader
 
 
-def all_commands() -> Iterator[Command]:
-    """Yield every command, each before its subcommands."""
-    for name in COMMANDS:
-        command = get_command(name)
-        yield command
-        yield from command.subcommands.values()
-
-
 def commands_with_option(option: str) -> list[str]:
     """Return the names of the commands with this named option, positional ones excluded."""
-    known = {command.name: options_of(command.options) for command in all_commands()}
+    known = {name: options_of(get_command(name).options) for name in COMMANDS}
     return [name for name, options in known.items() if option in options and not options[option].positional]

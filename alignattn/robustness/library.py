@@ -7,7 +7,7 @@ Importing textattack 0.3.11
 * needs editdistance, which has no wheel for Python 3.13 and newer. If it is missing, Levenshtein replaces it;
 * downloads NLTK data, again at every import without network, unless a marker file is in its cache. It gets a temporary
   cache with that marker: in the user's cache the marker would prevent the download for other programs;
-* needs NLTK's stop words, for the defaults of an augmenter;
+* reads NLTK's stop words, for the defaults of an augmenter, which here reads them at its first use;
 * with `TA_CACHE_DIR` set, sets `HF_HOME`, `XDG_CACHE_HOME` and two more to it;
 * reconfigures logging, which disables every existing logger.
 
@@ -24,16 +24,16 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
-from alignattn.robustness.nltk_data import prepare_nltk
 from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError, install_extra
 
@@ -41,20 +41,6 @@ VERSION = "0.3.11"
 INSTALL = f"{install_extra('attack')} && pip install --no-deps textattack=={VERSION}"
 
 CACHE_VARIABLE = "TA_CACHE_DIR"
-DEFAULT_CACHE = "~/.cache/textattack"
-OVERWRITTEN = (
-    CACHE_VARIABLE,
-    "HF_HOME",
-    "PYTORCH_TRANSFORMERS_CACHE",
-    "TFHUB_CACHE_DIR",
-    "TOKENIZERS_PARALLELISM",
-    "XDG_CACHE_HOME",
-)
-"""Environment variables that the import changes."""
-
-DOWNLOAD_MARKER = "post_install_check_3"
-"""The file in TextAttack's cache that marks its NLTK data as downloaded; `nltk_data` downloads what is needed."""
-
 LOGGER = "textattack.shared.utils.install"
 """TextAttack's only logger, and the module with its cache folder."""
 
@@ -70,15 +56,10 @@ def check_textattack() -> None:
         )
 
 
-def load_textattack(nltk_data: Path | None = None) -> ModuleType:
-    """Import TextAttack without changes to environment variables and loggers.
-
-    Args:
-        nltk_data: a folder of NLTK data; otherwise NLTK's own folders are searched, then NLTK's server.
-    """
+def load_textattack() -> ModuleType:
+    """Import TextAttack without the network, and without changes to environment variables and loggers."""
     check_textattack()
     try:
-        prepare_nltk(nltk_data, ("stopwords",))
         if "textattack" not in sys.modules:
             _import_textattack()
     except ModuleNotFoundError as error:
@@ -96,21 +77,26 @@ def _import_textattack() -> None:
         _add_flair_stand_in()
     if find_spec("editdistance") is None:
         _add_edit_distance()
-    cache = Path(os.environ.get(CACHE_VARIABLE, DEFAULT_CACHE)).expanduser()
+    cache = Path(os.environ.get(CACHE_VARIABLE, "~/.cache/textattack")).expanduser()
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise AlignAttnError(
             f"TextAttack's cache {cache} cannot be written ({error.strerror}): set {CACHE_VARIABLE} to another folder"
         ) from error
+    corpora: Any = import_module("nltk.corpus")
     with (
         _environment_kept(),
         replaced(logging.config, dictConfig=lambda config: None),
+        replaced(corpora, stopwords=SimpleNamespace(words=lambda language: ())),
         TemporaryDirectory() as marked,
     ):
-        (Path(marked) / DOWNLOAD_MARKER).touch()
+        # This file marks its NLTK data as downloaded; `nltk_data` downloads what is needed.
+        (Path(marked) / "post_install_check_3").touch()
         os.environ[CACHE_VARIABLE] = marked
         import_module("textattack")
+    augmenters: Any = import_module("textattack.augmentation.recipes")
+    augmenters.DEFAULT_CONSTRAINTS[1].stopwords = StopWords()
     install: Any = import_module(LOGGER)
     install.TEXTATTACK_CACHE_DIR = str(cache)
     logging.getLogger(LOGGER).setLevel(logging.ERROR)
@@ -122,7 +108,8 @@ def _import_textattack() -> None:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in OVERWRITTEN}
+    of_caches = (CACHE_VARIABLE, "HF_HOME", "PYTORCH_TRANSFORMERS_CACHE", "TFHUB_CACHE_DIR", "XDG_CACHE_HOME")
+    before = {name: os.environ.get(name) for name in (*of_caches, "TOKENIZERS_PARALLELISM")}
     try:
         yield
     finally:
@@ -131,6 +118,18 @@ def _environment_kept() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+class StopWords:
+    """NLTK's English stop words, read at the first use."""
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        corpora: Any = import_module("nltk.corpus")
+        return frozenset(corpora.stopwords.words("english"))
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._words
 
 
 class FlairStandIn:

@@ -23,10 +23,6 @@ VECTORS_URL = (
     "https://raw.githubusercontent.com/nmrksic/counter-fitting/master/word_vectors/counter-fitted-vectors.txt.zip"
 )
 VECTORS_FILE = "counter-fitted-vectors.txt"
-ENCODER_SIZE = "about 1 GB"
-BERT_SIZE = "440 MB"
-TIMEOUT = 30.0
-"""Seconds to wait for a server."""
 
 
 def counter_fitted_vectors() -> Path:
@@ -55,7 +51,7 @@ def universal_sentence_encoder(url: str) -> Any:
             f"{install_extra('use')}, or {choice}"
         ) from error
     place = os.environ.get("TFHUB_CACHE_DIR", "a temporary folder (set TFHUB_CACHE_DIR for one that stays)")
-    print(f"asking {url} for the Universal Sentence Encoder, {ENCODER_SIZE} unless it is in {place}", file=sys.stderr)
+    print(f"asking {url} for the Universal Sentence Encoder, about 1 GB unless it is in {place}", file=sys.stderr)
     try:
         return tensorflow_hub.load(url)
     except Exception as error:  # TensorFlow's own errors, HTTP ones and broken files have no common class
@@ -69,14 +65,14 @@ def announce_bert() -> None:
     weights = constants.SAFETENSORS_SINGLE_FILE
     if isinstance(try_to_load_from_cache(BERT, weights), str):
         return
-    log_download(f"{BERT} ({BERT_SIZE}, to {constants.HF_HUB_CACHE})")
+    log_download(f"{BERT} (440 MB, to {constants.HF_HUB_CACHE})")
 
 
 def _fetch_zipped(url: str, member: str, path: Path) -> None:
     """Fetch an archive and unpack one member of it to `path`."""
     archive_path = path.with_suffix(".zip")
     print(f"asking {url} for {member}", file=sys.stderr)
-    with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, replacing(archive_path) as temporary:  # noqa: S310
+    with urllib.request.urlopen(url, timeout=30.0) as answer, replacing(archive_path) as temporary:  # noqa: S310
         length = answer.headers["Content-Length"] or ""
         size = f"{in_megabytes(int(length))} zipped" if length.isdecimal() else "size unknown"
         print(f"fetching {member} ({size}) from {url} to {path}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """The names of recipes, resources and outcomes; imports nothing heavy."""
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 from alignattn.utils.errors import unknown
 
@@ -13,9 +13,7 @@ RECIPES: Mapping[str, str] = {
 """TextAttack's class for each recipe."""
 
 Outcome = Literal["failed", "succeeded", "skipped"]
-"""Outcomes: the attack failed or succeeded, the model was wrong before it, or an error aborted it."""
-
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""The attack failed or succeeded, the model was wrong before it, or an error aborted it."""
 
 UNIVERSAL_SENTENCE_ENCODER = "use"
 WORDNET = "wordnet"

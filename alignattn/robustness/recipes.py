@@ -22,8 +22,6 @@ NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TA
 SPARED_COLUMNS = {"textfooler": (("premise", "hypothesis"), frozenset({"premise"}))}
 """The recipes' rule: in an input with exactly these columns, the columns of the set do not change."""
 
-RecipePart = Callable[..., Any]
-
 
 def build_attack(
     recipe: str,
@@ -49,7 +47,7 @@ def build_attack(
     """
     check_recipe(recipe)
     resources.check()
-    textattack = load_textattack(resources.nltk_data)
+    textattack = load_textattack()
     prepare_nltk(resources.nltk_data, (*NLTK_PACKAGES[recipe], *(["wordnet"] if resources.synonyms else [])))
     recipe_class = getattr(textattack.attack_recipes, RECIPES[recipe])
     module = sys.modules[recipe_class.__module__]
@@ -82,7 +80,7 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
     return tuple(column for column in columns if column in chosen)
 
 
-def _parts(resources: Resources, half_precision: bool) -> dict[str, RecipePart]:
+def _parts(resources: Resources, half_precision: bool) -> dict[str, Callable[..., Any]]:
     """Return the replacement of each part of a recipe, by the part's name."""
     from textattack.constraints.semantics import WordEmbeddingDistance
     from textattack.transformations import WordSwapEmbedding
@@ -181,8 +179,8 @@ def _load_masked_language_model(folder: Path | None, dtype: torch.dtype) -> Any:
 
     if folder is None:
         announce_bert()
-    choices = "the folder of a masked-language model with --mlm; `alignattn robustness train-mlm` trains a stand-in"
-    lacking = "masked-language head: train one with `alignattn robustness train-mlm`"
+    choices = "the folder of a masked-language model with --mlm; docs/examples/train_mlm.py trains a stand-in"
+    lacking = "masked-language head: train one with docs/examples/train_mlm.py"
     model, tokenizer = load_pretrained(
         str(folder or BERT), AutoModelForMaskedLM, lacking=lacking, choices=choices, use_safetensors=True
     )

@@ -17,7 +17,6 @@ from alignattn.utils.files import check_file
 from alignattn.utils.parquet import read_parquet
 
 BERT = "bert-base-uncased"
-COUNTER_FITTED = "the counter-fitted vectors of Mrkšić et al. (2016)"
 DIGEST_LENGTH = 8
 
 USERS = {
@@ -92,7 +91,9 @@ class Resources:
     @cached_property
     def _descriptions(self) -> Mapping[str, str]:
         """The resource of each part, with digests of whole models and large files, computed once."""
-        vectors = COUNTER_FITTED if self.word_vectors is None else _named_file(self.word_vectors)
+        vectors = "the counter-fitted vectors of Mrkšić et al. (2016)"
+        if self.word_vectors is not None:
+            vectors = _named_file(self.word_vectors)
         swaps = f"nearest neighbours by cosine in {vectors}"
         if self.neighbors is not None:
             longest = max(len(words) for words in read_neighbors(self.neighbors).values())

@@ -17,8 +17,6 @@ from torch import Tensor
 from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.encoders import CachedEncoder, MeanPooling, longest_input
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.masked_head import masked_tokens_alone
-from alignattn.training.weights import IGNORED_LABEL
 from alignattn.utils.errors import AlignAttnError
 
 load_textattack()
@@ -35,14 +33,8 @@ from textattack.shared.utils import (  # noqa: E402
 )
 from textattack.transformations import WordSwapHomoglyphSwap, WordSwapMaskedLM  # noqa: E402
 
-PENN_TREEBANK = "en-ptb"
-"""NLTK's name of the tag set of its English tagger."""
-
 TOKEN_MARKS = {"##": "bert", "Ġ": "roberta"}
 """The mark of word pieces in a vocabulary, and the model type whose rule TextAttack applies to them."""
-
-RANKED_FIRST = 128
-"""Number of tokens ranked first: BAE keeps at most 50 words and skips word pieces."""
 
 
 class CandidateLists(AbstractWordEmbedding):
@@ -157,7 +149,7 @@ class LoadedPartOfSpeech(PartOfSpeech):
         words = [*before_ctx, word, *after_ctx]
         key = " ".join(words)
         if key not in self._pos_tag_cache:
-            tags = [map_tag(PENN_TREEBANK, self.tagset, tag) for _, tag in self._tagger.tag(words)]
+            tags = [map_tag("en-ptb", self.tagset, tag) for _, tag in self._tagger.tag(words)]
             self._pos_tag_cache[key] = (tuple(words), tuple(tags))
         tag: str = super()._get_pos(before_ctx, word, after_ctx)
         return tag
@@ -196,14 +188,29 @@ class PaddedToLongest(WordSwapMaskedLM):
             is_mask = batch["input_ids"] == self._lm_tokenizer.mask_token_id
             is_first_mask = is_mask & (is_mask.cumsum(dim=1) == 1)
             features = {name: values for name, values in batch.items() if name in self._lm_tokenizer.model_input_names}
-            labels = batch["input_ids"].masked_fill(~is_first_mask, IGNORED_LABEL)
-            with masked_tokens_alone(self._language_model):
-                logits = self._language_model(**features, labels=labels).logits[0]
+            logits = self._mask_logits(features, is_first_mask)
             found, positions = (indices.tolist() for indices in is_first_mask.nonzero(as_tuple=True))
             probabilities = logits.float().softmax(dim=-1).cpu()
             for row, position, ranked in zip(rows[found].tolist(), positions, map(_ranked, probabilities), strict=True):
                 words[row] = self._best_words(ranked, is_first=position == 1)
         return words
+
+    def _mask_logits(self, features: dict[str, Tensor], is_mask: Tensor) -> Tensor:
+        """Return the logits `[M, vocabulary]` of the M tokens of a batch where `is_mask`, `[B, n]`, is true.
+
+        The head sees each token by itself. Applied to all of them, it would take most of the time.
+        """
+
+        def select(_module: Any, _args: Any, output: Any) -> Any:
+            output.last_hidden_state = output.last_hidden_state[is_mask][None]
+            return output
+
+        hook = self._language_model.base_model.register_forward_hook(select)
+        try:
+            logits: Tensor = self._language_model(**features).logits[0]
+        finally:
+            hook.remove()
+        return logits
 
     def _best_words(self, ranked: Iterable[tuple[float, int]], is_first: bool) -> list[str]:
         words: list[str] = []
@@ -228,8 +235,9 @@ class PaddedToLongest(WordSwapMaskedLM):
 
 def _ranked(values: Tensor) -> Iterator[tuple[float, int]]:
     """Yield values `[V]` and their indices, the largest value first, and the first index first among equal values."""
-    # Few are needed: sorting the whole vocabulary and converting it to Python costs 20 times as much.
-    least = values.topk(min(RANKED_FIRST, len(values))).values[-1]
+    # BAE keeps at most 50 words and skips word pieces, so 128 tokens mostly suffice. Sorting the whole vocabulary
+    # and converting it to Python costs 20 times as much.
+    least = values.topk(min(128, len(values))).values[-1]
     for is_next in (values >= least, values < least):
         places = is_next.nonzero().squeeze(1)
         ranked = values[places].sort(descending=True, stable=True)

@@ -13,14 +13,6 @@ from alignattn.robustness.batches import ModelInputs, OutputCache
 from alignattn.tasks.task import MAX_TEXTS
 from alignattn.utils.errors import AlignAttnError
 
-SCORES_KEPT = 2**16
-"""Size of the cache: 64 MiB at 1,000 bytes per input."""
-
-MIN_CLASSES = 2
-
-Texts = tuple[str, ...]
-"""The one or two texts of a row."""
-
 
 class TaskModelWrapper:
     """The model wrapper of TextAttack's classification goals: a call that scores texts, and `model`.
@@ -51,7 +43,7 @@ class TaskModelWrapper:
         self._inputs = frozenset(inspect.signature(model.forward).parameters)
         self._cache = OutputCache(cache_size)
 
-    def __call__(self, text_input_list: Sequence[str | Texts]) -> Tensor:
+    def __call__(self, text_input_list: Sequence[str | tuple[str, ...]]) -> Tensor:
         """Return the probabilities of the classes, `[N, C]` float64 on the CPU.
 
         Float64, because TextAttack applies a softmax to a batch in which the sum of any row is further than 1e-6 from
@@ -89,7 +81,7 @@ def wrap_model(
     *,
     max_length: int,
     batch_size: int | None = None,
-    cache_size: int = SCORES_KEPT,
+    cache_size: int = 2**16,
     device: torch.device | str | None = None,
     half_precision: bool = False,
 ) -> TaskModelWrapper:
@@ -100,12 +92,12 @@ def wrap_model(
         tokenizer: the model's tokenizer.
         max_length: the maximum of tokens per row, special tokens included; longer texts are truncated.
         batch_size: the maximum of rows per forward, at least 1; None = chosen for the device.
-        cache_size: number of cached inputs; 0 for none.
+        cache_size: number of cached inputs; 0 for none. The default takes 64 MiB at 1,000 bytes per input.
         device: the device of the computation; None = a GPU if there is one, else the CPU.
         half_precision: use float16, on a GPU only: elsewhere float32 is faster. Not bfloat16, whose 8 bits would hide
             the effect of a single word on a score.
     """
-    if int(model.config.num_labels or 0) < MIN_CLASSES:
+    if int(model.config.num_labels or 0) < 2:
         raise AlignAttnError("the model has one output, and attacks need a classifier: choose a task with classes")
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if (batch_size is not None and batch_size < 1) or cache_size < 0:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 from alignattn.utils.command_line import OneLineErrorParser, build_parser, read_words
-from alignattn.utils.errors import AlignAttnError, check_installed, did_you_mean
+from alignattn.utils.errors import check_installed
 from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.options import Options, resolve, values_of
 
@@ -38,12 +38,11 @@ class Command:
     A command line and a program run it in the same way: `execute(parse(words))`, `execute(resolve(values))`.
 
     Attributes:
-        name: the word or words after `alignattn`.
+        name: the word after `alignattn`.
         help: one line.
         options: the dataclass of its options.
         run: "module:function" of the function, which is called with the options.
         examples: whole command lines.
-        subcommands: the subcommands, by name.
         results: how its results fill tables; None if they fill none.
         shares_folder: whether several calls may write to one `output_dir` at a time; its function then coordinates
             them.
@@ -55,7 +54,6 @@ class Command:
     options: type[Options]
     run: str
     examples: Sequence[str] = ()
-    subcommands: Mapping[str, "Command"] = field(default_factory=dict)
     results: TableResults | None = None
     shares_folder: bool = False
     draws: bool = False
@@ -65,20 +63,9 @@ class Command:
         """The words that call it on a command line."""
         return f"alignattn {self.name}"
 
-    def select(self, words: Sequence[str]) -> "tuple[Command, Sequence[str]]":
-        """Return the command or subcommand that the words after this command's name call, and its own words."""
-        if not self.subcommands or not words or words[0].startswith("-"):
-            return self, words
-        if words[0] not in self.subcommands:
-            hint = did_you_mean(words[0], self.subcommands)
-            raise AlignAttnError(f"unknown command {f'{self.name} {words[0]}'!r}{hint} (see --help)")
-        return self.subcommands[words[0]].select(words[1:])
-
     def parser(self, *, everything: bool = False) -> OneLineErrorParser:
         """Return the parser of its options; its help shows the common options, or all with `everything`."""
-        others = [f"  {other.prog}: {other.help}" for other in self.subcommands.values()]
-        examples = [f"  {example}" for example in self.examples]
-        epilog = "\n".join([*(["commands:", *others, ""] if others else []), "examples:", *examples])
+        epilog = "\n".join(["examples:", *(f"  {example}" for example in self.examples)])
         description = f"{self.help[0].upper()}{self.help[1:]}."
         return build_parser(self.options, self.prog, description=description, epilog=epilog, everything=everything)
 

@@ -32,7 +32,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     It knows the homoglyphs of TextBugger: unknown ones would all be the same input, and tie.
     """
-    load_textattack(NLTK_DATA)
+    load_textattack()
     from alignattn.robustness.substitutes import HomoglyphSwap
 
     folder = tmp_path_factory.mktemp("letters")

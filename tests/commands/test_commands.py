@@ -74,8 +74,6 @@ robustness --run x --model y
 robustness --run x --recipes foo
 robustness --run x --synonyms foo
 robustness --run x --neighbors a --word_vectors b
-robustness --shard 9/8
-robustness show x --outcome foo
 figure tsn --run x --output_file x.png
 compare x
 compare x x
@@ -117,9 +115,6 @@ robustness --run run --mlm nowhere
 robustness --run run --sentence_encoder nowhere
 robustness --run run --nltk_data nowhere
 robustness --run run --output_dir mine.csv
-robustness show nope.jsonl
-robustness train-mlm --model minilmm --train_file mine.csv --output_dir o
-robustness train-mlm --model x --train_file nope.txt --output_dir o
 uncertainty --run nowhere
 uncertainty --run run --output_dir mine.csv
 calibrate nope.parquet
@@ -146,13 +141,12 @@ for name, lines in json.load(sys.stdin).items():
     found[name] = [answers, [module for module in sys.argv[1:] if module in sys.modules]]
 print(json.dumps(found))
 """
-FOREIGN = ("finetune", "domain-shift", "robustness train-mlm", "reproduce")
+FOREIGN = ("finetune", "domain-shift", "reproduce")
 """Commands that import transformers to list its options and to recognise unknown ones."""
 
 
 def commands() -> list[Command]:
-    rooms = [get_command(name) for name in COMMANDS]
-    return [*rooms, *(other for room in rooms for other in room.subcommands.values())]
+    return [get_command(name) for name in COMMANDS]
 
 
 def mistakes(command: Command) -> list[list[str]]:
@@ -164,8 +158,7 @@ def mistakes(command: Command) -> list[list[str]]:
     if command.name not in FOREIGN:
         wrong.append([*words, *table, "--no_such_option", "1"])
     for line in filter(None, map(shlex.split, MISTAKES.splitlines())):
-        selected, _ = get_command(line[0]).select(line[1:])
-        wrong += [line] if selected is command else []
+        wrong += [line] if line[0] == command.name else []
     return wrong + [[*words, f"--{entry.name}", str(value)] for entry in numeric(command) for value in outside(entry)]
 
 
@@ -262,7 +255,7 @@ def test_examples_call_the_command_with_its_options(command: Command, monkeypatc
     monkeypatch.chdir(ROOT)
     for example in command.examples:
         words = shlex.split(example.partition(" > ")[0])[1:]
-        selected, rest = get_command(words[0]).select(words[1:])
+        selected, rest = get_command(words[0]), words[1:]
         assert selected is command
         assert read_words(command.options, rest, command.parser())
 
@@ -281,7 +274,7 @@ def documented() -> list[list[str]]:
 @pytest.mark.parametrize("words", documented(), ids=" ".join)
 def test_documented_commands_use_only_their_options(words: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
-    command, rest = get_command(words[0]).select(words[1:])
+    command, rest = get_command(words[0]), words[1:]
     if "--config" in rest and rest[rest.index("--config") + 1].startswith("runs/"):
         # An earlier command of the page writes this file.
         rest = [word for word in rest if word != "--config" and not word.endswith("/config.yaml")]
@@ -302,11 +295,6 @@ def test_main_prints_the_list_of_commands_and_the_version(capsys, monkeypatch: p
 def test_an_unknown_command_suggests_the_closest_one(capsys):
     assert main(["finetun"]) == 2
     assert capsys.readouterr().err == "alignattn: unknown command 'finetun': did you mean 'finetune'?\n"
-
-
-def test_an_unknown_subcommand_suggests_the_closest_one(capsys):
-    assert main(["robustness", "shwo"]) == 2
-    assert "unknown command 'robustness shwo': did you mean 'show'?" in capsys.readouterr().err
 
 
 def test_the_module_is_the_command():
@@ -361,7 +349,6 @@ def test_an_error_says_what_to_do(words: str, answer: str, capsys):
     ("command", "files", "label"),
     [
         ("calibrate", ["a.parquet", "seed-1/predictions.parquet"], "PREDICTIONS"),
-        ("robustness show", ["robustness.json", "seed-1/textfooler.jsonl"], "RESULTS"),
     ],
 )
 def test_a_folder_suggests_a_file_in_it(command: str, files: list[str], label: str, tmp_path: Path, capsys):

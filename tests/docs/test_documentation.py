@@ -18,12 +18,12 @@ from alignattn.commands import COMMANDS, get_command
 from alignattn.commands.domain_shift import OUT_OF_DOMAIN_FILE
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, SECONDS_FILE
 from alignattn.commands.reproduce.table import load_table, parse_table
-from alignattn.commands.robustness.summary import TABLE_NAME
 from alignattn.commands.uncertainty import UNCERTAINTY_FILE
 from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
 from alignattn.finetuning.tables import TABLES
 from alignattn.robustness.records import RECORDS_SUFFIX
+from alignattn.robustness.summary import TABLE_NAME
 from alignattn.tasks import TASKS
 from alignattn.tasks.task_types import TASK_TYPES
 from alignattn.utils.command_line import CONFIG
@@ -71,7 +71,6 @@ def test_every_link_leads_to_an_existing_file_and_heading(page):
 
 def known_options() -> set[str]:
     commands = [get_command(name) for name in COMMANDS]
-    commands += [other for command in commands for other in command.subcommands.values()]
     named = {name for command in commands for name in all_options_of(command.options)}
     return named | {CONFIG.name} | OTHERS
 

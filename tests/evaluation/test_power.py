@@ -13,7 +13,7 @@ from scipy.stats import norm
 from alignattn.commands.domain_shift.result_reader import DomainShiftReader
 from alignattn.commands.reproduce.program.result_reader import ProgramReader
 from alignattn.commands.reproduce.table import load_table
-from alignattn.commands.robustness.result_reader import RobustnessReader
+from alignattn.commands.robustness_results import RobustnessReader
 from alignattn.evaluation.statistics.comparison import compare, correct
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.evaluation.statistics.paired_tests import sign_flip_p_value, t_interval

@@ -138,11 +138,6 @@ class Workplace:
                 str(out),
             ],
             "figure": ["figure", "curves", "--run", run, "--output_file", str(out / "curves.svg")],
-            "train-mlm": [
-                *("robustness", "train-mlm", "--model", at["model"], "--train_file", at["texts"]),
-                *("--max_steps", "2", "--max_length", "16", "--mlm_probability", "0.5", "--use_cpu", "true"),
-                *("--output_dir", str(out)),
-            ],
             "robustness": [
                 *("robustness", "--run", run, "--recipes", "textbugger", "--num_examples", "3", "--max_length", "16"),
                 *("--neighbors", str(self.folder / RESOURCES / "neighbors.parquet"), "--sentence_encoder", at["model"]),
@@ -372,11 +367,10 @@ if __name__ == "__main__":
         "reproduce",
     ):
         _ = get_command(command).function
-    _ = get_command("robustness").subcommands["train-mlm"].function
     with contextlib.suppress(ImportError):
         import transformers.models.bert.modeling_bert  # noqa: F401
     if "robustness" in sys.argv[2:]:
-        load_textattack(folder / RESOURCES / "nltk_data")
+        load_textattack()
     vars(worker)["subprocess"] = SimpleNamespace(run=run_worker, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     workplace = Workplace(folder)
     # Each training collects garbage, for which a child would copy the memory of all imported modules.

@@ -38,7 +38,7 @@ from alignattn.finetuning.tables import TABLES
 from alignattn.models.words import read_embeddings
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.reports.result_reader import UNREADABLE
-from alignattn.robustness.records import read_examples, read_header, read_run
+from alignattn.robustness.records import read_header, read_run
 from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.tasks import TASKS, TokenClassification, get_task
 from alignattn.tasks.rows import load_task_files, load_user_rows
@@ -190,7 +190,6 @@ FORMATS = {
         f"{ATTACKS}/textbugger.json", broken_json, lambda path: read_header(path.with_suffix(".jsonl"))
     ),
     "attacks (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_run),
-    "attacks that are shown (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_examples),
     "a table of attacks (JSON)": Format(
         "attacks/robustness.json", broken_json, lambda path: reader_of("robustness").is_finished(path.parent)
     ),

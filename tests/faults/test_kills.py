@@ -12,7 +12,7 @@ from conftest import ROOT
 HARNESS = ROOT / "tests" / "faults" / "forked.py"
 QUICK = ("finetune", "figure")
 OTHERS = (
-    *("seeds", "domain-shift", "inspect", "calibrate", "uncertainty", "train-mlm", "reproduce"),
+    *("seeds", "domain-shift", "inspect", "calibrate", "uncertainty", "reproduce"),
     "robustness",
 )
 

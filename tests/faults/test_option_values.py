@@ -38,8 +38,7 @@ def near(option: Option) -> st.SearchStrategy[Any]:
 
 
 def all_commands() -> list[Command]:
-    commands = [get_command(name) for name in COMMANDS]
-    return [*commands, *(other for command in commands for other in command.subcommands.values())]
+    return [get_command(name) for name in COMMANDS]
 
 
 FIRST_OF = {

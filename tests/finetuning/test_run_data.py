@@ -11,8 +11,7 @@ from task_rows import make_rows, write_rows
 
 from alignattn.cli import main
 from alignattn.commands import get_command
-from alignattn.commands.robustness.options import RobustnessOptions
-from alignattn.commands.robustness.targets import target_loaders
+from alignattn.commands.robustness import RobustnessOptions, target_loaders
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.rows import load_run_evaluation, load_run_rows
 from alignattn.finetuning.run_files import DATA_FILE

@@ -94,7 +94,6 @@ COMMANDS = {
     "finetune": "--model {model} --train_file {rows} --text_columns text --max_length 16 --output_dir {out}",
     "inspect": "--model {model} --validation_file {texts} --max_length 16 --output_dir {out}",
     "robustness": "--model {model} --task sst2 --data_dir {data} --output_dir {out}",
-    "robustness train-mlm": "--model {model} --train_file {texts} --max_length 8 --output_dir {out}",
 }
 
 

@@ -80,7 +80,7 @@ def _masked_language_model(folder, **options):
 
 @needs_files(NLTK_DATA)
 def test_the_masked_language_model_is_batched_by_the_device(tiny_checkpoint):
-    text = load_textattack(NLTK_DATA).shared.AttackedText("the cat sees the dog " * 8)
+    text = load_textattack().shared.AttackedText("the cat sees the dog " * 8)
     swap = _masked_language_model(tiny_checkpoint, max_candidates=5)
     shapes = watch_inputs(swap._language_model, _shape)
     together = swap._bae_replacement_words(text, range(40))
@@ -94,7 +94,7 @@ def test_the_masked_language_model_is_batched_by_the_device(tiny_checkpoint):
 @pytest.mark.parametrize("size", [3, 128, 1000])
 @pytest.mark.parametrize("levels", [2, 10_000])
 def test_ranked_tokens_are_those_of_a_full_stable_sort(size, levels):
-    load_textattack(NLTK_DATA)
+    load_textattack()
     from alignattn.robustness.substitutes import _ranked
 
     values = torch.randint(levels, (size,), generator=torch.Generator().manual_seed(0)) / levels

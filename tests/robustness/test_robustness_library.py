@@ -28,6 +28,14 @@ CLEAN_IMPORT = """
 import json, logging, os, sys
 from pathlib import Path
 import nltk
+import socket
+nltk.data.path.clear()
+
+def connect(*args):
+    raise AssertionError(f"the import asks {args[1:]}")
+
+socket.socket.connect = socket.socket.connect_ex = connect
+socket.getaddrinfo = connect
 downloads = []
 nltk.download = lambda *args, **options: downloads.append(args)
 earlier = logging.getLogger("of.the.program")
@@ -38,8 +46,11 @@ names = ("HF_HOME", "XDG_CACHE_HOME", "TFHUB_CACHE_DIR", "PYTORCH_TRANSFORMERS_C
 before = {name: os.environ.get(name) for name in names}
 from alignattn.robustness.library import load_textattack
 imported_by_the_package = [name for name in sys.modules if name.split(".")[0] in ("textattack", "flair", "nltk")]
-textattack = load_textattack(Path(os.environ["DATA"]))
+import alignattn.robustness.substitutes
+textattack = load_textattack()
 earlier.warning("still here")
+nltk.data.path.append(os.environ["DATA"])
+from textattack.augmentation.recipes import DEFAULT_CONSTRAINTS
 from huggingface_hub import constants
 import flair, jieba, datasets
 print(json.dumps({
@@ -54,6 +65,7 @@ print(json.dumps({
     "textattack_cache": textattack.shared.utils.install.TEXTATTACK_CACHE_DIR,
     "in_cache": os.listdir(textattack.shared.utils.install.path_in_cache("")),
     "jieba_cache": jieba.dt.tmp_dir,
+    "spared": ["the" in DEFAULT_CONSTRAINTS[1].stopwords, "movie" in DEFAULT_CONSTRAINTS[1].stopwords],
     "recipes": hasattr(textattack.attack_recipes, "TextFoolerJin2019"),
 }))
 """
@@ -76,7 +88,7 @@ TEXT_OF_NO_LANGUAGE = """
 import os, sys
 from pathlib import Path
 from alignattn.robustness.library import load_textattack
-textattack = load_textattack(Path(os.environ["DATA"]))
+textattack = load_textattack()
 from alignattn.robustness.loop import AttackRow, attack_row
 from alignattn.robustness.records import AttackSettings
 
@@ -194,8 +206,12 @@ class TestAnImport:
         assert clean_import["log"] == "still here\n"
 
     def test_downloads_nothing_and_records_no_download(self, clean_import):
+        """No connection is possible in its process, and NLTK finds no data."""
         assert clean_import["downloads"] == []
         assert clean_import["in_cache"] == []
+
+    def test_leaves_the_stop_words_of_augmenters_to_their_first_use(self, clean_import):
+        assert clean_import["spared"] == [True, False]
 
     def test_is_quiet_and_done_once(self, clean_import):
         assert clean_import["said"] == ""

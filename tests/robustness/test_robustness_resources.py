@@ -89,7 +89,7 @@ def test_weights_that_would_be_unpickled_are_refused(tmp_path, wrapper, resource
 
 
 def test_models_with_random_weights_are_refused(minilm, tmp_path, wrapper, resources):
-    with pytest.raises(AlignAttnError, match=r"holds no masked-language head: train one with `alignattn robustness tr"):
+    with pytest.raises(AlignAttnError, match=r"no masked-language head: train one with docs/examples/train_mlm"):
         build_attack("bae", wrapper, replace(resources, mlm=Path(minilm)))
     shutil.copytree(minilm, tmp_path / "half")
     weights = load_file(Path(minilm) / WEIGHTS)

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,11 +9,10 @@ from conftest import ROOT
 from processes import run_python
 from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, copy_run, run, run_bytes, toy_attack, toy_rows
 
-from alignattn.commands.robustness.summary import summarise_attacks, tabulate
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.records import header_path, read_run
+from alignattn.robustness.summary import summarise_attacks, tabulate
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.shard import WHOLE, Shard
 
 pytest_plugins = ["robustness_fixtures"]
 
@@ -34,9 +31,10 @@ def test_a_killed_run_ends_with_the_bytes_of_an_uninterrupted_one(whole, tiny_ch
 
 
 @pytest.mark.parametrize("missing", [1, 2, 100, 400, 10**9], ids=lambda missing: f"{missing} bytes")
-def test_the_row_of_a_torn_line_is_attacked_again(whole, tiny_checkpoint, tmp_path, missing):
+@pytest.mark.parametrize("end", [b"", b"\0\0\0", b"\0\0\n"])
+def test_the_row_of_a_damaged_last_line_is_attacked_again(whole, tiny_checkpoint, tmp_path, missing, end):
     content, _ = run_bytes(whole.path)
-    path = copy_run(whole, tmp_path, content[: max(0, len(content) - missing)])
+    path = copy_run(whole, tmp_path, content[: max(0, len(content) - missing)] + end)
     assert run(tiny_checkpoint, path).records == whole.records
     assert run_bytes(path) == run_bytes(whole.path)
 
@@ -48,15 +46,14 @@ def test_a_finished_run_attacks_nothing(whole, tiny_checkpoint, tmp_path):
 
 def test_more_examples_continue_the_recorded_ones(tiny_checkpoint, tmp_path):
     few, many = replace(SETTINGS, num_examples=3), replace(SETTINGS, num_examples=NUM_EXAMPLES)
-    for shard in (WHOLE, Shard(2, 2)):
-        path, at_once = (tmp_path / f"{name}-{shard.number}.jsonl" for name in ("later", "at_once"))
-        before = run(tiny_checkpoint, path, shard, few).records
-        run(tiny_checkpoint, path, shard, many)
-        run(tiny_checkpoint, at_once, shard, many)
-        assert run_bytes(path) == run_bytes(at_once)
-        assert 0 < len(before) < len(read_run(path).records)
-        with pytest.raises(AlignAttnError, match=f"has {NUM_EXAMPLES} examples, more than"):
-            run(tiny_checkpoint, path, shard, few)
+    path, at_once = tmp_path / "later.jsonl", tmp_path / "at_once.jsonl"
+    before = run(tiny_checkpoint, path, few).records
+    run(tiny_checkpoint, path, many)
+    run(tiny_checkpoint, at_once, many)
+    assert run_bytes(path) == run_bytes(at_once)
+    assert 0 < len(before) < len(read_run(path).records)
+    with pytest.raises(AlignAttnError, match=f"has {NUM_EXAMPLES} examples, more than"):
+        run(tiny_checkpoint, path, few)
 
 
 def test_a_header_without_records_is_replaced(whole, tiny_checkpoint, tmp_path):
@@ -65,22 +62,6 @@ def test_a_header_without_records_is_replaced(whole, tiny_checkpoint, tmp_path):
     path.write_bytes(b"")
     assert run(tiny_checkpoint, path).records == whole.records
     assert run_bytes(path) == run_bytes(whole.path)
-
-
-def test_two_processes_do_not_write_the_same_records(whole, tiny_checkpoint, tmp_path):
-    path = tmp_path / "toy.jsonl"
-    attack = toy_attack(tiny_checkpoint)
-    program = "import filelock, sys; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(); sys.stdin.read()"
-    lock = str(tmp_path / ".toy.jsonl.lock")
-    with subprocess.Popen(
-        [sys.executable, "-uc", program, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        with pytest.raises(AlignAttnError, match="another process writes"):
-            attack_rows(attack, AttackJob(toy_rows(attack), path, SETTINGS))
-        other.kill()
-    assert run(tiny_checkpoint, path).records == whole.records
 
 
 @pytest.mark.parametrize(
@@ -100,10 +81,8 @@ def test_a_run_of_other_settings_is_not_continued(whole, tiny_checkpoint, tmp_pa
     assert run_bytes(path) == run_bytes(whole.path)
 
 
-def test_another_shard_other_rows_and_foreign_files_are_refused(whole, tiny_checkpoint, tmp_path):
+def test_other_rows_and_foreign_files_are_refused(whole, tiny_checkpoint, tmp_path):
     path = copy_run(whole, tmp_path)
-    with pytest.raises(AlignAttnError, match="shard '1/1' and '1/2'"):
-        run(tiny_checkpoint, path, Shard(1, 2))
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack)
     with pytest.raises(AlignAttnError, match=f"rows available {NUM_ROWS} and {NUM_ROWS - 1}"):
@@ -112,7 +91,7 @@ def test_another_shard_other_rows_and_foreign_files_are_refused(whole, tiny_chec
     with pytest.raises(AlignAttnError, match="SHA-256 of the rows"):
         attack_rows(attack, AttackJob(rows, path, SETTINGS))
     path.write_text("{}\n" + path.read_text())
-    with pytest.raises(AlignAttnError, match=r"line 1 is not an attacked example \(index: Field required\)"):
+    with pytest.raises(AlignAttnError, match=r"line 1 is not an attacked example"):
         run(tiny_checkpoint, path)
     path.write_text("a file of something else, without a line end")
     header_path(path).unlink()
@@ -122,24 +101,11 @@ def test_another_shard_other_rows_and_foreign_files_are_refused(whole, tiny_chec
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "said"),
-    [
-        (None, {"rows": "3"}, "rows is '3'"),
-        (None, {"left_out": [None]}, "left_out.0 is None"),
-        (None, {"versions": ["2.0"]}, "versions is"),
-        (None, {"more": 1}, "more: Unexpected"),
-        ("settings", {"seed": "3"}, "settings.seed is '3'"),
-        ("settings", {"resources": ["a"]}, "settings.resources is"),
-        ("settings", {"attack_columns": "sentence"}, "settings.attack_columns is"),
-        ("shard", {"count": 1.5}, "shard.count is 1.5"),
-        ("shard", {"count": 0}, "shard is .* there is no shard 1/0"),
-    ],
+    "change", [{"left_out": [None]}, {"versions": ["2.0"]}, {"settings": {"seed": 3}}, {"rows_digest": 3}]
 )
-def test_a_header_with_a_wrong_value_names_it(whole, tmp_path, part, change, said):
+def test_a_damaged_header_is_refused(whole, tmp_path, change):
     path = copy_run(whole, tmp_path)
-    content = json.loads(header_path(path).read_text())
-    (content if part is None else content[part]).update(change)
-    header_path(path).write_text(json.dumps(content))
-    with pytest.raises(AlignAttnError, match=rf"damaged or of another version \({said}") as raised:
+    header_path(path).write_text(json.dumps(json.loads(header_path(path).read_text()) | change))
+    with pytest.raises(AlignAttnError, match="is damaged or of another version") as raised:
         read_run(path)
     assert "\n" not in str(raised.value)

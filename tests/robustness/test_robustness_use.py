@@ -75,7 +75,7 @@ class NeverMoved:
 def test_the_encoder_of_tensorflow_hub_judges_the_sentences_of_an_attack(encoder, tmp_path):
     neighbors = tmp_path / "neighbors.parquet"
     pq.write_table(pa.table({"word": ["movie", "great"], "neighbors": [["film"], ["grand"]]}), neighbors)
-    load_textattack(NLTK_DATA)
+    load_textattack()
     attack = build_attack(
         "textbugger", NeverMoved(), Resources(neighbors=neighbors, sentence_encoder="use", nltk_data=NLTK_DATA)
     )

@@ -21,8 +21,7 @@ from transformers import (
 
 import alignattn
 from alignattn.cli import main
-from alignattn.commands.robustness.options import AttackOptions
-from alignattn.commands.robustness.targets import target_loaders
+from alignattn.commands.robustness import RobustnessOptions, target_loaders
 from alignattn.finetuning.training_options import TrainingOptions
 from alignattn.tasks import TASKS, TokenClassification
 from alignattn.tasks.answers.squad_metric import squad_scores
@@ -462,7 +461,7 @@ def test_attacks_use_the_good_rows_of_the_run(tiny_checkpoint, tmp_path):
         "--num_train_epochs 1 --disable_tqdm true --use_cpu true"
     )
     assert main(words.split()) == 0
-    (load,) = target_loaders(AttackOptions(run=[str(tmp_path / "run")]))
+    (load,) = target_loaders(RobustnessOptions(run=[str(tmp_path / "run")]))
     target = load()
     assert [row.texts["sentence"] for row in target.rows] == texts[:3] + texts[4:]
     assert (target.name, target.attention, target.split) == ("run", "aa-ct", "validation")

@@ -19,10 +19,9 @@ from alignattn.commands.domain_shift import (
 from alignattn.commands.reproduce.folder import RunFolder, folders_of
 from alignattn.commands.reproduce.results import read_table
 from alignattn.commands.reproduce.table import load_table
-from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.evaluation.calibration import apply_temperature, expected_calibration_error, summarise
-from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings, write_header
-from alignattn.utils.shard import WHOLE
+from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings, header_path
+from alignattn.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 
 ROWS = 60
 
@@ -44,7 +43,7 @@ def write_attacks(folder, outcomes, labels=(0,)):
         {"word_swaps": "none"},
     )
     path = folder / "run" / "textfooler.jsonl"
-    header = AttackHeader(settings, WHOLE, ROWS, ROWS, (), "12ab", {}, ())
+    header = AttackHeader(settings, ROWS, (), "12ab", {}, ())
     records = tuple(
         AttackRecord(
             index,
@@ -63,7 +62,7 @@ def write_attacks(folder, outcomes, labels=(0,)):
         for index, outcome in enumerate(outcomes)
     )
     path.parent.mkdir(parents=True)
-    write_header(path, header)
+    write_json(header_path(path), asdict(header))
     path.write_text("".join(record.to_line() for record in records))
     write_attack_tables(folder, tabulate([summarise_attacks(AttackRun(path, header, records))]))
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,8 +12,7 @@ from robustness_helpers import NEIGHBORS, NLTK_DATA, RESOURCES, WEIGHTS, drop_la
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.cli import main
-from alignattn.commands.robustness.options import AttackOptions
-from alignattn.commands.robustness.targets import target_loaders
+from alignattn.commands.robustness import RobustnessOptions, target_loaders
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.recipes import RECIPES, build_attack
 from alignattn.robustness.records import AttackSettings
@@ -59,7 +57,7 @@ def table_of(folder):
     return table["summaries"]
 
 
-def test_every_recipe_attacks_a_run_and_fills_the_table_and_the_page(words, tmp_path, capsys):
+def test_every_recipe_attacks_a_run_and_fills_the_table(words, tmp_path, capsys):
     folder = tmp_path / "out"
     assert main([*words, "--output_dir", str(folder)]) == 0
     printed = capsys.readouterr().out
@@ -76,37 +74,6 @@ def test_every_recipe_attacks_a_run_and_fills_the_table_and_the_page(words, tmp_
     assert main([*words, "--output_dir", str(folder)]) == 0  # finished: attacks nothing
     assert records.read_bytes() == before
     assert table_of(folder) == summaries
-    page = tmp_path / "page.html"
-    assert main(["robustness", "show", str(records), "--html", str(page)]) == 0
-    assert "<html" in page.read_text()
-
-
-def test_merged_shards_equal_the_whole_run(words, tmp_path, capsys):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    words = [*words, "--recipes", "textbugger"]
-    assert main([*words, "--output_dir", str(whole)]) == 0
-    for shard in ("2/2", "1/2"):
-        assert main([*words, "--output_dir", str(parts), "--shard", shard]) == 0
-        assert "--merge" in capsys.readouterr().out
-    assert main(["robustness", "--merge", "--output_dir", str(parts)]) == 0
-    name = Path("sst2-aa-ct") / "textbugger.jsonl"
-    assert (parts / name).read_bytes() == (whole / name).read_bytes()
-    assert table_of(parts) == table_of(whole)
-
-
-def test_a_merge_says_what_is_missing(words, tmp_path, capsys):
-    folder = tmp_path / "out"
-    merge = ["robustness", "--merge", "--output_dir", str(folder)]
-    assert main(merge) == 2
-    assert "contains no finished attacks" in capsys.readouterr().err
-    assert main([*words, "--recipes", "textbugger", "--output_dir", str(folder)]) == 0
-    records = folder / "sst2-aa-ct" / "textbugger.jsonl"
-    drop_last_line(records)
-    capsys.readouterr()
-    assert main(merge) == 2
-    printed = capsys.readouterr()
-    assert "rows: run its command again" in printed.out
-    assert "contains no finished attacks" in printed.err
 
 
 def test_an_unreadable_last_run_is_refused_before_the_first_attack(words, run_folder, tmp_path, capsys):
@@ -159,8 +126,6 @@ def test_runs_fill_one_table_and_keep_their_records_in_any_combination_of_calls(
     for run in runs:
         assert main(["robustness", "--run", str(run), *options, "--output_dir", str(folder)]) == 0
         assert len(table_of(folder)) == len(runs)
-    assert main(["robustness", "--merge", "--output_dir", str(folder)]) == 0
-    assert len(table_of(folder)) == len(runs)
     assert {path: path.read_bytes() for path in folder.glob("*/*.jsonl")} == written
     unfinished = folder / "soft-seed-1" / "textbugger.jsonl"
     drop_last_line(unfinished)
@@ -181,7 +146,7 @@ def test_runs_of_the_same_name_get_longer_names(run_folder, tmp_path):
     runs = [tmp_path / name / "mrpc" / "seed-1" for name in ("old", "new")]
     for lines, run in enumerate(runs, 1):
         _another_model(run_folder, run, lines)
-    loaders = target_loaders(AttackOptions(run=[str(run) for run in runs]))
+    loaders = target_loaders(RobustnessOptions(run=[str(run) for run in runs]))
     assert [load().name for load in loaders] == ["old-mrpc-seed-1", "new-mrpc-seed-1"]
 
 
@@ -192,12 +157,10 @@ def test_runs_of_the_same_name_get_longer_names(run_folder, tmp_path):
         ("--attack_columns sentence2", "--attack_columns sentence2: choose from the task's columns: sentence"),
         ("--neighbors missing.parquet", "there is no file missing.parquet: give another to --neighbors"),
         ("--synonyms wordnet", "--synonyms does not go with --neighbors"),
-        ("--shard 3/2", "there is no shard 3/2"),
         ("--model somewhere --task sst2", "--model does not go with --run"),
         ("--run .", "is not a run folder of"),
         ("--num_examples 0", "--num_examples 0 must be at least 1"),
         ("--max_length 9999", "9999"),
-        ("--merge", "--merge works with --output_dir alone: leave --max_length and"),
         ("--recipes bae bae", "--recipes bae bae contains a recipe twice"),
         (
             "--seed 99999999999999999999",
@@ -274,17 +237,14 @@ def test_a_run_keeps_its_folder_when_another_call_has_a_run_of_the_same_name(wor
 def test_a_model_is_identified_by_its_content_wherever_its_folder_is(words, run_folder, tmp_path, capsys):
     copies = [shutil.copytree(run_folder, tmp_path / machine / "run") for machine in ("one", "two")]
     folder = tmp_path / "out"
-    options = [*words[3:], "--num_examples", "2", "--recipes", "textbugger", "--output_dir", str(folder)]
-    for number, run in enumerate(copies, 1):
-        assert main(["robustness", "--run", str(run), *options, "--shard", f"{number}/2"]) == 0
-    (folder / "notes").mkdir()
+    (folder / "notes").mkdir(parents=True)
     (folder / "notes" / "mine.jsonl").write_text("{}\n")
-    capsys.readouterr()
-    assert main(["robustness", "--merge", "--output_dir", str(folder)]) == 0
+    options = [*words[3:], "--num_examples", "2", "--recipes", "textbugger", "--output_dir", str(folder)]
+    assert main(["robustness", "--run", str(copies[0]), *options]) == 0
     assert "left out of the table: " in capsys.readouterr().out
     (before,) = table_of(folder)
     moved = shutil.move(copies[0], tmp_path / "elsewhere")
-    records = next(folder.glob("*/textbugger.jsonl"))
+    (records,) = folder.glob("*/textbugger.jsonl")
     written = records.stat().st_mtime_ns
     assert main(["robustness", "--run", str(moved), *options]) == 0
     assert table_of(folder) == [before]

@@ -17,8 +17,7 @@ from transformers import (
     XLNetForSequenceClassification,
 )
 
-from alignattn.commands.robustness.options import AttackOptions
-from alignattn.commands.robustness.targets import target_loaders
+from alignattn.commands.robustness import RobustnessOptions, target_loaders
 from alignattn.models.lengths import most_tokens
 from alignattn.robustness.encoders import longest_input
 from alignattn.robustness.resources import Resources
@@ -60,7 +59,7 @@ def data(tmp_path):
 
 
 def load(model, data_dir, task="sst2", **options):
-    (loader,) = target_loaders(AttackOptions(model=str(model), task=task, data_dir=data_dir, **options))
+    (loader,) = target_loaders(RobustnessOptions(model=str(model), task=task, data_dir=data_dir, **options))
     return loader()
 
 
@@ -105,7 +104,7 @@ def test_rows_keep_the_numbers_of_the_split(classifier, data):
 
 
 def test_no_row_is_longer_than_the_model_accepts(classifier, unlimited, data):
-    arguments = AttackOptions(model=str(classifier(tokenizer=unlimited)), task="sst2", data_dir=data(SST2))
+    arguments = RobustnessOptions(model=str(classifier(tokenizer=unlimited)), task="sst2", data_dir=data(SST2))
     (loader,) = target_loaders(arguments)
     target = loader()
     with pytest.raises(AlignAttnError, match="--max_length 65"):
@@ -145,20 +144,21 @@ def test_records_of_a_model_are_named_by_its_folder(classifier, data, monkeypatc
 
 def test_other_rows_for_a_run_on_custom_files_are_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("model: m\ntrain_file: t.csv\nvalidation_file: v.csv\ntext_columns: [text]\n")
-    (loader,) = target_loaders(AttackOptions(run=[str(tmp_path)], data_dir="elsewhere"))
+    (loader,) = target_loaders(RobustnessOptions(run=[str(tmp_path)], data_dir="elsewhere"))
     with pytest.raises(AlignAttnError, match=f"--data_dir does not go with {tmp_path}, a run on custom files"):
         loader()
 
 
 def test_a_model_without_attention_is_called_by_its_own_name(made, monkeypatch):
     monkeypatch.chdir(made)
-    (loader,) = target_loaders(AttackOptions(run=("finished/esim",)))
-    assert loader().attention == "esim"
+    arguments = RobustnessOptions(run=("finished/esim",))
+    (loader,) = target_loaders(arguments)
+    assert loader().settings("bae", arguments, {}).attention == "esim"
 
 
 def test_rows_of_a_run_keep_its_max_length(made, monkeypatch):
     monkeypatch.chdir(made)
-    arguments = AttackOptions(run=("finished/aa-ct",))
+    arguments = RobustnessOptions(run=("finished/aa-ct",))
     (loader,) = target_loaders(arguments)
     target = loader()
     assert target.settings("bae", arguments, {}).max_length == 24

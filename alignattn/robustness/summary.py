@@ -1,21 +1,18 @@
 """Summaries of attacks: counts and shares of a run, and tables of several runs."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from alignattn.evaluation.estimates import Interval
 from alignattn.evaluation.statistics.intervals import wilson_interval
-from alignattn.robustness.recipe_names import OUTCOMES
 from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.utils.files import write_csv, write_json, write_text
 from alignattn.utils.text_tables import READABLE_WIDTH, split_tables
 
 TABLE_NAME = "robustness"
-NO_SHARE = "-"
-"""Cell of a share whose denominator is 0."""
 
 SUMMARY_HEADINGS: Mapping[str, str] = {
     "recipe": "recipe",
@@ -38,13 +35,9 @@ SUMMARY_HEADINGS: Mapping[str, str] = {
 """Columns of a table in the terminal."""
 
 KEYS = ("recipe", "task", "attention")
-"""Columns that are repeated in each part of a wide table."""
-
-OF_A_TABLE = ("num_examples", "max_length", "precision", "seed")
-"""Settings that all attacks of a table share."""
+"""Columns that order a table, and that each part of a wide one repeats."""
 
 SHARES_OF_ROWS = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
-SHARES = (*SHARES_OF_ROWS, "words_changed_share")
 
 
 @dataclass(frozen=True)
@@ -90,10 +83,22 @@ class AttackSummary:
 
 def summarise_attacks(run: AttackRun) -> AttackSummary:
     """Return counts, shares and means of a run of attacks, finished or not."""
-    by_outcome = {outcome: [record for record in run.records if record.outcome == outcome] for outcome in OUTCOMES}
-    failed, succeeded, skipped = (len(by_outcome[outcome]) for outcome in OUTCOMES)
+    records = run.records
+    failed, succeeded, skipped = (
+        sum(record.outcome == outcome for record in records) for outcome in ("failed", "succeeded", "skipped")
+    )
     attacked = failed + succeeded
-    errors = sum(record.error is not None for record in run.records)
+    errors = sum(record.error is not None for record in records)
+    changed = [one.words_changed / one.words for one in records if one.outcome == "succeeded" and one.words]
+    predicted = {record.original_prediction for record in records} - {None}
+    constant = None
+    if len(predicted) == 1 and len({record.label for record in records}) > 1:
+        number, names = predicted.pop(), dict(enumerate(run.header.labels))
+        constant = f"class {names[number]!r}" if number in names else f"class {number}"
+
+    def share(count: int, total: int) -> float | None:
+        return count / total if total else None
+
     return AttackSummary(
         settings=run.header.settings,
         versions=run.header.versions,
@@ -102,35 +107,15 @@ def summarise_attacks(run: AttackRun) -> AttackSummary:
         succeeded=succeeded,
         skipped=skipped,
         errors=errors,
-        failed_share=_share(failed, attacked),
+        failed_share=share(failed, attacked),
         interval=wilson_interval(failed, attacked),
-        failed_share_of_all=_share(failed, attacked + skipped),
-        accuracy_before=_share(attacked, attacked + skipped - errors),
-        accuracy_under_attack=_share(failed, attacked + skipped - errors),
-        mean_queries=_mean(record.queries for record in by_outcome["failed"] + by_outcome["succeeded"]),
-        words_changed_share=_mean(
-            record.words_changed / record.words for record in by_outcome["succeeded"] if record.words
-        ),
-        constant_prediction=_constant_prediction(run),
+        failed_share_of_all=share(failed, attacked + skipped),
+        accuracy_before=share(attacked, attacked + skipped - errors),
+        accuracy_under_attack=share(failed, attacked + skipped - errors),
+        mean_queries=share(sum(record.queries for record in records if record.outcome != "skipped"), attacked),
+        words_changed_share=statistics.fmean(changed) if changed else None,
+        constant_prediction=constant,
     )
-
-
-def _constant_prediction(run: AttackRun) -> str | None:
-    predictions = (record.original_prediction for record in run.records)
-    predicted = {number for number in predictions if number is not None}
-    if len(predicted) != 1 or len({record.label for record in run.records}) == 1:
-        return None
-    number, names = predicted.pop(), dict(enumerate(run.header.labels))
-    return f"class {names[number]!r}" if number in names else f"class {number}"
-
-
-def _share(count: int, total: int) -> float | None:
-    return count / total if total else None
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    numbers = list(values)
-    return statistics.fmean(numbers) if numbers else None
 
 
 @dataclass(frozen=True)
@@ -173,13 +158,25 @@ class AttackTable:
 
 def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:
     """Return a table per combination of settings and resources: figures of different ones are not comparable."""
+
+    def are_alike(settings: AttackSettings, other: AttackSettings) -> bool:
+        # Two recipes share a table if the resources that both use are the same.
+        common = settings.resources.keys() & other.resources.keys()
+        names = ("num_examples", "max_length", "precision", "seed")
+        return all(getattr(settings, name) == getattr(other, name) for name in names) and all(
+            settings.resources[part] == other.resources[part] for part in common
+        )
+
     tables: list[list[AttackSummary]] = []
     for summary in summaries:
-        alike = (one for one in tables if all(_are_alike(summary.settings, other.settings) for other in one))
+        alike = (one for one in tables if all(are_alike(summary.settings, other.settings) for other in one))
         if (members := next(alike, None)) is None:
             tables.append(members := [])
         members.append(summary)
-    return [AttackTable(tuple(_by_first_occurrence(members))) for members in tables]
+    for members in tables:
+        orders = [list(dict.fromkeys(getattr(one.settings, key) for one in members)) for key in KEYS]
+        members.sort(key=lambda one: [o.index(getattr(one.settings, key)) for o, key in zip(orders, KEYS, strict=True)])
+    return [AttackTable(tuple(members)) for members in tables]
 
 
 def write_attack_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Path]:
@@ -194,25 +191,16 @@ def write_attack_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Pat
         for one in tables
     ]
     write_json(content, {"tables": contents})
-    write_csv(rows, ({**_csv_line(summary), "resources": one.caption} for one in tables for summary in one.summaries))
+    lines = []
+    for table in tables:
+        for summary in table.summaries:
+            line, interval = _line(summary), summary.interval
+            for name in ("settings", "interval", "versions", "resources"):
+                del line[name]
+            line |= {"interval_low": interval and interval.low, "interval_high": interval and interval.high}
+            lines.append(line | {"resources": table.caption})
+    write_csv(rows, lines)
     return [text, content, rows]
-
-
-def _are_alike(settings: AttackSettings, other: AttackSettings) -> bool:
-    """Return whether attacks are comparable; of the resources, only those that both recipes use count."""
-    common = settings.resources.keys() & other.resources.keys()
-    return all(getattr(settings, name) == getattr(other, name) for name in OF_A_TABLE) and all(
-        settings.resources[part] == other.resources[part] for part in common
-    )
-
-
-def _by_first_occurrence(summaries: Sequence[AttackSummary]) -> list[AttackSummary]:
-    """Sort by recipe, task and attention, each in the order of first occurrence."""
-    orders = [list(dict.fromkeys(getattr(summary.settings, key) for summary in summaries)) for key in KEYS]
-    return sorted(
-        summaries,
-        key=lambda one: [order.index(getattr(one.settings, key)) for order, key in zip(orders, KEYS, strict=True)],
-    )
 
 
 def _line(summary: AttackSummary) -> dict[str, Any]:
@@ -220,18 +208,11 @@ def _line(summary: AttackSummary) -> dict[str, Any]:
     return {**vars(summary.settings), **vars(summary), "attack_columns": columns}
 
 
-def _csv_line(summary: AttackSummary) -> dict[str, Any]:
-    line, interval = _line(summary), summary.interval
-    for name in ("settings", "interval", "versions", "resources"):
-        del line[name]
-    return {**line, "interval_low": interval and interval.low, "interval_high": interval and interval.high}
-
-
 def _cell(name: str, value: Any) -> str:
     if value is None:
-        return NO_SHARE
+        return "-"
     if isinstance(value, Interval):
         return f"{100 * value.low:.1f} to {100 * value.high:.1f}"
     if isinstance(value, float):
-        return f"{100 * value if name in SHARES else value:.1f}"
+        return f"{value if name == 'mean_queries' else 100 * value:.1f}"
     return str(value)

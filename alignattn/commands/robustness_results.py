@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from alignattn.commands.robustness.summary import SHARES_OF_ROWS, TABLE_NAME, AttackSummary
 from alignattn.evaluation.statistics.example_scores import ExampleScores, ratio_scores
 from alignattn.finetuning.options import RunOptions
 from alignattn.reports.result_reader import ResultReader, RunReport, percent
 from alignattn.robustness.records import RECORDS_SUFFIX, AttackRun, read_run
+from alignattn.robustness.summary import SHARES_OF_ROWS, TABLE_NAME, AttackSummary
 from alignattn.training.methods import prediction_method
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_record
@@ -101,7 +101,8 @@ def _attack_examples(run: AttackRun) -> ExampleScores:
     """Return the row scores of the share of failed attacks, over all rows; rows without an attack have weight 0."""
     rows = np.array(run.header.usable_rows)
     failed, attacked = np.zeros((2, len(rows)))
-    for place, record in zip(np.searchsorted(rows, run.header.row_numbers), run.records, strict=False):
+    for record in run.records:
+        place = np.searchsorted(rows, record.index)
         failed[place] = record.outcome == "failed"
         attacked[place] = record.outcome != "skipped"
     return ratio_scores(rows, failed, attacked)

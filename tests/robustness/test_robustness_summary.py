@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.evaluation.statistics.intervals import wilson_interval
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
-from alignattn.utils.shard import WHOLE
+from alignattn.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 
 LOCAL = {"words": "counterfitted_neighbors.parquet (sha256 12ab)", "sentence encoder": "minilm (sha256 34cd)"}
 ORIGINAL = {"words": "counter-fitted vectors", "sentence encoder": "USE"}
@@ -51,7 +50,7 @@ def _record(outcome, queries=1, words=10, changed=0, error=None):
 
 def _run(*records, **fields):
     versions = {"textattack": "0.3.11"}
-    header = AttackHeader(_settings(**fields), WHOLE, len(records), 872, (3, 5), "12ab", versions, ())
+    header = AttackHeader(_settings(**fields), 872, (3, 5), "12ab", versions, ())
     return AttackRun(Path("a.jsonl"), header, tuple(records))
 
 
