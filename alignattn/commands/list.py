@@ -74,8 +74,8 @@ def _read_list(what: str) -> tuple[Sequence[str], list[tuple[Sequence[str], list
                 rows.append(((name, task.kind, task.description), [(f"{task.citation}; licence: {task.licence}", "")]))
             return ("task", "kind", "description"), rows
         case "models":
-            for name, entry in MODELS.items():
-                rows.append(((name, entry.description), [source_of(entry)]))
+            for name, model in MODELS.items():
+                rows.append(((name, model.description), [source_of(model)]))
             for name, packaged in PACKAGED.items():
                 rows.append(((name, f"{packaged.hub_id}, of the PyPI package {packaged.package}"), []))
             rows.append((("another name", "a pretrained encoder: a folder, or an id on the Hub"), []))

@@ -117,7 +117,6 @@ COMMAND = Command(
         "alignattn.commands.robustness_results:RobustnessReader",
         needs="finetune",
         withheld=("run", "model", "task", "seed"),
-        has_seeds=False,
     ),
 )
 

@@ -238,17 +238,14 @@ class HeadView:
 
     def attention_panels(self) -> list[HeatMapPanel]:
         """Return the heat map of the attention in each text."""
-        return [
-            HeatMapPanel(
-                self.title,
-                *(
-                    text.tokens if side == WORDS else region_names(count)
-                    for side, count in zip(self.sides, text.weights.shape, strict=True)
-                ),
-                text.weights.double().tolist(),
+        panels = []
+        for text in self.texts:
+            rows, columns = (
+                text.tokens if side == WORDS else region_names(count)
+                for side, count in zip(self.sides, text.weights.shape, strict=True)
             )
-            for text in self.texts
-        ]
+            panels.append(HeatMapPanel(self.title, rows, columns, text.weights.double().tolist()))
+        return panels
 
 
 def region_names(count: int) -> list[str]:

@@ -22,6 +22,7 @@ from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.calibration import apply_temperature, expected_calibration_error, summarise
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings, header_path
 from alignattn.robustness.summary import summarise_attacks, tabulate, write_attack_tables
+from alignattn.utils.files import write_json
 
 ROWS = 60
 
