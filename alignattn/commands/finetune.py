@@ -14,11 +14,20 @@ if TYPE_CHECKING:
 
 def finetune(options: RunOptions) -> list["RunResult"]:
     """Run each unfinished seed of the call, and write a summary of several seeds."""
+    from accelerate import PartialState
+
     from alignattn.finetuning.resuming import check_output_dir
     from alignattn.finetuning.run import finetune_one
-    from alignattn.finetuning.seeds import run_seeds
+    from alignattn.finetuning.run_folder import other_seeds
 
-    return run_seeds(options, check_output_dir, finetune_one, write_seed_summary)
+    for other in other_seeds(options):
+        check_output_dir(other)
+    results = [finetune_one(run) for run in options.runs()]
+    if options.makes_several and PartialState().is_main_process:
+        print(f"{options.output_dir}\n{write_seed_summary(options.output_dir, results)}")
+    # A process group that still exists when the interpreter exits sometimes aborts in a background thread.
+    PartialState().destroy_process_group()
+    return results
 
 
 def write_seed_summary(folder: Path, results: Sequence["RunResult"]) -> str:

@@ -154,10 +154,11 @@ class RunOptions(Options):
         """Return the options of each single run of the call: one, or one per seed."""
         if self.training.seeds is None:
             return [self]
-        return [
-            self.changed(seeds=None, seed=seed, output_dir=str(self.output_dir / f"{SEED_FOLDER_PREFIX}{seed}"))
-            for seed in self.training.seeds
-        ]
+        return list(map(self.of_seed, self.training.seeds))
+
+    def of_seed(self, seed: int) -> Self:
+        """Return the options of the run of one seed of the call."""
+        return self.changed(seeds=None, seed=seed, output_dir=str(self.output_dir / f"{SEED_FOLDER_PREFIX}{seed}"))
 
     def changed(self, **training: Any) -> Self:
         """Return a copy with some training options replaced."""

@@ -4,11 +4,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, read_result
-from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, TASK_FILE, is_seed_folder
+from alignattn.finetuning.run_files import (
+    CONFIG_FILE,
+    DATA_FILE,
+    RUN_FOLDER,
+    SEED_FOLDER_PREFIX,
+    TASK_FILE,
+    is_seed_folder,
+)
 from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.tasks import (
     Task,
@@ -52,6 +59,8 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
     }
 )
 """Options that may change between two calls of the same run."""
+
+OptionsT = TypeVar("OptionsT", bound=RunOptions)
 
 OF_ONE_RUN = frozenset({"seed", "run_name", "use_cpu", "preprocessing_num_workers"})
 """Options in which the runs of one recipe differ: the seed, the name, and what executes them."""
@@ -139,6 +148,20 @@ def seed_folders(folder: Path) -> list[Path]:
     """Return the run folders of the seeds in a folder, by seed; empty if it is not a folder of seeds."""
     seeds = (path.parent for path in folder.glob(f"*/{CONFIG_FILE}") if is_seed_folder(path.parent))
     return sorted(seeds, key=lambda path: (len(path.name), path.name))
+
+
+def other_seeds(options: OptionsT) -> list[OptionsT]:
+    """Return the runs of a call after its first, and those of its options that an earlier call left in its folder.
+
+    A run checks its folder when it starts. Check these before, so that an error comes before hours of training.
+    """
+    if options.training.seeds is None:
+        return []
+    folders = [folder for folder in seed_folders(options.output_dir) if folder.name.startswith(SEED_FOLDER_PREFIX)]
+    earlier = {int(folder.name.removeprefix(SEED_FOLDER_PREFIX)) for folder in folders}.difference(
+        options.training.seeds
+    )
+    return [*options.runs()[1:], *(options.of_seed(seed) for seed in sorted(earlier))]
 
 
 def runs_folder(label: str, value: str) -> None:

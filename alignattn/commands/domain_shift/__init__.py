@@ -218,9 +218,17 @@ class DomainShiftResult:
 
 def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
     """Train and evaluate each unfinished seed of the call, and write the summary over seeds."""
-    from alignattn.finetuning.seeds import run_seeds
+    from accelerate import PartialState
 
-    return run_seeds(options, check_folder, domain_shift_one, write_seed_table)
+    from alignattn.finetuning.run_folder import other_seeds
+
+    for other in other_seeds(options):
+        check_folder(other)
+    results = [domain_shift_one(run) for run in options.runs()]
+    if options.makes_several and PartialState().is_main_process:
+        print(f"{options.output_dir}\n{write_seed_table(options.output_dir, results)}")
+    PartialState().destroy_process_group()
+    return results
 
 
 def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
