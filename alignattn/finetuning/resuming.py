@@ -1,6 +1,6 @@
 """Resuming a run: from a folder of the same run, and a complete checkpoint of the same model."""
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,10 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.run_files import CONFIG_FILE, is_begun
 from alignattn.finetuning.run_folder import (
     ANOTHER_FOLDER,
-    MODEL_OPTION,
     OPTIONS_THAT_MAY_DIFFER,
     check_same_data,
     check_same_task,
-    is_same_start,
+    compared_by_content,
 )
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
@@ -46,38 +45,28 @@ def check_output_dir(options: RunOptions) -> None:
     folder = options.output_dir
     given = options.values["resume_from_checkpoint"]
     if given not in NEWEST_CHECKPOINT:
-        resumed, advice = Path(str(given)).absolute().parent, "give another --resume_from_checkpoint"
-        check_same_task(options, resumed, advice)
         problem = f"--resume_from_checkpoint {given} is of another run"
-        _check_differences(options, _written(resumed), problem, "give another")
-        check_same_data(options, resumed, advice)
+        _check_same_run(options, Path(str(given)).absolute().parent, problem, "give another --resume_from_checkpoint")
     if not folder.exists():
         return
-    check_same_task(options, folder)
     # A run that failed before its first checkpoint left nothing to lose.
     if folder.is_dir() and not is_begun(folder):
+        check_same_task(options, folder)
         return
-    config = folder / CONFIG_FILE
-    if not config.is_file():
+    if not (folder / CONFIG_FILE).is_file():
         raise AlignAttnError(f"{folder} exists and is not a run of alignattn: give another --output_dir")
-    may_differ = {MODEL_OPTION} if is_same_start(options, folder) else frozenset()
-    problem = f"{folder} already holds another run"
-    _check_differences(options, _written(folder), problem, ANOTHER_FOLDER, may_differ)
-    check_same_data(options, folder)
+    _check_same_run(options, folder, f"{folder} already holds another run", ANOTHER_FOLDER)
 
 
-def _written(folder: Path) -> dict[str, Any]:
+def _check_same_run(options: RunOptions, folder: Path, problem: str, advice: str) -> None:
+    """Refuse options that define another run than the one in `folder`; files are compared by their content."""
+    check_same_task(options, folder, advice)
     config = folder / CONFIG_FILE
-    return read_yaml(config) if config.is_file() else {}
-
-
-def _check_differences(
-    options: RunOptions, written: Mapping[str, Any], problem: str, advice: str, may_differ: Set[str] = frozenset()
-) -> None:
-    """Refuse options that define another run than those of an existing one, if there is one."""
-    differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER - may_differ) if written else []
-    if differing:
+    written = read_yaml(config) if config.is_file() else {}
+    names = set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER if written else set()
+    if differing := sorted(names - compared_by_content(options, folder)):
         raise AlignAttnError(f"{problem} (different: {', '.join(differing)}): {advice}")
+    check_same_data(options, folder, advice)
 
 
 def checkpoint_to_resume(options: RunOptions, model: Any, args: TrainingArguments) -> Path | None:

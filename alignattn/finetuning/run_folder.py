@@ -217,10 +217,11 @@ def is_run_folder(model: Path) -> bool:
     return (model / CONFIG_FILE).is_file()
 
 
-def is_same_start(options: RunOptions, folder: Path) -> bool:
-    """Return whether the run in `folder` started from a run of the same content as the options do."""
-    written = _kept_digests(folder / DATA_FILE).get(MODEL_OPTION)
-    return written is not None and written == data_digests(options).get(MODEL_OPTION)
+def compared_by_content(options: RunOptions, folder: Path) -> frozenset[str]:
+    """Return the options whose files the run in `folder` recorded: their content counts, not their path."""
+    kept = {name.partition(" ")[0] for name in _kept_digests(folder / DATA_FILE)}
+    named = {name.partition(" ")[0] for name in data_digests(options)} | ({"task"} if options.keeps_task else set())
+    return frozenset(named & (kept | ({"task"} if (folder / TASK_FILE).is_file() else set())))
 
 
 def check_same_task(options: RunOptions, folder: Path, advice: str = ANOTHER_FOLDER) -> None:
@@ -240,7 +241,7 @@ def check_same_task(options: RunOptions, folder: Path, advice: str = ANOTHER_FOL
 
 
 def check_same_data(options: RunOptions, folder: Path, advice: str = ANOTHER_FOLDER) -> None:
-    """Refuse files whose content has changed since the run in `folder` was made; missing files are ignored.
+    """Refuse files whose content is not that of the run in `folder`; missing files are ignored.
 
     Args:
         options: the options of the requested run.
@@ -251,7 +252,8 @@ def check_same_data(options: RunOptions, folder: Path, advice: str = ANOTHER_FOL
     name = first_changed(data_digests(options), folder / DATA_FILE)
     if name is not None:
         raise AlignAttnError(
-            f"{folder} already holds another run (--{name.partition(' ')[0]}: {files[name]} has changed): {advice}"
+            f"{folder} already holds another run (--{name.partition(' ')[0]}: the content of {files[name]} differs): "
+            f"{advice}"
         )
 
 

@@ -77,7 +77,7 @@ def test_a_checkpoint_of_changed_rows_is_refused_in_another_folder(here, capsys)
     with Path("train.csv").open("a") as file:
         file.write("a cat,a dog,no\n")
     resume = ("--resume_from_checkpoint", CHECKPOINT, "--output_dir", "out")
-    words = "(--train_file: train.csv has changed): give another --resume_from_checkpoint"
+    words = "(--train_file: the content of train.csv differs): give another --resume_from_checkpoint"
     assert_one_line(finetune(*resume, name="unfinished"), words, capsys)
 
 
@@ -108,12 +108,7 @@ def test_a_max_length_above_the_models_is_refused_whatever_its_tokenizer_says(he
 STATES = {
     "of another step": {"global_step": 2},
     "a text": {"global_step": "3"},
-    "no number": {"save_steps": 0},
     "of another checkpoint": {"best_model_checkpoint": "out", "best_global_step": 2},
-    "of hundreds of digits": {"total_flos": 10**400},
-    "a log of texts": {"log_history": [{"loss": "low", "step": 1}]},
-    "no meter": {"stateful_callbacks": {}},
-    "of more": {"another": 1},
 }
 
 

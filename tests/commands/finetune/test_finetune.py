@@ -488,12 +488,15 @@ class TestBadInput:
         monkeypatch.chdir(tmp_path / "there")
         capsys.readouterr()
         assert run(options, **names) == 2
-        assert "already holds another run (--train_file: rows.csv has changed)" in one_line(capsys)
+        assert "already holds another run (--train_file: the content of rows.csv differs)" in one_line(capsys)
         Path("rows.csv").write_text("".join(lines))
         assert run(options, **names) == 0
         Path("rows.csv").unlink()
         assert run(options, **names) == 0
-        assert capsys.readouterr().out.count("is finished already") == 2
+        # The content of the files counts, not their path.
+        moved = str(tmp_path / "here" / "rows.csv")
+        assert run(options, **names | {"train_file": moved, "validation_file": moved}) == 0
+        assert capsys.readouterr().out.count("is finished already") == 3
 
     def test_a_folder_that_holds_another_run(self, options, capsys):
         assert run(options) == 0
