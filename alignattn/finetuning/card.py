@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from markupsafe import Markup
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.finetuning.best_checkpoint import AND
-from alignattn.finetuning.data_options import DataOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import EVALUATION, RunResult, score_text
 from alignattn.finetuning.training_options import BALANCED
@@ -76,10 +75,6 @@ SETTINGS = (
 )
 """The options that influence training most; `config.yaml` has all."""
 
-ALIGNMENT_SETTINGS = frozenset(name for name in SETTINGS if name.startswith("alignment_"))
-WINDOW_SETTINGS = frozenset({"doc_stride"})
-TEXT_SETTINGS = frozenset({"max_length"})
-
 SCOPES = {
     "projections": "the alignment loss updates only the query and key projections",
     "all": "the alignment loss also updates the layers below",
@@ -100,7 +95,155 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
         repo_id: the repository on the Hub, for the lines that load the model; None = load it from the run's folder, of
             which an absolute path is reduced to its last part.
     """
-    return _Card(result, options).text(repo_id or publishable(str(options.output_dir)))
+    data, task = options.data, options.task
+    kind, model = type(options.task_of_rows), publishable(result.model)
+    attention, capabilities = AttentionConfig.from_dict(result.attention_config), capabilities_of(model)
+    attention_name = result.attention if capabilities.has_attention else ""
+    data_name = result.task if data.train_file is None else plain_stem(data.train_file)
+    name = "-".join([Path(model).name, data_name, *filter(None, [attention_name])])
+    base_on_hub = _hub_id(options.values["model"]) if capabilities.is_pretrained else None
+    # The task, if its rows come from a data set on the Hub.
+    on_hub = task if task and task.sources.hub and data.train_file is None else None
+    hub_kind = HUB_TASKS.get(kind.kind, kind.kind)
+
+    eval_results = [
+        EvalResult(
+            task_type=hub_kind,
+            dataset_type=on_hub.sources.hub if on_hub else data_name,
+            dataset_name=data_name,
+            dataset_config=(on_hub.sources.config or None) if on_hub else None,
+            dataset_split=split,
+            metric_type=HUB_METRICS.get(metric, metric),
+            metric_name=metric,
+            metric_value=value,
+        )
+        for split, scores in result.metrics.items()
+        for metric, value in scores.items()
+        if value is not None
+    ]
+    aligned = [] if attention.alignment is None else ["alignment-attention"]
+    metadata = ModelCardData(
+        library_name="transformers",
+        base_model=base_on_hub,
+        pipeline_tag=hub_kind,
+        tags=["alignattn", *aligned, *filter(None, attention_name.split("+")), kind.kind],
+        datasets=None if on_hub is None else [on_hub.sources.hub],
+        metrics=list(dict.fromkeys(one.metric_type for one in eval_results)) or None,
+        model_name=name,
+        eval_results=eval_results or None,
+    )
+
+    if on_hub is not None:
+        source = Markup(", ").join(_code(part) for part in (on_hub.sources.hub, on_hub.sources.config) if part)
+    else:
+        source = "a local file" if data.train_file or (task and task.sources.files) else "not on the Hub"
+    description: dict[str, Any] = {"task": f"{data_name} ({kind.kind})", "data": source}
+    if capabilities.is_pretrained:
+        origin = "on the Hub" if base_on_hub else "a local folder"
+        if model in PACKAGED:
+            origin = f"from the Python package {PACKAGED[model].package}"
+        description["base model"] = _code(model, f", {origin}")
+    if result.start is not None:
+        description["start"] = str(result.start)
+    if capabilities.reads_embeddings:
+        description["word vectors"] = publishable((result.embeddings or {}).get("file")) or "random"
+    if options.model.lora_r is not None:
+        where = ", ".join(options.model.lora_target_modules or ("every linear layer",))
+        description["LoRA"] = (
+            f"rank {options.model.lora_r}, α {options.model.lora_scale:g}, in {where}; merged into the weights"
+        )
+    if capabilities.has_attention:
+        description |= _attention_rows(result, attention, capabilities.own_score)
+
+    metrics = list(dict.fromkeys(metric for scores in result.metrics.values() for metric in scores))
+    scores = [
+        [split, result.evaluation_rows[split], *(score_text(m, of[m]) if m in of else "" for m in metrics)]
+        for split, of in result.metrics.items()
+    ]
+    choosing = _choosing_splits(result, options, processor_class(kind).splits_in_training(list(result.metrics)))
+    processor = processor_class(kind)
+    preprocessor = ("tokenizer", "AutoTokenizer") if processor.reads_texts else None
+    return TEMPLATES.get_template("finetuning/card.md.jinja").render(
+        metadata=metadata.to_yaml(),
+        name=name,
+        data_name=data_name,
+        model=model,
+        capabilities=capabilities,
+        models=MODELS,
+        attention=attention,
+        description=description.items(),
+        result=result,
+        metrics=metrics,
+        scores=scores,
+        settings=_settings(result, options, attention, kind).items(),
+        auto_class=processor.auto_class.__name__,
+        preprocessor=("image_processor", "AutoImageProcessor") if processor.reads_images else preprocessor,
+        path=quoted(repo_id or publishable(str(options.output_dir))),
+        data=data,
+        max_train_windows=MAX_TRAIN_WINDOWS,
+        is_best_checkpoint=options.values.get("load_best_model_at_end"),
+        choosing=choosing,
+        unused=[split for split in result.metrics if split not in choosing],
+        code=_code,
+    )
+
+
+def _attention_rows(result: RunResult, attention: AttentionConfig, own_score: str) -> dict[str, Any]:
+    """Return the description of the attention: a row for each slot of the formula."""
+    rows: dict[str, Any] = {"attention": _code(result.attention)}
+    loss = "" if attention.alignment is None else "; loss = task + λ · A(Q, K)"
+    rows["formula"] = f"O = N(S(Q, K)) · g(Q, V){loss}"
+    for slot, symbol in zip(SLOTS, "SNgA", strict=True):
+        values = ", ".join(f"{name}={value}" for name, value in getattr(attention, f"{slot}_options").items())
+        choice = getattr(attention, slot) or "none"
+        choice = own_score if slot == "score" and choice == PLAIN.score else choice
+        rows[f"{slot} {symbol}"] = _code(choice, f" ({values})" if values else "")
+    if attention.alignment is not None:
+        rows["λ"] = f"{attention.alignment_weight:g}"
+        rows["gradient scope"] = _code(attention.gradient_scope, f": {SCOPES[attention.gradient_scope]}")
+        rows["reduction over heads"] = attention.head_reduction
+    return rows | {"layers": "all" if attention.layers is None else ", ".join(map(str, attention.layers))}
+
+
+def _choosing_splits(result: RunResult, options: RunOptions, splits: Iterable[str]) -> list[str]:
+    """Return the splits whose rows select the best checkpoint or stop training, if anything does."""
+    watched = list(splits)
+    metric = str(options.values.get("metric_for_best_model") if result.best is None else result.best.metric)
+    named = {
+        split
+        for name in metric.split(AND)
+        for split in watched
+        if name.removeprefix(EVALUATION).removeprefix(f"{split}_") in ("loss", *result.metrics[split])
+        and f"{split}_" in name
+    }
+    return [split for split in watched if split in named] or watched[:1]
+
+
+def _settings(result: RunResult, options: RunOptions, attention: AttentionConfig, kind: type[Task]) -> dict[str, Any]:
+    """Return the settings of the training that had an effect."""
+    data, processor = options.data, processor_class(kind)
+    length = data.max_length or (options.task or Task).max_length
+    values = options.values | {"max_length": length, "doc_stride": data.stride(length)}
+    idle = set() if attention.alignment is not None else {name for name in SETTINGS if name.startswith("alignment_")}
+    if not (data.has_windows or kind is QuestionAnswering):
+        idle.add("doc_stride")
+    if not processor.can_pool_windows:
+        idle.add("long_texts")
+    if not processor.reads_texts:
+        idle.add("max_length")
+    # max_steps = -1 means in transformers that the number of epochs decides.
+    given = {name: values.get(name) for name in SETTINGS if name not in idle}
+    rows = {name: value for name, value in given.items() if value not in (None, False, -1)}
+    if result.class_weights:
+        weights = listing([f"{name} {weight:.3g}" for name, weight in result.class_weights.items()])
+        balanced = f"{BALANCED}: " if options.training.class_weights == (BALANCED,) else ""
+        rows["class weights"] = f"{balanced}{weights}"
+    rows |= {method.label: settings_of(method, values) for method in chosen_methods(options.training)}
+    rows |= {"seed": result.seed, "rows": result.train_rows}
+    rows |= {"precision": result.precision} if result.precision else {}
+    rows |= {"runtime": f"{result.train_runtime:.0f} s", "hardware": result.device}
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    return rows | {"parameters": f"{result.parameters['total']:,}", "versions": versions}
 
 
 def write_model_card(folder: Path, card: str) -> None:
@@ -119,185 +262,6 @@ def _is_as_written(path: Path) -> bool:
 
 def _digest(card: str) -> str:
     return hashlib.sha256(card.encode()).hexdigest()
-
-
-class _Card:
-    """The content of a card, from the result and the options of one run."""
-
-    def __init__(self, result: RunResult, options: RunOptions) -> None:
-        self.result = result
-        self.options = options
-        self.data: DataOptions = options.data
-        self.attention = AttentionConfig.from_dict(result.attention_config)
-        self.task = options.task
-        self.kind = type(options.task_of_rows)
-        self.model = publishable(result.model)
-        self.capabilities = capabilities_of(self.model)
-        self.attention_name = result.attention if self.capabilities.has_attention else ""
-        self.base_on_hub = _hub_id(options.values["model"]) if self.capabilities.is_pretrained else None
-
-    def text(self, path: str) -> str:
-        """Return the card of a model that is loaded from `path`."""
-        metrics = list(dict.fromkeys(name for scores in self.result.metrics.values() for name in scores))
-        choosing = self._choosing_splits()
-        return TEMPLATES.get_template("finetuning/card.md.jinja").render(
-            metadata=self._metadata().to_yaml(),
-            name=self.name,
-            data_name=self.data_name,
-            model=self.model,
-            capabilities=self.capabilities,
-            models=MODELS,
-            attention=self.attention,
-            description=self._description().items(),
-            result=self.result,
-            metrics=metrics,
-            scores=[self._scores(split, metrics) for split in self.result.metrics],
-            settings=self._settings().items(),
-            auto_class=processor_class(self.kind).auto_class.__name__,
-            preprocessor=self._preprocessor(),
-            path=quoted(path),
-            data=self.data,
-            max_train_windows=MAX_TRAIN_WINDOWS,
-            is_best_checkpoint=self.options.values.get("load_best_model_at_end"),
-            choosing=choosing,
-            unused=[split for split in self.result.metrics if split not in choosing],
-            code=_code,
-        )
-
-    @property
-    def name(self) -> str:
-        """Model, data and attention, if the model has any, in one name."""
-        return "-".join([Path(self.model).name, self.data_name, *filter(None, [self.attention_name])])
-
-    @property
-    def data_name(self) -> str:
-        """The task's name, or the name of the user's file of rows."""
-        return self.result.task if self.data.train_file is None else plain_stem(self.data.train_file)
-
-    @property
-    def hub_data(self) -> Task | None:
-        """The task, if its rows come from a data set on the Hub."""
-        return self.task if self.task and self.task.sources.hub and self.data.train_file is None else None
-
-    def _choosing_splits(self) -> list[str]:
-        """Return the splits whose rows select the best checkpoint or stop training, if anything does."""
-        watched = list(processor_class(self.kind).splits_in_training(list(self.result.metrics)))
-        best = self.result.best
-        metric = str(self.options.values.get("metric_for_best_model") if best is None else best.metric)
-        named = {
-            split
-            for name in metric.split(AND)
-            for split in watched
-            if name.removeprefix(EVALUATION).removeprefix(f"{split}_") in ("loss", *self.result.metrics[split])
-            and f"{split}_" in name
-        }
-        return [split for split in watched if split in named] or watched[:1]
-
-    def _preprocessor(self) -> tuple[str, str] | None:
-        """Return the name of the preprocessor and its class in transformers; None if the rows need none."""
-        processor = processor_class(self.kind)
-        if processor.reads_images:
-            return "image_processor", "AutoImageProcessor"
-        return ("tokenizer", "AutoTokenizer") if processor.reads_texts else None
-
-    def _metadata(self) -> ModelCardData:
-        results = list(self._eval_results())
-        aligned = [] if self.attention.alignment is None else ["alignment-attention"]
-        return ModelCardData(
-            library_name="transformers",
-            base_model=self.base_on_hub,
-            pipeline_tag=HUB_TASKS.get(self.kind.kind, self.kind.kind),
-            tags=["alignattn", *aligned, *filter(None, self.attention_name.split("+")), self.kind.kind],
-            datasets=None if self.hub_data is None else [self.hub_data.sources.hub],
-            metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
-            model_name=self.name,
-            eval_results=results or None,
-        )
-
-    def _eval_results(self) -> Iterator[EvalResult]:
-        task = self.hub_data
-        for split, scores in self.result.metrics.items():
-            for name, value in scores.items():
-                if value is None:
-                    continue
-                yield EvalResult(
-                    task_type=HUB_TASKS.get(self.kind.kind, self.kind.kind),
-                    dataset_type=task.sources.hub if task else self.data_name,
-                    dataset_name=self.data_name,
-                    dataset_config=(task.sources.config or None) if task else None,
-                    dataset_split=split,
-                    metric_type=HUB_METRICS.get(name, name),
-                    metric_name=name,
-                    metric_value=value,
-                )
-
-    def _description(self) -> dict[str, Any]:
-        rows: dict[str, Any] = {"task": f"{self.data_name} ({self.kind.kind})", "data": self._data_source()}
-        if self.capabilities.is_pretrained:
-            rows["base model"] = _code(self.model, f", {self._origin()}")
-        if self.result.start is not None:
-            rows["start"] = str(self.result.start)
-        if self.capabilities.reads_embeddings:
-            rows["word vectors"] = publishable((self.result.embeddings or {}).get("file")) or "random"
-        model = self.options.model
-        if model.lora_r is not None:
-            where = ", ".join(model.lora_target_modules or ("every linear layer",))
-            rows["LoRA"] = f"rank {model.lora_r}, α {model.lora_scale:g}, in {where}; merged into the weights"
-        if not self.capabilities.has_attention:
-            return rows
-        rows["attention"] = _code(self.result.attention)
-        loss = "" if self.attention.alignment is None else "; loss = task + λ · A(Q, K)"
-        rows["formula"] = f"O = N(S(Q, K)) · g(Q, V){loss}"
-        for slot, symbol in zip(SLOTS, "SNgA", strict=True):
-            options = ", ".join(f"{name}={value}" for name, value in getattr(self.attention, f"{slot}_options").items())
-            choice = getattr(self.attention, slot) or "none"
-            choice = self.capabilities.own_score if slot == "score" and choice == PLAIN.score else choice
-            rows[f"{slot} {symbol}"] = _code(choice, f" ({options})" if options else "")
-        if self.attention.alignment is not None:
-            scope = self.attention.gradient_scope
-            rows["λ"] = f"{self.attention.alignment_weight:g}"
-            rows["gradient scope"] = _code(scope, f": {SCOPES[scope]}")
-            rows["reduction over heads"] = self.attention.head_reduction
-        layers = self.attention.layers
-        return rows | {"layers": "all" if layers is None else ", ".join(map(str, layers))}
-
-    def _origin(self) -> str:
-        if self.model in PACKAGED:
-            return f"from the Python package {PACKAGED[self.model].package}"
-        return "on the Hub" if self.base_on_hub else "a local folder"
-
-    def _data_source(self) -> str:
-        if self.hub_data is None:
-            is_own = self.data.train_file or (self.task and self.task.sources.files)
-            return "a local file" if is_own else "not on the Hub"
-        parts = (self.hub_data.sources.hub, self.hub_data.sources.config)
-        return Markup(", ").join(_code(part) for part in parts if part)
-
-    def _scores(self, split: str, metrics: Sequence[str]) -> list[Any]:
-        scores = self.result.metrics[split]
-        values = [score_text(name, scores[name]) if name in scores else "" for name in metrics]
-        return [split, self.result.evaluation_rows[split], *values]
-
-    def _settings(self) -> dict[str, Any]:
-        length = self.data.max_length or (self.task or Task).max_length
-        values = self.options.values | {"max_length": length, "doc_stride": self.data.stride(length)}
-        idle = ALIGNMENT_SETTINGS if self.attention.alignment is None else frozenset()
-        idle |= frozenset() if self.data.has_windows or self.kind is QuestionAnswering else WINDOW_SETTINGS
-        idle |= frozenset() if processor_class(self.kind).can_pool_windows else frozenset({"long_texts"})
-        idle |= frozenset() if processor_class(self.kind).reads_texts else TEXT_SETTINGS
-        given = {name: values.get(name) for name in SETTINGS if name not in idle}
-        # max_steps = -1 means in transformers that the number of epochs decides.
-        rows = {name: value for name, value in given.items() if value not in (None, False, -1)}
-        if self.result.class_weights:
-            weights = listing([f"{name} {weight:.3g}" for name, weight in self.result.class_weights.items()])
-            balanced = f"{BALANCED}: " if self.options.training.class_weights == (BALANCED,) else ""
-            rows["class weights"] = f"{balanced}{weights}"
-        rows |= {method.label: settings_of(method, values) for method in chosen_methods(self.options.training)}
-        rows |= {"seed": self.result.seed, "rows": self.result.train_rows}
-        rows |= {"precision": self.result.precision} if self.result.precision else {}
-        rows |= {"runtime": f"{self.result.train_runtime:.0f} s", "hardware": self.result.device}
-        versions = ", ".join(f"{name} {version}" for name, version in self.result.versions.items())
-        return rows | {"parameters": f"{self.result.parameters['total']:,}", "versions": versions}
 
 
 def quoted(path: str) -> str:
