@@ -235,7 +235,7 @@ def test_bfloat16_and_autocast_run(name, attention):
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
 
 
-@pytest.mark.parametrize(("name", "attention"), [("deberta-v3", "aa-ct"), ("mpnet", "aa-ct+sparsemax")])
+@pytest.mark.parametrize(("name", "attention"), [("deberta-v3", "aa-ct"), ("mpnet", "aa-ct+csoftmax")])
 def test_the_encoder_compiles_to_one_graph(name, attention):
     """The loss of DeBERTa's classifier breaks the graph, with and without a patch."""
     batch, found = tiny_batch(), []
