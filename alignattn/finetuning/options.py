@@ -9,11 +9,20 @@ from typing import Any, Self
 import yaml
 
 from alignattn.attention.config import PLAIN, AttentionConfig
-from alignattn.finetuning.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
 from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, has_class_pictures, is_folder
 from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_capabilities, check_fits
 from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
-from alignattn.finetuning.training_options import PRIVATE_OPTION, TrainingOptions
+from alignattn.finetuning.training_options import (
+    AT_STEPS,
+    AT_THE_BEST,
+    LOADING,
+    NEVER,
+    PATIENCE,
+    PRIVATE_OPTION,
+    TrainingOptions,
+    implied_by_choice,
+    is_to_keep_checkpoints,
+)
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION, capabilities_of
 from alignattn.tasks import ImageClassification, Task, get_task, is_definition
 from alignattn.tasks.definitions import read_definition
@@ -188,6 +197,34 @@ class RunOptions(Options):
         alike = NAMES_OF_ATTENTION if _attention_of(theirs) == self.attention else ()
         passed_over = {PRIVATE_OPTION, *alike}
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name) and name not in passed_over)
+
+
+def check_choice(options: RunOptions) -> None:
+    """Refuse early stopping or loading the best model if evaluations or checkpoints to choose from are missing."""
+    training = options.training
+    if training.early_stopping_patience is None and not training.load_best_model_at_end:
+        return
+    patience = training.early_stopping_patience
+    given = f"--{LOADING}" if patience is None else f"--{PATIENCE} {patience}"
+    if not options.data.has_evaluation_rows:
+        raise AlignAttnError(
+            f"{given}: selecting the best checkpoint needs evaluation rows: give --validation_file or "
+            "--validation_share"
+        )
+    if training.eval_strategy == NEVER:
+        raise AlignAttnError(f"{given}: nothing is evaluated during training: give --eval_strategy epoch or steps")
+    if not training.load_best_model_at_end or training.save_strategy == AT_THE_BEST:
+        return
+    if training.save_strategy != training.eval_strategy:
+        raise AlignAttnError(
+            f"{given}: each evaluated step must be saved: give --save_strategy {training.eval_strategy}, or best"
+        )
+    evaluated = training.eval_steps or training.logging_steps
+    if training.eval_strategy == AT_STEPS and evaluated != training.save_steps:
+        raise AlignAttnError(
+            f"{given}: the best step may not be saved: set --save_steps to --eval_steps, {evaluated:g}, or "
+            "--save_strategy best"
+        )
 
 
 def _named_task(name: str, output_dir: str | None) -> Task:

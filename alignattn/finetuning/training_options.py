@@ -40,6 +40,45 @@ PUSH_OPTIONS = ("push_to_hub", "hub_model_id", PRIVATE_OPTION, "hub_private_repo
 """Options of the repository."""
 
 
+NEVER, AT_STEPS, AT_THE_BEST = "no", "steps", "best"
+"""Values of `--eval_strategy` and `--save_strategy`."""
+
+PATIENCE, LOADING = "early_stopping_patience", "load_best_model_at_end"
+
+
+def implied_by_choice(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults for early stopping or loading the best model: evaluate and save together, after each epoch.
+
+    Args:
+        values: the given options by name.
+    """
+    stops = values.get(PATIENCE) is not None
+    loads = values.get(LOADING, stops)
+    if not (stops or loads):
+        return {}
+    saved = values.get("save_strategy")
+    evaluation = values.get("eval_strategy") or (saved if saved not in (None, NEVER, AT_THE_BEST) else "epoch")
+    implied: dict[str, Any] = {LOADING: loads, "eval_strategy": evaluation}
+    if loads and evaluation != NEVER:
+        implied["save_strategy"] = evaluation
+    if loads and evaluation == AT_STEPS:
+        steps = values.get("eval_steps") or values.get("save_steps") or values.get("logging_steps", LOGGING_STEPS)
+        implied |= {"eval_steps": steps, "save_steps": steps}
+    return implied
+
+
+def is_to_keep_checkpoints(values: Mapping[str, Any]) -> bool:
+    """Return whether the options ask to keep checkpoints next to the model of the finished run.
+
+    Args:
+        values: the given options by name.
+    """
+    asks_for_several = (values.get("save_total_limit") or 1) > 1
+    asks_for_the_best = values.get("save_strategy") == AT_THE_BEST or values.get("metric_for_best_model") is not None
+    loads = values.get(LOADING, values.get(PATIENCE) is not None)
+    return asks_for_several or bool(values.get("save_only_model")) or (asks_for_the_best and not loads)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TransformersOptions(Options):
     """transformers' training options: those that each command reads or whose default it changes, and the others.

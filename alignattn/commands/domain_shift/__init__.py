@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.evaluation.estimates import Estimate, EstimatesByState
-from alignattn.finetuning.best_checkpoint import LOADING, PATIENCE
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
-from alignattn.finetuning.training_options import PUSH_OPTIONS
+from alignattn.finetuning.training_options import LOADING, PATIENCE, PUSH_OPTIONS
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.tasks import TASKS, LabelledTask, get_task, is_definition, plain_name
 from alignattn.tasks.truncation import TruncatedRows
