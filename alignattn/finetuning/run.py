@@ -59,7 +59,7 @@ from alignattn.training.saving import remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.bad_rows import as_json
 from alignattn.utils.errors import AlignAttnError, listing, one_line
-from alignattn.utils.files import read_yaml, write_json, write_text
+from alignattn.utils.files import read_yaml, umask, write_json, write_text
 from alignattn.utils.folder_lock import folder_lock
 from alignattn.utils.network import log_reports
 from alignattn.utils.publishing import publishable
@@ -157,7 +157,7 @@ def _build_trainer(
     stops = stopping(args, training.early_stopping_patience)
     check_full_batch(args, len(data.train.encoded))
     if not data.evaluation:
-        print("no --validation_file: the run is not evaluated", file=sys.stderr)
+        print("no evaluation rows, so no scores: give --validation_file, or --validation_share 0.1", file=sys.stderr)
     log_reports(args.report_to)
     rows: Any = data.train.encoded
     collator = processor_for(task).collator(built.tokenizer, data.train, is_training=True)
@@ -244,6 +244,10 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
     # An internal call does not push: the run is pushed last, when all of it is written.
     trainer.save_model(_internal_call=True)
     trainer.save_state()
+    if trainer.is_world_process_zero():
+        # safetensors makes its files private.
+        for weights in options.output_dir.glob("*.safetensors"):
+            weights.chmod(0o666 & ~umask())
     return output.metrics
 
 

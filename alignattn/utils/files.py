@@ -41,7 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         # mkstemp makes files private; results get the usual permissions.
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(0o666 & ~umask())
         temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
@@ -214,7 +214,8 @@ def unfinished(folder: Path) -> Iterator[None]:
     mark.unlink()
 
 
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
+def umask() -> int:
+    """Return the mask of the permissions of new files."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -93,6 +93,8 @@ def test_a_run_writes_its_folder(options, attention):
     assert result["train_rows"] == 48
     assert result["versions"]["torch"] == version("torch")
     assert result["train_runtime"] > 0
+    modes = {(Path(folder) / name).stat().st_mode for name in ("model.safetensors", "results.json", "config.json")}
+    assert len(modes) == 1
     assert (result["parameters"]["alignment"] > 0) == (attention not in WITHOUT_NETWORKS)
     assert ("align_loss" in result["training"]) == (attention in ALIGNED)
 
