@@ -85,11 +85,12 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
             return finished
         remove_torn_weights(folder)
         args = args or training_arguments(options.training, RunArguments)
-        options.check(options.task_of_rows)
+        # Before rows are read, the labels of a user's file are not known.
+        if options.task is not None:
+            options.check(options.task)
         config = pretrained_config(options)
 
         rows = load_run_rows(options)
-        # The rows of a user's file complete their task, with its labels.
         options.check(rows.task)
         assert rows.train is not None
         check_shared_graph(rows.task, args, len(rows.train), options.data.fan_out)
