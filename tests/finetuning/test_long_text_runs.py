@@ -76,7 +76,7 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     [
         "--attention soft --train_sampling_strategy random",
         "--attention aa-ct --r_drop_weight 1 --label_smoothing_factor 0.1 --train_sampling_strategy group_by_length",
-        "--attention aa-means+sparsemax --r_drop_weight 1 --weight_averaging ema --bf16 true",
+        "--attention aa-means+sparsemax --weight_averaging ema --bf16 true",
         "--attention aa-gan --gradient_accumulation_steps 2 --train_sampling_strategy batch_rebalance",
     ],
 )
