@@ -194,7 +194,7 @@ def test_seeds_are_added_with_the_options_of_the_earlier_ones(options, rows_file
     assert run(options, seeds=["3"], disable_tqdm=None) == 0
     data.write_text("\n".join(data.read_text().splitlines()[:-1]))
     assert run(options, seeds=["2"]) == 2
-    assert f"--train_file: {data} has changed" in capsys.readouterr().err
+    assert f"--train_file: the content of {data} differs" in capsys.readouterr().err
 
 
 def test_the_command_line_overrides_the_config(options, tmp_path):
