@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from alignattn.finetuning.results import EVALUATION
 from alignattn.finetuning.training_options import LOGGING_STEPS
 from alignattn.tasks import Task
-from alignattn.tasks.task import LESS_IS_BETTER
+from alignattn.tasks.metrics import metric_of
 from alignattn.utils.errors import AlignAttnError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def choose_metric(args: "RunArguments", options: "TrainingOptions", task: Task, 
     if len(names) > 1 and args.greater_is_better is not None:
         raise AlignAttnError(f"--greater_is_better applies to one metric, and {asked!r} names several: leave it out")
     if args.greater_is_better is None:
-        args.greater_is_better = _is_better_greater(names[0])
+        args.greater_is_better = not metric_of(names[0]).lower_is_better
 
 
 def _measured(name: str, task: Task, splits: Sequence[str]) -> str:
@@ -134,10 +134,6 @@ def _measured(name: str, task: Task, splits: Sequence[str]) -> str:
     return name
 
 
-def _is_better_greater(name: str) -> bool:
-    return not name.endswith(("loss", *LESS_IS_BETTER))
-
-
 def stopping(args: "RunArguments", patience: int | None) -> "EarlyStopping | None":
     """Return the callback for early stopping, or for the best step by several metrics; None if neither is needed.
 
@@ -149,7 +145,7 @@ def stopping(args: "RunArguments", patience: int | None) -> "EarlyStopping | Non
 
     names = str(args.metric_for_best_model).split(AND)
     if len(names) > 1:
-        metrics = {f"{EVALUATION}{name}": _is_better_greater(name) for name in names}
+        metrics = {f"{EVALUATION}{name}": not metric_of(name).lower_is_better for name in names}
         return JointBest(math.inf if patience is None else patience, metrics)
     return None if patience is None else EarlyStopping(patience)
 

@@ -29,6 +29,7 @@ from alignattn.tasks import (
     TextClassification,
 )
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS
+from alignattn.tasks.metrics import metric_of
 from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import chosen_methods, settings_of
 from alignattn.utils.compression import plain_stem
@@ -37,16 +38,6 @@ from alignattn.utils.files import write_text
 from alignattn.utils.publishing import publishable
 
 CARD_FILE = "README.md"
-
-HUB_METRICS: Mapping[str, str] = {
-    "macro_f1": "f1",
-    "micro_f1": "f1",
-    "pearson": "pearsonr",
-    "token_accuracy": "accuracy",
-    **{f"{group}exact": "exact_match" for group in ("", "has_answer_", "no_answer_", "best_")},
-    **{f"{group}f1": "f1" for group in ("has_answer_", "no_answer_", "best_")},
-}
-"""The Hub's names of metrics, where they differ from ours."""
 
 HUB_TASKS: Mapping[str, str] = {MultiLabelClassification.kind: TextClassification.kind}
 """The Hub's names of task types, where they differ from ours."""
@@ -226,7 +217,7 @@ class _Card:
                     dataset_name=self.data_name,
                     dataset_config=(task.sources.config or None) if task else None,
                     dataset_split=split,
-                    metric_type=HUB_METRICS.get(name, name),
+                    metric_type=metric_of(name).hub_name or name,
                     metric_name=name,
                     metric_value=value,
                 )
