@@ -34,7 +34,7 @@ def write_seed_summary(folder: Path, results: Sequence["RunResult"]) -> str:
     """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them as text."""
     from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
     from alignattn.finetuning.results import RESULTS_FILE
-    from alignattn.tasks.task import ERRORS
+    from alignattn.tasks.metrics import metric_of
     from alignattn.utils.files import write_json
 
     summary: dict[str, dict[str, SeedSpread]] = {}
@@ -49,7 +49,7 @@ def write_seed_summary(folder: Path, results: Sequence["RunResult"]) -> str:
                 spread = "undefined"
             else:
                 summary[split][name] = over_seeds(defined)
-                form = ("{:.4g}", 1) if name in ERRORS else ("{:.2f}", 100)
+                form = ("{:.4g}", 1) if metric_of(name).is_error else ("{:.2f}", 100)
                 spread = with_deviation(summary[split][name], *form)
             lines.append(f"  {results[0].task} {split}: {name} {spread} ({len(values)} seeds)")
     content = {

@@ -14,7 +14,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -372,14 +371,16 @@ class Remarks:
 
     Attributes:
         max_length: the maximum number of tokens per row.
-        lengths: the number of rows by their number of tokens before truncation.
+        rows: the number of rows.
+        truncated: the number of rows that reach it.
         unknown: the number of rows without a word that the model knows.
         questions: the number of rows whose question is truncated.
         lines: remarks on decisions and on files that differ from the calibration rows.
     """
 
     max_length: int = 0
-    lengths: Counter[int] = field(default_factory=Counter)
+    rows: int = 0
+    truncated: int = 0
     unknown: int = 0
     questions: int = 0
     lines: list[str] = field(default_factory=list)
@@ -389,9 +390,8 @@ class Remarks:
         from alignattn.tasks.answers.windows import truncated_questions_warning
         from alignattn.tasks.truncation import TruncatedRows, unknown_rows_warning
 
-        truncated = TruncatedRows.from_lengths(self.lengths, self.max_length)
-        if truncated is not None:
-            yield f"{truncated} (the run's --max_length)"
+        if self.truncated:
+            yield f"{TruncatedRows(self.truncated, self.truncated / self.rows, self.max_length)} (as in the run)"
         if self.questions:
             yield truncated_questions_warning(self.questions)
         if self.unknown:
@@ -481,6 +481,7 @@ class FilePredictor:
 
         from alignattn.finetuning.predictor import Batching, probabilities_of
         from alignattn.tasks.answers.windows import count_truncated_questions
+        from alignattn.tasks.truncation import count_truncated_rows
         from alignattn.utils.bad_rows import list_bad_rows
 
         predictor, remarks, count = self.predictor, self.remarks, part.table.num_rows
@@ -493,7 +494,8 @@ class FilePredictor:
         if len(good):
             split = predictor.encode(part.inputs.select(good) if problems else part.inputs)
             remarks.max_length = predictor.options.max_length
-            remarks.lengths += predictor.count_lengths(split)
+            remarks.rows += len(good)
+            remarks.truncated += count_truncated_rows(predictor.task, split)
             remarks.unknown += predictor.count_unknown_rows(split)
             if isinstance(predictor.task, QuestionAnswering):
                 remarks.questions += count_truncated_questions(split)

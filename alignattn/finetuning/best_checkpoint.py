@@ -10,7 +10,7 @@ from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments
 from alignattn.finetuning.training_options import AT_THE_BEST, TrainingOptions
 from alignattn.tasks import Task
-from alignattn.tasks.task import LESS_IS_BETTER
+from alignattn.tasks.metrics import metric_of
 from alignattn.training.checkpoints import step_of
 from alignattn.training.early_stopping import EarlyStopping, JointBest
 from alignattn.utils.errors import AlignAttnError
@@ -41,7 +41,7 @@ def choose_metric(args: RunArguments, options: TrainingOptions, task: Task, spli
     if len(names) > 1 and args.greater_is_better is not None:
         raise AlignAttnError(f"--greater_is_better applies to one metric, and {asked!r} names several: leave it out")
     if args.greater_is_better is None:
-        args.greater_is_better = _is_better_greater(names[0])
+        args.greater_is_better = not metric_of(names[0]).lower_is_better
 
 
 def _measured(name: str, task: Task, splits: Sequence[str]) -> str:
@@ -55,10 +55,6 @@ def _measured(name: str, task: Task, splits: Sequence[str]) -> str:
     return name
 
 
-def _is_better_greater(name: str) -> bool:
-    return not name.endswith(("loss", *LESS_IS_BETTER))
-
-
 def stopping(args: RunArguments, patience: int | None) -> EarlyStopping | None:
     """Return the callback for early stopping, or for the best step by several metrics; None if neither is needed.
 
@@ -68,7 +64,7 @@ def stopping(args: RunArguments, patience: int | None) -> EarlyStopping | None:
     """
     names = str(args.metric_for_best_model).split(AND)
     if len(names) > 1:
-        metrics = {f"{EVALUATION}{name}": _is_better_greater(name) for name in names}
+        metrics = {f"{EVALUATION}{name}": not metric_of(name).lower_is_better for name in names}
         return JointBest(math.inf if patience is None else patience, metrics)
     return None if patience is None else EarlyStopping(patience)
 

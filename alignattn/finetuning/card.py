@@ -28,6 +28,7 @@ from alignattn.tasks import (
     TextClassification,
 )
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS
+from alignattn.tasks.metrics import metric_of
 from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import chosen_methods, settings_of
 from alignattn.utils.compression import plain_stem
@@ -36,16 +37,6 @@ from alignattn.utils.files import write_text
 from alignattn.utils.publishing import publishable
 
 CARD_FILE = "README.md"
-
-HUB_METRICS: Mapping[str, str] = {
-    "macro_f1": "f1",
-    "micro_f1": "f1",
-    "pearson": "pearsonr",
-    "token_accuracy": "accuracy",
-    **{f"{group}exact": "exact_match" for group in ("", "has_answer_", "no_answer_", "best_")},
-    **{f"{group}f1": "f1" for group in ("has_answer_", "no_answer_", "best_")},
-}
-"""The Hub's names of metrics, where they differ from ours."""
 
 HUB_TASKS: Mapping[str, str] = {MultiLabelClassification.kind: TextClassification.kind}
 """The Hub's names of task types, where they differ from ours."""
@@ -113,7 +104,7 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
             dataset_name=data_name,
             dataset_config=(on_hub.sources.config or None) if on_hub else None,
             dataset_split=split,
-            metric_type=HUB_METRICS.get(metric, metric),
+            metric_type=metric_of(metric).hub_name or metric,
             metric_name=metric,
             metric_value=value,
         )

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,9 @@ from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.reports.result_reader import NotKeptError, ResultReader
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_and_f1
 from alignattn.tasks.labels import UNLABELLED
+from alignattn.tasks.metrics import metric_of
 from alignattn.tasks.tags.entities import SCORES, score_parts
-from alignattn.tasks.task import PROBABILITIES, MetricName
+from alignattn.tasks.task import PROBABILITIES
 from alignattn.tasks.task_types import ERROR_RATE, EXACT
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import replacing
@@ -159,7 +160,7 @@ def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
         return _tag_examples(metric, predictions)
     if pa.types.is_list(label_type) and pa.types.is_integer(label_type.value_type):
         return _label_examples(metric, predictions)
-    if metric not in get_args(MetricName) or label_type.num_fields:
+    if metric_of(metric).function is None or label_type.num_fields:
         return None
     return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
 

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,7 +37,7 @@ from alignattn.tasks.pictures import encode_picture
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
 from alignattn.tasks.task import PROBABILITIES, TaskOptions
 from alignattn.tasks.task_types import check_generates, processor_for
-from alignattn.tasks.truncation import count_lengths, count_unknown_rows, unknown_rows_warning
+from alignattn.tasks.truncation import count_unknown_rows, unknown_rows_warning
 from alignattn.utils.errors import AlignAttnError, shown
 from alignattn.utils.library_bars import without_library_bars
 
@@ -207,11 +206,6 @@ class Predictor:
         with without_library_bars():
             encoded = processor.encode(rows, self.tokenizer, self.options)
             return EncodedSplit(rows, encoded, self.options, self.tokenizer)
-
-    def count_lengths(self, split: EncodedSplit) -> Counter[int]:
-        """Return how many encoded rows have each number of tokens before truncation."""
-        with without_library_bars():
-            return count_lengths(self.task, split, self.tokenizer)
 
     def count_unknown_rows(self, split: EncodedSplit) -> int:
         """Return how many encoded rows have no word that the model knows; 0 for a pretrained model."""

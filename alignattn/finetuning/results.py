@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.tasks.task import ERRORS
+from alignattn.tasks.metrics import metric_of
 from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.json_records import read_record
 from alignattn.utils.text_tables import render_table
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.parquet"
-
-NOT_FRACTIONS = (*ERRORS, "loss")
-"""Suffixes of the metrics that are not fractions; a split's name may come first."""
 
 EVALUATION = "eval_"
 NOT_SCORES = ("_runtime", "_per_second", "_model_preparation_time")
@@ -100,7 +97,7 @@ class RunResult:
             nothing, whatever its scores are.
         best: the step of the model, if the best was loaded at the end.
         stopped_at: the step after which early stopping ended the training, if it did.
-        truncated_rows: the rows that are longer than --max_length, by split.
+        truncated_rows: the rows that reach --max_length, by split.
         classes: precision, recall and F1 (fractions) and number of labels of each class, by split and name.
         class_weights: the factor of each class in the task's loss; empty where all are 1.
         slices: `rows` and metrics of each value of `--slice_by`, by split.
@@ -171,7 +168,7 @@ def score_text(name: str, value: float | None) -> str:
     """Return a metric as a percentage, as the papers print it; for an error, in the unit of the scores."""
     if value is None or math.isnan(value):
         return "undefined"
-    return f"{value:.4g}" if name.endswith(NOT_FRACTIONS) else f"{100 * value:.2f}"
+    return f"{value:.4g}" if metric_of(name).is_error else f"{100 * value:.2f}"
 
 
 def defined(metrics: Mapping[str, float]) -> dict[str, float | None]:
@@ -182,7 +179,7 @@ def defined(metrics: Mapping[str, float]) -> dict[str, float | None]:
 def metric_texts(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, str]:
     """Return each metric of each split as text, by the names of the split and the metric."""
     return {
-        f"{split} {name}": f"{score_text(name, value)}{'' if value is None or name in ERRORS else ' %'}"
+        f"{split} {name}": f"{score_text(name, value)}{'' if value is None or metric_of(name).is_error else ' %'}"
         for split, by in metrics.items()
         for name, value in by.items()
     }

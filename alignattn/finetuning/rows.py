@@ -175,13 +175,10 @@ def input_batches(
         yield {name: values for name, values in batch.items() if with_labels or name not in LABEL_COLUMNS}
 
 
-def count_truncated_rows(task: Task, data: EncodedData, processor: Any) -> dict[str, TruncatedRows]:
+def truncated_rows_by_split(task: Task, data: EncodedData) -> dict[str, TruncatedRows]:
     """Return the truncated rows by split; splits without any have no entry."""
-    found = {
-        split: truncated_rows(task, encoded, processor)
-        for split, encoded in {TRAIN: data.train, **data.evaluation}.items()
-    }
-    return {split: rows for split, rows in found.items() if rows is not None}
+    splits = {TRAIN: data.train, **data.evaluation}
+    return {split: rows for split, encoded in splits.items() if (rows := truncated_rows(task, encoded)) is not None}
 
 
 def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Rows[Any]:

@@ -29,7 +29,13 @@ from alignattn.finetuning.results import (
     render_metrics,
 )
 from alignattn.finetuning.resuming import check_output_dir, checkpoint_to_resume, resume_hint
-from alignattn.finetuning.rows import ORDERS_IN_WORDS, EncodedData, count_truncated_rows, encode_splits, load_run_rows
+from alignattn.finetuning.rows import (
+    ORDERS_IN_WORDS,
+    EncodedData,
+    encode_splits,
+    load_run_rows,
+    truncated_rows_by_split,
+)
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
 from alignattn.finetuning.run_folder import data_digests
 from alignattn.finetuning.slices import SliceScores, measured_slices, slice_examples, slices_of
@@ -108,7 +114,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
             open_repository(options)
 
         trainer = _build_trainer(built, rows.task, data, args, options)
-        truncated = count_truncated_rows(rows.task, data, built.tokenizer)
+        truncated = truncated_rows_by_split(rows.task, data)
         if trainer.is_world_process_zero():
             _print_remarks(trainer, options, data, built, truncated)
         parameters, precision = _count_parameters(built.model), computed_types(trainer)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from alignattn.evaluation.statistics.example_scores import POSITIVE_CLASS, ExampleScores
 from alignattn.finetuning.examples import metric_examples
 from alignattn.tasks.labels import parse_label
-from alignattn.tasks.metrics import NEEDING_VARIATION
+from alignattn.tasks.metrics import METRICS
 
 MAX_NUMBERS = 10
 """A column with more distinct numbers is split at its quartiles."""
@@ -90,7 +90,7 @@ def _undefined(part: pa.Table) -> set[str]:
     if part["label"].type.num_fields > 0:
         return set()
     labels = part["label"].unique().to_pylist()
-    undefined = set(NEEDING_VARIATION) if len(labels) == 1 else set()
+    undefined = {name for name, metric in METRICS.items() if metric.needs_variation and len(labels) == 1}
     return undefined if POSITIVE_CLASS in {*labels, *part["prediction"].unique().to_pylist()} else undefined | {"f1"}
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import datasets
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 from transformers import PreTrainedConfig
 
@@ -20,8 +20,15 @@ from alignattn.tasks.labels import (
     number_names,
     only_item,
 )
-from alignattn.tasks.metrics import compute_metrics, predict
-from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, evaluation_table, name_classes
+from alignattn.tasks.metrics import METRICS, score
+from alignattn.tasks.processor import (
+    EncodedSplit,
+    Evaluation,
+    TaskProcessor,
+    check_finite,
+    evaluation_table,
+    name_classes,
+)
 from alignattn.tasks.task import PROBABILITIES, LabelledTask
 
 PREDICTION = "prediction"
@@ -157,6 +164,38 @@ class LabelledProcessor(TaskProcessor[L]):
         if self.task.can_weight_classes:
             classes = class_scores(references, predictions[PREDICTION].to_numpy(), self.task.labels)
         return Evaluation(compute_metrics(self.task, np.asarray(outputs), references), table, classes=classes)
+
+
+def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
+    """Return the metrics of a model's outputs: the task's `measured` metrics that have a function.
+
+    Args:
+        task: the task of the outputs.
+        logits: `[N, C]` for C classes; `[N, 1]` or `[N]` for a regression.
+        labels: `[N]` class numbers or scores.
+
+    Returns:
+        The value of each metric, as `score` returns it.
+    """
+    predictions, references = predict(task, np.asarray(logits)), np.asarray(labels)
+    if predictions.shape != references.shape:
+        raise ValueError(f"predictions {predictions.shape} and labels {references.shape} differ in shape")
+    return measure(task, predictions, references)
+
+
+def measure(task: LabelledTask, predictions: ArrayLike, references: ArrayLike) -> dict[str, float]:
+    """Return the task's `measured` metrics that have a function; arguments as for `score`."""
+    return {name: score(name, predictions, references) for name in task.measured if METRICS[name].function is not None}
+
+
+def predict(task: LabelledTask, logits: NDArray[Any]) -> NDArray[Any]:
+    """Return the predictions of a model's outputs, `[N]`: the most probable class, or the score as float64."""
+    if task.is_regression and logits.ndim == 1:
+        logits = logits[:, np.newaxis]
+    if logits.ndim != 2 or logits.shape[1] != task.num_labels:
+        raise ValueError(f"logits {logits.shape} must be [N, {task.num_labels}] for task {task.name!r}")
+    check_finite(logits)
+    return logits[:, 0].astype(np.float64) if task.is_regression else np.asarray(logits.argmax(axis=1))
 
 
 def best_first(probabilities: NDArray[np.float64], names: pa.Array, top_k: int | None) -> pa.Array:

@@ -20,7 +20,7 @@ from transformers import BatchEncoding, DataCollatorWithPadding, PreTrainedToken
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.tasks.processor import check_max_length, map_rows
-from alignattn.tasks.task import NEEDED_LENGTH, WINDOW_COUNTS, WINDOW_OF, TaskOptions
+from alignattn.tasks.task import IS_TRUNCATED, WINDOW_COUNTS, WINDOW_OF, TaskOptions
 from alignattn.tasks.task_types import MultiLabelClassification, TextClassification
 from alignattn.utils.errors import AlignAttnError
 
@@ -132,7 +132,7 @@ def _windows(
     fixed_tokens: int,
 ) -> dict[str, list[Any]]:
     texts = [list(batch[column]) for column in task.text_columns]
-    needed = [options.max_length] * len(indices)
+    is_truncated = [False] * len(indices)
     # Keyed by the text that is split, the first or the second.
     rows: dict[str, list[int]] = {"only_first": list(range(len(indices)))}
     if len(texts) > 1:
@@ -143,10 +143,9 @@ def _windows(
             rows["only_first" if first > second else "only_second"].append(row)
             fixed = min(first, second)
             if fixed > fixed_tokens and first + second + special > options.max_length:
-                kept, new = texts[first > second], options.max_length - options.doc_stride
+                kept = texts[first > second]
                 (kept[row],) = truncated_texts([kept[row]], tokenizer, fixed_tokens)
-                # With an overlap that is the same share of the length.
-                needed[row] = -(-(NEW_TOKENS_SHARE * fixed + special) * options.max_length // new)
+                is_truncated[row] = True
     columns: dict[str, list[Any]] = {}
     owners: list[int] = []
     for side, chosen in rows.items():
@@ -171,7 +170,7 @@ def _windows(
         **{name: [values[window] for window in order] for name, values in columns.items()},
         "label": [labels[row] for row in owners],
         WINDOW_OF: [indices[row] for row in owners],
-        NEEDED_LENGTH: [needed[row] for row in owners],
+        IS_TRUNCATED: [is_truncated[row] for row in owners],
     }
 
 
@@ -263,7 +262,7 @@ class WindowedRows(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __init__(self, windows: datasets.Dataset, seed: int) -> None:
         self.counts = window_counts(windows)
-        self.windows = windows.remove_columns([WINDOW_OF, NEEDED_LENGTH])
+        self.windows = windows.remove_columns([WINDOW_OF, IS_TRUNCATED])
         self.starts = self.counts.cumsum() - self.counts
         self.seed = seed
         # Shared, because data loader workers may outlive an epoch.

@@ -1,92 +1,116 @@
-"""The metrics of labelled tasks, computed by scikit-learn and SciPy."""
+"""The metrics: what other code needs to know about each. This module has no heavy imports."""
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import (
-    accuracy_score,
-    f1_score,
-    matthews_corrcoef,
-    mean_absolute_error,
-    mean_squared_error,
-)
-
-from alignattn.tasks.processor import check_finite
-from alignattn.tasks.task import CORRELATIONS, ERRORS, LabelledTask, MetricName
 from alignattn.utils.errors import AlignAttnError
 
-METRICS: Mapping[MetricName, Callable[[NDArray[Any], NDArray[Any]], Any]] = {
-    "accuracy": accuracy_score,
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+def _sklearn(function: str, **options: Any) -> Callable[[Any, Any], Any]:
+    def value(true: Any, predicted: Any) -> Any:
+        from sklearn import metrics
+
+        return getattr(metrics, function)(true, predicted, **options)
+
+    return value
+
+
+def _scipy(function: str) -> Callable[[Any, Any], Any]:
+    def value(true: Any, predicted: Any) -> Any:
+        from scipy import stats
+
+        return getattr(stats, function)(predicted, true).statistic
+
+    return value
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        function: its value for references and predictions, `[N]` each; `score` adds the undefined cases. None if a task
+            type computes it.
+        is_of_scores: whether it is for scores, not classes.
+        is_error: whether it has a unit, such as that of the scores; all others are fractions.
+        lower_is_better: whether a lower value is better.
+        needs_variation: whether it is undefined if all references are equal.
+        min_rows: the minimum number of rows.
+        hub_name: the Hub's name, if it is another.
+    """
+
+    function: Callable[[Any, Any], Any] | None = None
+    is_of_scores: bool = False
+    is_error: bool = False
+    lower_is_better: bool = False
+    needs_variation: bool = False
+    min_rows: int = 1
+    hub_name: str = ""
+
+
+_CORRELATION: dict[str, Any] = {"is_of_scores": True, "needs_variation": True, "min_rows": 2}
+_ERROR: dict[str, Any] = {"is_of_scores": True, "is_error": True, "lower_is_better": True}
+
+METRICS: Mapping[str, Metric] = {
+    "accuracy": Metric(_sklearn("accuracy_score")),
     # F1 of class 1 of two; undefined if class 1 does not occur.
-    "f1": lambda true, predicted: f1_score(true, predicted, average="binary", zero_division=math.nan),
+    "f1": Metric(_sklearn("f1_score", average="binary", zero_division=math.nan)),
     # The mean over the classes that are predicted or true; 0 for a class without a correct prediction.
-    "macro_f1": lambda true, predicted: f1_score(true, predicted, average="macro", zero_division=0.0),
-    "matthews_correlation": matthews_corrcoef,
-    "pearson": lambda true, predicted: pearsonr(predicted, true).statistic,
-    "spearmanr": lambda true, predicted: spearmanr(predicted, true).statistic,
-    "mse": mean_squared_error,
-    "mae": mean_absolute_error,
+    "macro_f1": Metric(_sklearn("f1_score", average="macro", zero_division=0.0), hub_name="f1"),
+    "matthews_correlation": Metric(_sklearn("matthews_corrcoef"), needs_variation=True),
+    "pearson": Metric(_scipy("pearsonr"), **_CORRELATION, hub_name="pearsonr"),
+    "spearmanr": Metric(_scipy("spearmanr"), **_CORRELATION),
+    "mse": Metric(_sklearn("mean_squared_error"), **_ERROR),
+    "mae": Metric(_sklearn("mean_absolute_error"), **_ERROR),
+    "micro_f1": Metric(hub_name="f1"),
+    "token_accuracy": Metric(hub_name="accuracy"),
+    "vqa_accuracy": Metric(),
+    "error_rate": Metric(lower_is_better=True),
+    **{f"{group}exact": Metric(hub_name="exact_match") for group in ("", "has_answer_", "no_answer_", "best_")},
+    **{f"{group}f1": Metric(hub_name="f1") for group in ("has_answer_", "no_answer_", "best_")},
+    "loss": Metric(is_error=True, lower_is_better=True),
 }
-"""Functions of references and predictions, `[N]` each; `score` adds the undefined cases."""
+"""The metrics by name. Those that are not here are fractions and have the Hub's name."""
 
-NEEDING_VARIATION = CORRELATIONS | {"matthews_correlation"}
-"""Metrics that are undefined if all references are equal."""
+# pydantic checks the metrics of a task's file against the table.
+if TYPE_CHECKING:
+    MetricName = str
+else:
+    MetricName = Literal[tuple(name for name, metric in METRICS.items() if metric.function is not None)]
 
 
-def score(name: MetricName, predictions: ArrayLike, references: ArrayLike) -> float:
+def metric_of(name: str) -> Metric:
+    """Return the metric of a name, which a split's name may precede."""
+    endings = [ending for ending in METRICS if f"_{name}".endswith(f"_{ending}")]
+    return METRICS[max(endings, key=len)] if endings else Metric()
+
+
+def score(name: MetricName, predictions: "ArrayLike", references: "ArrayLike") -> float:
     """Return a metric as a fraction, or an error in the unit of the scores.
 
     A correlation is NaN if the references are constant, and 0, as by chance, if only the predictions are.
 
     Args:
-        name: the name of the metric.
+        name: the name of the metric, which has a function.
         predictions: `[N]` class numbers or scores.
         references: `[N]` class numbers or scores.
     """
+    import numpy as np
+
+    metric = METRICS[name]
+    assert metric.function is not None
     # float32 would round scores at the 7th digit.
-    dtype = np.float64 if name in CORRELATIONS | ERRORS else np.int64
+    dtype = np.float64 if metric.is_of_scores else np.int64
     predicted, true = np.asarray(predictions, dtype=dtype), np.asarray(references, dtype=dtype)
-    fewest = 2 if name in CORRELATIONS else 1
-    if len(true) < fewest:
-        raise AlignAttnError(f"{name} needs at least {fewest} rows and got {len(true)}: evaluate on more rows")
-    if name in NEEDING_VARIATION and np.ptp(true) == 0:
+    if len(true) < metric.min_rows:
+        raise AlignAttnError(f"{name} needs at least {metric.min_rows} rows and got {len(true)}: evaluate on more rows")
+    if metric.needs_variation and np.ptp(true) == 0:
         return math.nan
-    if name in NEEDING_VARIATION and np.ptp(predicted) == 0:
+    if metric.needs_variation and np.ptp(predicted) == 0:
         return 0.0
-    return float(METRICS[name](true, predicted))
-
-
-def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """Return the metrics of a model's outputs: the task's `measured` metrics that are in `METRICS`.
-
-    Args:
-        task: the task of the outputs.
-        logits: `[N, C]` for C classes; `[N, 1]` or `[N]` for a regression.
-        labels: `[N]` class numbers or scores.
-
-    Returns:
-        The value of each metric, as `score` returns it.
-    """
-    predictions, references = predict(task, np.asarray(logits)), np.asarray(labels)
-    if predictions.shape != references.shape:
-        raise ValueError(f"predictions {predictions.shape} and labels {references.shape} differ in shape")
-    return measure(task, predictions, references)
-
-
-def measure(task: LabelledTask, predictions: ArrayLike, references: ArrayLike) -> dict[str, float]:
-    """Return the task's `measured` metrics that are in `METRICS`; arguments as for `score`."""
-    return {name: score(name, predictions, references) for name in task.measured if name in METRICS}
-
-
-def predict(task: LabelledTask, logits: NDArray[Any]) -> NDArray[Any]:
-    """Return the predictions of a model's outputs, `[N]`: the most probable class, or the score as float64."""
-    if task.is_regression and logits.ndim == 1:
-        logits = logits[:, np.newaxis]
-    if logits.ndim != 2 or logits.shape[1] != task.num_labels:
-        raise ValueError(f"logits {logits.shape} must be [N, {task.num_labels}] for task {task.name!r}")
-    check_finite(logits)
-    return logits[:, 0].astype(np.float64) if task.is_regression else np.asarray(logits.argmax(axis=1))
+    return float(metric.function(true, predicted))

@@ -6,16 +6,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-MetricName = Literal["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearmanr", "mse", "mae"]
-"""The metrics of `alignattn.tasks.metrics`, listed here to keep this module's imports light."""
-
-CORRELATIONS = frozenset({"pearson", "spearmanr"})
-ERRORS = frozenset({"mse", "mae"})
-"""The metrics of regression; all others are for classes. Errors have the unit of the scores."""
-
-LESS_IS_BETTER = ERRORS | {"error_rate"}
+from alignattn.tasks.metrics import METRICS, MetricName, metric_of
 
 MAX_TEXTS = 2
 """Maximum number of texts that a tokenizer joins into one sequence."""
@@ -44,8 +37,8 @@ PROBABILITIES = "probabilities"
 TRUNCATE, WINDOWS = "truncate", "windows"
 """What to do with texts longer than the model: truncate them, or read all of them in overlapping windows."""
 
-WINDOW_OF, NEEDED_LENGTH = "window_of", "needed_length"
-"""Columns of windows: the number of the row, and the --max_length that would not truncate it."""
+WINDOW_OF, IS_TRUNCATED = "window_of", "is_truncated"
+"""Columns of windows: the number of the row, and whether its shorter text is truncated."""
 WINDOW_COUNTS = "window_counts"
 """Key of a training batch of windows: the number of windows of each row, `[B]`, in the order of the windows."""
 
@@ -158,7 +151,7 @@ class Task:
     @property
     def fewest_rows(self) -> int:
         """The minimum number of rows for the metrics."""
-        return 2 if CORRELATIONS.intersection(self.metrics) else 1
+        return max(metric_of(name).min_rows for name in self.metrics)
 
     def problem(self) -> str | None:
         """Return the problem of the record beyond the types of its fields, or None."""
@@ -226,11 +219,12 @@ class LabelledTask(Task):
             return f"there are {len(self.labels):,} labels, and a task has at most {MAX_CLASSES:,}"
         if self.label_range is not None and (self.labels or self.label_range[0] >= self.label_range[1]):
             return "label_range needs a task without labels, and the smallest score before the largest"
-        unfit = [name for name in self.metrics if (name in CORRELATIONS | ERRORS) != self.is_regression]
+        unfit = [name for name in self.metrics if metric_of(name).is_of_scores != self.is_regression]
         if unfit or ("f1" in self.metrics and self.num_labels != 2):
             return (
                 f"metrics {', '.join(unfit or ['f1'])} do not fit {len(self.labels)} labels: choose "
-                f"{', '.join(sorted(CORRELATIONS | ERRORS))} for scores, f1 for two classes, macro_f1 for more"
+                f"{', '.join(sorted(name for name, metric in METRICS.items() if metric.is_of_scores))} for scores, "
+                "f1 for two classes, macro_f1 for more"
             )
         return super().problem()
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from alignattn.tasks.task import MAX_TEXTS, TAGS, TEST, TOKENS, VALIDATION, LabelledTask, MetricName, Task
+from alignattn.tasks.metrics import MetricName
+from alignattn.tasks.task import MAX_TEXTS, TAGS, TEST, TOKENS, VALIDATION, LabelledTask, Task
 from alignattn.utils.errors import AlignAttnError
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ class VisualQuestionAnswering(LabelledTask):
     kind = "visual-question-answering"
     processor = "alignattn.tasks.vqa.processor:VqaProcessor"
 
-    metrics: tuple[Literal["accuracy", "macro_f1", "vqa_accuracy"], ...]  # type: ignore[assignment]
+    metrics: tuple[Literal["accuracy", "macro_f1", "vqa_accuracy"], ...]
     max_length: int = 14
     answers_column: str = ""
     fewest_answers: int = 1

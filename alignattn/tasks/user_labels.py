@@ -25,7 +25,8 @@ from alignattn.tasks.labels import (
     spelling_key,
     twin_hint,
 )
-from alignattn.tasks.task import MAX_CLASSES, LabelledTask, MetricName
+from alignattn.tasks.metrics import MetricName
+from alignattn.tasks.task import MAX_CLASSES, LabelledTask
 from alignattn.utils.errors import AlignAttnError, listing
 
 USER_BINARY_METRICS: tuple[MetricName, ...] = ("accuracy", "f1", "matthews_correlation")

@@ -13,7 +13,6 @@ from typing import Any
 from alignattn.utils.errors import AlignAttnError
 
 BYTE_ORDER_MARK = "\ufeff"
-ASCII_LETTERS = b"a,\t\n"
 
 SIGNATURES: Mapping[bytes, str] = {
     b"\x1f\x8b": "is compressed: its name must end in .gz",
@@ -27,9 +26,6 @@ SIGNATURES: Mapping[bytes, str] = {
     b"\xfe\xff": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
 }
 """The format of a file that is not text, by its first bytes."""
-
-_NUL_SHARE = 0.25
-"""Share of NUL characters in the first line that marks UTF-16 read byte by byte."""
 
 
 def _open_zstandard(path: Path) -> Any:
@@ -102,11 +98,12 @@ def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool, bool
         for start, reason in SIGNATURES.items():
             if content.startswith(start):
                 raise AlignAttnError(f"{path} {reason}") from None
-        if ASCII_LETTERS.decode("ascii").encode(name) != ASCII_LETTERS:
+        if "a,\t\n".encode(name) != b"a,\t\n":
             raise
         text, is_decoded = content.decode(name, "surrogateescape"), False
     first_line = text.partition("\n")[0]
-    if encoding is None and first_line.count("\0") > _NUL_SHARE * len(first_line):
+    # UTF-16 that is read byte by byte.
+    if encoding is None and first_line.count("\0") > len(first_line) / 4:
         raise AlignAttnError(
             f"{path} has NUL at every other character, so it is UTF-16: give --encoding utf-16-le or utf-16-be"
         )

@@ -85,7 +85,7 @@ def test_all_metrics_of_tasks_are_here_and_agree_where_they_are_undefined() -> N
     from alignattn.tasks.metrics import METRICS, score
 
     cases = {"one class": ([1, 1, 1], [0, 0, 0]), "constant side": ([0, 1, 1], [1, 1, 1]), "equal": ([0, 0], [0, 0])}
-    for name in METRICS:
+    for name in (name for name, metric in METRICS.items() if metric.function is not None):
         for case, (labels, predictions) in cases.items():
             expected = score(name, predictions, labels)
             # An undefined metric of a task counts 0 here, so that a resample without one of the classes has a value.

@@ -174,7 +174,7 @@ def test_a_document_of_any_length_is_trained_on_and_predicted_in_bounded_batches
     assert max(forwards) == 64
     assert predictions(run).num_rows == 6
     assert f"at most {MAX_TRAIN_WINDOWS} " in (run / "README.md").read_text()
-    assert "truncates" not in capsys.readouterr().out
+    assert "--max_length" not in capsys.readouterr().out
 
 
 def test_truncated_rows_point_to_windows(tiny: str, tmp_path: Path, capsys: Any) -> None:

@@ -1,103 +1,13 @@
-"""Files in all formats: the same rows are read from each."""
+"""Rows of files with repeated headers, folders, and labels of any kind."""
 
-import bz2
-import csv
-import gzip
-import io
 import json
-import lzma
-from collections.abc import Callable
-from functools import partial
 
-import pyarrow as pa
 import pytest
 
 from alignattn.cli import main
 from alignattn.commands import get_command
-from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import load_user_rows
 from alignattn.utils.errors import AlignAttnError
-
-ROWS = {
-    "text": ['a, "b"; c', "naïve\nline", "tab\there", "x" * 200_000, '"whole"', "| 007 NA"],
-    "y": ["no", "yes", "no", "yes", "yes", "no"],
-}
-PLAIN_ROWS = {"text": ['He said "no', '"No" he said', "a, b; c", "7"], "y": ["no", "yes", "no", "yes"]}
-"""Rows without tabs and line ends, as unquoted tables contain them."""
-
-
-def separated(separator):
-    file = io.StringIO(newline="")
-    writer = csv.writer(file, delimiter=separator)
-    writer.writerow(ROWS)
-    writer.writerows(zip(*ROWS.values(), strict=True))
-    return file.getvalue().encode()
-
-
-def records():
-    return [dict(zip(ROWS, row, strict=True)) for row in zip(*ROWS.values(), strict=True)]
-
-
-FORMS: dict[str, bytes] = {
-    **{f"{name}.{suffix}": separated(s) for suffix in ("csv", "tsv") for name, s in (("comma", ","), ("tab", "\t"))},
-    "semicolon.csv": separated(";"),
-    "bar.CSV": separated("|"),
-    "lines.jsonl": "\n".join(map(json.dumps, records())).encode(),
-    "list.json": json.dumps(records()).encode(),
-}
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": partial(pa.compress, codec="zstd", asbytes=True),
-}
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_every_form_holds_the_same_rows(tmp_path, name):
-    path = tmp_path / name
-    path.write_bytes(FORMS[name])
-    assert read_file(path)[:] == ROWS
-
-
-@pytest.mark.parametrize("suffix", COMPRESS)
-@pytest.mark.parametrize("name", ["comma.csv", "tab.tsv", "lines.jsonl"])
-def test_every_compression_holds_the_same_rows(tmp_path, name, suffix):
-    path = tmp_path / f"{name}{suffix}"
-    path.write_bytes(COMPRESS[suffix](FORMS[name]))
-    assert read_file(path)[:] == ROWS
-    rows = load_user_rows(path, None, ["text"], "y")
-    assert (rows.task.name, rows.task.labels) == (name.partition(".")[0], ("no", "yes"))
-
-
-def test_a_guessed_separator_is_reported(tmp_path, capsys):
-    for name, said in (("comma.csv", ""), ("tab.tsv", ""), ("semicolon.csv", "semicolons"), ("tab.csv", "tabs")):
-        path = tmp_path / name
-        path.write_bytes(FORMS[name])
-        read_file(path)
-        err = capsys.readouterr().err
-        assert err == (f"{path}: its columns seem to be separated by {said}\n" if said else "")
-
-
-def test_a_tab_separated_table_need_not_be_quoted(tmp_path, capsys):
-    path = tmp_path / "rows.tsv"
-    lines = ["text\ty", *("\t".join(row) for row in zip(*PLAIN_ROWS.values(), strict=True))]
-    path.write_text("\n".join(lines) + "\n")
-    assert read_file(path)[:] == PLAIN_ROWS
-    assert "double quotes are read as text" in capsys.readouterr().err
-
-
-def test_quotes_that_would_join_lines_are_text(tmp_path):
-    # Read as quotes, they would make one row with a text of two lines.
-    path = tmp_path / "rows.tsv"
-    path.write_text('text\ty\n"a\tno\nb"\tyes\n')
-    assert read_file(path)[:] == {"text": ['"a', 'b"'], "y": ["no", "yes"]}
-
-
-def test_no_separator_is_guessed_for_one_column(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text("text\na;b\nc;d\n")
-    assert read_file(path)[:] == {"text": ["a;b", "c;d"]}
 
 
 @pytest.mark.parametrize(
@@ -133,17 +43,6 @@ def test_a_header_among_numbers_is_one_bad_row(tmp_path):
     assert read.train["score"][:] == [0.5, 1, 2.5]
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-8"])
-def test_a_file_is_read_in_the_given_encoding(tmp_path, encoding):
-    text = "text,y\nKöln,yes\nOslo,no\n"
-    path = tmp_path / "rows.csv"
-    path.write_bytes(text.encode(encoding))
-    assert read_file(path, encoding=encoding)[:] == {"text": ["Köln", "Oslo"], "y": ["yes", "no"]}
-    if encoding != "utf-8":
-        with pytest.raises(AlignAttnError, match=r"rows\.csv.*--encoding"):
-            read_file(path)
-
-
 def test_class_folders_of_texts_are_read(tmp_path):
     texts = {"pos/1.txt": "good\nfilm", "pos/2.txt": "fine", "neg/b.txt": "bad", "neg/more/c.txt": "?"}
     for name, text in texts.items():
@@ -162,30 +61,6 @@ def test_a_run_remembers_that_its_rows_were_a_folder(tmp_path):
     (tmp_path / "reviews").rmdir()
     (tmp_path / "config.yaml").write_text(options.to_yaml())
     assert get_command("finetune").parse(["--config", str(tmp_path / "config.yaml")]) == options
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "part"),
-    [
-        ("rows.csv.gz", b"no gzip", "cannot read"),
-        ("rows.csv.gz", gzip.compress(b"text,y\na,b\n" * 99)[:-9], "cannot read"),
-        ("rows.csv.xz", b"no xz", "cannot read"),
-        ("rows.csv.xz", lzma.compress(b"text,y\na,b\n" * 99)[:-9], "cannot read"),
-        ("rows.csv.bz2", b"no bz2", "cannot read"),
-        ("rows.jsonl.zst", b"no zst", "cannot read"),
-        ("rows.csv.gz", gzip.compress(b""), "is empty"),
-        ("rows.tsv", b"text\ty\n", "is empty"),
-        ("rows.tsv", b"text\ty\na\tb\tc\n", "row 1:"),
-        ("rows.gz", gzip.compress(b"text"), "cannot tell the format"),
-        ("rows.zip", b"", "cannot tell the format"),
-    ],
-)
-def test_broken_files_are_refused(tmp_path, name, content, part):
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(AlignAttnError, match=part) as caught:
-        read_file(path)
-    assert str(path) in str(caught.value)
 
 
 def labels_of(tmp_path, values):

@@ -28,7 +28,7 @@ from alignattn.tasks.long_texts import (
     window_counts,
 )
 from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.task import NEEDED_LENGTH, WINDOW_COUNTS, WINDOW_OF, WINDOWS, TaskOptions
+from alignattn.tasks.task import IS_TRUNCATED, WINDOW_COUNTS, WINDOW_OF, WINDOWS, TaskOptions
 from alignattn.tasks.task_types import TASK_TYPES, processor_class, processor_for
 from alignattn.tasks.truncation import count_unknown_rows, truncated_rows
 from alignattn.utils.errors import AlignAttnError
@@ -63,8 +63,8 @@ def test_a_text_that_fits_is_one_window_equal_to_its_truncation(task: Any, token
     rows = [{"a": text(n, n), "b": text(3, n), "label": n % 2, "x": 1, "y": n % 2} for n in range(1, LENGTH - 5)]
     split, truncated = (encode(task, rows, tokenizer, long_texts=way) for way in (WINDOWS, "truncate"))
     assert split.encoded[WINDOW_OF][:] == list(range(len(rows)))
-    assert truncated_rows(task, split, tokenizer) is None
-    assert split.encoded.remove_columns([WINDOW_OF, NEEDED_LENGTH])[:] == truncated.encoded[:]
+    assert truncated_rows(task, split) is None
+    assert split.encoded.remove_columns([WINDOW_OF, IS_TRUNCATED])[:] == truncated.encoded[:]
 
 
 @pytest.mark.parametrize("stride", [0, STRIDE, LENGTH - 3])
@@ -113,14 +113,12 @@ def test_the_longer_text_of_a_pair_is_split_and_the_other_is_whole_in_each_windo
         assert list(chain.from_iterable(covered)) == of[split]
 
 
-def test_the_shorter_of_two_long_texts_is_truncated_and_a_sufficient_length_reported(tokenizer: Any) -> None:
+def test_the_shorter_of_two_long_texts_is_truncated(tokenizer: Any) -> None:
     rows = [{"a": text(50, 1), "b": text(9, 2), "label": 0}, {"a": text(20, 3), "b": text(2, 4), "label": 0}]
     split = encode(PAIR, rows, tokenizer)
-    found = truncated_rows(PAIR, split, tokenizer)
+    found = truncated_rows(PAIR, split)
     assert found is not None
     assert (found.rows, found.share) == (1, 0.5)
-    whole = encode(PAIR, rows, tokenizer, max_length=found.length_of_99_percent, doc_stride=STRIDE)
-    assert truncated_rows(PAIR, whole, tokenizer) is None
     assert max(map(len, split.encoded["input_ids"])) <= LENGTH
 
 

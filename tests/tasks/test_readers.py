@@ -1,6 +1,5 @@
 """Irregular files: they are read correctly, or the bad row is named and can be skipped."""
 
-import gzip
 import json
 
 import pyarrow as pa
@@ -9,7 +8,7 @@ import pytest
 
 from alignattn.commands.predict import file_source
 from alignattn.tasks import TASKS, TextClassification, TokenClassification
-from alignattn.tasks.reading import read_file, read_rows
+from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import load_task_files, load_user_rows
 from alignattn.utils.errors import AlignAttnError
 
@@ -22,53 +21,6 @@ def write(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
-
-
-# Tables
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "text,label,,,\ngood,pos,,,\nbad,neg,,,\nfine,pos,,,\npoor,neg,,,\n",
-        "text,label, ,\ngood,pos\nbad,neg,,\nfine,pos,\npoor,neg\n",
-        "text,label\ngood,pos,\nbad,neg,\nfine,pos,\npoor,neg,\n",
-        "text,,label\ngood,,pos\nbad,,neg\n\n   \nfine,,pos\npoor,,neg\n",
-        ",text,label\n0,good,pos\n1,bad,neg\n2,fine,pos\n3,poor,neg\n",
-        "sep=;\r\ntext;label;\r\ngood;pos;\r\nbad;neg;\r\nfine;pos;\r\npoor;neg;\r\n",
-    ],
-    ids=["spam.csv", "short rows", "rows end in a comma", "in the middle", "index of pandas", "spreadsheet"],
-)
-def test_columns_without_a_name_are_accepted(tmp_path, content):
-    path = write(tmp_path / "rows.csv", content)
-    rows = load_user_rows(path, None, ["text"], "label")
-    assert rows.train[:] == {"text": TEXTS, "label": [1, 0, 1, 0]}
-    columns = {name for name in read_file(path).column_names if not name.startswith("Unnamed: 0")}
-    assert columns == {"text", "label"}
-
-
-def test_values_in_columns_without_a_name_are_kept_and_reported(tmp_path, capsys):
-    path = write(tmp_path / "spam.csv", "v1,v2,,\nham,a,,\nspam,b, cut off,here\nham,c,,\n")
-    assert read_file(path)[:] == {
-        "v1": ["ham", "spam", "ham"],
-        "v2": ["a", "b", "c"],
-        "Unnamed: 2": ["", " cut off", ""],
-        "Unnamed: 3": ["", "here", ""],
-    }
-    assert "row 2" in capsys.readouterr().err
-
-
-def test_the_index_of_pandas_is_kept_without_a_message(tmp_path, capsys):
-    path = write(tmp_path / "rows.csv", ",text\n7,a\n8,b\n")
-    assert read_file(path)[:] == {"Unnamed: 0": ["7", "8"], "text": ["a", "b"]}
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("header", ["text,label,label", "text,label,label,,"])
-def test_a_repeated_column_name_is_refused(tmp_path, header):
-    width = header.count(",") - 2
-    with pytest.raises(AlignAttnError, match="duplicate columns"):
-        read_file(write(tmp_path / "rows.csv", f"{header}\na,b,c{',' * width}\n"))
 
 
 def bad_parquet():
@@ -150,41 +102,6 @@ def test_parts_of_a_broken_field_are_not_rows(tmp_path):
 # JSON
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        json.dumps(RECORDS),
-        json.dumps(RECORDS, indent=2),
-        json.dumps({"data": RECORDS}),
-        json.dumps({"version": 1, "data": RECORDS, "splits": ["a"]}, indent=1),
-        json.dumps({"rows": RECORDS}),
-        "\n".join(json.dumps(record, indent=2) for record in RECORDS),
-        json.dumps(RECORDS[0], indent=2) + "\n" + "\n".join(map(json.dumps, RECORDS[1:])),
-        " ".join(map(json.dumps, RECORDS)),
-        "\ufeff" + JSON_LINES.replace("\n", "\r\n\r\n"),
-    ],
-    ids=["list", "pretty", "data", "data beside others", "one name", "objects", "first pretty", "one line", "CRLF"],
-)
-@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl"])
-def test_every_form_of_json_holds_the_same_rows(tmp_path, name, content):
-    assert read_file(write(tmp_path / name, content))[:] == {"text": TEXTS, "label": LABELS}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        json.dumps(RECORDS, indent=1)[:-3],
-        json.dumps(RECORDS[0], indent=1) + json.dumps(RECORDS[1], indent=1)[:-3],
-        "[" + JSON_LINES + "]",
-        "no JSON",
-    ],
-    ids=["cut list", "cut objects", "no commas", "other text"],
-)
-def test_json_that_is_broken_across_lines_is_refused_as_a_whole(tmp_path, content):
-    with pytest.raises(AlignAttnError, match=r"rows\.json is not JSON: .*line \d+"):
-        read_file(write(tmp_path / "rows.json", content))
-
-
 def article(*, with_impossible):
     impossible = {"id": "4", "question": "Who meows?", "answers": [], "is_impossible": True}
     cat = {"id": "1", "question": "Who sat?", "answers": [{"text": "cat", "answer_start": 4}]}
@@ -254,29 +171,6 @@ def test_an_error_within_an_article_is_a_bad_row(tmp_path):
 # Encodings
 
 
-@pytest.mark.parametrize(
-    ("content", "encoding", "named"),
-    [
-        (CSV.encode("utf-16"), None, "--encoding utf-16"),
-        (CSV.encode("utf-16-le"), None, "--encoding utf-16-le"),
-        (CSV.encode("utf-16-be"), None, "utf-16-be"),
-        (gzip.compress(CSV.encode()), None, r"\.gz"),
-        (b"PK\x03\x04" + bytes(range(256)), None, "ZIP archive or a spreadsheet"),
-        ("tëxt,label\na,b\n".encode("latin-1"), None, "--encoding"),
-    ],
-    ids=["UTF-16", "UTF-16-LE", "UTF-16-BE", "gzip", "spreadsheet", "header"],
-)
-def test_undecodable_files_are_refused_with_their_likely_type(tmp_path, content, encoding, named):
-    with pytest.raises(AlignAttnError, match=rf"rows\.csv .*{named}"):
-        read_file(write(tmp_path / "rows.csv", content), encoding=encoding)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
-def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path, encoding):
-    path = write(tmp_path / "rows.csv", ("\ufeff" + CSV).encode(encoding.replace("-sig", "")))
-    assert read_file(path, encoding=encoding)[:] == {"text": TEXTS, "label": LABELS}
-
-
 # Folders
 
 
@@ -316,16 +210,3 @@ def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path):
     rows = load_task_files(TokenClassification(name="own"), path, None, skip_bad_rows=True)
     assert rows.train["tokens"][:] == [["EU", "says"], ["in", "Rome"]]
     assert [bad.row for bad in rows.bad_rows["train"]] == [2]
-
-
-def test_a_file_of_bad_sentences_alone_is_refused_with_the_problem(tmp_path):
-    path = write(tmp_path / "x.conll", "EU\nsays\n")
-    with pytest.raises(AlignAttnError, match=r"x\.conll .*line 1 has a token without a tag"):
-        load_task_files(TokenClassification(name="own"), path, None)
-
-
-def test_the_name_of_a_parquet_file_is_no_pattern(tmp_path):
-    for name in ("rows[1]", "rows1", "row?", "rows"):
-        pq.write_table(pa.table({"text": [name]}), tmp_path / f"{name}.parquet")
-    for name in ("rows[1]", "row?"):
-        assert read_rows(tmp_path / f"{name}.parquet").dataset["text"][:] == [name]

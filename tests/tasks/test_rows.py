@@ -324,25 +324,6 @@ def test_real_numbers_are_a_regression_in_which_minus_one_is_a_score(tmp_path):
     assert rows.evaluation["validation"]["y"][:] == [3.0]
 
 
-def test_csv_text_is_taken_as_written(tmp_path):
-    path = write_csv(tmp_path / "t.csv", "\ufefftext,y", "NA,null", "007,none", "null,nan")
-    rows = load_one(path)
-    task = rows.task
-    assert rows.train["text"][:] == ["NA", "007", "null"]
-    assert task.labels == ("nan", "none", "null")
-
-
-def test_json_text_is_taken_as_written(tmp_path):
-    path = tmp_path / "t.jsonl"
-    texts = ["2020-01-01", "2021\u2028next line"]
-    path.write_text(
-        "".join(json.dumps({"text": t, "y": i}, ensure_ascii=False) + "\n" for i, t in enumerate(texts)),
-        encoding="utf-8",
-    )
-    rows = load_one(path)
-    assert rows.train["text"][:] == texts
-
-
 def test_a_changed_file_is_read_again(tmp_path, cache_dir):
     path = tmp_path / "train.parquet"
     for texts in (["old", "older"], ["brand-new", "newer"]):
@@ -363,12 +344,6 @@ def test_reading_is_quiet_and_leaves_the_settings_of_datasets(tmp_path, cache_di
 @pytest.mark.parametrize(
     ("name", "content", "parts"),
     [
-        ("t.dat", b"text,y\nu,0\n", ["t.dat", ".csv, .tsv, .json, .jsonl, .conll, .txt, .parquet"]),
-        ("t.txt", b"text,y\nu,0\n", ["line 1 of", "t.txt", "bAbI"]),
-        ("t.csv", b"text,y\n", ["t.csv is empty"]),
-        ("t.jsonl", b"\n \n", ["t.jsonl is empty"]),
-        ("t.json", b"[]", ["t.json is empty"]),
-        ("t.parquet", b"no Parquet file at all", ["cannot read", "t.parquet as PARQUET"]),
         ("t.jsonl", b'{"text": "u", "y": 0}\n{"text": "v", "y": "b"}\n', ["mix numbers and names"]),
         ("t.csv", b"text,label\nu,0\n", ["no column 'y'", "text, label"]),
         ("t.csv", b"text,y\nu,0\n,1\n", ["row 2: column 'text' is empty"]),
@@ -443,20 +418,6 @@ def test_real_scores_of_a_csv_file_are_numbers(tmp_path, cache_dir):
     task = replace(TOY, labels=(), label_range=(0.0, 5.0))
     rows = load_task_files(task, path, path, cache_dir=cache_dir)
     assert rows.evaluation["validation"]["label"][:] == [4.5, 5.0]
-
-
-def test_a_long_field_of_a_csv_file_is_read(tmp_path):
-    path, text = tmp_path / "rows.csv", "a cat " * 50_000
-    path.write_text(f"text,label\n{text},no\nthe dog,yes\n")
-    rows = load_user_rows(path, None, ["text"], "label")
-    assert rows.train[0]["text"] == text
-
-
-def test_an_unused_column_may_hold_integers_of_any_size(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    rows = [{"text": f"cat {label}", "label": label, "id": 2**70, "more": {"ids": [-(10**30)]}} for label in "ab"]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    assert load_user_rows(path, None, ["text"], "label").train["text"] == ["cat a", "cat b"]
 
 
 def test_an_integer_of_any_size_is_a_class(tmp_path):

@@ -26,7 +26,8 @@ from alignattn.reports.measures import Measure
 from alignattn.reports.result_reader import ResultReader, listed
 from alignattn.reports.result_table import ResultTable
 from alignattn.reports.writers import FORMS, to_text, write_table
-from alignattn.tasks.task import BY_SEED, ERRORS, LESS_IS_BETTER
+from alignattn.tasks.metrics import metric_of
+from alignattn.tasks.task import BY_SEED
 from alignattn.utils.errors import AlignAttnError, plural
 from alignattn.utils.files import check_free, unfinished
 from alignattn.utils.publishing import publishable, publishable_text
@@ -170,8 +171,8 @@ def _measure(split: str, metric: str) -> Measure:
     return Measure(
         label=metric,
         path=f"metrics.{split}.{metric}",
-        unit="error" if metric in ERRORS else "percent",
-        is_better="lower" if metric in LESS_IS_BETTER else "higher",
+        unit="error" if metric_of(metric).is_error else "percent",
+        is_better="lower" if metric_of(metric).lower_is_better else "higher",
     )
 
 

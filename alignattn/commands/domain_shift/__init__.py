@@ -393,7 +393,7 @@ def _predict(training: RunOptions, args: "RunArguments", sides: Sequence[Side]) 
     processor = processor_for(task)
     model, tokenizer = load_pretrained(str(training.output_dir), processor.auto_class)
     splits = [encode_split(side.loaded.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
-    cut = [truncated_rows(side.loaded.task, split, tokenizer) for side, split in zip(sides, splits, strict=True)]
+    cut = [truncated_rows(side.loaded.task, split) for side, split in zip(sides, splits, strict=True)]
     # The run has already printed this for the in-domain task.
     if cut[1] is not None and PartialState().is_main_process:
         print(f"{sides[1].loaded.task.name} {sides[1].split}: {cut[1]}")

@@ -10,9 +10,6 @@ from alignattn.tasks.task import LABEL, TEXT, TEXT_FILE
 from alignattn.utils.compression import BROKEN, plain_suffix, read_whole
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 
-NAMED_FILES = 3
-"""Maximum skipped files in a message."""
-
 
 def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
     """Return the texts of a folder, each with the name of its class folder, in the order of the names.
@@ -60,7 +57,15 @@ def class_files(folder: Path, noun: str, endings: Sequence[str], *, example: str
         if path.is_file() and plain_suffix(path) in endings and not path.name.startswith(".")
     ]
     kinds = listing(endings)
-    remark = _unread_files(folder, {path for path, _ in files}, f"{noun}s are {kinds} files directly in the folder of")
+    read = {path for path, _ in files}
+    below = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file() and path not in read)
+    others = [str(path) for path in below if not any(part.startswith(".") for part in path.parts)]
+    remark = []
+    if others:
+        remark.append(
+            f"{len(others)} file(s) are not read, such as {', '.join(others[:3])}: {noun}s are {kinds} files directly "
+            "in the folder of their class"
+        )
     if empty := [path.name for path in classes if path.name not in {name for _, name in files}]:
         remark.append(f"{listing(empty)} contain no {kinds} file, so they are not classes")
     remarks = "; ".join(remark)
@@ -72,11 +77,3 @@ def class_files(folder: Path, noun: str, endings: Sequence[str], *, example: str
     if remarks:
         print(f"{folder}: {remarks}", file=sys.stderr)
     return files
-
-
-def _unread_files(folder: Path, read: set[Path], rule: str) -> list[str]:
-    below = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file() and path not in read)
-    others = [str(path) for path in below if not any(part.startswith(".") for part in path.parts)]
-    if not others:
-        return []
-    return [f"{len(others)} file(s) are not read, such as {', '.join(others[:NAMED_FILES])}: {rule} their class"]

@@ -22,15 +22,7 @@ _NAMED_COMMENT = re.compile(r"#\s*[\w.:-]+\s+=\s")
 _OF_ENTITIES = re.compile(r"O|[BIESLUM]-\S+")
 _COUNT, _PART = re.compile(r"\d+"), re.compile(r"\d+[-.]\d+")
 """The number of a word, and the number of several words (`1-2`) or of an unwritten word (`1.1`)."""
-_MARKS = frozenset({"_", "-", "*"})
-"""Values that mean "none"."""
-
 _ADVICE = "the first column must be the word and the last its tag"
-
-SURELY_TAGS, MAX_DIFFERENT = 20, 0.5
-"""Maximum number of distinct tags, and as a share of all words; the larger limit applies."""
-SYNTAX_COLUMNS = 8
-"""Minimum number of columns of CoNLL-X, CoNLL-U and CoNLL-2009 besides the index."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,10 @@ def read_conll(path: Path, text: str, *, is_labelled: bool = True) -> TextRows:
         `tokens` and `ner_tags`, a list of texts per sentence; a sentence is bad if a line has more or fewer columns.
     """
     lines = _lines(path, text)
-    width = _width(lines)
+    # Comments count only if there is nothing else.
+    widths = Counter(len(line.columns) for line in lines if line.columns and not line.text.startswith("#"))
+    widths = widths or Counter(len(line.columns) for line in lines if line.columns)
+    width = max(widths, key=lambda columns: widths[columns], default=0)
     groups = groupby(lines, key=lambda line: bool(line.columns))
     sentences = _without_comments(path, [list(group) for in_sentence, group in groups if in_sentence], width)
     problems = {index: problem for index, lines in enumerate(sentences) if (problem := _problem(lines, width))}
@@ -69,9 +64,7 @@ def read_conll(path: Path, text: str, *, is_labelled: bool = True) -> TextRows:
     if not kept:
         raise AlignAttnError(f"{path} has no sentence: give a file with one token and its tag per line")
     rows = [rows[index] for index in kept]
-    _check_words(path, [row for row in rows if row])
-    if is_labelled:
-        _check_tags(path, [row for row in rows if row])
+    _check_columns(path, [row for row in rows if row], is_labelled=is_labelled)
     columns = {
         TOKENS: [[columns[0] for columns in row] or None for row in rows],
         TAGS: [[columns[-1] for columns in row] or None for row in rows],
@@ -95,23 +88,15 @@ def _lines(path: Path, text: str) -> list[_Line]:
                 f"{path} has tabs and blanks between the columns of every line, as {shown(tokens[0])}: separate all "
                 "columns by tabs"
             )
-    found = []
-    for number, line in enumerate(lines, start=1):
-        columns = (_tabbed(line) if has_tabs else _BLANK.split(line)) if line else []
-        is_start = bool(columns) and columns[0].startswith(_DOCUMENT_START)
-        found.append(_Line(number, line, [] if is_start else columns))
-    return found
+    columns = [_tabbed(line) if has_tabs else _BLANK.split(line) for line in lines]
+    return [
+        _Line(number, line, [] if not line or of_line[0].startswith(_DOCUMENT_START) else of_line)
+        for number, (line, of_line) in enumerate(zip(lines, columns, strict=True), start=1)
+    ]
 
 
 def _tabbed(line: str) -> list[str]:
     return [column.strip(" ") for column in line.split("\t")]
-
-
-def _width(lines: Iterable[_Line]) -> int:
-    """The number of columns of most lines; comments count only if there is nothing else."""
-    counts = Counter(len(line.columns) for line in lines if line.columns and not line.text.startswith("#"))
-    counts = counts or Counter(len(line.columns) for line in lines if line.columns)
-    return max(counts, key=lambda columns: counts[columns], default=0)
 
 
 def _without_comments(path: Path, sentences: Sequence[list[_Line]], width: int) -> list[list[_Line]]:
@@ -162,7 +147,8 @@ def _words(path: Path, sentences: list[list[list[str]]], *, is_labelled: bool) -
         return sentences
     lines = [columns for sentence in sentences for columns in sentence]
     tags = {columns[-1] for columns in lines}
-    if is_labelled and len(lines[0]) - 1 >= SYNTAX_COLUMNS and not _are_entities(tags):
+    # CoNLL-X, CoNLL-U and CoNLL-2009 have eight columns or more besides the index.
+    if is_labelled and len(lines[0]) > 8 and not _are_entities(tags):
         raise AlignAttnError(
             f"{path} has the columns of CoNLL-X or CoNLL-U, whose last column has no tags: keep two columns, the word "
             "and the tag"
@@ -184,10 +170,10 @@ def _counts_words(sentences: Iterable[list[list[str]]]) -> bool:
     return width > len((TOKENS, TAGS)) and increase and any(len(row) > 1 for row in counts)
 
 
-def _check_words(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Refuse a first column that holds no words."""
+def _check_columns(path: Path, sentences: Sequence[Sequence[Sequence[str]]], *, is_labelled: bool) -> None:
+    """Refuse a first column that holds no words, and a last one of labelled rows that holds no tags."""
     words = [[columns[0] for columns in sentence] for sentence in sentences]
-    tags = {columns[-1] for sentence in sentences for columns in sentence}
+    tags = Counter(columns[-1] for sentence in sentences for columns in sentence)
     long = [row for row in words if len(row) > 1]
     if len(long) > 1 and all(len(set(row)) == 1 for row in long):
         raise AlignAttnError(
@@ -198,19 +184,15 @@ def _check_words(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> No
     firsts = {word for row in words for word in row}
     if len(firsts) > 1 and _are_entities(firsts) and not any(map(_OF_ENTITIES.fullmatch, tags)):
         raise AlignAttnError(f"{path}: its first column holds tags, such as {shown(max(firsts - {'O'}))}: {_ADVICE}")
-
-
-def _check_tags(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Refuse a last column that holds no tags."""
-    tags = Counter(columns[-1] for sentence in sentences for columns in sentence)
-    if tags and set(tags) <= _MARKS:
+    if not is_labelled:
+        return
+    if tags and set(tags) <= {"_", "-", "*"}:
         raise AlignAttnError(f"{path}: its last column is {shown(max(tags))} throughout, which is not a tag: {_ADVICE}")
     if tags and all(isinstance(parse_label(tag), float) for tag in tags):
         raise AlignAttnError(f"{path}: its last column holds numbers, such as {shown(max(tags))}: {_ADVICE}")
-    long = next((sentence for sentence in sentences if len(sentence) > 1), None)
     if long and all(columns[0] == columns[-1] for sentence in sentences for columns in sentence):
         raise AlignAttnError(f"{path}: its last column repeats the word, such as {shown(long[0][0])}: {_ADVICE}")
-    if len(tags) > max(SURELY_TAGS, MAX_DIFFERENT * tags.total()):
+    if len(tags) > max(20, tags.total() / 2):
         raise AlignAttnError(
             f"{path}: its last column holds {len(tags):,} different values in {tags.total():,} lines, too many for "
             f"tags: {_ADVICE}"

@@ -2,19 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from alignattn.tasks.formats.file_rows import TextRows
 from alignattn.utils.errors import AlignAttnError, shown
 from alignattn.utils.json_records import parse_json
-
-MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
-"""The range of a column's integers."""
-
-LIST_OF_ROWS = "data"
-"""Key of the rows in a document with other values, such as SQuAD's version."""
 
 PARAGRAPHS, QUESTIONS = "paragraphs", "qas"
 """Lists of SQuAD's articles and of their paragraphs."""
@@ -40,7 +34,13 @@ def read_json_rows(path: Path, text: str) -> TextRows:
     rows: list[dict[str, Any]] = []
     problems: dict[int, str] = {}
     for value in _values(path, text):
-        for row, problem in _rows_of_value(value):
+        of_value: Iterable[Row] = [({}, f"it is {shown(value)}, not a JSON object")]
+        if isinstance(value, _Unread):
+            of_value = [({}, value.problem)]
+        elif isinstance(value, dict):
+            is_squad = PARAGRAPHS in value or QUESTIONS in value
+            of_value = _squad_questions(value) if is_squad else [(value, None)]
+        for row, problem in of_value:
             if problem is not None:
                 problems[len(rows)] = problem
             rows.append(row)
@@ -52,15 +52,6 @@ def read_json_rows(path: Path, text: str) -> TextRows:
             else f"{path} is empty: give a file that holds rows"
         )
     return TextRows({name: [_storable(row.get(name)) for row in rows] for name in names}, problems)
-
-
-def _rows_of_value(value: Any) -> Iterator[Row]:
-    if isinstance(value, dict) and (PARAGRAPHS in value or QUESTIONS in value):
-        yield from _squad_questions(value)
-    elif isinstance(value, dict):
-        yield value, None
-    else:
-        yield {}, value.problem if isinstance(value, _Unread) else f"it is {shown(value)}, not a JSON object"
 
 
 def _squad_questions(value: Mapping[str, Any]) -> Iterator[Row]:
@@ -89,10 +80,27 @@ def _values(path: Path, text: str) -> list[Any]:
     if not text.strip():
         return []
     try:
-        return _rows_of_document(parse_json(text))
+        document = parse_json(text)
     except ValueError as error:
         whole = error
-    lines = list(_lines(text))
+    else:
+        rows = document
+        if isinstance(document, dict):
+            # SQuAD's version stands beside its rows.
+            rows = next(iter(document.values())) if len(document) == 1 else document.get("data")
+            rows = rows if isinstance(rows, list) and all(isinstance(row, dict) for row in rows) else None
+        return rows if isinstance(rows, list) else [document]
+    lines: list[Any] = []
+    # Not splitlines(), which also splits at characters that a JSON string may hold.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            lines.append(parse_json(line))
+        except json.JSONDecodeError as error:
+            lines.append(_Unread(f"line {number} is not JSON: {error.msg} at character {error.colno}"))
+        except ValueError as error:
+            lines.append(_Unread(f"line {number} is not JSON: {error}"))
     if any(isinstance(value, _Unread) for value in lines):
         objects, stream_error = _concatenated(text)
         if stream_error is None:
@@ -103,29 +111,6 @@ def _values(path: Path, text: str) -> list[Any]:
         if isinstance(lines[0], _Unread) and (is_list or runs_over_lines or not has_rows):
             raise AlignAttnError(f"{path} is not JSON: {whole if is_list else stream_error}; correct the file")
     return lines
-
-
-def _rows_of_document(document: Any) -> list[Any]:
-    if isinstance(document, list):
-        return document
-    if isinstance(document, dict):
-        held = next(iter(document.values())) if len(document) == 1 else document.get(LIST_OF_ROWS)
-        if isinstance(held, list) and all(isinstance(row, dict) for row in held):
-            return held
-    return [document]
-
-
-def _lines(text: str) -> Iterator[Any]:
-    # Not splitlines(), which also splits at characters that a JSON string may hold.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield parse_json(line)
-        except json.JSONDecodeError as error:
-            yield _Unread(f"line {number} is not JSON: {error.msg} at character {error.colno}")
-        except ValueError as error:
-            yield _Unread(f"line {number} is not JSON: {error}")
 
 
 def _concatenated(text: str) -> tuple[list[Any], ValueError | None]:
@@ -151,4 +136,4 @@ def _storable(value: Any) -> Any:
     if isinstance(value, list):
         return [_storable(item) for item in value]
     is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if is_integer and not MIN_INTEGER <= value <= MAX_INTEGER else value
+    return str(value) if is_integer and not -(2**63) <= value < 2**63 else value

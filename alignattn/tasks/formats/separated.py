@@ -4,9 +4,9 @@ import csv
 import io
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from alignattn.tasks.formats.file_rows import TableForm, TextRows
 from alignattn.utils.compression import BYTE_ORDER_MARK
@@ -15,16 +15,9 @@ from alignattn.utils.errors import AlignAttnError, listing, shown
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 """The separator by the file's ending."""
-SEPARATOR_LINE = "sep="
-SEPARATOR_LINES = frozenset(f"{SEPARATOR_LINE}{separator}".strip() for separator in NAMES)
-"""Lines that spreadsheets write before the header."""
 SNIFFED_ROWS = 200
 """Number of rows that determine the separator."""
 QUOTE = '"'
-MAX_SURROUNDING = 10
-"""Characters around a name in a header, at most."""
-UNNAMED = "Unnamed: {}"
-"""pandas' name of an unnamed column, by its number from 0."""
 
 Record = list[str] | str
 """The fields of a row, or the problem of its lines."""
@@ -48,25 +41,30 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     """
     lines = list(io.StringIO(text, newline=""))
     first_line, promised = "", SEPARATORS[suffix]
-    if lines and (named := lines[0].strip()) in SEPARATOR_LINES:
-        promised = named.removeprefix(SEPARATOR_LINE) or "\t"
-        first_line, lines[0] = f"{SEPARATOR_LINE}{promised}\n", ""
-    separator = _separator(lines, promised)
+    if lines and (named := lines[0].strip()) in {f"sep={separator}".strip() for separator in NAMES}:
+        promised = named.removeprefix("sep=") or "\t"
+        first_line, lines[0] = f"sep={promised}\n", ""
+    # Python's default limit of a field is 131,072 characters.
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        separator, records = _parsed(path, lines, promised)
+    finally:
+        csv.field_size_limit(limit)
     if separator != SEPARATORS[suffix]:
         print(f"{path}: its columns seem to be separated by {NAMES[separator]}", file=sys.stderr)
-    with _any_length():
-        header, *rows = _without_last_comma(_parsed(lines, separator, path)) or [[]]
+    header, *rows = _without_last_comma(records) or [[]]
     if isinstance(header, str):
         raise AlignAttnError(f"cannot read the header of {path}: {header}; correct it")
     if not rows:
         alone = f" except for its header ({listing([shown(name) for name in header])})" if header else ""
         raise AlignAttnError(f"{path} is empty{alone}: give a file that holds rows")
     problems: dict[int, str] = {}
-    names = list(map(_spelling, header))
+    spellings = list(map(_spelling, header))
+    longest = max(map(len, spellings), default=0) + 10  # most fields are texts, longer than any name in a header
     for number, row in enumerate(rows):
         if isinstance(row, str):
             problems[number] = row
-        elif len(row) == len(names) and all(map(_is_spelled, row, names)):
+        elif max(map(len, row)) <= longest and list(map(_spelling, row)) == spellings:
             problems[number] = "it repeats the header, as in a file that was joined from two"
         elif not _is_full(row, header):
             problems[number] = (
@@ -77,27 +75,14 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
         [None for _ in header] if number in problems else [*row, *[""] * (len(header) - len(row))]
         for number, row in enumerate(rows)
     ]
-    columns = _columns(path, header, values)
-    names = [name for _, name in columns]
-    if len(set(names)) < len(names):
-        raise AlignAttnError(f"the header of {path} has duplicate columns: {', '.join(names)}; rename one")
-    return TextRows(
-        {name: [value[place] for value in values] for place, name in columns},
-        problems,
-        TableForm(separator, first_line),
-    )
-
-
-def _columns(path: Path, header: Sequence[str], rows: Sequence[Sequence[str | None]]) -> list[tuple[int, str]]:
-    """The place and the name of each column that is read."""
     filled = {
-        place: [number for number, row in enumerate(rows, start=1) if (row[place] or "").strip()]
+        place: [number for number, row in enumerate(values, start=1) if (row[place] or "").strip()]
         for place, name in enumerate(header)
         if not name.strip()
     }
-    unnamed = {place: UNNAMED.format(place) for place, numbers in filled.items() if numbers}
+    unnamed = {place: f"Unnamed: {place}" for place, numbers in filled.items() if numbers}
     # pandas writes its index without a name, which is neither a text nor a label.
-    reported = [place for place in unnamed if place > 0 or not all((row[0] or "0").isdecimal() for row in rows)]
+    reported = [place for place in unnamed if place > 0 or not all((row[0] or "0").isdecimal() for row in values)]
     if reported:
         numbers = {number for place in reported for number in filled[place]}
         print(
@@ -105,33 +90,35 @@ def _columns(path: Path, header: Sequence[str], rows: Sequence[Sequence[str | No
             f"called {', '.join(repr(unnamed[place]) for place in reported)}: are texts in double quotes?",
             file=sys.stderr,
         )
-    return [(place, unnamed.get(place, name)) for place, name in enumerate(header) if name.strip() or place in unnamed]
+    places = [
+        (place, unnamed.get(place, name)) for place, name in enumerate(header) if name.strip() or place in unnamed
+    ]
+    names = [name for _, name in places]
+    if len(set(names)) < len(names):
+        raise AlignAttnError(f"the header of {path} has duplicate columns: {', '.join(names)}; rename one")
+    columns: dict[str, list[Any]] = {name: [value[place] for value in values] for place, name in places}
+    return TextRows(columns, problems, TableForm(separator, first_line))
 
 
-def _parsed(lines: Sequence[str], separator: str, path: Path) -> list[Record]:
-    """The rows, the header first."""
+def _parsed(path: Path, lines: Sequence[str], promised: str) -> tuple[str, list[Record]]:
+    """The separator that fits most of the first rows, the promised one in a tie, and the rows, the header first."""
+    shares = {}
+    for separator in sorted(NAMES, key=lambda separator: separator != promised):
+        styles = (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if separator == "\t" else (csv.QUOTE_MINIMAL,)
+        samples = [list(islice(_records(lines, separator, quoting), SNIFFED_ROWS)) for quoting in styles]
+        shares[separator] = max(_count_full(sample) / max(1, len(sample)) for sample in samples)
+    separator = max(shares, key=lambda separator: shares[separator])
     quoted = list(_records(lines, separator))
     if separator != "\t":
-        return quoted
+        return separator, quoted
     # Tab-separated tables are often written without quoting, such as GLUE's.
     bare = list(_records(lines, separator, csv.QUOTE_NONE))
     full_quoted, full_bare = _count_full(quoted), _count_full(bare)
     if (full_quoted == len(quoted) and full_bare < len(bare)) or full_quoted >= full_bare:
-        return quoted
+        return separator, quoted
     if any(field.startswith(QUOTE) for row in bare for field in row):
         print(f"{path}: its double quotes are read as text, because they do not enclose whole fields", file=sys.stderr)
-    return bare
-
-
-def _separator(lines: Sequence[str], promised: str) -> str:
-    """The separator that fits most of the first rows; the promised one if no other fits more."""
-    shares = {}
-    for separator in sorted(NAMES, key=lambda separator: separator != promised):
-        styles = (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if separator == "\t" else (csv.QUOTE_MINIMAL,)
-        with _any_length():
-            samples = [list(islice(_records(lines, separator, quoting), SNIFFED_ROWS)) for quoting in styles]
-        shares[separator] = max(_count_full(sample) / max(1, len(sample)) for sample in samples)
-    return max(shares, key=lambda separator: shares[separator])
+    return separator, bare
 
 
 def _count_full(records: Sequence[Record]) -> int:
@@ -145,11 +132,6 @@ def _count_full(records: Sequence[Record]) -> int:
 def _spelling(name: str) -> str:
     """A name without case, and without what may surround it in a header: a byte order mark, quotes and blanks."""
     return name.strip(f"{BYTE_ORDER_MARK}{QUOTE}' \t").casefold()
-
-
-def _is_spelled(field: str, spelling: str) -> bool:
-    # Most fields are texts, longer than any name.
-    return len(field) <= len(spelling) + MAX_SURROUNDING and _spelling(field) == spelling
 
 
 def _is_full(row: Sequence[str], header: Sequence[str]) -> bool:
@@ -204,13 +186,3 @@ def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINI
             continue
         if len(row) > 1 or any(field.strip() for field in row):
             yield row
-
-
-@contextmanager
-def _any_length() -> Iterator[None]:
-    """Allow fields of any length; Python's default limit is 131,072 characters."""
-    before = csv.field_size_limit(sys.maxsize)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)

@@ -598,9 +598,9 @@ def test_truncation_is_reported_over_all_parts(own, tmp_path, capsys, monkeypatc
     pd.DataFrame({"said": texts}).to_csv(tmp_path / "rows.csv", index=False)
     monkeypatch.setattr("alignattn.commands.predict.PART_ROWS", 3)
     assert predict("--run", own / "run", "--file", tmp_path / "rows.csv") == 0
-    assert "--max_length 32 truncates 25.0 % of the rows; 42 would cover 99 %" in capsys.readouterr().err
+    assert "25.0 % of the rows reach --max_length 32; what is longer is truncated" in capsys.readouterr().err
     assert predict("--run", own / "run", "--text", "the cat") == 0
-    assert "truncates" not in capsys.readouterr().err
+    assert "truncated" not in capsys.readouterr().err
 
 
 def test_a_model_without_attention_heads_predicts(tmp_path):

@@ -58,7 +58,7 @@ def test_a_cluster_predicts_each_file_with_its_columns(run, parts, tmp_path, cap
     assert predict(run, parts, output, "--processes", "1") == 0
     out, err = capsys.readouterr()
     assert f"written to {output}" in out
-    assert "--max_length 32 truncates 7.7 % of the rows; " in err
+    assert "7.7 % of the rows reach --max_length 32; " in err
     assert "Ray" not in err
     found = written(output)
     assert {name: len(rows) for name, rows in found.items()} == SIZES | {"long.parquet": 1}

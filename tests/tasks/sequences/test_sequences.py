@@ -117,7 +117,7 @@ def test_max_length_truncates_targets_with_a_message_and_bounds_predictions(task
     run = tmp_path / "run"
     assert finetune(task_file, run, "--model seq2seq-lstm --max_steps 1 --max_length 8") == 0
     out = capsys.readouterr().out
-    assert "--max_length 8 truncates" in out
+    assert "of the rows reach --max_length 8" in out
     cut = json.loads((run / "results.json").read_text())["truncated_rows"]
     assert (cut["train"]["rows"], cut["validation"]["rows"]) == (1, 1)
     written = pq.read_table(run / "predictions.parquet")["prediction"].to_pylist()

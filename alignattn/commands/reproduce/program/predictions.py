@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from alignattn.evaluation.calibration.measures import SUM_TOLERANCE
 from alignattn.finetuning.examples import with_split
-from alignattn.tasks.labelled import PREDICTION
+from alignattn.tasks.labelled import PREDICTION, measure
 from alignattn.tasks.labels import parse_label
-from alignattn.tasks.metrics import measure
 from alignattn.tasks.processor import row_numbers
 from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import Rows
