@@ -40,7 +40,7 @@ from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.commands.robustness import RobustnessOptions, Target, target_loaders
 from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.library import check_textattack, load_textattack
-from alignattn.robustness.loop import AttackRow, attack_row, pass_whole_steps
+from alignattn.robustness.loop import AttackRow, attack_row
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import Resources
@@ -172,7 +172,8 @@ def throughput(arguments: ThroughputOptions) -> list[PairedAttack]:
         for recipe in arguments.recipes:
             settings = target.settings(recipe, arguments, resources.describe(recipe))
             with_ours = _metered(recipe, ours, target, resources, arguments)
-            pass_whole_steps(with_ours.attack)
+            # As `attack_rows` does.
+            with_ours.attack.goal_function.batch_size = sys.maxsize
             textattacks = _textattack_wrapper(target, resources, arguments)
             with_textattacks = _metered(recipe, textattacks, target, resources, arguments)
             for row in rows:

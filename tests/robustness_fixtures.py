@@ -10,7 +10,7 @@ from robustness_helpers import NEIGHBORS, NLTK_DATA, BagOfWords, random_masked_l
 from transformers import AutoTokenizer
 
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.nltk_data import prepare_nltk
+from alignattn.robustness.originals import prepare_nltk
 from alignattn.robustness.records import AttackRun
 from alignattn.robustness.resources import Resources
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast, get_args
 from alignattn.attention.choices import ALIGNMENTS, SLOTS, Choice, HeadReduction, choices_with
 from alignattn.utils.errors import AlignAttnError, unknown
 from alignattn.utils.option import Option
-from alignattn.utils.references import Reference
+from alignattn.utils.registry import Reference
 
 PLAIN_ATTENTION = "soft"
 """The preset that leaves a model's attention as it is."""

@@ -145,6 +145,7 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
 
     from alignattn.evaluation.calibration import apply_temperature
     from alignattn.evaluation.calibration.decisions import Calibration, LabelledRows
+    from alignattn.evaluation.calibration.predictions import read_predictions
     from alignattn.evaluation.calibration.scaling import fit_temperatures
     from alignattn.finetuning.decisions import uniform_of, write_run_calibration
     from alignattn.reports.diagrams import percent_text
@@ -155,30 +156,46 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
 
     folder, fit_on = Path(options.output_dir), options.fit_on
     if options.run is None:
-        files = _read_files(options)
+        paths = [Path(name) for name in options.files]
+        for index, path in enumerate(paths):
+            if path.resolve() in [earlier.resolve() for earlier in paths[:index]]:
+                raise AlignAttnError(f"{path} is given twice: give each file once")
+        columns = {"label_column": options.label_column, "probabilities_column": options.probabilities_column}
+        files = [read_predictions(path, **columns, skip_bad_rows=options.skip_bad_rows) for path in paths]
     elif (folder / CALIBRATION_ROWS_FILE).is_file():
         raise AlignAttnError(f"{folder} exists: the run is calibrated already; remove the folder to calibrate it again")
     else:
         files = [predict_calibration_rows(options)]
         (fit_on,) = files[0].split_names()
     files = [file.distinct(options.seed) for file in files]
-    known = list(dict.fromkeys(name for file in files for name in file.split_names()))
+    splits = list(dict.fromkeys(name for file in files for name in file.split_names()))
     for split in options.split or ():
-        if split not in known:
-            raise AlignAttnError(f"--split: there is no split {split!r}: choose among {', '.join(known)}")
+        if split not in splits:
+            raise AlignAttnError(f"--split: there is no split {split!r}: choose among {', '.join(splits)}")
     temperatures = fit_temperatures(files, fit_on, options.seed)
     parts = _reported_splits(files, temperatures, options.split)
     check_free(folder, [CALIBRATION_FILE, REPORT_FILE])
-    domains = _domains(parts, options.in_domain)
+    # The in-domain rows for a split are those of its file, or else the only ones.
+    in_domain = {part.file: part for part in parts if part.split == options.in_domain}
+    others = [] if options.in_domain is None else [part for part in parts if part.split != options.in_domain]
+    if options.in_domain is not None and not in_domain:
+        names = ", ".join(dict.fromkeys(part.split for part in parts))
+        raise AlignAttnError(f"--in_domain: split {options.in_domain!r} is not reported: choose among {names}")
+    if len(in_domain) > 1 and any(part.file not in in_domain for part in others):
+        raise AlignAttnError(
+            f"--in_domain: several files have a split {options.in_domain!r}, and others do not: give those files "
+            "separately"
+        )
     drawn = {"resamples": options.resamples, "seed": options.seed}
     reports = [
         (part, part.rows.estimates(num_bins=options.num_bins, **drawn))
         for part in counted(parts, "bootstrap", len(parts), "split")
     ]
     # AUROC of confidence, in-domain rows against the rows of each reported split, by split and state.
-    shifts = {
-        part.name: domains[part.name].rows.shifts_to(part.rows, **drawn) for part in parts if part.name in domains
-    }
+    shifts: dict[str, Any] = {}
+    for part in others:
+        own = in_domain.get(part.file) or next(iter(in_domain.values()))
+        shifts[part.name] = own.rows.shifts_to(part.rows, **drawn)
     header, rows = figure_cells(reports)
     decided: list[str] = []
     with unfinished(folder):
@@ -208,27 +225,29 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
         for name, estimates in shifts.items()
         for state, one in estimates.items()
     ]
-    caption = _caption(files, temperatures, options)
+    fitted = {temperature.file: temperature for temperature in temperatures if temperature}
+    caption = [
+        f"Below each figure its 95% bootstrap interval, {options.resamples} resamples of rows. "
+        f"Calibration errors: {options.num_bins} bins;",
+        "noise inflates them, and their intervals (basic bootstrap) correct for it, so they may lie below the value,",
+        "and are too short on few rows.",
+        "Brier: sum over the classes, 0 to 2. NLL: nats.",
+        *(
+            f"{file.repeated} of the {file.repeated + len(file.labels)} rows of {file.path} repeat another's input: "
+            "one row of each input, drawn by --seed, counts."
+            for file in files
+            if file.repeated
+        ),
+        *(temperature.describe() for temperature in fitted.values()),
+        *(
+            f"left out of {file.path}: {len(file.bad_rows)} bad row(s), listed in {CALIBRATION_FILE}; the first, row "
+            f"{file.bad_rows[0].row}: {file.bad_rows[0].problem}"
+            for file in files
+            if file.bad_rows
+        ),
+    ]
     print("\n".join([render_table(header, rows), "", *shift_lines, *caption, *decided, f"written to {folder}"]))
     return reports
-
-
-def _read_files(options: CalibrateOptions) -> "list[Predictions]":
-    from alignattn.evaluation.calibration.predictions import read_predictions
-
-    paths = [Path(name) for name in options.files]
-    for index, path in enumerate(paths):
-        if path.resolve() in [earlier.resolve() for earlier in paths[:index]]:
-            raise AlignAttnError(f"{path} is given twice: give each file once")
-    return [
-        read_predictions(
-            path,
-            label_column=options.label_column,
-            probabilities_column=options.probabilities_column,
-            skip_bad_rows=options.skip_bad_rows,
-        )
-        for path in paths
-    ]
 
 
 def _reported_splits(
@@ -260,23 +279,6 @@ def _reported_splits(
                 called = split if len(files) == 1 else f"{'/'.join(name)}: {split}"
                 parts.append(ReportedSplit(called, file.path, split, scaled, temperature))
     return parts
-
-
-def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, ReportedSplit]:
-    """Return the in-domain part for each other part, by its name: the one of its file, or else the only one."""
-    own = {part.file: part for part in parts if part.split == split}
-    if split is None:
-        return {}
-    if not own:
-        names = ", ".join(dict.fromkeys(part.split for part in parts))
-        raise AlignAttnError(f"--in_domain: split {split!r} is not reported: choose among {names}")
-    others = [part for part in parts if part.split != split]
-    if len(own) > 1 and any(part.file not in own for part in others):
-        raise AlignAttnError(
-            f"--in_domain: several files have a split {split!r}, and others do not: give those files separately"
-        )
-    only = next(iter(own.values()))
-    return {part.name: own.get(part.file, only) for part in others}
 
 
 def figure_cells(reports: Sequence[CalibrationReport]) -> tuple[list[str], list[list[str]]]:
@@ -337,32 +339,6 @@ def _content(
             }
         )
     return {"alignattn": alignattn.__version__, "settings": publishable(settings), "files": contents}
-
-
-def _caption(
-    files: "Sequence[Predictions]", temperatures: "Sequence[Temperature | None]", options: CalibrateOptions
-) -> list[str]:
-    fitted = {temperature.file: temperature for temperature in temperatures if temperature}
-    return [
-        f"Below each figure its 95% bootstrap interval, {options.resamples} resamples of rows. "
-        f"Calibration errors: {options.num_bins} bins;",
-        "noise inflates them, and their intervals (basic bootstrap) correct for it, so they may lie below the value,",
-        "and are too short on few rows.",
-        "Brier: sum over the classes, 0 to 2. NLL: nats.",
-        *(
-            f"{file.repeated} of the {file.repeated + len(file.labels)} rows of {file.path} repeat another's input: "
-            "one row of each input, drawn by --seed, counts."
-            for file in files
-            if file.repeated
-        ),
-        *(temperature.describe() for temperature in fitted.values()),
-        *(
-            f"left out of {file.path}: {len(file.bad_rows)} bad row(s), listed in {CALIBRATION_FILE}; the first, row "
-            f"{file.bad_rows[0].row}: {file.bad_rows[0].problem}"
-            for file in files
-            if file.bad_rows
-        ),
-    ]
 
 
 def render_decisions(calibration: "Calibration") -> list[str]:

@@ -61,12 +61,6 @@ MANY_FILES = "many files"
 PART_ROWS = 4096
 """Rows that are read and sorted by length at a time."""
 
-PART_NUMBERS = 2**22
-"""Maximum probabilities in memory; with many classes, fewer rows are read at a time."""
-
-MAX_SHIFT_ROWS = 4096
-"""Maximum rows of a file that are compared with the calibration rows."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(Options):
@@ -437,12 +431,13 @@ class FilePredictor:
         for name in self._nothing.column_names:
             if name in source.columns:
                 raise AlignAttnError(f"{source.origin} has a column {name!r}, which the predictions need: rename it")
-        labels = getattr(predictor.task, "num_labels", 1)
+        # With many classes, whose probabilities take memory, fewer rows are read at a time.
+        part_rows = max(1, min(PART_ROWS, 2**22 // getattr(predictor.task, "num_labels", 1)))
         before = 0
         # Probabilities of some rows by their input, to compare with the calibration: a repeated row tells nothing new.
         tested: dict[int, NDArray[np.float64]] = {}
         with row_writer(target, source.format, source.form) as write:
-            for part in source.parts(max(1, min(PART_ROWS, PART_NUMBERS // labels))):
+            for part in source.parts(part_rows):
                 write(self._predict(part, source, before, advance, tested))
                 before += part.table.num_rows
         if predictor.decisions is not None:
@@ -503,7 +498,8 @@ class FilePredictor:
             inputs = predictor.input_numbers(split)
             predictions = predictor.readable(answers, inputs, self.options.top_k)
             if inputs is not None:
-                every = -(-source.num_rows // MAX_SHIFT_ROWS)
+                # At most 4,096 rows of a file are compared with the calibration rows.
+                every = -(-source.num_rows // 4096)
                 tested |= dict(zip(inputs[::every].tolist(), probabilities_of(answers)[::every], strict=True))
         if problems:
             rows = np.full(count, -1)

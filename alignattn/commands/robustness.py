@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from alignattn.robustness.records import AttackRun, AttackSettings
     from alignattn.robustness.resources import Resources
     from alignattn.robustness.wrapper import TaskModelWrapper
-    from alignattn.tasks.rows import Rows
 
 RESOURCES = "resources"
 """Group in the help."""
@@ -98,9 +97,9 @@ class RobustnessOptions(Options):
         """Return the resources of the attacks."""
         from alignattn.robustness.resources import Resources
 
-        given = {name: getattr(self, name) for name in ("word_vectors", "neighbors", "mlm", "nltk_data")}
-        paths = {name: None if value is None else Path(value) for name, value in given.items()}
-        resources = Resources(**paths, synonyms=self.synonyms, sentence_encoder=self.sentence_encoder)
+        files = (self.word_vectors, self.neighbors, self.mlm, self.nltk_data)
+        vectors, neighbors, mlm, nltk_data = (None if file is None else Path(file) for file in files)
+        resources = Resources(vectors, neighbors, self.synonyms, self.sentence_encoder, mlm, nltk_data)
         resources.check()
         return resources
 
@@ -140,7 +139,17 @@ def robustness(arguments: RobustnessOptions) -> "list[AttackRun]":
             print(f"{target.task.name} {target.split}: {len(target.left_out)} unusable row(s) are left out")
         for attack, job in _jobs(target, arguments, resources):
             runs.append(run := attack_rows(attack, job))
-            print(_describe(run))
+            settings, summary = job.settings, summarise_attacks(run)
+            attacked = summary.failed + summary.succeeded
+            is_short = len(run.records) == run.header.rows_available and attacked < settings.num_examples
+            fewer = f"(the split has fewer than {settings.num_examples})" if is_short else ""
+            errors = f", {summary.errors} more failed with an error" if summary.errors else ""
+            left_out = f", {summary.rows_left_out} unusable left out" if summary.rows_left_out else ""
+            print(
+                f"{run.path}: {settings.recipe} on {settings.task} {settings.split}, changing "
+                f"{' and '.join(settings.attack_columns)}; {len(run.records)} row(s), {attacked} attacked"
+                f"{fewer}{errors}{left_out}"
+            )
     # The table includes the attacks of earlier calls.
     finished, called = list(runs), {run.path for run in runs}
     for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")):
@@ -199,22 +208,6 @@ def _jobs(target: "Target", arguments: RobustnessOptions, resources: "Resources"
         job.earlier()
         jobs.append((attack, job))
     return jobs
-
-
-def _describe(run: "AttackRun") -> str:
-    from alignattn.robustness.summary import summarise_attacks
-
-    settings, summary = run.header.settings, summarise_attacks(run)
-    attacked = summary.failed + summary.succeeded
-    is_short = len(run.records) == run.header.rows_available and attacked < settings.num_examples
-    fewer = f"(the split has fewer than {settings.num_examples})" if is_short else ""
-    errors = f", {summary.errors} more failed with an error" if summary.errors else ""
-    left_out = f", {summary.rows_left_out} unusable left out" if summary.rows_left_out else ""
-    columns = " and ".join(settings.attack_columns)
-    return (
-        f"{run.path}: {settings.recipe} on {settings.task} {settings.split}, changing {columns}; {len(run.records)} "
-        f"row(s), {attacked} attacked{fewer}{errors}{left_out}"
-    )
 
 
 @dataclass(frozen=True)
@@ -302,11 +295,14 @@ def target_loaders(arguments: RobustnessOptions) -> list[Callable[[], Target]]:
     if arguments.half_precision and not torch.cuda.is_available():
         raise AlignAttnError("--half_precision needs a CUDA GPU: leave it out")
     if not arguments.run:
-        return [partial(_target_of_model, arguments)]
+        assert arguments.model is not None
+        path = Path(arguments.model)
+        # A Hub id is not a path.
+        return [partial(_load_target, arguments, None, _record_folder(path) if path.is_dir() else path.name)]
     runs = [Path(run) for run in arguments.run]
-    known: dict[str, Path] = {}
+    run_of_digest: dict[str, Path] = {}
     for run in runs:
-        other = known.setdefault(model_digest(run), run)
+        other = run_of_digest.setdefault(model_digest(run), run)
         if other is not run:
             raise AlignAttnError(f"--run {other} and --run {run} are the same model: leave one of them out")
     # A run's name does not depend on the other runs of the call, so that attacks continue even if the next call names
@@ -314,7 +310,7 @@ def target_loaders(arguments: RobustnessOptions) -> list[Callable[[], Target]]:
     names: Mapping[Path, str] = {run: _record_folder(run) for run in runs}
     if len(set(names.values())) < len(runs):
         names = short_names(runs, "--run")
-    return [partial(_target_of_run, run, names[run], arguments) for run in runs]
+    return [partial(_load_target, arguments, run, names[run]) for run in runs]
 
 
 def _record_folder(model: Path) -> str:
@@ -325,54 +321,46 @@ def _record_folder(model: Path) -> str:
     return "-".join(parts[-2 if is_seed_folder(model) else -1 :])
 
 
-def _target_of_model(arguments: RobustnessOptions) -> Target:
-    from alignattn.tasks.rows import load_rows
-
-    assert arguments.model is not None
-    assert arguments.task is not None
-    rows = load_rows(
-        get_task(arguments.task, file_option=None),
-        need_train=False,
-        data_dir=arguments.data_dir,
-        skip_bad_rows=arguments.skip_bad_rows,
-    )
-    path = Path(arguments.model)
-    # A Hub id is not a path.
-    return _target(_record_folder(path) if path.is_dir() else path.name, arguments.model, rows, LONGEST)
-
-
-def _target_of_run(folder: Path, name: str, arguments: RobustnessOptions) -> Target:
-    from alignattn.finetuning.rows import load_run_evaluation
-    from alignattn.finetuning.run_folder import read_run_options, warn_plain
-
-    options = read_run_options(folder)
-    warn_plain(folder, options)
-    if options.data.has_windows:
-        raise AlignAttnError(
-            f"--run {folder} reads long texts in windows (--long_texts), and attacks query one sequence per row: give "
-            "a run that truncates"
-        )
-    if arguments.data_dir is not None and options.data.train_file is not None:
-        raise AlignAttnError(f"--data_dir does not go with {folder}, a run on custom files: leave it out")
-    if arguments.skip_bad_rows:
-        options = replace(options, data=replace(options.data, skip_bad_rows=True))
-    rows = load_run_evaluation(options, arguments.data_dir)
-    return _target(name, str(folder), rows, options.data.max_length)
-
-
-def _target(name: str, model: str, rows: "Rows[Any]", usual_length: int | None) -> Target:
-    """Return a model with its rows; `usual_length` None is the task's."""
+def _load_target(arguments: RobustnessOptions, folder: Path | None, name: str) -> Target:
+    """Return the model of a run's folder, or `--model`, with its rows; `name` is its folder in the results."""
     from transformers import AutoModelForSequenceClassification
 
     from alignattn.finetuning.model import keep_classes, named_classes
+    from alignattn.finetuning.rows import load_run_evaluation
+    from alignattn.finetuning.run_folder import read_run_options, warn_plain
     from alignattn.patching.adapter_files import merge_adapters
     from alignattn.patching.checkpoints import load_pretrained
     from alignattn.robustness.encoders import CHECKPOINT
     from alignattn.robustness.loop import AttackRow
     from alignattn.robustness.resources import label_model
+    from alignattn.tasks.rows import load_rows
     from alignattn.tasks.task_types import processor_for
     from alignattn.utils.digests import model_digest
 
+    if folder is None:
+        assert arguments.model is not None
+        assert arguments.task is not None
+        model, usual_length = arguments.model, LONGEST
+        rows = load_rows(
+            get_task(arguments.task, file_option=None),
+            need_train=False,
+            data_dir=arguments.data_dir,
+            skip_bad_rows=arguments.skip_bad_rows,
+        )
+    else:
+        model, options = str(folder), read_run_options(folder)
+        warn_plain(folder, options)
+        if options.data.has_windows:
+            raise AlignAttnError(
+                f"--run {folder} reads long texts in windows (--long_texts), and attacks query one sequence per row: "
+                "give a run that truncates"
+            )
+        if arguments.data_dir is not None and options.data.train_file is not None:
+            raise AlignAttnError(f"--data_dir does not go with {folder}, a run on custom files: leave it out")
+        if arguments.skip_bad_rows:
+            options = replace(options, data=replace(options.data, skip_bad_rows=True))
+        rows = load_run_evaluation(options, arguments.data_dir)
+        usual_length = options.data.max_length or rows.task.max_length
     task = rows.task
     if not isinstance(task, TextClassification) or task.is_regression:
         raise AlignAttnError(f"attacks need one class per text, and task {task.name!r} has none")
@@ -398,8 +386,9 @@ def _target(name: str, model: str, rows: "Rows[Any]", usual_length: int | None) 
         AttackRow(number, {column: row[column] for column in task.text_columns}, row[task.label_column])
         for number, row in rows.numbered(split)
     ]
-    digest = model_digest(Path(model)) if Path(model).is_dir() else model
-    run = label_model(Path(model), digest) if Path(model).is_dir() else model
+    run = digest = model
+    if Path(model).is_dir():
+        digest = model_digest(Path(model))
+        run = label_model(Path(model), digest)
     left_out = tuple(sorted(rows.left_out.get(split, ())))
-    length = usual_length or task.max_length
-    return Target(name, run, digest, loaded.eval(), tokenizer, task, split, attacked, left_out, length)
+    return Target(name, run, digest, loaded.eval(), tokenizer, task, split, attacked, left_out, usual_length)

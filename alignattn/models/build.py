@@ -34,12 +34,6 @@ FIELDS_OF_THE_DATA = (
     "vocab_size",
 )
 
-ODD_FIELDS = ("filter_width",)
-"""Widths in words that must be odd."""
-
-FRACTIONS = ("dropout",)
-"""Probabilities, 0 included, 1 excluded."""
-
 OF_HARD_ATTENTION = ("reward_weight", "entropy_weight")
 """Fields that only hard attention uses."""
 
@@ -198,7 +192,7 @@ def _unmet(name: str, value: Any, usual: Any) -> str:
     if isinstance(usual, list | tuple):
         are_counts = isinstance(value, list | tuple) and all(map(_is_count, value))
         return "" if are_counts else "a list of whole numbers from 1"
-    if name in FRACTIONS:
+    if name == "dropout":
         return "" if _is_finite(value) and 0 <= value < 1 else "a number from 0, below 1"
     if name in OF_HARD_ATTENTION:
         return "" if _is_finite(value) and value >= 0 else "a finite number from 0"
@@ -206,7 +200,7 @@ def _unmet(name: str, value: Any, usual: Any) -> str:
         return "" if _is_finite(value) else "a finite number"
     if isinstance(usual, bool) or not isinstance(usual, int):
         return ""
-    if name in ODD_FIELDS:
+    if name == "filter_width":
         return "" if _is_count(value) and value % 2 else "an odd number from 1"
     return "" if _is_count(value) else "a whole number from 1"
 

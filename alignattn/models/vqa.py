@@ -186,7 +186,11 @@ class McanForVisualQuestionAnswering(WordModel):
         assert config.num_labels is not None
         size = config.hidden_dim
         self.lstm = nn.LSTM(config.embedding_dim, size, batch_first=True)
-        self.image = self._image_encoder(config)
+        self.image: nn.Module = (
+            nn.Linear(config.feature_width, size)
+            if config.feature_width
+            else PictureGrid(config.conv_channels, size, config.pixel_mean, config.pixel_deviation)
+        )
         self.co_attention = CoAttention(size, config.num_attention_heads, config.num_hidden_layers, config.dropout)
         reduction = (size, config.reduction_dim, config.joint_dim, config.dropout)
         self.reduce_words = AttentionReduction(*reduction)
@@ -194,12 +198,6 @@ class McanForVisualQuestionAnswering(WordModel):
         self.norm = nn.LayerNorm(config.joint_dim)
         self.classifier = nn.Linear(config.joint_dim, config.num_labels)
         self.post_init()  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def _image_encoder(config: McanConfig) -> nn.Module:
-        if config.feature_width:
-            return nn.Linear(config.feature_width, config.hidden_dim)
-        return PictureGrid(config.conv_channels, config.hidden_dim, config.pixel_mean, config.pixel_deviation)
 
     @classmethod
     def build(cls, context: BuildContext) -> BuiltModel:
@@ -248,23 +246,6 @@ class McanForVisualQuestionAnswering(WordModel):
         Raises:
             AlignAttnError: if the model was built for other images.
         """
-        self._check(image)
-        # The LSTM reads in one direction: padding on the left would come first.
-        ids, mask = take_words(input_ids, self.real_words(input_ids, attention_mask), self.config.pad_token_id)
-        words = Tokens(self._read(ids), mask)
-        regions = Tokens(self.image(image), None if image_mask is None else image_mask.bool())
-        question, seen = self.co_attention(words, regions)
-        joint = self.reduce_words(Tokens(question, words.mask)) + self.reduce_regions(Tokens(seen, regions.mask))
-        logits = self.classifier(self.norm(joint))
-        return SequenceClassifierOutput(loss=_loss(logits, labels, answer_ids, answer_scores), logits=logits)
-
-    def _read(self, input_ids: Tensor) -> Tensor:
-        # On a CPU, LSTMs have no kernel for some dtypes.
-        with torch.autocast(input_ids.device.type, enabled=False):
-            states: Tensor = self.lstm(self.embedding(input_ids))[0]
-        return states
-
-    def _check(self, image: Tensor) -> None:
         width = self.config.feature_width
         if width and (image.dim() != REGION_DIMS or image.shape[2] != width):
             raise AlignAttnError(
@@ -272,21 +253,30 @@ class McanForVisualQuestionAnswering(WordModel):
             )
         if not width and (image.dim() != PICTURE_DIMS or image.shape[1] != COLOURS):
             raise AlignAttnError(f"an image of {list(image.shape)} must be [B, {COLOURS}, height, width]")
+        # The LSTM reads in one direction: padding on the left would come first.
+        ids, mask = take_words(input_ids, self.real_words(input_ids, attention_mask), self.config.pad_token_id)
+        words = Tokens(self._read(ids), mask)
+        regions = Tokens(self.image(image), None if image_mask is None else image_mask.bool())
+        question, seen = self.co_attention(words, regions)
+        joint = self.reduce_words(Tokens(question, words.mask)) + self.reduce_regions(Tokens(seen, regions.mask))
+        logits = self.classifier(self.norm(joint))
+        loss = None
+        if labels is not None and answer_ids is not None and answer_scores is not None:
+            # A padding answer has the score 0 and changes nothing.
+            targets = torch.zeros_like(logits).scatter_add(1, answer_ids, answer_scores.to(logits.dtype))
+            loss = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(logits)
+        elif labels is not None:
+            loss = F.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def _read(self, input_ids: Tensor) -> Tensor:
+        # On a CPU, LSTMs have no kernel for some dtypes.
+        with torch.autocast(input_ids.device.type, enabled=False):
+            states: Tensor = self.lstm(self.embedding(input_ids))[0]
+        return states
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
             init.zeros_(module.bias)
-
-
-def _loss(
-    logits: Tensor, labels: Tensor | None, answer_ids: Tensor | None, answer_scores: Tensor | None
-) -> Tensor | None:
-    if labels is None:
-        return None
-    if answer_ids is None or answer_scores is None:
-        return F.cross_entropy(logits, labels)
-    # A padding answer has the score 0 and changes nothing.
-    targets = torch.zeros_like(logits).scatter_add(1, answer_ids, answer_scores.to(logits.dtype))
-    return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(logits)

@@ -1,7 +1,7 @@
 """Cached sentence vectors from a Hugging Face encoder."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,6 @@ def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     return row_length(None, LONGEST, most_tokens(model, tokenizer))
 
 
-@lru_cache
 def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> MeanPooling:
     """Load the encoder of a folder.
 

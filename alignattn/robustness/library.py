@@ -22,8 +22,6 @@ import logging
 import logging.config
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -32,7 +30,7 @@ from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError, install_extra
@@ -59,24 +57,8 @@ def check_textattack() -> None:
 def load_textattack() -> ModuleType:
     """Import TextAttack without the network, and without changes to environment variables and loggers."""
     check_textattack()
-    try:
-        if "textattack" not in sys.modules:
-            _import_textattack()
-    except ModuleNotFoundError as error:
-        raise AlignAttnError(
-            f"TextAttack needs the package {error.name!r}, which is not installed: {INSTALL}"
-        ) from error
-    return sys.modules["textattack"]
-
-
-def _import_textattack() -> None:
-    # These read HF_HOME once at their import, so they come before TextAttack, which overwrites it.
-    for name in ("datasets", "transformers"):
-        import_module(name)
-    if find_spec("flair") is None:
-        _add_flair_stand_in()
-    if find_spec("editdistance") is None:
-        _add_edit_distance()
+    if "textattack" in sys.modules:
+        return sys.modules["textattack"]
     cache = Path(os.environ.get(CACHE_VARIABLE, "~/.cache/textattack")).expanduser()
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -84,17 +66,38 @@ def _import_textattack() -> None:
         raise AlignAttnError(
             f"TextAttack's cache {cache} cannot be written ({error.strerror}): set {CACHE_VARIABLE} to another folder"
         ) from error
+    try:
+        _import_textattack(cache)
+    except ModuleNotFoundError as error:
+        raise AlignAttnError(
+            f"TextAttack needs the package {error.name!r}, which is not installed: {INSTALL}"
+        ) from error
+    return sys.modules["textattack"]
+
+
+def _import_textattack(cache: Path) -> None:
+    # The first two read HF_HOME once at their import, so they come before TextAttack, which overwrites it.
+    for name in ("datasets", "transformers", "nltk"):
+        import_module(name)
+    add_stand_ins()
     corpora: Any = import_module("nltk.corpus")
-    with (
-        _environment_kept(),
-        replaced(logging.config, dictConfig=lambda config: None),
-        replaced(corpora, stopwords=SimpleNamespace(words=lambda language: ())),
-        TemporaryDirectory() as marked,
-    ):
-        # This file marks its NLTK data as downloaded; `nltk_data` downloads what is needed.
-        (Path(marked) / "post_install_check_3").touch()
-        os.environ[CACHE_VARIABLE] = marked
-        import_module("textattack")
+    of_caches = (CACHE_VARIABLE, "HF_HOME", "PYTORCH_TRANSFORMERS_CACHE", "TFHUB_CACHE_DIR", "XDG_CACHE_HOME")
+    before = {name: os.environ.get(name) for name in (*of_caches, "TOKENIZERS_PARALLELISM")}
+    try:
+        with (
+            replaced(logging.config, dictConfig=lambda config: None),
+            replaced(corpora, stopwords=SimpleNamespace(words=lambda language: ())),
+            TemporaryDirectory() as marked,
+        ):
+            # This file marks its NLTK data as downloaded; `prepare_nltk` downloads what is needed.
+            (Path(marked) / "post_install_check_3").touch()
+            os.environ[CACHE_VARIABLE] = marked
+            import_module("textattack")
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
     augmenters: Any = import_module("textattack.augmentation.recipes")
     augmenters.DEFAULT_CONSTRAINTS[1].stopwords = StopWords()
     install: Any = import_module(LOGGER)
@@ -106,18 +109,18 @@ def _import_textattack() -> None:
     jieba.dt.tmp_dir = str(cache)
 
 
-@contextmanager
-def _environment_kept() -> Iterator[None]:
-    of_caches = (CACHE_VARIABLE, "HF_HOME", "PYTORCH_TRANSFORMERS_CACHE", "TFHUB_CACHE_DIR", "XDG_CACHE_HOME")
-    before = {name: os.environ.get(name) for name in (*of_caches, "TOKENIZERS_PARALLELISM")}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def add_stand_ins() -> None:
+    """Add stand-ins for flair, whose classes are only imported or subclassed, and editdistance, if they are missing."""
+    if find_spec("flair") is None:
+        classes = {"flair": (), "flair.data": ("Sentence", "Tokenizer"), "flair.models": ("SequenceTagger",)}
+        for name, members in classes.items():
+            sys.modules[name] = module = module_from_spec(ModuleSpec(name, None, is_package=True))
+            vars(module).update({member: type(member, (), {}) for member in members})
+            if "." in name:
+                setattr(sys.modules["flair"], name.partition(".")[2], module)
+    if find_spec("editdistance") is None:
+        sys.modules["editdistance"] = module = module_from_spec(ModuleSpec("editdistance", None))
+        vars(module)["eval"] = import_module("Levenshtein").distance
 
 
 class StopWords:
@@ -130,32 +133,3 @@ class StopWords:
 
     def __contains__(self, word: str) -> bool:
         return word in self._words
-
-
-class FlairStandIn:
-    """A class of flair that is only imported or subclassed: using it is an error."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.load()
-
-    @classmethod
-    def load(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise: there is no tagger to load."""
-        raise AlignAttnError("this part of TextAttack needs flair, which is not installed: use the NLTK tagger")
-
-
-def _add_flair_stand_in() -> None:
-    classes = {"flair": (), "flair.data": ("Sentence", "Tokenizer"), "flair.models": ("SequenceTagger",)}
-    for name, members in classes.items():
-        module = module_from_spec(ModuleSpec(name, None, is_package=True))
-        for member in members:
-            setattr(module, member, type(member, (FlairStandIn,), {}))
-        sys.modules[name] = module
-        if "." in name:
-            setattr(sys.modules["flair"], name.partition(".")[2], module)
-
-
-def _add_edit_distance() -> None:
-    module = module_from_spec(ModuleSpec("editdistance", None))
-    vars(module)["eval"] = import_module("Levenshtein").distance
-    sys.modules[module.__name__] = module

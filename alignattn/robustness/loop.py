@@ -114,7 +114,8 @@ def attack_rows(attack: Any, job: AttackJob) -> AttackRun:
         attack: a `textattack.Attack` whose goal queries a `TaskModelWrapper`, which makes the batches itself.
         job: the rows and the file. Two processes must not write to the same file.
     """
-    pass_whole_steps(attack)
+    # All texts of a step go to the wrapper at once, which sorts them by length and makes batches.
+    attack.goal_function.batch_size = sys.maxsize
     settings, path = job.settings, job.records_path
     earlier = job.earlier()
     if earlier is None or earlier.header.settings != settings:
@@ -129,7 +130,7 @@ def attack_rows(attack: Any, job: AttackJob) -> AttackRun:
                 break
             record = attack_row(attack, row, settings)
             # One write, flushed before the next attack: a kill loses this row or nothing.
-            file.write(record.to_line().encode())
+            file.write(f"{json.dumps(asdict(record), allow_nan=False)}\n".encode())
             file.flush()
             counts[record.outcome] += 1
             num_examples += record.is_example
@@ -138,11 +139,6 @@ def attack_rows(attack: Any, job: AttackJob) -> AttackRun:
             bar.set_postfix_str(f"{percent} of {attacked} failed", refresh=False)
             bar.update(int(record.is_example))
     return read_run(path)
-
-
-def pass_whole_steps(attack: Any) -> None:
-    """Make an attack pass all texts of a step to its wrapper at once, which sorts them by length and makes batches."""
-    attack.goal_function.batch_size = sys.maxsize
 
 
 def attack_row(attack: Any, row: AttackRow, settings: AttackSettings) -> AttackRecord:

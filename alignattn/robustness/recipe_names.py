@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from alignattn.utils.errors import unknown
-
 RECIPES: Mapping[str, str] = {
     "textfooler": "TextFoolerJin2019",
     "textbugger": "TextBuggerLi2018",
@@ -20,9 +18,3 @@ WORDNET = "wordnet"
 
 LONGEST = 512
 """Default maximum of tokens, if the model supports it."""
-
-
-def check_recipe(recipe: str) -> None:
-    """Check that there is such a recipe."""
-    if recipe not in RECIPES:
-        raise unknown("recipe", recipe, RECIPES)

@@ -10,14 +10,17 @@ import numpy as np
 import torch
 
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.nltk_data import prepare_nltk
-from alignattn.robustness.recipe_names import RECIPES, check_recipe
-from alignattn.robustness.resources import BERT, Resources, read_neighbors
+from alignattn.robustness.originals import (
+    BERT,
+    announce_bert,
+    counter_fitted_vectors,
+    prepare_nltk,
+    universal_sentence_encoder,
+)
+from alignattn.robustness.recipe_names import RECIPES
+from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError
-
-TAGGER = ("averaged_perceptron_tagger_eng", "universal_tagset")
-NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TAGGER, "stopwords")}
 
 SPARED_COLUMNS = {"textfooler": (("premise", "hypothesis"), frozenset({"premise"}))}
 """The recipes' rule: in an input with exactly these columns, the columns of the set do not change."""
@@ -45,16 +48,48 @@ def build_attack(
     Returns:
         A `textattack.Attack`.
     """
-    check_recipe(recipe)
     resources.check()
     textattack = load_textattack()
-    prepare_nltk(resources.nltk_data, (*NLTK_PACKAGES[recipe], *(["wordnet"] if resources.synonyms else [])))
+    from textattack.constraints.pre_transformation import InputColumnModification
+    from textattack.constraints.semantics import WordEmbeddingDistance
+    from textattack.transformations import WordSwapEmbedding
+
+    from alignattn.robustness import substitutes
+
+    dtype = torch.float16 if half_precision and torch.cuda.is_available() else torch.float32
+
+    def masked_language_model(**kwargs: Any) -> Any:
+        model, tokenizer = _load_masked_language_model(resources.mlm, dtype)
+        return substitutes.PaddedToLongest(masked_language_model=model, tokenizer=tokenizer, **kwargs)
+
+    def similarity(**kwargs: Any) -> Any:
+        return substitutes.SentenceSimilarity(_load_encoder(resources.encoder_folder, dtype), **kwargs)
+
+    def word_distance(**kwargs: Any) -> Any:
+        if not resources.has_vectors:
+            return substitutes.LeftOut(**kwargs)
+        return WordEmbeddingDistance(embedding=_load_words(resources), **kwargs)
+
+    replacements: dict[str, Callable[..., Any]] = {
+        "WordSwapEmbedding": lambda **kwargs: WordSwapEmbedding(embedding=_load_words(resources), **kwargs),
+        "WordEmbeddingDistance": word_distance,
+        "UniversalSentenceEncoder": similarity,
+        "WordSwapMaskedLM": masked_language_model,
+        "WordSwapHomoglyphSwap": substitutes.HomoglyphSwap,
+        "PartOfSpeech": substitutes.LoadedPartOfSpeech,
+    }
+    tagger = ("averaged_perceptron_tagger_eng", "universal_tagset")
+    packages = {"textfooler": tagger, "textbugger": ("stopwords",), "bae": (*tagger, "stopwords")}
+    prepare_nltk(resources.nltk_data, (*packages[recipe], *(["wordnet"] if resources.synonyms else [])))
     recipe_class = getattr(textattack.attack_recipes, RECIPES[recipe])
     module = sys.modules[recipe_class.__module__]
-    parts = {name: part for name, part in _parts(resources, half_precision).items() if hasattr(module, name)}
-    with replaced(module, **parts):
+    with replaced(module, **{name: part for name, part in replacements.items() if hasattr(module, name)}):
         attack = recipe_class.build(model_wrapper)
-    return _finished(attack, attack_columns)
+    attack.constraints = [rule for rule in attack.constraints if not isinstance(rule, substitutes.LeftOut)]
+    if attack_columns is not None:
+        kept = [rule for rule in attack.pre_transformation_constraints if not isinstance(rule, InputColumnModification)]
+        attack.pre_transformation_constraints = [*kept, substitutes.OnlyColumns(attack_columns)]
+    return attack
 
 
 def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -68,7 +103,6 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
         columns: the columns of an input.
         chosen: the columns of `--attack_columns`; None for the recipe's own rule.
     """
-    check_recipe(recipe)
     if chosen is None:
         matching, spared = SPARED_COLUMNS.get(recipe, ((), frozenset()))
         return tuple(column for column in columns if tuple(columns) != matching or column not in spared)
@@ -80,65 +114,18 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
     return tuple(column for column in columns if column in chosen)
 
 
-def _parts(resources: Resources, half_precision: bool) -> dict[str, Callable[..., Any]]:
-    """Return the replacement of each part of a recipe, by the part's name."""
-    from textattack.constraints.semantics import WordEmbeddingDistance
-    from textattack.transformations import WordSwapEmbedding
-
-    from alignattn.robustness import substitutes
-
-    def masked_language_model(**kwargs: Any) -> Any:
-        model, tokenizer = _load_masked_language_model(resources.mlm, _dtype(half_precision))
-        return substitutes.PaddedToLongest(masked_language_model=model, tokenizer=tokenizer, **kwargs)
-
-    def similarity(**kwargs: Any) -> Any:
-        return substitutes.SentenceSimilarity(_load_encoder(resources.encoder_folder, half_precision), **kwargs)
-
-    def word_distance(**kwargs: Any) -> Any:
-        if not resources.has_vectors:
-            return substitutes.LeftOut(**kwargs)
-        return WordEmbeddingDistance(embedding=_load_words(resources), **kwargs)
-
-    return {
-        "WordSwapEmbedding": lambda **kwargs: WordSwapEmbedding(embedding=_load_words(resources), **kwargs),
-        "WordEmbeddingDistance": word_distance,
-        "UniversalSentenceEncoder": similarity,
-        "WordSwapMaskedLM": masked_language_model,
-        "WordSwapHomoglyphSwap": substitutes.HomoglyphSwap,
-        "PartOfSpeech": substitutes.LoadedPartOfSpeech,
-    }
-
-
-def _finished(attack: Any, attack_columns: Sequence[str] | None) -> Any:
-    from textattack.constraints.pre_transformation import InputColumnModification
-
-    from alignattn.robustness.substitutes import LeftOut, OnlyColumns
-
-    attack.constraints = [constraint for constraint in attack.constraints if not isinstance(constraint, LeftOut)]
-    if attack_columns is not None:
-        kept = [rule for rule in attack.pre_transformation_constraints if not isinstance(rule, InputColumnModification)]
-        attack.pre_transformation_constraints = [*kept, OnlyColumns(attack_columns)]
-    return attack
-
-
 @lru_cache(maxsize=1)
 def _load_words(resources: Resources) -> Any:
     """Return the embedding of `WordSwapEmbedding`: candidates of each word, with or without vectors."""
-    from alignattn.robustness.originals import counter_fitted_vectors
-    from alignattn.robustness.substitutes import CandidateLists, wordnet_synonyms
+    from alignattn.models.words import read_embeddings
+    from alignattn.robustness.substitutes import CandidateLists, VectorEmbedding, wordnet_synonyms
 
     if resources.synonyms is not None:
         return CandidateLists(cache(wordnet_synonyms))
     if resources.neighbors is not None:
         neighbors = read_neighbors(resources.neighbors)
         return CandidateLists(lambda word: neighbors.get(word, []))
-    return _with_vectors(resources.word_vectors or counter_fitted_vectors())
-
-
-def _with_vectors(path: Path) -> Any:
-    from alignattn.models.words import read_embeddings
-    from alignattn.robustness.substitutes import VectorEmbedding
-
+    path = resources.word_vectors or counter_fitted_vectors()
     # The reader's own message suggests --skip_bad_rows, which here skips rows to attack.
     embeddings = read_embeddings(path, None, skip_bad_rows=True)
     if embeddings.bad_lines:
@@ -150,21 +137,15 @@ def _with_vectors(path: Path) -> Any:
     return VectorEmbedding(list(embeddings.vectors), np.stack(list(embeddings.vectors.values())))
 
 
-def _load_encoder(folder: Path | None, half_precision: bool) -> Any:
+@lru_cache
+def _load_encoder(folder: Path | None, dtype: torch.dtype) -> Any:
+    from textattack.constraints.semantics.sentence_encoders import UniversalSentenceEncoder
     from textattack.shared.utils import device
 
-    from alignattn.robustness.encoders import load_sentence_encoder
+    from alignattn.robustness.encoders import CachedEncoder, load_sentence_encoder
 
-    return _load_original_encoder() if folder is None else load_sentence_encoder(folder, device, _dtype(half_precision))
-
-
-@cache
-def _load_original_encoder() -> Any:
-    from textattack.constraints.semantics.sentence_encoders import UniversalSentenceEncoder
-
-    from alignattn.robustness.encoders import CachedEncoder
-    from alignattn.robustness.originals import universal_sentence_encoder
-
+    if folder is not None:
+        return load_sentence_encoder(folder, device, dtype)
     original = UniversalSentenceEncoder()
     original.model = universal_sentence_encoder(original._tfhub_url)
     return CachedEncoder(original.encode)
@@ -175,19 +156,16 @@ def _load_masked_language_model(folder: Path | None, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForMaskedLM
 
     from alignattn.patching.checkpoints import load_pretrained
-    from alignattn.robustness.originals import announce_bert
 
     if folder is None:
         announce_bert()
-    choices = "the folder of a masked-language model with --mlm; docs/examples/train_mlm.py trains a stand-in"
-    lacking = "masked-language head: train one with docs/examples/train_mlm.py"
     model, tokenizer = load_pretrained(
-        str(folder or BERT), AutoModelForMaskedLM, lacking=lacking, choices=choices, use_safetensors=True
+        str(folder or BERT),
+        AutoModelForMaskedLM,
+        lacking="masked-language head: train one with docs/examples/train_mlm.py",
+        choices="the folder of a masked-language model with --mlm; docs/examples/train_mlm.py trains a stand-in",
+        use_safetensors=True,
     )
     network: torch.nn.Module = model
     network.to(dtype=dtype)
     return model, tokenizer
-
-
-def _dtype(half_precision: bool) -> torch.dtype:
-    return torch.float16 if half_precision and torch.cuda.is_available() else torch.float32

@@ -1,9 +1,8 @@
 """Records of attacks: a file with one JSON line per example, and a header file next to it."""
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from alignattn.robustness.recipe_names import Outcome
@@ -117,10 +116,6 @@ class AttackRecord:
     def is_example(self) -> bool:
         """Whether the model classified the original correctly, so that it counts as an attacked example."""
         return self.original_prediction == self.label
-
-    def to_line(self) -> str:
-        """Return the record as one line of JSON with its end."""
-        return json.dumps(asdict(self), allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True)

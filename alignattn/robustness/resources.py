@@ -9,14 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alignattn.models.packaged import NAMES, model_source
-from alignattn.robustness.nltk_data import PACKAGES
+from alignattn.robustness.originals import BERT, NLTK_PACKAGES
 from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER
 from alignattn.utils.digests import digest_of, digest_of_files, model_digest
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_file
 from alignattn.utils.parquet import read_parquet
 
-BERT = "bert-base-uncased"
 DIGEST_LENGTH = 8
 
 USERS = {
@@ -73,7 +72,20 @@ class Resources:
             if file is not None:
                 check_file(file, f"give another to {option}")
         if self.neighbors is not None:
-            _check_neighbors(self.neighbors)
+            table, columns = read_parquet(self.neighbors, "give another to --neighbors"), NEIGHBOR_COLUMNS
+            for name, dtype in columns.items():
+                if name not in table.column_names or not _is_like(table.schema.field(name).type, dtype):
+                    present = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
+                    raise AlignAttnError(
+                        f"--neighbors {self.neighbors} lacks a column {name!r} of type {dtype}: it has {present}"
+                    )
+            if table.num_rows == 0:
+                raise AlignAttnError(f"--neighbors {self.neighbors} has no words")
+            words, lists = (table[name] for name in columns)
+            if words.null_count or lists.null_count or pc.list_flatten(lists).null_count:
+                raise AlignAttnError(
+                    f"--neighbors {self.neighbors} has a null: give a word and a list of neighbors in each row"
+                )
         if self.encoder_folder is not None:
             _check_model("--sentence_encoder", self.encoder_folder, f"{UNIVERSAL_SENTENCE_ENCODER} or the folder")
         if self.mlm is not None:
@@ -104,12 +116,18 @@ class Resources:
         encoder = "Universal Sentence Encoder"
         if self.encoder_folder is not None:
             encoder = f"{named_model(self.encoder_folder)}, mean over its real tokens"
+        nltk_data, folder = "NLTK's own", self.nltk_data
+        if folder is not None:
+            packages = (folder / kind / name for name, (kind, _) in NLTK_PACKAGES.items())
+            files = (path for place in packages for path in (place.with_name(f"{place.name}.zip"), *place.rglob("*")))
+            digest = digest_of_files({path.relative_to(folder).as_posix(): path for path in files if path.is_file()})
+            nltk_data = f"sha256 {digest[:DIGEST_LENGTH]}"
         return {
             "word_swaps": swaps,
             "word_distance": vectors if self.has_vectors else without,
             "sentence_encoder": encoder,
             "masked_language_model": BERT if self.mlm is None else named_model(self.mlm),
-            "nltk_data": "NLTK's own" if self.nltk_data is None else f"sha256 {_nltk_digest(self.nltk_data)}",
+            "nltk_data": nltk_data,
         }
 
 
@@ -117,21 +135,6 @@ def read_neighbors(path: Path) -> dict[str, list[str]]:
     """Return the neighbours of each word of a Parquet file with the columns `word` and `neighbors`, nearest first."""
     table = read_parquet(path, columns=list(NEIGHBOR_COLUMNS))
     return dict(zip(table["word"].to_pylist(), table["neighbors"].to_pylist(), strict=True))
-
-
-def _check_neighbors(path: Path) -> None:
-    table = read_parquet(path, "give another to --neighbors")
-    for name, dtype in NEIGHBOR_COLUMNS.items():
-        if name not in table.column_names or not _is_like(table.schema.field(name).type, dtype):
-            columns = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
-            raise AlignAttnError(f"--neighbors {path} lacks a column {name!r} of type {dtype}: it has {columns}")
-    if table.num_rows == 0:
-        raise AlignAttnError(f"--neighbors {path} has no words")
-    words, lists = (table[name] for name in NEIGHBOR_COLUMNS)
-    if words.null_count or lists.null_count or pc.list_flatten(lists).null_count:
-        raise AlignAttnError(
-            f"--neighbors {path} has a null: give a word in each row, and an empty list for no neighbors"
-        )
 
 
 def _is_like(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -162,10 +165,3 @@ def label_model(folder: Path, digest: str) -> str:
 
 def _named_file(path: Path) -> str:
     return f"{path.resolve().name} (sha256 {digest_of(path)[:DIGEST_LENGTH]})"
-
-
-def _nltk_digest(folder: Path) -> str:
-    packages = (folder / kind / name for name, (kind, _) in PACKAGES.items())
-    files = (file for package in packages for file in (package.with_name(f"{package.name}.zip"), *package.rglob("*")))
-    named = {file.relative_to(folder).as_posix(): file for file in files if file.is_file()}
-    return digest_of_files(named)[:DIGEST_LENGTH]

@@ -174,25 +174,28 @@ class PaddedToLongest(WordSwapMaskedLM):
         self._token_rule = _token_rule(tokenizer)
         self._words: dict[tuple[int, bool], str | None] = {}
 
+    @torch.inference_mode()
     def _bae_replacement_words(self, current_text: AttackedText, indices_to_modify: Iterable[int]) -> list[list[str]]:
         mask = self._lm_tokenizer.mask_token
         texts = [current_text.replace_word_at_index(index, mask).text for index in indices_to_modify]
-        return self._predicted_words(texts) if texts else []
-
-    @torch.inference_mode()
-    def _predicted_words(self, texts: list[str]) -> list[list[str]]:
         # A truncated mask token has no candidates.
         words: list[list[str]] = [[] for _ in texts]
+        if not texts:
+            return words
         inputs = ModelInputs.of(self._lm_tokenizer, [texts], self.max_length)
         for rows, batch in inputs.batches(self._language_model.device):
             is_mask = batch["input_ids"] == self._lm_tokenizer.mask_token_id
             is_first_mask = is_mask & (is_mask.cumsum(dim=1) == 1)
             features = {name: values for name, values in batch.items() if name in self._lm_tokenizer.model_input_names}
             logits = self._mask_logits(features, is_first_mask)
-            found, positions = (indices.tolist() for indices in is_first_mask.nonzero(as_tuple=True))
+            masked, positions = (indices.tolist() for indices in is_first_mask.nonzero(as_tuple=True))
             probabilities = logits.float().softmax(dim=-1).cpu()
-            for row, position, ranked in zip(rows[found].tolist(), positions, map(_ranked, probabilities), strict=True):
-                words[row] = self._best_words(ranked, is_first=position == 1)
+            for row, position, values in zip(rows[masked].tolist(), positions, probabilities, strict=True):
+                for probability, token in _ranked(values):
+                    if len(words[row]) == self.max_candidates or probability < self.min_confidence:
+                        break
+                    if (word := self._word(token, is_first=position == 1)) is not None:
+                        words[row].append(word)
         return words
 
     def _mask_logits(self, features: dict[str, Tensor], is_mask: Tensor) -> Tensor:
@@ -211,16 +214,6 @@ class PaddedToLongest(WordSwapMaskedLM):
         finally:
             hook.remove()
         return logits
-
-    def _best_words(self, ranked: Iterable[tuple[float, int]], is_first: bool) -> list[str]:
-        words: list[str] = []
-        for probability, token in ranked:
-            if len(words) == self.max_candidates or probability < self.min_confidence:
-                break
-            word = self._word(token, is_first)
-            if word is not None:
-                words.append(word)
-        return words
 
     def _word(self, token: int, is_first: bool) -> str | None:
         """Return the word of a token, or None if the token is not a word."""

@@ -8,20 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-MEGABYTE = 1e6
-
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Error numbers of a full disk or an exceeded quota."""
-
-LEAST_ALIKE = 0.6
-"""Similarity, from 0 to 1, above which difflib suggests a word."""
-
-_LISTED_NAMES = 10
-_SHOWN_CHARACTERS = 40
-_MESSAGE_START, _MESSAGE_END = 1000, 400
-"""Characters kept from the start and the end of a long message."""
-
-
 ONE_PROCESS_PER_GPU = (
     "does not run in DataParallel: start one process per GPU with torchrun --nproc_per_node, or select one GPU with "
     "CUDA_VISIBLE_DEVICES"
@@ -29,8 +15,6 @@ ONE_PROCESS_PER_GPU = (
 """The end of a message about what needs a process per GPU."""
 
 OUT_OF_MEMORY = "out of memory: lower --per_device_train_batch_size, --per_device_eval_batch_size or --max_length"
-_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
-_OF_THE_CPU = "can't allocate memory"
 
 
 class AlignAttnError(ValueError):
@@ -41,23 +25,25 @@ class AlignAttnError(ValueError):
 
     def __init__(self, message: str) -> None:
         """Convert the message, which may quote user input, to one line of printable characters."""
-        super().__init__(_printable_line(message))
+        # repr escapes unprintable characters.
+        line = "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in message)
+        super().__init__(line if len(line) <= 1400 else f"{line[:1000]} … {line[-400:]}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether torch or Python ran out of memory, on a GPU or a CPU."""
-    return type(error).__name__ in _OF_MEMORY or _OF_THE_CPU in str(error)
+    return type(error).__name__ in ("OutOfMemoryError", "MemoryError") or "can't allocate memory" in str(error)
 
 
 def unknown(what: str, value: Any, choices: Iterable[Any]) -> AlignAttnError:
     """Return the error for a value that is not among the choices."""
-    known = [str(choice) for choice in choices]
+    names = [str(choice) for choice in choices]
     return AlignAttnError(
-        f"unknown {what} {value!r}: choose one of {', '.join(known)}{did_you_mean(value, known, aside=True)}"
+        f"unknown {what} {value!r}: choose one of {', '.join(names)}{did_you_mean(value, names, aside=True)}"
     )
 
 
-def did_you_mean(word: Any, known: Iterable[str], *, aside: bool = False, least_alike: float = LEAST_ALIKE) -> str:
+def did_you_mean(word: Any, known: Iterable[str], *, aside: bool = False, least_alike: float = 0.6) -> str:
     """Return a suggestion for the end of a message, or an empty string.
 
     Args:
@@ -101,7 +87,7 @@ def check_installed(module: str, extra: str, needed_by: str) -> None:
 def reason_of(error: OSError) -> str:
     """Return the reason of a system error on one line, for example a full disk or a missing permission."""
     reason = error.strerror or one_line(error)
-    if error.errno in FULL and error.filename is not None:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is not None:
         free = in_megabytes(free_space(Path(str(error.filename))))
         reason += f" ({free} free): free some space and run the same command again"
     return f"cannot use {error.filename or 'the disk'}: {reason}"
@@ -115,13 +101,13 @@ def free_space(path: Path) -> int:
 
 def in_megabytes(count: float) -> str:
     """Return a number of bytes in megabytes, as text."""
-    return f"{count / MEGABYTE:,.1f} MB"
+    return f"{count / 1e6:,.1f} MB"
 
 
 def shown(value: Any) -> str:
     """Return the `repr` of user input, truncated if long."""
     text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def plural(number: int | str, noun: str) -> str:
@@ -131,13 +117,5 @@ def plural(number: int | str, noun: str) -> str:
 
 def listing(names: Sequence[str]) -> str:
     """Return the first names and the number of others."""
-    more = len(names) - _LISTED_NAMES
-    return ", ".join(names[:_LISTED_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _printable_line(text: str) -> str:
-    """A text without line breaks and control characters, shortened in the middle if long."""
-    # repr escapes unprintable characters.
-    line = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    is_long = len(line) > _MESSAGE_START + _MESSAGE_END
-    return f"{line[:_MESSAGE_START]} … {line[-_MESSAGE_END:]}" if is_long else line
+    more = len(names) - 10
+    return ", ".join(names[:10]) + (f" and {more} more" if more > 0 else "")

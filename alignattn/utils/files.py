@@ -18,12 +18,7 @@ from alignattn.utils.json_records import to_json
 OWN_PREFIX = ".alignattn"
 """Prefix of temporary files, locks and marks, which do not count as content of a folder."""
 
-TEMPORARY_PREFIX = f"{OWN_PREFIX}-"
-
 UNFINISHED_FILE = f"{OWN_PREFIX}.unfinished"
-
-MERGE_KEY = "<<"
-"""Key of YAML that adds the keys of other mappings."""
 
 
 @contextmanager
@@ -34,18 +29,33 @@ def replacing(path: Path) -> Iterator[Path]:
     same folder are removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(path.parent)
-    hold, temporary = _new_temporary(path)
+    for leftover in path.parent.glob(f"{OWN_PREFIX}-*"):
+        # The system has released the locks of ended processes.
+        with suppress(OSError), leftover.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftover.unlink()
+    while True:
+        # Keep the suffix: picture writers choose the format by it.
+        hold, name = tempfile.mkstemp(dir=path.parent, prefix=f"{OWN_PREFIX}-", suffix=path.suffix)
+        temporary = Path(name)
+        with suppress(OSError):  # not every file system has locks
+            fcntl.flock(hold, fcntl.LOCK_EX)
+        # Another process may have taken it for a leftover before it was locked.
+        if os.fstat(hold).st_nlink:
+            break
+        os.close(hold)
     try:
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        with temporary.open("rb") as content:
+            os.fsync(content.fileno())
         # mkstemp makes files private; results get the usual permissions.
         temporary.chmod(0o666 & ~umask())
         temporary.replace(path)
-        _sync_folder(path.parent)
     except OSError as error:
-        raise _naming(path, error) from error
+        if error.errno is None:
+            raise
+        # Libraries omit the path or name the temporary file.
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
         os.close(hold)
@@ -54,44 +64,6 @@ def replacing(path: Path) -> Iterator[Path]:
 def entries(folder: Path) -> set[str]:
     """Return the names in a folder, without the locks and temporary files of this package."""
     return {path.name for path in folder.iterdir() if not path.name.startswith(OWN_PREFIX)}
-
-
-def _new_temporary(path: Path) -> tuple[int, Path]:
-    """Return the locked descriptor and the path of a new file next to `path`; an unlocked file is a leftover."""
-    while True:
-        # Keep the suffix: picture writers choose the format by it.
-        hold, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX, suffix=path.suffix)
-        with suppress(OSError):  # not every file system has locks
-            fcntl.flock(hold, fcntl.LOCK_EX)
-        # Another process may have taken it for a leftover before it was locked.
-        if os.fstat(hold).st_nlink:
-            return hold, Path(name)
-        os.close(hold)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of ended processes, whose locks the system has released."""
-    for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        with suppress(OSError), leftover.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            leftover.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync a folder to disk, where the file system can."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _naming(path: Path, error: OSError) -> OSError:
-    """Return the error with the path; libraries omit it or name the temporary file."""
-    if error.errno is None:
-        return error
-    return OSError(error.errno, os.strerror(error.errno), str(path))
 
 
 def cache_folder() -> Path:
@@ -125,23 +97,19 @@ def read_yaml(path: Path, advice: str = "give another") -> dict[str, Any]:
     return parse_yaml(read_text(path, advice), str(path))
 
 
-class _RepeatedKeyError(Exception):
-    """Raised if a mapping has a key twice; the arguments are the key and its line."""
-
-
 class _UniqueKeys:
     """A part of a YAML loader that refuses repeated keys, which PyYAML drops although YAML forbids them."""
 
     # Checked before merge keys (<<) add the keys of other mappings, which a mapping may override.
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)  # type: ignore[misc]
-        found = set()
+        names = set()
         for key, _ in node.value:
             name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
-            if name in found:
-                raise _RepeatedKeyError(key.value, key.start_mark.line + 1)
-            if name is not None and key.value != MERGE_KEY:
-                found.add(name)
+            if name in names:
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1} has {key.value} a second time: keep one")
+            if name is not None and key.value != "<<":
+                names.add(name)
         return node
 
 
@@ -163,14 +131,11 @@ def parse_yaml(text: str, origin: str, *, as_written: bool = False) -> dict[str,
     """
     try:
         values = yaml.load(text, Loader=_TextLoader if as_written else _TypedLoader)  # noqa: S506
-    except _RepeatedKeyError as error:
-        key, line = error.args
-        raise AlignAttnError(f"{origin} is not valid YAML: line {line} has {key} a second time: keep one") from error
     except RecursionError as error:
         raise AlignAttnError(f"{origin} is nested too deeply: correct the file") from error
     # A date in month 13 or a number of 5,000 digits raises a ValueError of Python.
     except (yaml.YAMLError, ValueError) as error:
-        raise AlignAttnError(f"{origin} is not YAML: {one_line(error)}") from error
+        raise AlignAttnError(f"{origin} is not valid YAML: {one_line(error)}") from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise AlignAttnError(f"{origin} must hold lines of NAME: VALUE")
     return values
@@ -209,7 +174,6 @@ def unfinished(folder: Path) -> Iterator[None]:
     mark = folder / UNFINISHED_FILE
     folder.mkdir(parents=True, exist_ok=True)
     mark.touch()
-    _sync_folder(folder)
     yield
     mark.unlink()
 

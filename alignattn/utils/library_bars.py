@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 
 @contextmanager
@@ -13,7 +12,7 @@ def without_library_bars() -> Iterator[None]:
     had_bars = datasets is not None and not datasets.are_progress_bars_disabled()
     if datasets is not None and had_bars:
         datasets.disable_progress_bars()
-    hook = None if logging is None else logging.set_tqdm_hook(_no_bar)
+    hook = logging and logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
     try:
         yield
     finally:
@@ -21,7 +20,3 @@ def without_library_bars() -> Iterator[None]:
             logging.set_tqdm_hook(hook)
         if datasets is not None and had_bars:
             datasets.enable_progress_bars()
-
-
-def _no_bar(factory: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return sys.modules["transformers.utils.logging"].EmptyTqdm(*args, **kwargs)

@@ -35,22 +35,17 @@ def log_download(what: str) -> None:
     """
     if is_offline_mode():
         return
-    if not _is_known(constants.ENDPOINT):
+    # Behind a proxy the host is not resolved here; with `NO_PROXY` alone there is no proxy.
+    try:
+        is_known = bool(getproxies().keys() - {"no"} or socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None))
+    except OSError:
+        is_known = False
+    if not is_known:
         print(f"{constants.ENDPOINT} is out of reach: {what} must be on this machine already", file=sys.stderr)
         # The client would retry each file six times, for half a minute.
         constants.HF_HUB_OFFLINE = True
         return
     print(f"asking {constants.ENDPOINT} for {what}", file=sys.stderr)
-
-
-def _is_known(url: str) -> bool:
-    """Whether the host of a URL can be resolved; behind a proxy this is assumed."""
-    if getproxies().keys() - {"no"}:  # with `NO_PROXY` alone there is no proxy
-        return True
-    try:
-        return bool(socket.getaddrinfo(urlsplit(url).hostname, None))
-    except OSError:
-        return False
 
 
 @cache

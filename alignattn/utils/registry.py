@@ -1,13 +1,36 @@
-"""Registries: a name maps to an entry, whose target is imported on first use."""
+"""Registries: a name maps to an entry, whose target is imported on first use; and the papers that they cite."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
 
 from alignattn.utils.errors import unknown
 from alignattn.utils.option import Option
-from alignattn.utils.references import Reference, references
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A paper, by its BibTeX entry with one field per line."""
+
+    bibtex: str
+
+    def __str__(self) -> str:
+        fields = dict(re.findall(r"^ *(\w+) *= *\{(.*)\},?$", self.bibtex, re.MULTILINE))
+        title = re.sub("[{}]", "", fields["title"])
+        names = [author.partition(",")[0] for author in fields["author"].split(" and ")]
+        authors = " & ".join(names) if len(names) < 3 else f"{names[0]} et al."
+        return f'{authors} {fields["year"]}, "{title}", {fields.get("booktitle") or fields["journal"]}'
+
+
+@cache
+def references() -> dict[str, Reference]:
+    """Return the papers by their BibTeX keys."""
+    entries = Path(__file__).with_name("references.bib").read_text(encoding="utf-8").strip().split("\n\n")
+    return {entry.partition("{")[2].partition(",")[0]: Reference(entry) for entry in entries}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from torch import nn
 
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS, AttentionConfig
-from alignattn.utils.references import references
+from alignattn.utils.registry import references
 
 CHOICES = [(slot, name) for slot, choices in SLOTS.items() for name in choices]
 

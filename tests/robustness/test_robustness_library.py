@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from itertools import chain
 
 import nltk
@@ -16,7 +17,7 @@ from packaging.utils import canonicalize_name
 from robustness_helpers import NLTK_DATA
 
 from alignattn.robustness import library
-from alignattn.robustness.nltk_data import prepare_nltk
+from alignattn.robustness.originals import prepare_nltk
 from alignattn.utils.errors import AlignAttnError
 
 needs_nltk_data = needs_files(NLTK_DATA)
@@ -74,9 +75,7 @@ STOCK_IMPORT = """
 import sys
 import nltk
 from alignattn.robustness import library
-library._add_flair_stand_in()
-if library.find_spec("editdistance") is None:
-    library._add_edit_distance()
+library.add_stand_ins()
 downloads = []
 nltk.download = lambda name, **options: downloads.append(name)
 sys.modules["stanza"] = None
@@ -119,9 +118,7 @@ STAND_IN_USED = """
 import os, sys
 from pathlib import Path
 from alignattn.robustness import library
-library._add_flair_stand_in()
-if library.find_spec("editdistance") is None:
-    library._add_edit_distance()
+library.add_stand_ins()
 from importlib.util import find_spec
 from flair.data import Sentence, Tokenizer
 from flair.models import SequenceTagger
@@ -258,7 +255,7 @@ def test_an_installed_flair_is_used_and_only_the_extra_is_needed(tmp_path):
 def test_the_stand_in_can_be_imported_but_not_used():
     done = run(STAND_IN_USED)
     assert done.returncode == 1
-    assert "needs flair, which is not installed" in done.stderr.splitlines()[-1]
+    assert "'SequenceTagger' has no attribute 'load'" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("door", [library.check_textattack, library.load_textattack])
@@ -314,7 +311,8 @@ def test_a_missing_package_of_textattack_is_named():
 
 def test_edit_distances_are_counted_where_editdistance_is_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "editdistance", None)
-    library._add_edit_distance()
+    monkeypatch.setattr(library, "find_spec", lambda name: None if name == "editdistance" else find_spec(name))
+    library.add_stand_ins()
     import editdistance
 
     pairs = [("kitten", "sitting"), ("", "abc"), ("same", "same"), ("ab", "ba")]
@@ -322,10 +320,11 @@ def test_edit_distances_are_counted_where_editdistance_is_absent(monkeypatch):
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "textattack", raising=False)
     (tmp_path / "file").touch()
     monkeypatch.setenv("TA_CACHE_DIR", str(tmp_path / "file" / "below"))
     with pytest.raises(AlignAttnError, match="set TA_CACHE_DIR to another folder"):
-        library._import_textattack()
+        library.load_textattack()
 
 
 @needs_nltk_data

@@ -29,7 +29,7 @@ pytest_plugins = ["robustness_fixtures"]
         ({"mlm": Path("none")}, r"--mlm none has no config\.json"),
         ({"sentence_encoder": "uze"}, "give use or the folder"),
         ({"nltk_data": Path("none")}, "no such folder"),
-        ({"nltk_data": SST2}, "lacks corpora/stopwords"),
+        ({"nltk_data": SST2}, "lacks taggers/averaged_perceptron_tagger_eng"),
     ],
 )
 def test_a_wrong_resource_is_named(changes, message, wrapper, resources, monkeypatch):

@@ -2,7 +2,7 @@
 
 from alignattn.attention.choices import SLOTS
 from alignattn.models import MODELS
-from alignattn.utils.references import references
+from alignattn.utils.registry import references
 
 
 def test_the_bibliography_holds_what_is_cited():

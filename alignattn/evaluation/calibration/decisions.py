@@ -104,11 +104,6 @@ def error_bound(errors: ArrayLike, answered: ArrayLike) -> Array:
     return np.where(wrong < rows, beta.ppf(1 - ABSTENTION_DELTA, wrong + 1, np.maximum(rows - wrong, 1)), 1.0)
 
 
-def answers_needed(max_error: float) -> int:
-    """Return how many answers, all right, show an error rate of at most `max_error`: ln δ / ln(1 - max_error)."""
-    return math.ceil(math.log(ABSTENTION_DELTA) / math.log1p(-max_error))
-
-
 @dataclass(frozen=True)
 class Abstention:
     """A confidence threshold at or above which rows are answered, and its results on the calibration rows.
@@ -223,7 +218,9 @@ class Calibration:
 
     def reason_none(self, max_error: float) -> str:
         """Return why `abstention` finds no threshold, with the numbers of the held-out rows, in one line."""
-        rows, fewest = len(self.held_out.labels), answers_needed(max_error)
+        rows = len(self.held_out.labels)
+        # So many answers, all right, show an error rate of at most `max_error`.
+        fewest = math.ceil(math.log(ABSTENTION_DELTA) / math.log1p(-max_error))
         if rows < fewest:
             return f"it takes at least {fewest} answered rows, all of them right, and there are {rows}"
         one = min((one for one in self.candidates() if one.answered >= fewest), key=lambda one: one.bound)

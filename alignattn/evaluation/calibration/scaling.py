@@ -126,24 +126,23 @@ def fit_temperatures(files: Sequence[Predictions], split: str | None, seed: int)
     """
     if split is None:
         return [None] * len(files)
-    fitted = [_fit(file, split, seed) if split in file.split_names() else None for file in files]
-    found = [temperature for temperature in fitted if temperature is not None]
-    if not found:
-        known = dict.fromkeys(name for file in files for name in file.split_names())
-        raise AlignAttnError(f"--fit_on: there is no split {split!r}: choose one of {', '.join(known)}")
-    if 1 < len(found) < len(files):
-        path = files[fitted.index(None)].path
+    with_split = [file for file in files if split in file.split_names()]
+    if not with_split:
+        names = dict.fromkeys(name for file in files for name in file.split_names())
+        raise AlignAttnError(f"--fit_on: there is no split {split!r}: choose one of {', '.join(names)}")
+    if 1 < len(with_split) < len(files):
+        path = next(file.path for file in files if split not in file.split_names())
         raise AlignAttnError(f"--fit_on: {path} has no split {split!r}, but several others do: give this file alone")
-    return [temperature or found[0] for temperature in fitted]
-
-
-def _fit(file: Predictions, split: str, seed: int) -> Temperature:
-    rows = np.flatnonzero(file.splits == split)
-    if len(rows) < 2:
-        raise AlignAttnError(f"--fit_on: split {split!r} of {file.path} has one row, which cannot be split in half")
-    half = np.sort(np.random.default_rng(seed).permutation(rows)[: len(rows) // 2])
-    probabilities, labels = file.probabilities[half], file.labels[half]
-    value = fit_temperature(log_probabilities(probabilities), labels)
-    after = apply_temperature(probabilities, value)
-    nll = negative_log_likelihood(probabilities, labels), negative_log_likelihood(after, labels)
-    return Temperature(value, file.path, split, half, len(rows), nll)
+    temperatures = {}
+    for file in with_split:
+        rows = np.flatnonzero(file.splits == split)
+        if len(rows) < 2:
+            raise AlignAttnError(f"--fit_on: split {split!r} of {file.path} has one row, which cannot be split in half")
+        half = np.sort(np.random.default_rng(seed).permutation(rows)[: len(rows) // 2])
+        probabilities, labels = file.probabilities[half], file.labels[half]
+        value = fit_temperature(log_probabilities(probabilities), labels)
+        after = apply_temperature(probabilities, value)
+        nll = negative_log_likelihood(probabilities, labels), negative_log_likelihood(after, labels)
+        temperatures[file.path] = Temperature(value, file.path, split, half, len(rows), nll)
+    only = temperatures[with_split[0].path]
+    return [temperatures.get(file.path, only) for file in files]

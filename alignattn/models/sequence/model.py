@@ -305,7 +305,12 @@ def build_sequence_tokenizer(
         targets: each target text as a sequence of units.
         units: what the units of the source texts are.
     """
-    target_words, source_words = (_by_frequency(side) for side in (targets, sources))
+    by_frequency = []
+    for side in (targets, sources):
+        counts = Counter(unit for text in side for unit in text if unit not in SPECIAL)
+        # Ties are broken by the word: not every run reads rows in the same order.
+        by_frequency.append([unit for unit, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))])
+    target_words, source_words = (side[:MAX_WORDS] for side in by_frequency)
     # A dict keeps the order, and each word once.
     words = list(dict.fromkeys([*SPECIAL, *target_words, *source_words]))
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN))
@@ -324,9 +329,3 @@ def build_sequence_tokenizer(
         model_input_names=["input_ids", "attention_mask"],
     )
     return fast, len(SPECIAL) + len(target_words)
-
-
-def _by_frequency(texts: Iterable[Sequence[str]]) -> list[str]:
-    counts = Counter(unit for units in texts for unit in units if unit not in SPECIAL)
-    # Ties are broken by the word: not every run reads rows in the same order.
-    return sorted(counts, key=lambda word: (-counts[word], word))[:MAX_WORDS]

@@ -64,7 +64,7 @@ def write_attacks(folder, outcomes, labels=(0,)):
     )
     path.parent.mkdir(parents=True)
     write_json(header_path(path), asdict(header))
-    path.write_text("".join(record.to_line() for record in records))
+    path.write_text("".join(f"{json.dumps(asdict(record))}\n" for record in records))
     write_attack_tables(folder, tabulate([summarise_attacks(AttackRun(path, header, records))]))
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from alignattn.commands.reproduce.folder import record_failure
 from alignattn.commands.reproduce.launchers.worker import FAILED, run_in_process
-from alignattn.utils.ray_cluster import gpu_or_core, import_ray, ray_cluster
+from alignattn.utils.errors import check_installed
+from alignattn.utils.ray_cluster import gpu_or_core, ray_cluster
 
 
 class RayLauncher:
@@ -22,7 +23,7 @@ class RayLauncher:
 
     def __init__(self, processes: int | None, address: str | None, gpu_share: float | None = None) -> None:
         # Fail early if the extra is missing.
-        import_ray()
+        check_installed("ray", "ray", "--launcher ray")
         self.processes, self.address, self.gpu_share = processes, address, gpu_share
 
     def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
