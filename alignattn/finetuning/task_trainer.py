@@ -18,7 +18,7 @@ from alignattn.tasks.processor import EncodedSplit, Evaluation
 from alignattn.tasks.task_types import processor_for
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.class_weights import weighted_loss
-from alignattn.training.early_stopping import JointBest
+from alignattn.training.private_api import TaskTrainerOverrides
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.attributes import replaced
 
@@ -26,7 +26,7 @@ IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: A
 """Settings with which `Trainer` loads all evaluation rows in order, because outputs belong to rows."""
 
 
-class TaskTrainer(AlignmentTrainer):
+class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
     """`AlignmentTrainer` that scores each evaluation set by the metrics of its task and by its own rows."""
 
     def __init__(
@@ -49,7 +49,6 @@ class TaskTrainer(AlignmentTrainer):
         if len(evaluation) == 1:
             # A single set without a name keeps the names of metrics short: eval_accuracy.
             evaluation = next(iter(evaluation.values()))
-        self.sampler: Any = None
         self.evaluation_collator = None
         if splits:
             self.evaluation_collator = processor_for(task).collator(
@@ -71,26 +70,24 @@ class TaskTrainer(AlignmentTrainer):
             self.remove_callback(shown)
 
     @property
-    def _max_alignment_norm(self) -> float:
+    def max_alignment_norm(self) -> float:
         """That of the model; if class weights turn its clipping off, the default, because they weigh no adversary."""
-        norm = super()._max_alignment_norm
+        norm = super().max_alignment_norm
         return norm or float(TrainingArguments.max_grad_norm) if self.class_weights else norm
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+    def train_sampler(self, rows: Any, default: Any) -> Any:
         """Return the sampler of `Trainer`, but sampling by length depends only on the run's seed."""
-        rows: Any = self.train_dataset if train_dataset is None else train_dataset
         args, order = self.args, self.args.train_sampling_strategy
         seed = scattered(args.seed if args.data_seed is None else args.data_seed)
         if order == BY_LENGTH:
             rows_a_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-            self.sampler = LengthGroupedSteps(padded_lengths(rows), rows_a_step, seed)
-        elif order == REBALANCED:
+            return LengthGroupedSteps(padded_lengths(rows), rows_a_step, seed)
+        if order == REBALANCED:
             lengths = datasets.Dataset.from_dict({args.length_column_name: padded_lengths(rows)})
-            self.sampler = super()._get_train_sampler(lengths)
-            self.sampler.seed = seed
-        else:
-            self.sampler = super()._get_train_sampler(rows)
-        return self.sampler
+            sampler = default(lengths)
+            sampler.seed = seed
+            return sampler
+        return default(rows)
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         """Return the loader of `Trainer`, with all rows in their order."""
@@ -109,17 +106,10 @@ class TaskTrainer(AlignmentTrainer):
         with replaced(self, data_collator=collator), replaced(self.args, **IN_ORDER):
             yield
 
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Train an epoch, unless the run had already taken its last step before it was interrupted."""
-        # `Trainer` takes one more step if it resumes after `--max_steps` within an epoch.
-        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
-            return
-        # If a run of several processes resumes within an epoch, `Trainer` does not reach the nested sampler.
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(kwargs["epoch"])
+    def before_epoch(self, epoch: int) -> None:
+        """Choose the windows of an epoch."""
         if isinstance(self.train_dataset, WindowedRows):
-            self.train_dataset.set_epoch(kwargs["epoch"])
-        super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+            self.train_dataset.set_epoch(epoch)
 
     def _score(self, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
         """Return the metrics of the outputs for a split; with windows, also the loss of the pooled logits."""
@@ -165,7 +155,7 @@ class TaskTrainer(AlignmentTrainer):
             # The loss of windows is not a loss of rows.
             return None if self.pools_windows else loss, logits, labels
         loss, _, _ = step(model, inputs, True, ignore_keys)
-        batch: Any = self._prepare_inputs(inputs)
+        batch = self.prepared(inputs)
         assert self.task_options is not None
         return (
             loss,
@@ -175,20 +165,10 @@ class TaskTrainer(AlignmentTrainer):
 
     def first_batch(self, rows: Any) -> dict[str, Any]:
         """Return the first batch of encoded rows, prepared for the model."""
-        return self._prepare_inputs(next(iter(self.get_test_dataloader(rows))))
+        return self.prepared(next(iter(self.get_test_dataloader(rows))))
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does; for several sets, `Trainer` calls this method with the name of each."""
         if isinstance(eval_dataset, str):
             self.compute_metrics = self.scorers[eval_dataset]
         return super().evaluate(eval_dataset, *args, **kwargs)
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether a step is the best, by one metric as `Trainer` does, or as `JointBest` judges by several."""
-        judge = next((one for one in self.callback_handler.callbacks if isinstance(one, JointBest)), None)
-        if judge is None:
-            return super()._determine_best_metric(metrics, trial)
-        if judge.is_best:
-            self.state.best_metric = metrics[next(iter(judge.metrics))]
-            self.state.best_global_step = self.state.global_step
-        return judge.is_best

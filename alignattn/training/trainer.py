@@ -1,8 +1,6 @@
 """Trainers that add λ · A(Q, K) to the task loss (Zhang et al. 2021, eq. 1)."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,33 +10,24 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import TrainOutput
 
 from alignattn.attention.alignment.base import sum_of
-from alignattn.patching import Patch, aligned_patches, alignment_parameters, step_alignments
+from alignattn.patching import Patch, aligned_patches, step_alignments
 from alignattn.training.arguments import refuse_data_parallel
-from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.distributed import reach_alignment_from_output
 from alignattn.training.embeddings import embeddings_of
 from alignattn.training.meter import LossMeter
 from alignattn.training.methods import Inputs, TrainingMethod, chosen_methods
 from alignattn.training.options import ALIGNMENT_LEARNING_RATE
 from alignattn.training.parameter_groups import add_l2, take_own_groups
+from alignattn.training.private_api import TrainerOverrides, division_after_loss, knows_shifted_labels, loss_is_scaled
 from alignattn.training.repeats import own_rows, without_repeats
-from alignattn.training.saving import SaveAfterEpoch, SavingMixin
+from alignattn.training.saving import SaveAfterEpoch, check_finite_weights, explain_disk_errors
 from alignattn.training.step import AfterStep, step_losses
-from alignattn.training.versions import division_after_loss, loss_is_scaled
-from alignattn.training.weights import (
-    BatchSize,
-    StepSize,
-    ignored_pixel_of,
-    loss_is_of_rows,
-    shifts_labels,
-    weighted,
-    without_labels,
-)
+from alignattn.training.weights import BatchSize, StepSize, shifts_labels, weighted
 from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError
 
 
-class AlignmentMixin(SavingMixin):
+class AlignmentMixin(TrainerOverrides):
     """Makes a Trainer minimise task loss + λ · mean over layers of A(Q, K), whatever computes the task loss.
 
         class AlignedTrainer(AlignmentMixin, SentenceTransformerTrainer): ...
@@ -75,44 +64,46 @@ class AlignmentMixin(SavingMixin):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not loss_is_scaled(self):
+        self._is_scaled = loss_is_scaled(self)
+        if not self._is_scaled:
             # The loss of every model is then the mean over the batch's own labels, as with models that ignore the
             # number of items (transformers issue 47688), and the weight of a batch is right for both.
             self.model_accepts_loss_kwargs = False
-        self._shifts_labels = shifts_labels(self)
+        self._shifts_labels = knows_shifted_labels(self) or shifts_labels(self._model)
         self._step_size: StepSize | None = None
         self._batch_sizes: list[tuple[Any, BatchSize]] = []
-        self._repeated: list[Any] = []
+        self.repeated_batches = []
         self._train_loader: DataLoader[Any] | None = None
         self._reached: nn.Module | None = None
         self.add_callback(LossMeter())
         if getattr(self.args, "neftune_noise_alpha", None) is not None:
             # Checked here, because Trainer's own noise would fail only at the first step.
             embeddings_of(self._model, "neftune_noise_alpha")
-        self.methods = self._chosen_methods()
+        self.methods = self.choose_methods()
         self.add_callback(AfterStep(self.methods))
         self.add_callback(SaveAfterEpoch())
-        self._refuse_to_load_best()
+        patches = [part for part in self._model.modules() if isinstance(part, Patch)]
+        changes_function = any(patch.config.changes_function for patch in patches)
+        if self.args.load_best_model_at_end and self.loads_checkpoints_itself and changes_function:
+            # It would fail at the end, and only log the failure.
+            raise AlignAttnError(
+                f"load_best_model_at_end: {type(self).__name__} loads checkpoints with plain transformers, which "
+                "cannot load a patched score, normalizer or value: leave it out, or patch an alignment alone"
+            )
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
-            self._skip_unused_parameter_search()
+            # DistributedDataParallel need not search: transformers models with a task head use all parameters.
+            if self.args.ddp_find_unused_parameters is None and isinstance(self.model, PreTrainedModel):
+                self.args.ddp_find_unused_parameters = False
+                if self.accelerator.ddp_handler is not None:
+                    self.accelerator.ddp_handler.find_unused_parameters = False
         self._step_alignments = step_alignments
         if self.args.torch_compile:
             backend, mode = self.args.torch_compile_backend or "inductor", self.args.torch_compile_mode
             self._step_alignments = torch.compile(step_alignments, backend=backend, mode=mode)
 
-    def _refuse_to_load_best(self) -> None:
-        """Refuse to load the best model if another library's trainer would fail at the end and only log the failure."""
-        loads_by_itself = super()._load_from_checkpoint.__func__ is not Trainer._load_from_checkpoint  # type: ignore[attr-defined]
-        patches = (part for part in self._model.modules() if isinstance(part, Patch))
-        changes_function = any(patch.config.changes_function for patch in patches)
-        if self.args.load_best_model_at_end and loads_by_itself and changes_function:
-            raise AlignAttnError(
-                f"load_best_model_at_end: {type(self).__name__} loads checkpoints with plain transformers, which "
-                "cannot load a patched score, normalizer or value: leave it out, or patch an alignment alone"
-            )
-
-    def _chosen_methods(self) -> list[TrainingMethod]:
+    def choose_methods(self) -> list[TrainingMethod]:
+        """Return new training methods, as the arguments choose them."""
         chosen = chosen_methods(self.args)
         for method in chosen:
             if not method.runs_in_data_parallel:
@@ -123,20 +114,6 @@ class AlignmentMixin(SavingMixin):
                 )
         return [method(self.args, self._model) for method in chosen]
 
-    def _hp_search_setup(self, trial: Any) -> None:
-        """Set the arguments of a trial as the Trainer does, and choose the training methods by them."""
-        super()._hp_search_setup(trial)
-        if trial is not None:
-            # In place, because the callback holds the same list.
-            self.methods[:] = self._chosen_methods()
-
-    def _skip_unused_parameter_search(self) -> None:
-        """Turn off DistributedDataParallel's search: transformers models with a task head use all parameters."""
-        if self.args.ddp_find_unused_parameters is None and isinstance(self.model, PreTrainedModel):
-            self.args.ddp_find_unused_parameters = False
-            if self.accelerator.ddp_handler is not None:
-                self.accelerator.ddp_handler.find_unused_parameters = False
-
     @property
     def _model(self) -> nn.Module:
         # transformers types it as optional: it is None only before a hyperparameter search creates a model.
@@ -145,26 +122,20 @@ class AlignmentMixin(SavingMixin):
 
     @property
     def meter(self) -> LossMeter:
-        """The meter of the logged means."""
+        """The meter of the logged means; Trainer may replace its callbacks when it loads a checkpoint."""
         callbacks: list[Any] = self.callback_handler.callbacks
         return next(callback for callback in callbacks if isinstance(callback, LossMeter))
-
-    @property
-    def _warmup(self) -> float:
-        """The share of λ at the current step: linear from 0 during the warm-up."""
-        warmup_steps = getattr(self.args, "alignment_warmup_ratio", 0.0) * self.state.max_steps
-        return 1.0 if warmup_steps < 1 else min(1.0, self.state.global_step / warmup_steps)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as the Trainer does; `training_loss` is the mean over the whole run, resumed or not."""
         for method in self.methods:
             method.before_training()
         output = super().train(*args, **kwargs)
-        self._step_size, self._batch_sizes, self._repeated = None, [], []
+        self._step_size, self._batch_sizes, self.repeated_batches = None, [], []
         self.meter.check_finite(self.state.global_step)
         for method in self.methods:
             method.after_training(self._model)
-        mean = self._mean_over_processes({"train_loss": self.meter.mean_run_loss()})
+        mean = self.mean_over_processes({"train_loss": self.meter.mean_run_loss()})
         return TrainOutput(output.global_step, mean["train_loss"], output.metrics | mean)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -176,40 +147,27 @@ class AlignmentMixin(SavingMixin):
         self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any
     ) -> tuple[list[Any], Tensor | int | None]:
         """Return the batches of a step as the Trainer does, without repeated rows, and record their sizes."""
-        self._repeated = []
-        batches, num_items = super().get_batch_samples(self._own_batches(epoch_iterator), *args, **kwargs)
+        self.repeated_batches = []
+
+        def own_batches() -> Iterator[Any]:
+            for batch in epoch_iterator:
+                own, is_repeated = own_rows(batch, self._train_loader)
+                if is_repeated:
+                    self.repeated_batches.append(own)
+                yield own
+
+        batches, num_items = super().get_batch_samples(own_batches(), *args, **kwargs)
         processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
         self._batch_sizes = [(batch, self._size_of(batch)) for batch in batches]
         sizes = (size for _, size in self._batch_sizes)
         self._step_size = StepSize.of(sizes, processes, self._sum_over_processes)
         return batches, num_items
 
-    def _own_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield batches without repeated rows, and note those that have no others."""
-        for batch in batches:
-            own, is_repeated = own_rows(batch, self._train_loader)
-            if is_repeated:
-                self._repeated.append(own)
-            yield own
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
-        """Count the labels of a step as the Trainer does, without those of repeated rows."""
-        batches = [without_labels(batch) if self._is_repeated(batch) else batch for batch in batch_samples]
-        num_items: Tensor | int | None = super()._get_num_items_in_batch(batches, device)
-        return num_items
-
-    def _is_repeated(self, batch: Any) -> bool:
-        return any(repeated is batch for repeated in self._repeated)
-
     def _size_of(self, batch: Any) -> BatchSize:
-        size = BatchSize.of(
-            batch,
-            is_shifted=self._shifts_labels,
-            is_of_rows=loss_is_of_rows(self._model),
-            ignored_pixel=ignored_pixel_of(self._model),
-            model=self._model,
-        )
-        return size.emptied if self._is_repeated(batch) else size
+        size = BatchSize.of(batch, self._model, is_shifted=self._shifts_labels)
+        if not self.is_repeated(batch):
+            return size
+        return BatchSize(0, None if size.labels is None else torch.zeros_like(size.labels))
 
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Compute a batch's gradient as the Trainer does, for the task loss and the alignment."""
@@ -218,59 +176,38 @@ class AlignmentMixin(SavingMixin):
             self.meter.add(loss, {})
             return loss
         size = next((size for batch, size in self._batch_sizes if batch is inputs), None) or self._size_of(inputs)
-        whole_loss = partial(self._whole_loss, self.compute_loss, size, loss_is_scaled(self))
-        with replaced(self, compute_loss=whole_loss, loss_is_scaled_for_ga=True):
+        # A subclass may compute the task's loss, so only an attribute of the instance comes before every class.
+        self._size, self._compute_task_loss = size, self.compute_loss
+        with replaced(self, compute_loss=self._batch_loss, loss_is_scaled_for_ga=True):
             return super().training_step(model, inputs, *args, **kwargs)
 
-    def _whole_loss(
+    def _batch_loss(
         self,
-        compute_loss: Callable[..., Any],
-        size: BatchSize,
-        is_scaled: bool,
         model: nn.Module,
         inputs: dict[str, Any],
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the contribution of a batch to the loss of its step.
+        """Return what a batch adds to the loss of its step; arguments as for `compute_loss`.
 
-        Args:
-            compute_loss: the task's loss of this Trainer.
-            size: the size of the batch.
-            is_scaled: whether `compute_loss` normalises over the step.
-            model: as for `compute_loss`.
-            inputs: as for `compute_loss`.
-            return_outputs: as for `compute_loss`.
-            num_items_in_batch: as for `compute_loss`.
+        It is the task loss + Σ weight · extra loss of a training method + λ · mean over layers of A(Q, K).
         """
         divided = division_after_loss(self, num_items_in_batch)
-        of_one = 0.0 if size.samples == 0 else 1.0
-        task_weight, weight = (of_one, of_one) if self._step_size is None else self._step_size.weights_of(size)
+        of_one = 0.0 if self._size.samples == 0 else 1.0
+        task_weight, weight = of_one, of_one
+        if self._step_size is not None:
+            task_weight, weight = self._step_size.weights_of(self._size)
         patches = aligned_patches(self._model)
         for patch in patches:
             patch.collector.take()  # left by a forward pass before this step
-        if not is_scaled:
-            num_items_in_batch = None if size.labels is None else size.labels.clamp(min=1)
-        # The mean over processes is taken here, so only the task's loss is computed inside.
-        averages = is_scaled and self.args.average_tokens_across_devices
-        reads_outputs = return_outputs or any(method.reads_outputs for method in self.methods)
-
-        def forward(inputs: Inputs) -> tuple[Tensor, Any]:
-            result = compute_loss(model, inputs, return_outputs=reads_outputs, num_items_in_batch=num_items_in_batch)
-            return result if reads_outputs else (result, None)
-
-        with (
-            replaced(self, compute_loss=compute_loss),
-            replaced(self.args, average_tokens_across_devices=averages),
-        ):
-            task_loss, outputs, extra = step_losses(self.methods, forward, self._model, inputs)
-        loss = task_loss = weighted(task_loss, of_one if is_scaled else task_weight)
+        task_loss, outputs, extra = self._task_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss = task_loss = weighted(task_loss, of_one if self._is_scaled else task_weight)
         parts: dict[str, Tensor | float] = {}
         for method, extra_loss in extra:
             parts = {"task_loss": task_loss, **parts, method.extra_name: weighted(extra_loss, task_weight)}
             loss = loss + method.extra_weight * parts[method.extra_name]
         if patches:
-            factor, distance, diagnostics = self._alignment(self._step_alignments(self._model))
+            factor, distance, diagnostics = self._alignment_loss(self._step_alignments(self._model))
             distance = distance.to(loss.device)
             parts = {
                 "task_loss": task_loss,
@@ -285,30 +222,55 @@ class AlignmentMixin(SavingMixin):
             loss = loss * divided
         return (loss, outputs) if return_outputs else loss
 
-    def _alignment(
+    def _task_loss(
+        self, model: nn.Module, inputs: Inputs, return_outputs: bool, num_items_in_batch: Tensor | int | None
+    ) -> tuple[Tensor, Any, list[tuple[TrainingMethod, Tensor]]]:
+        """Return the task's loss of a batch, the outputs if they are needed, and the training methods' extra losses."""
+        if not self._is_scaled:
+            num_items_in_batch = None if self._size.labels is None else self._size.labels.clamp(min=1)
+        # The mean over processes is taken by the weights, so only the task's loss is computed inside.
+        averages = self._is_scaled and self.args.average_tokens_across_devices
+        reads_outputs = return_outputs or any(method.reads_outputs for method in self.methods)
+        compute_loss = self._compute_task_loss
+
+        def forward(inputs: Inputs) -> tuple[Tensor, Any]:
+            result = compute_loss(model, inputs, return_outputs=reads_outputs, num_items_in_batch=num_items_in_batch)
+            return result if reads_outputs else (result, None)
+
+        # The task's loss may call `self.compute_loss` itself.
+        with (
+            replaced(self, compute_loss=compute_loss),
+            replaced(self.args, average_tokens_across_devices=averages),
+        ):
+            return step_losses(self.methods, forward, self._model, inputs)
+
+    def _alignment_loss(
         self, parts: list[tuple[Patch, Tensor, dict[str, Tensor]]]
     ) -> tuple[float, Tensor, dict[str, Tensor]]:
         """Return λ, the distance that it weights, and the diagnostics; with several patched parts, λ is their mean."""
+        # λ rises linearly from 0 during the warm-up.
+        warmup_steps = getattr(self.args, "alignment_warmup_ratio", 0.0) * self.state.max_steps
+        warmup = 1.0 if warmup_steps < 1 else min(1.0, self.state.global_step / warmup_steps)
         weights = [patch.config.alignment_weight for patch, _, _ in parts]
         mean = sum(weights) / len(weights)
         factors = [weight / mean if mean > 0 else 1.0 for weight in weights]
         distance = sum_of(factor * part[1] for factor, part in zip(factors, parts, strict=True))
         values: dict[str, list[Tensor]] = {}
-        for _, _, found in parts:
-            for name, value in found.items():
+        for _, _, diagnostics in parts:
+            for name, value in diagnostics.items():
                 values.setdefault(name, []).append(value)
-        diagnostics = {name: sum_of(of_name) / len(of_name) for name, of_name in values.items()}
-        return self._warmup * mean, distance, diagnostics
+        return warmup * mean, distance, {name: sum_of(of_name) / len(of_name) for name, of_name in values.items()}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as the Trainer does, and the parts of the loss."""
         if "loss" in logs:
-            logs |= self._mean_over_processes(self.meter.take_interval())
+            logs |= self.mean_over_processes(self.meter.take_interval())
         if "train_loss" in logs:
-            logs |= self._mean_over_processes({"train_loss": self.meter.mean_run_loss()})
+            logs |= self.mean_over_processes({"train_loss": self.meter.mean_run_loss()})
         super().log(logs, *args, **kwargs)
 
-    def _mean_over_processes(self, means: dict[str, float]) -> dict[str, float]:
+    def mean_over_processes(self, means: dict[str, float]) -> dict[str, float]:
+        """Return the means of numbers over processes."""
         if self.accelerator.num_processes == 1 or not means:
             return means
         sums = self._sum_over_processes(list(means.values())).tolist()
@@ -338,45 +300,20 @@ class AlignmentMixin(SavingMixin):
             add_l2(optimizer, getattr(self.args, "l2_penalty", 0.0), decaying, model)
         return optimizer
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
-        """Load as the Trainer does, and the parameters of the patches if it leaves them out."""
-        with own_parameters_from(resume_from_checkpoint, self._model):
-            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+    def before_checkpoint(self) -> None:
+        """Replace the logged values by means over processes, which a checkpoint stores."""
+        self.meter.share(self.mean_over_processes)
 
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """Save as the Trainer does; the logged values are means over processes."""
-        self.meter.share(self._mean_over_processes)
-        super()._save_checkpoint(*args, **kwargs)
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model as the Trainer does, if its weights are finite."""
+        check_finite_weights(self._model, self.state.global_step)
+        with explain_disk_errors("the model", self.args.output_dir):
+            super().save_model(*args, **kwargs)
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save as the Trainer does, and the state of the training methods."""
-        super()._save_optimizer_and_scheduler(output_dir)
-        if self.args.should_save:
-            for method in self.methods:
-                method.save(Path(output_dir))
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load as the Trainer does, and the state of the training methods."""
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            for method in self.methods:
-                method.load(Path(checkpoint), self._model)
-
-    @property
-    def _max_alignment_norm(self) -> float:
-        """The maximum gradient norm of the alignment's networks; 0 for no clipping."""
-        return float(self.args.max_grad_norm)
-
-    def _clip_grad_norm(self, model: nn.Module) -> Any:
-        return super()._clip_grad_norm(_WithoutAlignment(model))  # type: ignore[no-untyped-call]
-
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return the norm of the model, and clip the alignment's networks separately: an adversary's is often huge."""
-        norm = super()._get_grad_norm(_WithoutAlignment(model), grad_norm)  # type: ignore[no-untyped-call]
-        own = alignment_parameters(model)
-        if own and self._max_alignment_norm > 0:
-            nn.utils.clip_grad_norm_(own, self._max_alignment_norm)
-        return norm
+    def save_state(self) -> None:
+        """Save the state as the Trainer does."""
+        with explain_disk_errors("the log history", self.args.output_dir):
+            super().save_state()
 
 
 class AlignmentTrainer(AlignmentMixin, Trainer):
@@ -384,14 +321,3 @@ class AlignmentTrainer(AlignmentMixin, Trainer):
 
     See `AlignmentMixin`.
     """
-
-
-class _WithoutAlignment:
-    """A model's parameters without those of the alignment, for transformers' gradient clipping."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        own = {id(parameter) for parameter in alignment_parameters(self.model)}
-        return (parameter for parameter in self.model.parameters() if id(parameter) not in own)

@@ -1,7 +1,7 @@
 """The weight of a batch in its step, from the number of rows or labels over which its losses are averaged."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import getsource
 from typing import Any, TypeGuard
 
@@ -43,49 +43,38 @@ class BatchSize:
         """The count over which the task's loss is averaged."""
         return self.samples if self.labels is None else self.labels
 
-    @property
-    def emptied(self) -> "BatchSize":
-        """The size of a batch whose rows do not count."""
-        return BatchSize(0, None if self.labels is None else torch.zeros_like(self.labels))
-
     @classmethod
-    def of(
-        cls,
-        batch: Any,
-        *,
-        is_shifted: bool = False,
-        is_of_rows: bool = False,
-        ignored_pixel: int = IGNORED_LABEL,
-        model: Any = None,
-    ) -> "BatchSize":
+    def of(cls, batch: Any, model: Any = None, *, is_shifted: bool = False) -> "BatchSize":
         """Count the rows and labels of a batch.
 
         Args:
             batch: a batch of a data loader. If its rows cannot be counted, it counts as one row.
+            model: the model, which says how it separates the samples of a row by positions (`packing_of_batch`), and
+                what its loss is a mean over; None for one that separates them wherever transformers can, and whose loss
+                is a mean over labels.
             is_shifted: whether the loss predicts the next token, so that the first token's label is never used.
-            is_of_rows: whether the loss is a mean over rows, whatever their number of labels (`loss_is_of_rows`).
-            ignored_pixel: the label of pixels that the loss ignores.
-            model: the model, which separates the samples of a row by positions or not (`packing_of_batch`); None for
-                one that separates them wherever transformers can.
         """
         if not isinstance(batch, Mapping):
             return cls(1, None)
+        labels = batch.get("labels")
+        if loss_is_of_rows(model) or not _is_column(labels):
+            counted = None
+        else:
+            # `semantic_loss_ignore_index` of its config is the label of pixels that a model's loss ignores.
+            ignored = getattr(getattr(model, "config", None), "semantic_loss_ignore_index", None)
+            ignored = ignored if isinstance(ignored, int) else IGNORED_LABEL
+            counted = num_labels(labels[..., 1:] if is_shifted else labels, ignored)
         bounds = batch.get(PACKED_BOUNDS)
         if _is_column(bounds):
-            size = cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted, is_of_rows=is_of_rows)
-            return replace(size, samples=len(bounds) - 1)
+            return cls(len(bounds) - 1, counted)
         if WINDOW_COUNTS in batch:
-            rows = {"labels": batch.get("labels")}
-            return replace(cls.of(rows, is_of_rows=is_of_rows), samples=len(batch["input_ids"]))
+            return cls(len(batch["input_ids"]), counted)
         if packing := packing_of_batch(model, batch):
-            size = cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted, is_of_rows=is_of_rows)
-            return replace(size, samples=len(packing.tokens))
+            return cls(len(packing.tokens), counted)
+        if counted is not None:
+            return cls(len(labels), counted)
         columns = [value for value in batch.values() if isinstance(value, list) or _is_column(value)]
-        labels = batch.get("labels")
-        if is_of_rows or not _is_column(labels):
-            return cls(len(columns[0]) if columns else 1, None)
-        counted = labels[..., 1:] if is_shifted else labels
-        return cls(len(labels), num_labels(counted, ignored_pixel))
+        return cls(len(columns[0]) if columns else 1, None)
 
 
 def num_labels(labels: Tensor, ignored_pixel: int = IGNORED_LABEL) -> Tensor:
@@ -93,7 +82,7 @@ def num_labels(labels: Tensor, ignored_pixel: int = IGNORED_LABEL) -> Tensor:
 
     Args:
         labels: class numbers, -100 for none; or floating-point scores, of which -100 is one like any other.
-        ignored_pixel: as for `BatchSize.of`.
+        ignored_pixel: the label of pixels that the loss ignores.
     """
     if labels.is_floating_point():
         return torch.full((), labels.numel(), device=labels.device)
@@ -113,21 +102,12 @@ def loss_is_of_rows(model: Any) -> bool:
     return bool(getattr(model, "loss_is_of_rows", False)) or (is_mean and OF_CTC in type(model).__name__)
 
 
-def ignored_pixel_of(model: Any) -> int:
-    """Return the label of pixels that a model's loss ignores: `semantic_loss_ignore_index` of its config."""
-    ignored = getattr(getattr(model, "config", None), "semantic_loss_ignore_index", None)
-    return ignored if isinstance(ignored, int) else IGNORED_LABEL
+def shifts_labels(model: Any) -> bool:
+    """Tell whether a model whose class names no loss predicts the next token by transformers' default loss.
 
-
-def shifts_labels(trainer: Any) -> bool:
-    """Tell whether the loss of a Trainer's model predicts the next token, so that no first token's label is used.
-
-    `Trainer` does not know it of models whose class names no loss, such as `GPT2LMHeadModel`: their loss is
-    transformers' default.
+    `GPT2LMHeadModel` is one: `Trainer` does not know that no first token's label is used.
     """
-    if getattr(trainer, "_loss_shifts_labels", False):
-        return True
-    model: Any = _without_adapters(trainer.model)
+    model = _without_adapters(model)
     if getattr(model, "loss_type", None) is not None:
         return False
     try:

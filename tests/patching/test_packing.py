@@ -1,5 +1,7 @@
 """Packed batches have the losses and gradients of padded ones, and their samples do not attend to each other."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import ALIGNED, VOCABULARY, tiny_model
@@ -137,7 +139,7 @@ def test_the_size_of_a_packed_batch_counts_its_samples():
     labels = torch.tensor([[1] * 10 + [-100] * 12])
     size = BatchSize.of(packed_batch() | {"labels": labels})
     assert (size.samples, size.labels) == (len(LENGTHS), 10)
-    size = BatchSize.of(packed_batch() | {"labels": labels}, is_of_rows=True)
+    size = BatchSize.of(packed_batch() | {"labels": labels}, SimpleNamespace(loss_is_of_rows=True))
     assert size.items == size.samples
 
 

@@ -415,7 +415,7 @@ def test_two_patched_parts_log_each_diagnostic_as_the_mean_of_the_parts_that_hav
             aligned_patches(model), ("critic_gap", "discriminator_accuracy"), (0.4, 0.7), strict=True
         )
     ]
-    assert trainer._alignment(parts)[2] == {
+    assert trainer._alignment_loss(parts)[2] == {
         "critic_gap": torch.tensor(0.4),
         "discriminator_accuracy": torch.tensor(0.7),
     }

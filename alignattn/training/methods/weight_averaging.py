@@ -150,11 +150,11 @@ def _in_full(weight: Tensor, *, copy: bool = False) -> Tensor:
 
 def _averaged(model: nn.Module) -> dict[str, Tensor]:
     """Return the trained parameters and the running statistics of batch normalization, by name."""
-    from torch.nn.modules.batchnorm import _BatchNorm
+    from alignattn.training.private_api import BatchNorm
 
     trained: dict[str, Tensor] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     for path, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and module.track_running_stats:
+        if isinstance(module, BatchNorm) and module.track_running_stats:
             prefix = f"{path}." if path else ""
             trained |= {f"{prefix}{name}": getattr(module, name) for name in RUNNING_STATISTICS}
     return trained
