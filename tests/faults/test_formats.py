@@ -23,14 +23,17 @@ from made import CHECKPOINT, COMMANDS, TRAINING
 from transformers import AutoModelForSequenceClassification
 
 from alignattn.cli import main
-from alignattn.commands import get_command, reader_of
+from alignattn.commands import get_command
 from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.command import load_texts
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.folder import read_results as read_run_results
+from alignattn.commands.reproduce.results import examples_of
 from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.calibration.predictions import read_predictions
+from alignattn.finetuning.examples import read_probabilities
 from alignattn.finetuning.logs import read_log_history
 from alignattn.finetuning.results import read_result, render_metrics
 from alignattn.finetuning.resuming import check_checkpoint
@@ -38,7 +41,7 @@ from alignattn.finetuning.run_folder import read_run_options
 from alignattn.finetuning.tables import TABLES
 from alignattn.models.words import read_embeddings
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.reports.result_reader import UNREADABLE
+from alignattn.reports.table import UNREADABLE
 from alignattn.robustness.records import read_examples, read_header, read_run
 from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.tasks import TASKS, TokenClassification, get_task
@@ -107,9 +110,9 @@ def read_calibrated(path: Path) -> None:
 
 
 def read_report(path: Path) -> None:
-    reader_of("finetune").report(path.parent)
+    read_probabilities(path.parent, "validation")
     for metric in ("accuracy", "f1"):
-        reader_of("finetune").examples(path.parent, ("metrics", "validation", metric))
+        examples_of([path.parent], ("metrics", "validation", metric))
 
 
 def refused_by_tables(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
@@ -128,16 +131,13 @@ def read_results(path: Path) -> None:
     render_metrics(result)
 
 
-RUN, SHIFT, BENCHMARK_RUN, ATTACKS = "finished/aa-ct", "shift", "bench", "attacks/aa-ct"
+RUN, SHIFT, ATTACKS = "finished/aa-ct", "shift", "attacks/aa-ct"
 GIVEN = read_words(FinetuneOptions, COMMANDS["aa-ct"].split()[1:], get_command("finetune").parser())
 OF_A_TABLE = RunFolder(Path("table"), Experiment("finetune", {k: v for k, v in GIVEN.items() if k != "output_dir"}))
 EXPERIMENT = str(OF_A_TABLE.path)
 SHIFT_COMMAND = (
     f"domain-shift --pair snli-mnli --model tiny --attention aa-ct+entmax15 --data_dir data {TRAINING} "
     f"--save_strategy no --output_dir {SHIFT}"
-)
-BENCHMARK_COMMAND = (
-    f"benchmark --model tiny --attentions soft aa-ct --shapes 2x8 --repeats 1 --warmup 1 --output_dir {BENCHMARK_RUN}"
 )
 
 
@@ -158,7 +158,7 @@ FORMATS = {
     ),
     "results (JSON)": Format(f"{RUN}/results.json", broken_json, read_results),
     "results of two tasks (JSON)": Format(
-        f"{SHIFT}/results.json", broken_json, lambda path: reader_of("domain-shift").is_finished(path.parent)
+        f"{SHIFT}/results.json", broken_json, lambda path: read_run_results(path.parent, path.name)
     ),
     "what was logged (JSON)": Format(
         f"{RUN}/trainer_state.json", broken_json, lambda path: read_log_history(path.parent)
@@ -196,16 +196,11 @@ FORMATS = {
     "attacks (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_run),
     "attacks that are shown (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_examples),
     "a table of attacks (JSON)": Format(
-        "attacks/robustness.json", broken_json, lambda path: reader_of("robustness").is_finished(path.parent)
+        "attacks/robustness.json", broken_json, lambda path: read_run_results(path.parent, path.name)
     ),
     "what a run of a table is (JSON)": Format(f"{EXPERIMENT}/experiment.json", broken_json, read_status),
     "why a run failed": Format(f"{EXPERIMENT}/failure.txt", broken_lines, lambda path: read_status(path), b"no disk\n"),
     "how long a run took": Format(f"{EXPERIMENT}/seconds.txt", broken_lines, lambda path: read_status(path), b"2.5\n"),
-    "a benchmark (CSV)": Format(
-        f"{BENCHMARK_RUN}/benchmark.csv",
-        broken_table,
-        refused_by_tables(lambda path: reader_of("benchmark").report(path.parent)),
-    ),
     "predictions of a run of a table (Parquet)": Format(
         f"{RUN}/predictions.parquet", broken_parquet, refused_by_tables(read_report)
     ),
@@ -224,7 +219,7 @@ def made_of_all(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("formats") / "made"
     shutil.copytree(made, folder)
     with chdir(folder):
-        for line in (SHIFT_COMMAND, BENCHMARK_COMMAND):
+        for line in (SHIFT_COMMAND,):
             assert main(line.split()) == 0
         OF_A_TABLE.prepare()
         shutil.copytree(RUN, OF_A_TABLE.output)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models.names import model_name
 from alignattn.models.packaged import PACKAGED
-from alignattn.utils.command import Command, TableResults
+from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import REQUIRED, Count, OutputDir, Processes, Seed, option
 from alignattn.utils.options import Options
@@ -112,6 +112,5 @@ COMMAND = Command(
     BenchmarkOptions,
     run="alignattn.commands.benchmark.command:benchmark",
     draws=True,
-    results=TableResults("alignattn.commands.benchmark.result_reader:BenchmarkReader", has_seeds=False),
     examples=("alignattn benchmark --lengths 128 512 2048 --tokens 2048 --output_dir benchmark",),
 )

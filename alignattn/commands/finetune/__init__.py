@@ -117,8 +117,8 @@ COMMAND = Command(
     FinetuneOptions,
     run="alignattn.commands.finetune.command:finetune",
     results=TableResults(
-        "alignattn.commands.finetune.result_reader:FinetuneReader",
         withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS, *SEARCH_OPTIONS),
+        check_folder="alignattn.finetuning.resuming:check_output_dir",
     ),
     shares_folder=True,
     examples=(

@@ -19,10 +19,10 @@ COMMAND = Command(
         f"{ROBUSTNESS} --merge --output_dir attacks",
     ),
     results=TableResults(
-        "alignattn.commands.robustness.result_reader:RobustnessReader",
+        "robustness.json",
         needs="finetune",
+        needs_saved_model=True,
         withheld=("run", "model", "task", "seed", "shard", "merge"),
-        has_seeds=False,
     ),
     subcommands={
         "show": Command(

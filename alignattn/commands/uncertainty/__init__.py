@@ -40,10 +40,9 @@ COMMAND = Command(
     UncertaintyOptions,
     run="alignattn.commands.uncertainty.command:uncertainty",
     results=TableResults(
-        "alignattn.commands.uncertainty.result_reader:UncertaintyReader",
+        UNCERTAINTY_FILE,
         needs="finetune",
         withheld=("run", "seed", "data_dir"),
-        has_seeds=False,
     ),
     examples=("alignattn uncertainty --run runs/mrpc --output_dir uncertainty",),
 )

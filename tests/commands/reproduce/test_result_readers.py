@@ -1,4 +1,4 @@
-"""Tables read finished runs: attacks, domain shifts and benchmarks."""
+"""Tables read finished runs: attacks and domain shifts."""
 
 import json
 from dataclasses import asdict, replace
@@ -8,8 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from alignattn.cli import main
-from alignattn.commands import reader_of
 from alignattn.commands.domain_shift.report import (
     DomainShiftResult,
     SideResult,
@@ -17,16 +15,12 @@ from alignattn.commands.domain_shift.report import (
     render_domain_shift,
     write_seed_table,
 )
-from alignattn.commands.reproduce.folder import RunFolder, folders_of
-from alignattn.commands.reproduce.given import read_given
-from alignattn.commands.reproduce.results import read_table
+from alignattn.commands.reproduce.folder import RunFolder, folders_of, read_results
+from alignattn.commands.reproduce.results import examples_of, read_table
 from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.evaluation.calibration import apply_temperature, expected_calibration_error, summarise
-from alignattn.reports.writers import to_text
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings, write_header
-from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import UNFINISHED_FILE
 from alignattn.utils.shard import WHOLE
 
 ROWS = 60
@@ -94,7 +88,7 @@ def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):
     assert [cell.state for cell in result.cells[2:]] == ["missing"] * 4
     # The attacked runs are listed with the attacks.
     assert len(soft.digests) == 2
-    assert result.runs[soft.digests[0]].report.scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
+    assert result.runs[soft.digests[0]].number(["failed_share"]) == pytest.approx(shares["soft"])
     assert result.runs[soft.digests[1]].title.startswith("finetune sst2")
 
 
@@ -157,44 +151,41 @@ def write_domain_shift(folder, seed=1):
 
 
 def test_a_domain_shift_has_accuracy_and_calibration_error_of_both_sides(tmp_path):
-    reader, folder = reader_of("domain-shift"), tmp_path / "run"
+    folder = tmp_path / "run"
     tables = write_domain_shift(folder)
-    assert reader.is_finished(folder)
-    report = reader.report(folder)
+    results = read_results(folder, "results.json")
     for measure in load_table("table2").columns[0].measures:
-        path, found = measure.path.split("."), report.numbers
+        path, found = measure.path.split("."), results
         for key in path:
             found = found[key]
         rows = tables[0 if "in-domain" in path else 1]
         labels = rows["label"].to_numpy()
         probabilities = np.stack(rows["probabilities"].to_numpy())
         if "after" in path:
-            probabilities = apply_temperature(probabilities, report.numbers["temperature"])
+            probabilities = apply_temperature(probabilities, results["temperature"])
         is_accuracy = "accuracy" in path
         right = (probabilities.argmax(axis=1) == labels).mean()
         expected = right if is_accuracy else expected_calibration_error(probabilities, labels)
         assert found == pytest.approx(expected)
-        assert reader.examples(folder, path).value == pytest.approx(expected)
-    assert report.facts["seed"] == "1"
-    assert len(report.probabilities[0]) == ROWS
+        assert examples_of([folder], path).value == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
-    ("command", "path"),
+    "path",
     [
-        ("domain-shift", ["shift_auroc", "before", "value"]),
-        ("domain-shift", ["temperature"]),
-        ("domain-shift", ["sides", "in-domain", "figures", "before", "area_under_risk_coverage", "value"]),
-        ("finetune", ["train_runtime"]),
-        ("finetune", ["parameters", "total"]),
+        ["shift_auroc", "before", "value"],
+        ["temperature"],
+        ["sides", "in-domain", "figures", "before", "area_under_risk_coverage", "value"],
+        ["train_runtime"],
+        ["parameters", "total"],
     ],
 )
-def test_numbers_that_are_not_scores_of_rows_have_no_examples_and_no_ensemble(command, path, tmp_path):
-    reader, folders = reader_of(command), [tmp_path / "run", tmp_path / "another"]
+def test_numbers_that_are_not_scores_of_rows_have_no_examples_and_no_ensemble(path, tmp_path):
+    folders = [tmp_path / "run", tmp_path / "another"]
     write_domain_shift(folders[0])
     write_domain_shift(folders[1])
-    assert reader.examples(folders[0], path) is None
-    assert reader.ensemble(folders, path) is None
+    assert examples_of(folders[:1], path) is None
+    assert examples_of(folders, path) is None
 
 
 @pytest.mark.parametrize(("model", "said"), [("minilm", "lists SNLI, MultiNLI"), ("bert", "")])
@@ -208,7 +199,7 @@ def test_a_domain_shift_names_the_training_data_that_its_model_has_seen(model, s
 
 
 def test_an_ensemble_of_domain_shifts_is_scored_by_its_mean(tmp_path):
-    reader, folders = reader_of("domain-shift"), [tmp_path / "a", tmp_path / "b"]
+    folders = [tmp_path / "a", tmp_path / "b"]
     tables = [write_domain_shift(folder, seed) for seed, folder in enumerate(folders)]
     # Both runs get the same labels, because the runs of an ensemble have the same rows.
     labels = [rows["label"] for rows in tables[0]]
@@ -218,40 +209,9 @@ def test_an_ensemble_of_domain_shifts_is_scored_by_its_mean(tmp_path):
         path = ["sides", name, "figures", "before", "accuracy", "value"]
         probabilities = np.mean([np.stack(one[side]["probabilities"].to_numpy()) for one in tables], axis=0)
         expected = (probabilities.argmax(axis=1) == labels[side].to_numpy()).mean()
-        assert reader.ensemble(folders, path).value == pytest.approx(expected)
+        assert examples_of(folders, path).value == pytest.approx(expected)
         alone = np.stack(tables[0][side]["probabilities"].to_numpy()).argmax(axis=1)
         assert expected != (alone == labels[side].to_numpy()).mean()
         path[4] = "expected_calibration_error"
         error = expected_calibration_error(probabilities, labels[side].to_numpy())
-        assert reader.ensemble(folders, path).value == pytest.approx(error)
-
-
-def test_a_benchmark_fills_the_efficiency_table_after_an_unfinished_one(tiny_checkpoint, tmp_path, capsys):
-    words = ["--model", str(tiny_checkpoint), "--shapes", "2x8", "--repeats", "2", "--warmup", "0", "--threads", "1"]
-    table = load_table("efficiency").with_options(read_given(["benchmark"], words))
-    cells = list(table.cells([1]))
-    folder = RunFolder(tmp_path, cells[0].experiments[0])
-    folder.prepare()
-    folder.output.mkdir()
-    (folder.output / "benchmark.csv").write_text("what,was\nthere,before\n")
-    (folder.output / UNFINISHED_FILE).touch()
-    assert main(["reproduce", "efficiency", *words, "--output_dir", str(tmp_path)]) == 0, capsys.readouterr().err
-    result = read_table(table, cells, folders_of(tmp_path, cells))
-    by_row = {row[0].row: row for row in result.rows}
-    parameters = {row: cells[0].values[0] for row, cells in by_row.items()}
-    assert 0 < parameters["soft"] < parameters["aa-gan"] < parameters["aa-ct"]
-    assert by_row["soft"][2].numbers == [1.0]
-    assert f"{parameters['soft'] / 1e6:.2f}" in to_text(result)
-    assert all(cell.comparison is None for cell in result.cells)
-
-
-def test_a_benchmark_of_several_shapes_or_of_another_version_is_refused(tmp_path):
-    names = "attention,phase,batch,length,parameters,median_seconds,ratio_median,peak_mib,"
-    names += "machine,device,threads,load_average,dtype,dropout,repeats,torch"
-    lines = [f"soft,training,2,{length},1,1,1,1,m,cpu,1,0,float32,0,1,2" for length in (8, 16)]
-    (tmp_path / "benchmark.csv").write_text("\n".join([names, *lines]) + "\n")
-    with pytest.raises(AlignAttnError, match="several shapes"):
-        reader_of("benchmark").report(tmp_path)
-    (tmp_path / "benchmark.csv").write_text("attention,phase\nsoft,training\n")
-    with pytest.raises(AlignAttnError, match="damaged or of another version"):
-        reader_of("benchmark").report(tmp_path)
+        assert examples_of(folders, path).value == pytest.approx(error)
