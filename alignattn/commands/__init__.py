@@ -2,15 +2,10 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING
 
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError, did_you_mean
 from alignattn.utils.options import options_of
-
-if TYPE_CHECKING:
-    from alignattn.reports.result_reader import ResultReader
 
 COMMANDS: Mapping[str, str] = {
     "finetune": "alignattn.commands.finetune",
@@ -31,12 +26,10 @@ COMMANDS: Mapping[str, str] = {
 
 def get_command(name: str) -> Command:
     """Return a command; raises `AlignAttnError` if there is none of this name."""
-    # Only tables run `program`.
-    modules = {**COMMANDS, "program": "alignattn.commands.reproduce.program"}
-    if name not in modules:
+    if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or f": choose one of {', '.join(COMMANDS)}"
         raise AlignAttnError(f"unknown command {name!r}{hint}")
-    command: Command = import_module(modules[name]).COMMAND
+    command: Command = import_module(COMMANDS[name]).COMMAND
     return command
 
 
@@ -46,12 +39,6 @@ def results_of(name: str) -> TableResults:
     if results is None:
         raise AlignAttnError(f"the results of alignattn {name} cannot fill a table")
     return results
-
-
-def reader_of(name: str) -> "ResultReader":
-    """Return the reader of a command's results; raises as `results_of` does."""
-    reader: ResultReader = resolve_name(results_of(name).reader)()
-    return reader
 
 
 def commands_with_option(option: str) -> list[str]:

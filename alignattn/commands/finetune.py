@@ -69,8 +69,8 @@ COMMAND = Command(
     RunOptions,
     run="alignattn.commands.finetune:finetune",
     results=TableResults(
-        "alignattn.finetuning.run_reader:FinetuneReader",
         withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS),
+        check_folder="alignattn.finetuning.resuming:check_output_dir",
     ),
     shares_folder=True,
     examples=(

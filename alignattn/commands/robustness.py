@@ -113,8 +113,9 @@ COMMAND = Command(
         "alignattn robustness --run runs/mrpc/seed-1 --recipes textfooler --num_examples 20 --output_dir attacks",
     ),
     results=TableResults(
-        "alignattn.commands.robustness_results:RobustnessReader",
+        "robustness.json",
         needs="finetune",
+        needs_saved_model=True,
         withheld=("run", "model", "task", "seed"),
     ),
 )

@@ -124,10 +124,9 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
         eval_results=eval_results or None,
     )
 
+    source: str = "a local file" if data.train_file or (task and task.sources.files) else "not on the Hub"
     if on_hub is not None:
         source = Markup(", ").join(_code(part) for part in (on_hub.sources.hub, on_hub.sources.config) if part)
-    else:
-        source = "a local file" if data.train_file or (task and task.sources.files) else "not on the Hub"
     description: dict[str, Any] = {"task": f"{data_name} ({kind.kind})", "data": source}
     if capabilities.is_pretrained:
         origin = "on the Hub" if base_on_hub else "a local folder"

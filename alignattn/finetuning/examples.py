@@ -19,7 +19,6 @@ from alignattn.evaluation.statistics.example_scores import (
 )
 from alignattn.finetuning.logs import STATE_FILE, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
-from alignattn.reports.result_reader import NotKeptError, ResultReader
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_and_f1
 from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.metrics import metric_of
@@ -45,36 +44,11 @@ INPUT_BITS = 64
 """Bits of an input's number."""
 
 SHARES = ("accuracy", EXACT, "exact_match")
-"""Metrics that are the share of right rows."""
+"""Metrics that are the share of right rows, multiples of one row."""
 
 
-class PredictionsReader(ResultReader):
-    """Reads runs that keep their predictions in `predictions.parquet`."""
-
-    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
-        """Return the row scores of the metric at `path`; None for numbers that are not scores, such as times."""
-        match path:
-            case ["metrics", split, metric]:
-                return metric_examples(metric, read_split(folder, split))
-        return None
-
-    def share_rows(self, numbers: Mapping[str, Any], path: Sequence[str]) -> int | None:
-        """Return the number of evaluated rows for a share of them."""
-        match path:
-            case ["metrics", split, metric] if metric in SHARES:
-                return int(numbers["evaluation_rows"][split])
-        return None
-
-    def reason_no_ensemble(self, path: Sequence[str]) -> str:
-        """Return why there is no ensemble of the number at `path`; empty for scores, which have one."""
-        return "" if path[0] == "metrics" else f"an ensemble has no {'.'.join(path)}: it is not a score of predictions"
-
-    def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
-        """Return the row scores of the metric at `path` for the mean of the runs' predictions."""
-        match path:
-            case ["metrics", split, metric]:
-                return metric_examples(metric, mean_predictions([read_split(folder, split) for folder in folders]))
-        return None
+class NotKeptError(AlignAttnError):
+    """Raised if the predictions of a finished run are missing, for example because only small files were kept."""
 
 
 def write_predictions(folder: Path, tables: Sequence[pa.Table]) -> None:

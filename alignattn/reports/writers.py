@@ -1,24 +1,22 @@
-"""A table of runs as Markdown, CSV, LaTeX, a web page, a picture of the differences, and lines for the terminal."""
+"""A table as Markdown, CSV, LaTeX, a web page, a picture of the differences, and lines for the terminal."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from alignattn.evaluation.statistics.comparison import Comparison
-from alignattn.reports.cells import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, Cell, Run
 from alignattn.reports.html import render_page
 from alignattn.reports.plots.comparisons import DifferenceLine, DifferencePanel, draw_differences
 from alignattn.reports.plots.drawing import can_draw, write_figure
-from alignattn.reports.result_table import ResultTable
+from alignattn.reports.table import ResultTable, Run
 from alignattn.utils.errors import plural
 from alignattn.utils.files import write_text
 from alignattn.utils.text_tables import markdown_escaped, markdown_table, render_table
 
-IN_BRACKETS = "In brackets"
+LEFT_ALIGNED = ("row", "column", "test")
+"""Left-aligned columns of the table of differences."""
 
 LATEX_ESCAPES = str.maketrans(
     {
@@ -53,101 +51,102 @@ LATEX_ESCAPES = str.maketrans(
 )
 
 
-@dataclass(frozen=True)
-class Notation:
-    """How a format of the table writes text.
-
-    Attributes:
-        escape: escapes plain text.
-        mark_better: marks an escaped number that is better than the baseline's.
-        better: name of that mark in the legend.
-    """
-
-    escape: Callable[[str], str]
-    mark_better: Callable[[str], str]
-    better: str
-
-    def rows(self, table: ResultTable) -> list[list[str]]:
-        """Return the rows of a table; the first cell of each is its label."""
-        return [[self.escape(row[0].row), *(self._cell(cell, table) for cell in row)] for row in table.rows]
-
-    def differences(self, table: ResultTable) -> list[list[str]]:
-        """Return the rows of the table of differences; none if nothing was compared."""
-        return [[self.escape(text) for text in cell.difference_texts()] for cell in table.compared]
-
-    def lines_below(self, table: ResultTable) -> list[str]:
-        """Return the legend, the notes and the reasons of failures."""
-        reasons = [f"[{number}] failed: {reason}" for reason, number in table.failures.items()]
-        return [self.escape(line) for line in (*table.legend(self.better, IN_BRACKETS), *table.notes, *reasons)]
-
-    def _cell(self, cell: Cell, table: ResultTable) -> str:
-        text = self.escape(table.text_of(cell))
-        measured = self.mark_better(text) if cell.verdict == "better" else text
-        return measured if cell.published is None else f"{measured} ({self.escape(cell.published)})"
-
-
 def _latex_escaped(text: str) -> str:
     # Two hyphens, such as those of an option, would be printed as a dash.
     return text.translate(LATEX_ESCAPES).replace("--", "-{}-")
 
 
-MARKDOWN = Notation(markdown_escaped, lambda text: f"**{text}**", "Bold")
-LATEX = Notation(_latex_escaped, lambda text: rf"\textbf{{{text}}}", "Bold")
-TEXT = Notation(str, lambda text: f"{text} *", "*")
+def _rows(table: ResultTable, escape: Callable[[str], str], better: str) -> list[list[str]]:
+    """Return the rows of a table as texts; the first of each is its label.
+
+    Args:
+        table: the table.
+        escape: escapes plain text.
+        better: format of an escaped number that is better than the baseline's.
+    """
+    rows = []
+    for row in table.rows:
+        texts = [escape(row[0].row)]
+        for cell in row:
+            text = escape(table.text_of(cell))
+            text = better.format(text) if cell.verdict == "better" else text
+            texts.append(text if cell.published is None else f"{text} ({escape(cell.published)})")
+        rows.append(texts)
+    return rows
 
 
-def to_markdown(table: ResultTable) -> str:
-    """Return the table, its legend, and a second table of the differences to the baseline."""
-    parts = [
-        f"# {MARKDOWN.escape(table.title)}",
-        *map(MARKDOWN.escape, _sources(table)),
-        markdown_table([MARKDOWN.escape(text) for text in _header(table)], MARKDOWN.rows(table)),
-        "\n".join(f"- {line}" for line in MARKDOWN.lines_below(table)),
-    ]
-    if differences := MARKDOWN.differences(table):
-        parts.append(f"## Differences to {MARKDOWN.escape(table.baseline)}")
-        parts.append(markdown_table(DIFFERENCE_HEADINGS, differences, DIFFERENCE_WORDS))
-    return "\n\n".join(parts) + "\n"
+def _differences(table: ResultTable, escape: Callable[[str], str] = str) -> tuple[list[str], list[list[str]]]:
+    """Return the header of the table of differences, and its rows; none if nothing was compared."""
+    texts = [cell.difference_texts() for cell in table.compared]
+    return list(texts[0]) if texts else [], [list(map(escape, line.values())) for line in texts]
+
+
+def _sources(table: ResultTable) -> list[str]:
+    published = [] if table.published_source is None else [f"In brackets, published: {table.published_source}"]
+    return [*([f"Measured: {table.measured_source}"] if table.measured_source else []), *published]
+
+
+def _lines_below(table: ResultTable, better: str = "Bold") -> list[str]:
+    """Return the legend, the notes and the reasons of failures."""
+    reasons = [f"[{number}] failed: {reason}" for reason, number in table.failures.items()]
+    return [*table.legend(better, "In brackets"), *table.notes, *reasons]
 
 
 def to_text(table: ResultTable) -> str:
     """Return the table for the terminal, its legend, and the table of the differences."""
-    lines = [table.title, *_sources(table), "", render_table(_header(table), TEXT.rows(table)), ""]
-    lines += TEXT.lines_below(table)
-    if differences := TEXT.differences(table):
-        lines += ["", f"Differences to {table.baseline}", render_table(DIFFERENCE_HEADINGS, differences)]
+    header = ["", *(cell.heading for cell in table.rows[0])]
+    lines = [table.title, *_sources(table), "", render_table(header, _rows(table, str, "{} *")), ""]
+    lines += _lines_below(table, "*")
+    header, differences = _differences(table)
+    if differences:
+        lines += ["", f"Differences to {table.baseline}", render_table(header, differences)]
     return "\n".join(lines)
 
 
-def to_frame(table: ResultTable) -> pd.DataFrame:
-    """Return one row per cell.
-
-    Numbers are not rounded, in the printed unit, which is in the column `unit`. `values` contains the values of the
-    seeds, separated by blanks; `published` is text, as the paper prints it.
-    """
-    return pd.DataFrame([_frame_line(cell, table.named) for cell in table.cells]).astype({"seeds": "Int64"})
+def to_markdown(table: ResultTable) -> str:
+    """Return the table, its legend, and a second table of the differences to the baseline."""
+    header = ["", *(markdown_escaped(cell.heading) for cell in table.rows[0])]
+    parts = [
+        f"# {markdown_escaped(table.title)}",
+        *map(markdown_escaped, _sources(table)),
+        markdown_table(header, _rows(table, markdown_escaped, "**{}**")),
+        "\n".join(f"- {markdown_escaped(line)}" for line in _lines_below(table)),
+    ]
+    header, differences = _differences(table, markdown_escaped)
+    if differences:
+        parts.append(f"## Differences to {markdown_escaped(table.baseline)}")
+        parts.append(markdown_table(header, differences, LEFT_ALIGNED))
+    return "\n\n".join(parts) + "\n"
 
 
 def to_csv(table: ResultTable) -> str:
-    """Return the rows of `to_frame` as CSV."""
-    text: str = to_frame(table).to_csv(index=False, lineterminator="\n")
+    """Return the table's frame as CSV."""
+    text: str = table.frame().to_csv(index=False, lineterminator="\n")
     return text
 
 
 def to_latex(table: ResultTable) -> str:
     """Return the table and the table of differences, each a `table` environment that needs the package booktabs."""
     headings = [("", ""), *((cell.column, cell.measure.heading) for cell in table.rows[0])]
-    columns = pd.MultiIndex.from_tuples([tuple(map(LATEX.escape, heading)) for heading in headings])
-    frame = pd.DataFrame(LATEX.rows(table), columns=columns)
-    caption = " ".join(f"{LATEX.escape(line)}." for line in (table.title, *_sources(table)))
-    parts = ["% Needs \\usepackage{booktabs}."]
-    parts.append(_latex_float(frame, "l" + "r" * len(headings[1:]), table.name, caption, LATEX.lines_below(table)))
-    if differences := LATEX.differences(table):
-        frame = pd.DataFrame(differences, columns=[LATEX.escape(text) for text in DIFFERENCE_HEADINGS])
-        caption = LATEX.escape(f"{table.title}: differences to {table.baseline}.")
-        alignment = "".join("l" if name in DIFFERENCE_WORDS else "r" for name in DIFFERENCE_HEADINGS)
-        parts.append(_latex_float(frame, alignment, f"{table.name}-differences", caption))
-    return "\n\n".join(parts) + "\n"
+    columns = pd.MultiIndex.from_tuples([tuple(map(_latex_escaped, heading)) for heading in headings])
+    frame = pd.DataFrame(_rows(table, _latex_escaped, r"\textbf{{{}}}"), columns=columns)
+    caption = " ".join(f"{_latex_escaped(line)}." for line in (table.title, *_sources(table)))
+    notes = [_latex_escaped(line) for line in _lines_below(table)]
+    floats = [_latex_float(frame, "l" + "r" * len(headings[1:]), table.name, caption, notes)]
+    header, differences = _differences(table, _latex_escaped)
+    if differences:
+        frame = pd.DataFrame(differences, columns=list(map(_latex_escaped, header)))
+        caption = _latex_escaped(f"{table.title}: differences to {table.baseline}.")
+        alignment = "".join("l" if name in LEFT_ALIGNED else "r" for name in header)
+        floats.append(_latex_float(frame, alignment, f"{table.name}-differences", caption))
+    return "\n\n".join(["% Needs \\usepackage{booktabs}.", *floats]) + "\n"
+
+
+def _latex_float(frame: pd.DataFrame, alignment: str, name: str, caption: str, notes: Sequence[str] = ()) -> str:
+    """Return a `table` environment; all texts are already escaped."""
+    tabular = frame.to_latex(index=False, escape=False, column_format=alignment, multicolumn_format="c").rstrip()
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\label{{tab:{name}}}", tabular]
+    return "\n".join([*lines, *(rf"\par{{\footnotesize {line}}}" for line in notes), r"\end{table}"])
 
 
 def to_html(table: ResultTable) -> str:
@@ -155,6 +154,24 @@ def to_html(table: ResultTable) -> str:
     # Below each measure are the measured numbers and, if any row has them, the published ones.
     widths = [1 + any(cell.published is not None for cell in cells) for cells in zip(*table.rows, strict=True)]
     heads = zip(table.rows[0], widths, strict=True)
+    # The picture of a difference is as wide as the largest difference of its unit.
+    extents: dict[str, float] = {}
+    for cell in table.compared:
+        assert cell.comparison is not None
+        interval = cell.comparison.interval
+        ends = [cell.comparison.difference, *((interval.low, interval.high) if interval else ())]
+        extents[cell.measure.unit] = max(extents.get(cell.measure.unit, 0), *map(abs, ends))
+    # The runs stand below the first column and row that they fill.
+    groups: dict[str, list[Run]] = {}
+    scores: dict[str, dict[str, str]] = {}
+    left = dict(table.runs)
+    for cell in table.cells:
+        if own := [left.pop(digest) for digest in cell.digests if digest in left]:
+            groups.setdefault(f"{cell.column} · {cell.row}", []).extend(own)
+        for seed, value in () if cell.is_ensemble else cell.values.items():
+            if seed in cell.runs:
+                text = f"{cell.unit.form.format(cell.unit.factor * value)} {cell.unit.symbol}".strip()
+                scores.setdefault(cell.runs[seed].digest, {})[f"{cell.column} {cell.measure.label}".strip()] = text
     return render_page(
         "reports/results.html",
         title=table.title,
@@ -166,12 +183,25 @@ def to_html(table: ResultTable) -> str:
             (column, [(cell.measure, width) for cell, width in of_column])
             for column, of_column in groupby(heads, lambda head: head[0].column)
         ],
-        headings=DIFFERENCE_HEADINGS,
-        words=DIFFERENCE_WORDS,
-        differing=_differing(table),
-        groups=_grouped_runs(table),
+        headings=_differences(table)[0],
+        words=LEFT_ALIGNED,
+        differing=[
+            (list(cell.difference_texts().values()), cell.comparison, extents[cell.measure.unit])
+            for cell in table.compared
+        ],
+        groups=groups,
+        scores=scores,
         plural=plural,
     )
+
+
+FORMS: Mapping[str, Callable[[ResultTable], str]] = {
+    ".md": to_markdown,
+    ".csv": to_csv,
+    ".tex": to_latex,
+    ".html": to_html,
+}
+"""The functions that render each format, by suffix."""
 
 
 def write_table(folder: Path, table: ResultTable) -> list[Path]:
@@ -192,115 +222,26 @@ def write_table(folder: Path, table: ResultTable) -> list[Path]:
     return paths
 
 
-FORMS: Mapping[str, Callable[[ResultTable], str]] = {
-    ".md": to_markdown,
-    ".csv": to_csv,
-    ".tex": to_latex,
-    ".html": to_html,
-}
-"""The functions that render each format, by suffix."""
-
-
 def differences_figure(table: ResultTable) -> Any:
     """Return the `matplotlib` figure of the differences: a row per method, a panel per measure of a column."""
     compared = table.compared
     rows = list(dict.fromkeys(cell.compared_label for cell in compared))
-    primary = {cell.compared_label for cell in table.primary}
+    primary = {cell.compared_label for cell in compared if cell.is_primary}
     panels = []
     for heading in dict.fromkeys(cell.heading for cell in compared):
-        cells = [cell for cell in compared if cell.heading == heading]
-        lines = [_difference_line(rows.index(cell.compared_label), cell) for cell in cells]
+        cells, lines = [cell for cell in compared if cell.heading == heading], []
+        for cell in cells:
+            assert cell.comparison is not None
+            factor, ends = cell.unit.factor, cell.comparison.interval
+            interval = None if ends is None else (factor * ends.low, factor * ends.high)
+            place = rows.index(cell.compared_label)
+            lines.append(DifferenceLine(place, factor * cell.comparison.difference, interval, cell.comparison.survives))
         is_exploratory = bool(primary) and not any(cell.is_primary for cell in cells)
         title = f"{heading}, exploratory" if is_exploratory else heading
-        panels.append(DifferencePanel(title, f"difference, {cells[0].unit.difference_symbol}", lines))
+        x_label = f"difference, {cells[0].unit.difference_symbol}" if cells[0].unit.difference_symbol else "difference"
+        panels.append(DifferencePanel(title, x_label, lines))
     return draw_differences(
         panels,
         rows=[f"{label} (primary)" if label in primary else label for label in rows],
         title=f"{table.title}\nDifferences to {table.baseline}, 95 % intervals; diamonds: survive correction",
     )
-
-
-def _difference_line(row: int, cell: Cell) -> DifferenceLine:
-    comparison, factor = cell.comparison, cell.unit.factor
-    assert comparison is not None
-    ends = comparison.interval
-    interval = None if ends is None else (factor * ends.low, factor * ends.high)
-    return DifferenceLine(row, factor * comparison.difference, interval, comparison.survives)
-
-
-def _header(table: ResultTable) -> list[str]:
-    return ["", *(cell.heading for cell in table.rows[0])]
-
-
-def _sources(table: ResultTable) -> list[str]:
-    published = [] if table.published_source is None else [f"{IN_BRACKETS}, published: {table.published_source}"]
-    return [*([f"Measured: {table.measured_source}"] if table.measured_source else []), *published]
-
-
-def _latex_float(frame: pd.DataFrame, alignment: str, name: str, caption: str, notes: Sequence[str] = ()) -> str:
-    """Return a `table` environment; all texts are already escaped."""
-    tabular = frame.to_latex(index=False, escape=False, column_format=alignment, multicolumn_format="c").rstrip()
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{caption}}}",
-            rf"\label{{tab:{name}}}",
-            tabular,
-            *(rf"\par{{\footnotesize {line}}}" for line in notes),
-            r"\end{table}",
-        ]
-    )
-
-
-def _differing(table: ResultTable) -> list[tuple[list[str], Comparison, float]]:
-    """Return each comparison's texts, the comparison, and the largest extent of a comparison in its unit."""
-    compared = [(cell, cell.comparison) for cell in table.compared if cell.comparison is not None]
-    extents: dict[str, float] = {}
-    for cell, comparison in compared:
-        extents[cell.measure.unit] = max(extents.get(cell.measure.unit, 0), comparison.extent)
-    return [(cell.difference_texts(), comparison, extents[cell.measure.unit]) for cell, comparison in compared]
-
-
-def _grouped_runs(table: ResultTable) -> dict[str, list[Run]]:
-    """Return the runs by the first column and row that they fill, without duplicates."""
-    groups: dict[str, list[Run]] = {}
-    left = dict(table.runs)
-    for cell in table.cells:
-        own = [left.pop(digest) for digest in cell.digests if digest in left]
-        if own:
-            groups.setdefault(f"{cell.column} · {cell.row}", []).extend(own)
-    return groups
-
-
-def _frame_line(cell: Cell, named: int) -> dict[str, Any]:
-    factor, spread, comparison = cell.unit.factor, cell.spread or {}, cell.comparison
-    interval = None if comparison is None else comparison.interval
-
-    def scaled(number: float | None) -> float | None:
-        return None if number is None else factor * number
-
-    return {
-        "row": cell.row,
-        "column": cell.column,
-        "measure": cell.measure.label,
-        "unit": cell.measure.unit,
-        "family": None if comparison is None or not named else "primary" if cell.is_primary else "exploratory",
-        "state": cell.state,
-        "reason": cell.reason,
-        "published": cell.published,
-        "mean": scaled(spread.get("mean")),
-        "standard_deviation": scaled(spread.get("standard_deviation")),
-        "seeds": len(cell.values),
-        "values": " ".join(str(factor * value) for value in cell.numbers),
-        "compared_with": comparison and cell.baseline,
-        "difference": comparison and scaled(comparison.difference),
-        "difference_low": interval and scaled(interval.low),
-        "difference_high": interval and scaled(interval.high),
-        "detectable_difference": comparison and scaled(comparison.detectable),
-        "p_value": comparison and comparison.p_value,
-        "corrected_p_value": comparison and comparison.corrected_p_value,
-        "test": comparison and comparison.test,
-        "verdict": cell.verdict,
-        "runs": " ".join(cell.digests),
-    }

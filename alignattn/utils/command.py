@@ -21,14 +21,19 @@ class TableResults:
     """How the results of a command fill tables.
 
     Attributes:
-        reader: "module:class" of the `ResultReader` that reads them.
-        needs: the command whose result it works on; None for a command whose runs have a seed each.
+        file: the JSON file, written last, whose numbers the paths of a table address.
+        needs: the command whose run it works on, or None; each run of a command without it has its own seed.
+        needs_saved_model: whether the saved model alone must predict as that run did.
         withheld: options that a table cannot set, such as the input, the seeds and how to resume.
+        check_folder: "module:function" that refuses an output folder of another run than that of the options; empty if
+            the command itself does when it runs.
     """
 
-    reader: str
+    file: str = "results.json"
     needs: str | None = None
+    needs_saved_model: bool = False
     withheld: Sequence[str] = ()
+    check_folder: str = ""
 
 
 @dataclass(frozen=True)

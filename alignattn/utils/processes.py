@@ -13,10 +13,3 @@ def end_children(process: psutil.Process) -> None:
     for one in started:
         with suppress(psutil.NoSuchProcess):
             one.kill()
-
-
-def end_process(process: psutil.Process) -> None:
-    """Kill a process and all its running descendants."""
-    end_children(process)
-    with suppress(psutil.NoSuchProcess):
-        process.kill()

@@ -15,7 +15,7 @@ from alignattn.evaluation.statistics.comparison import (
     Comparison,
     can_test_over_seeds,
     compare,
-    compare_early,
+    compare_ensemble,
     correct,
     holm,
 )
@@ -354,13 +354,16 @@ def test_unknown_p_values_count_as_the_largest():
     assert holm(p_values, 3) == holm(p_values, 1) == holm(p_values)
 
 
-def test_an_early_look_has_an_interval_and_no_test():
-    early = compare_early([0.5, 0.7, 0.9], [0.4, 0.5, 0.6], planned=30)
-    assert (early.p_value, early.seeds, early.is_early) == (None, 3, True)
-    assert early.interval is not None
-    half = 0.1 / np.sqrt(3) * stats.t.ppf(0.975, 2)
-    assert early.interval.high == pytest.approx(0.2 + half)
-    assert "none until all 30 are finished" in early.test
+def test_an_ensemble_is_compared_with_its_members_over_their_examples() -> None:
+    rng = np.random.default_rng(0)
+    whole, *members = right_or_wrong(*(rng.random((4, 300)) < [[0.9], [0.7], [0.7], [0.8]]))
+    compared = compare_ensemble(whole.value, [one.value for one in members], whole, members)
+    by_row = whole.arrays[0] - np.mean([one.arrays[0] for one in members], axis=0)
+    assert compared.difference == pytest.approx(by_row.mean())
+    low, high = stats.norm.interval(0.95, by_row.mean(), stats.sem(by_row))
+    assert ends(compared) == pytest.approx((low, high), abs=0.1 * (high - low))
+    assert compared.seeds == 0
+    assert compare_ensemble(0.5, [0.4], None, []).test == "no test; an ensemble is one model of all seeds"
 
 
 # --- mistakes

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,19 +9,13 @@ from conftest import ROOT
 from scipy import stats
 from scipy.stats import norm
 
-from alignattn.commands.domain_shift.result_reader import DomainShiftReader
-from alignattn.commands.reproduce.program.result_reader import ProgramReader
+from alignattn.commands.reproduce.results import share_rows
 from alignattn.commands.reproduce.table import load_table
-from alignattn.commands.robustness_results import RobustnessReader
 from alignattn.evaluation.statistics.comparison import compare, correct
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.evaluation.statistics.paired_tests import sign_flip_p_value, t_interval
 from alignattn.evaluation.statistics.power import POWER, detectable_by_sign_flips, detectable_difference, power_of
-from alignattn.finetuning.run_reader import FinetuneReader
-from alignattn.reports.cells import Cell, Run
-from alignattn.reports.compared_cells import compare_cells
-from alignattn.reports.measures import Measure
-from alignattn.reports.result_reader import RunReport
+from alignattn.reports.table import Cell, Measure, compare_cells
 
 SMALL_STUDY = str(ROOT / "docs" / "study" / "study-small.yaml")
 
@@ -140,45 +133,41 @@ def test_no_less_than_the_smallest_significant_mean_of_accuracies_counts_as_dete
 
 
 @pytest.mark.parametrize(
-    ("reader", "path", "rows"),
+    ("path", "rows"),
     [
-        (FinetuneReader(), "metrics.test.accuracy", 60),
-        (ProgramReader(), "metrics.test.accuracy", 60),
-        (ProgramReader(), "metrics.test.matthews_correlation", None),
-        (ProgramReader(), "cost.seconds", None),
-        (DomainShiftReader(), "sides.far.figures.after.accuracy.value", 80),
-        (DomainShiftReader(), "sides.far.figures.after.expected_calibration_error.value", None),
-        (RobustnessReader(), "accuracy_under_attack", 58),
-        (RobustnessReader(), "failed_share", None),
+        ("metrics.test.accuracy", 60),
+        ("metrics.test.matthews_correlation", None),
+        ("cost.seconds", None),
+        ("sides.far.figures.after.accuracy.value", 80),
+        ("sides.far.figures.after.expected_calibration_error.value", None),
+        ("accuracy_under_attack", 58),
+        ("failed_share", None),
     ],
-    ids=lambda one: str(one) if isinstance(one, str) else "",
 )
-def test_tables_tell_the_rows_of_accuracies_and_of_nothing_else(reader, path, rows):
-    result = {
+def test_tables_tell_the_rows_of_accuracies_and_of_nothing_else(path, rows):
+    results = {
         "evaluation_rows": {"validation": 40, "test": 60},
         "sides": {"far": {"held_out_rows": 80}},
         **{"failed": 30, "succeeded": 20, "skipped": 10, "errors": 2},
     }
-    assert reader.share_rows(result, path.split(".")) == rows
-    runs = {
-        seed: Run(digest=str(seed), title="", reader=reader, output=ROOT, report=RunReport(numbers=result))
-        for seed in range(12)
-    }
+    assert share_rows(results, path.split(".")) == rows
+
+
+@pytest.mark.parametrize(("rows", "of"), [(60, 60), (58, 58), (None, 60), (60, 59.5)])
+def test_what_shares_of_rows_cannot_show_is_not_detectable(rows, of):
     cells = [
         Cell(
             row=name,
             column="",
-            measure=Measure(label="", path=path),
-            runs={seed: replace(run, digest=f"{name} {seed}") for seed, run in runs.items()},
-            path=path.split("."),
-            values={seed: (40 + (seed < more)) / (rows or 60) for seed in runs},
+            measure=Measure(label=""),
+            values={seed: (40 + (seed < more)) / of for seed in range(12)},
+            share_rows=rows,
             baseline=baseline,
         )
         for name, more, baseline in (("plain", 0, None), ("changed", 2, "plain"))
     ]
     (_, compared), _ = compare_cells(cells)
-    smallest = 6 / (12 * (rows or 60))
-    assert (compared.comparison.detectable == pytest.approx(smallest)) == (rows is not None)
+    assert (compared.comparison.detectable == pytest.approx(6 / (12 * of))) == (rows == of)
 
 
 def test_the_power_for_a_gain_on_sixty_rows_is_what_the_page_says():

@@ -23,12 +23,15 @@ from made import CHECKPOINT, COMMANDS, TRAINING
 from transformers import AutoModelForSequenceClassification
 
 from alignattn.cli import main
-from alignattn.commands import get_command, reader_of
+from alignattn.commands import get_command
 from alignattn.commands.inspect import InspectOptions, load_texts
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.folder import read_results as read_run_results
+from alignattn.commands.reproduce.results import examples_of
 from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.calibration.predictions import read_predictions
+from alignattn.finetuning.examples import read_probabilities
 from alignattn.finetuning.logs import read_log_history
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result, render_metrics
@@ -37,7 +40,7 @@ from alignattn.finetuning.run_folder import read_run_options
 from alignattn.finetuning.tables import TABLES
 from alignattn.models.words import read_embeddings
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.reports.result_reader import UNREADABLE
+from alignattn.reports.table import UNREADABLE
 from alignattn.robustness.records import read_header, read_run
 from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.tasks import TASKS, TokenClassification, get_task
@@ -106,9 +109,9 @@ def read_calibrated(path: Path) -> None:
 
 
 def read_report(path: Path) -> None:
-    reader_of("finetune").report(path.parent)
+    read_probabilities(path.parent, "validation")
     for metric in ("accuracy", "f1"):
-        reader_of("finetune").examples(path.parent, ("metrics", "validation", metric))
+        examples_of([path.parent], ("metrics", "validation", metric))
 
 
 def refused_by_tables(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
@@ -154,7 +157,7 @@ FORMATS = {
     ),
     "results (JSON)": Format(f"{RUN}/results.json", broken_json, read_results),
     "results of two tasks (JSON)": Format(
-        f"{SHIFT}/results.json", broken_json, lambda path: reader_of("domain-shift").is_finished(path.parent)
+        f"{SHIFT}/results.json", broken_json, lambda path: read_run_results(path.parent, path.name)
     ),
     "what was logged (JSON)": Format(
         f"{RUN}/trainer_state.json", broken_json, lambda path: read_log_history(path.parent)
@@ -191,7 +194,7 @@ FORMATS = {
     ),
     "attacks (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_run),
     "a table of attacks (JSON)": Format(
-        "attacks/robustness.json", broken_json, lambda path: reader_of("robustness").is_finished(path.parent)
+        "attacks/robustness.json", broken_json, lambda path: read_run_results(path.parent, path.name)
     ),
     "what a run of a table is (JSON)": Format(f"{EXPERIMENT}/experiment.json", broken_json, read_status),
     "why a run failed": Format(f"{EXPERIMENT}/failure.txt", broken_lines, lambda path: read_status(path), b"no disk\n"),

@@ -1,17 +1,12 @@
 """A small measured table made by hand, with every kind of cell."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from alignattn.commands import reader_of
 from alignattn.evaluation.statistics.comparison import Comparison
 from alignattn.evaluation.statistics.intervals import Interval
-from alignattn.reports.cells import Cell, Run
 from alignattn.reports.charts import line_chart
-from alignattn.reports.measures import Measure
-from alignattn.reports.result_reader import RunReport
-from alignattn.reports.result_table import ResultTable
+from alignattn.reports.table import Cell, Measure, ResultTable, Run
 
 NASTY = "50 % <script>alert('x')</script> & a_b | c*d {e} $f$ #1 ~g ^h \\i"
 OUT_OF_MEMORY = f"out of memory: {NASTY}"
@@ -40,15 +35,10 @@ def run(row: str, column: str, seed: int) -> Run:
     return Run(
         digest=digest,
         title=f"{digest} {NASTY}",
-        reader=reader_of("finetune"),
-        output=Path("run"),
         folder=f"runs/{digest}",
         command=f"alignattn finetune --task mrpc --note '{NASTY}'",
-        report=RunReport(
-            facts={"seed": str(seed), "device": NASTY},
-            scores={"accuracy": "72.00 %"},
-            config=f"seed: 1\nnote: {NASTY}\n",
-        ),
+        facts={"seed": str(seed), "device": NASTY},
+        config=f"seed: 1\nnote: {NASTY}\n",
         charts={"training curves": CHART, NASTY: CHART},
     )
 
@@ -90,7 +80,6 @@ def measured_table() -> ResultTable:
         runs[failed],
         state="failed",
         reason=OUT_OF_MEMORY,
-        report=replace(runs[failed].report, scores={}),
         charts={},
     )
     return ResultTable(

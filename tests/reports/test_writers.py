@@ -26,10 +26,8 @@ from measured_table import (
 )
 
 from alignattn.evaluation.statistics.comparison import Comparison
-from alignattn.reports.cells import Cell, filled
-from alignattn.reports.result_reader import RunReport
-from alignattn.reports.result_table import ResultTable
-from alignattn.reports.writers import to_csv, to_frame, to_html, to_latex, to_markdown, to_text, write_table
+from alignattn.reports.table import Cell, ResultTable, filled
+from alignattn.reports.writers import to_csv, to_html, to_latex, to_markdown, to_text, write_table
 
 UNESCAPED_BAR = re.compile(r"(?<!\\)\|")
 LATEX_MARKUP = re.compile(r"\\(?:[&%$#_{}]|[A-Za-z]+)")
@@ -137,7 +135,7 @@ def test_a_row_with_another_baseline_than_soft_names_it() -> None:
     assert "better than soft (or the row that its difference is to)" in text
     assert "worse than soft (or the row that its difference is to)" in text
     assert "aa-gan, to other" in text
-    assert "other" in set(to_frame(table)["compared_with"])
+    assert "other" in set(table.frame()["compared_with"])
 
 
 def test_only_marks_that_occur_are_explained() -> None:
@@ -199,7 +197,7 @@ def test_csv_gives_the_numbers_back() -> None:
 
 
 def test_pandas_reads_the_csv_as_the_frame() -> None:
-    frame = to_frame(measured_table())
+    frame = measured_table().frame()
     numbers = list(frame.select_dtypes("number"))
     assert {"mean", "standard_deviation", "seeds", "difference", "p_value", "corrected_p_value"} <= set(numbers)
     read = pd.read_csv(
@@ -259,8 +257,7 @@ def test_without_matplotlib_the_picture_alone_is_missing(without_matplotlib, tmp
 
 def test_a_page_numbers_runs_without_a_seed() -> None:
     table = measured_table()
-    report = RunReport(facts={"passes": "20"})
-    runs = {digest: replace(run, report=report) for digest, run in table.runs.items()}
+    runs = {digest: replace(run, facts={"passes": "20"}) for digest, run in table.runs.items()}
     assert ', done">1</a>' in to_html(replace(table, runs=runs))
 
 
@@ -274,7 +271,7 @@ def test_nothing_breaks_out_of_a_page() -> None:
 def test_an_undefined_score_names_its_run():
     runs = cell("soft", MRPC, ACCURACY).runs
     scores = {1: 0.5, 2: None, 3: 0.7}
-    runs = {seed: replace(one, report=RunReport(numbers={"pearson": scores[seed]})) for seed, one in runs.items()}
-    found = filled(cell("soft", MRPC, ACCURACY, path=("pearson",), runs=runs))
+    runs = {seed: replace(one, results={"pearson": scores[seed]}) for seed, one in runs.items()}
+    found = filled(cell("soft", MRPC, ACCURACY, runs=runs), ["pearson"])
     assert found.state == "failed"
     assert found.reason.startswith(f"{runs[2].title}: pearson is undefined")

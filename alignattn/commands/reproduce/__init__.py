@@ -16,12 +16,8 @@ from alignattn.utils.ray_cluster import GPU_PARTS
 if TYPE_CHECKING:
     from alignattn.commands.reproduce.table import Table
 
-NUM_SEEDS, MAX_SEEDS = 5, 1000
-
-SEEDS_HELP = f"Use the seeds 1 to N (default: the table's, or {NUM_SEEDS})."
-TASKS_HELP = "Columns by their tasks or pairs (default: the table's `default_tasks`, or all)."
+NUM_SEEDS = 5
 ON_RAY = ("launcher=ray",)
-OTHERS_HELP = "Options of the table's commands."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +26,10 @@ class ReproduceOptions(Options):
 
     table: str = option(REQUIRED, f"{', '.join(TABLES)}, or your own YAML file.", positional=True, metavar="TABLE")
     seeds: tuple[Seed, ...] | None = option(None, "Seeds of the runs of each cell.", distinct="seed")
-    num_seeds: Count | None = option(None, SEEDS_HELP, high=MAX_SEEDS)
-    tasks: tuple[str, ...] | None = option(None, TASKS_HELP, metavar="TASK")
+    num_seeds: Count | None = option(None, f"Use the seeds 1 to N (default: the table's, or {NUM_SEEDS}).", high=1000)
+    tasks: tuple[str, ...] | None = option(
+        None, "Columns by their tasks or pairs (default: the table's `default_tasks`, or all).", metavar="TASK"
+    )
     models: tuple[str, ...] | None = option(None, "Subset of the table's models (default: all).")
     attentions: tuple[str, ...] | None = option(None, "Subset of the table's attentions (default: all).")
     note: str | None = option(None, "Sentence below the table.", metavar="TEXT")
@@ -48,19 +46,13 @@ class ReproduceOptions(Options):
         None, "Address of a Ray cluster (default: start one).", metavar="ADDRESS", requires=ON_RAY
     )
     output_dir: OutputDir = option("results", "Folder for the runs and the tables.")
-    others: tuple[str, ...] = option((), OTHERS_HELP, rest=True, metavar="[options of its runs]")
+    others: tuple[str, ...] = option((), "Options of the table's commands.", rest=True, metavar="[options of its runs]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        seeds = self.seeds or ()
-        if self.num_seeds is not None and len(seeds) not in (0, self.num_seeds):
+        if self.num_seeds is not None and len(self.seeds or ()) not in (0, self.num_seeds):
             raise AlignAttnError(
                 f"--num_seeds {self.num_seeds} differs from the number of --seeds: leave one of them out"
-            )
-        if len(seeds) == 1 and self.num_seeds is None:
-            raise AlignAttnError(
-                f"--seeds {seeds[0]} means this one seed: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]}, "
-                "or --num_seeds 1 to confirm"
             )
         # Report errors before anything heavy is imported.
         _ = self.selected_table

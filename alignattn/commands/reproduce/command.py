@@ -1,28 +1,26 @@
 """`alignattn reproduce`: execute the missing runs of a paper's table, and write it next to the published numbers."""
 
+import math
+import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from alignattn.commands.reproduce import ReproduceOptions
-from alignattn.commands.reproduce.estimate import list_runs
+from alignattn.commands.reproduce.experiment import SEED_OPTION, Experiment
 from alignattn.commands.reproduce.folder import LOG_FILE, SETTLED, RunFolder, folders_of
 from alignattn.commands.reproduce.kept import KeptRuns
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
-from alignattn.commands.reproduce.program import PROGRAM
-from alignattn.commands.reproduce.program.command import check_programs
 from alignattn.commands.reproduce.results import read_table
-from alignattn.reports.result_table import ResultTable
+from alignattn.reports.table import ResultTable
 from alignattn.reports.writers import to_text, write_table
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.progress import progress
-
-RUNS_POLL_SECONDS = 2.0
-"""Seconds between two checks of a run of another process."""
+from alignattn.utils.text_tables import render_table
 
 
 def reproduce(arguments: ReproduceOptions) -> None:
@@ -38,8 +36,6 @@ def reproduce(arguments: ReproduceOptions) -> None:
     if arguments.dry_run:
         return
     if not arguments.finished_only:
-        unfinished = [folder for folder in folders.values() if folder.status().state not in SETTLED]
-        check_programs(folder.options for folder in unfinished if folder.experiment.command == PROGRAM)
         launcher: LocalLauncher | RayLauncher = (
             RayLauncher(arguments.processes, arguments.ray_address, arguments.gpu_share)
             if arguments.launcher == "ray"
@@ -52,6 +48,40 @@ def reproduce(arguments: ReproduceOptions) -> None:
     written = write_table(results / table.name, measured)
     print(f"{to_text(measured)}\nwritten to {', '.join(map(str, written))}")
     _check_all_done(measured, may_miss=arguments.finished_only)
+
+
+def list_runs(folders: Sequence[RunFolder]) -> str:
+    """Return a line per run with its state and time, measured or estimated from finished ones, and a summary."""
+
+    def kinds(experiment: Experiment) -> list[str]:
+        """Return keys of runs that take similar time, the most specific first."""
+        options = {name: value for name, value in experiment.all_options.items() if name != SEED_OPTION}
+        names = ("model", "pair", "task", "recipes", "attention")
+        parts = [*(str(options.get(name)) for name in names), str(sorted(options.items(), key=str))]
+        return [str((experiment.command, parts[:count])) for count in range(len(parts), 0, -1)]
+
+    states = [folder.status().state for folder in folders]
+    known: dict[str, list[float]] = {}
+    for folder, state in zip(folders, states, strict=True):
+        if state == "done" and not math.isnan(folder.seconds):
+            for kind in kinds(folder.experiment):
+                known.setdefault(kind, []).append(folder.seconds)
+    lines, missing = [], []
+    for folder, state in zip(folders, states, strict=True):
+        alike = next((known[kind] for kind in kinds(folder.experiment) if kind in known), [math.nan])
+        seconds = folder.seconds if state == "done" else statistics.median(alike)
+        if state not in SETTLED:
+            missing.append(seconds)
+        took = "unknown" if math.isnan(seconds) else f"{'' if state == 'done' else 'about '}{seconds / 60:.1f} min"
+        lines.append([folder.experiment.title, folder.experiment.digest, state, "" if state == "unfit" else took])
+    summary = f"{states.count('done')} of {len(folders)} runs are done"
+    if unfit := {folder.reason_unsupported for folder in folders} - {""}:
+        summary += f" ({states.count('unfit')} not supported: {'; '.join(sorted(unfit))})"
+    if estimated := [seconds for seconds in missing if not math.isnan(seconds)]:
+        summary += f"; the others take about {sum(estimated) / 60:.0f} min one after another"
+    if unknown := len(missing) - len(estimated):
+        summary += f"; {unknown} cannot be estimated: nothing like them has finished yet"
+    return f"{render_table(['run', 'folder', 'state', 'time'], lines)}\n{summary}"
 
 
 def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFolder]) -> None:
@@ -77,7 +107,7 @@ def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFold
             if busy:
                 print(f"waiting for {len(busy)} run(s) of other processes", file=sys.stderr)
             while busy and all(folder.is_locked() for folder in busy.values()):
-                time.sleep(RUNS_POLL_SECONDS)
+                time.sleep(2)
 
 
 def _outcome(folder: RunFolder, code: int) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.reports.measures import Definition, Measure
+from alignattn.reports.table import Definition, Measure
 from alignattn.tasks.task import BY_SEED
 
 COLUMN_OPTIONS = ("task", "pair")
@@ -42,8 +42,6 @@ class Row(Definition):
 
     Attributes:
         options: the options of its runs.
-        run: a custom program: the words of a command, or a function as FILE.py:NAME or MODULE:NAME; if empty, the
-            column's command runs.
         label: the printed label; if empty, the options that distinguish it from the others.
         ensemble: whether it is the deep ensemble of the runs with its options: the mean of their predictions.
         published: the published numbers by column and measure, as printed; None if not published.
@@ -52,28 +50,13 @@ class Row(Definition):
         seeds: the maximum number of runs per cell; None for all.
     """
 
-    options: Mapping[str, Any] = Field(default_factory=dict)
-    run: str | Sequence[str | bool | int | float] = ()
+    options: Mapping[str, Any]
     label: str = ""
     ensemble: bool = False
     against: str = ""
     primary: bool = False
     seeds: int | None = Field(None, ge=1)
     published: Sequence[Sequence[str | None]] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check(cls, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuse a row that lacks options, and an unquoted placeholder, which YAML parses as a mapping."""
-        run = row.get("run")
-        for word in run if isinstance(run, list) else ():
-            if isinstance(word, dict):
-                raise ValueError(f'write the placeholder in quotes: "{{{", ".join(map(str, word))}}}"')
-        if "options" not in row and not run:
-            raise ValueError("a row needs options, or a program to run")
-        if run and not row.get("label"):
-            raise ValueError("a row with run needs a label")
-        return row
 
 
 @dataclass(frozen=True)
@@ -84,7 +67,7 @@ class PlannedCell:
         row: the row, with its label.
         column: the column.
         measure: the number.
-        experiments: the runs that measure it, one per seed; a single one if the command has no seeds.
+        experiments: the runs that measure it, one per seed.
         planned: the number of runs by the table's own number of seeds, or the requested number if it is larger.
         published: the published number, as printed; None if there is none.
         baseline: the label of the row that it is compared with, or None.

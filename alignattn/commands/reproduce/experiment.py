@@ -9,7 +9,6 @@ from typing import Any
 
 from alignattn.commands import results_of
 from alignattn.commands.reproduce.given import table_option
-from alignattn.commands.reproduce.program import RUN_OPTION
 from alignattn.training.methods import METHODS
 from alignattn.utils.publishing import short_path
 
@@ -29,7 +28,7 @@ SYMBOLS: Mapping[str, str] = {
 }
 """Prefixes of values that mean nothing without them."""
 
-TITLE_OPTIONS = ("recipes", "task", "pair", RUN_OPTION, MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)
+TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)
 
 
 INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_distance", "report_to"})
@@ -83,10 +82,10 @@ def option_text(name: str, value: Any) -> str:
 
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
     """Return the runs of a command with these options, one per seed."""
-    results = results_of(command)
+    needs = results_of(command).needs
     own = {name: value for name, value in options.items() if table_option(command, name)}
-    if results.needs is not None:
-        return [Experiment(command, own, needed) for needed in experiments_of(results.needs, options, seeds)]
+    if needs is not None:
+        return [Experiment(command, own, needed) for needed in experiments_of(needs, options, seeds)]
     return [Experiment(command, own | {SEED_OPTION: seed}) for seed in seeds]
 
 

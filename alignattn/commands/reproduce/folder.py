@@ -13,20 +13,20 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from alignattn.commands import get_command, reader_of
+from alignattn.commands import get_command, results_of
 from alignattn.commands.reproduce.definitions import PlannedCell
 from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.program import PROGRAM
-from alignattn.reports.measures import State
-from alignattn.reports.result_reader import ResultReader
+from alignattn.reports.table import State
+from alignattn.training.methods import prediction_method
 from alignattn.utils.command import OUTPUT_DIR, Command
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json, write_text
-from alignattn.utils.json_records import read_record
+from alignattn.utils.json_records import read_json, read_record
 from alignattn.utils.options import options_of
 
 RUNS_FOLDER = "runs"
@@ -97,11 +97,6 @@ class RunFolder:
         return self.path / OUTPUT_FOLDER
 
     @cached_property
-    def reader(self) -> ResultReader:
-        """The reader of its result."""
-        return reader_of(self.experiment.command)
-
-    @cached_property
     def needed(self) -> "RunFolder | None":
         """The folder of the run that this one depends on."""
         needs = self.experiment.needs
@@ -137,14 +132,17 @@ class RunFolder:
             except AlignAttnError:
                 return ""
         if self.needed is None:
-            return self.reader.reason_unsupported(self.options)
-        return self.needed.reason_unsupported or self.reader.reason_unsupported(self.options, self.needed.options)
+            return "" if self.options.task is None else str(self.options.reason_unsupported(self.options.task))
+        if reason := self.needed.reason_unsupported:
+            return reason
+        method = prediction_method(self.needed.options.training)
+        if method is None or not results_of(self.experiment.command).needs_saved_model:
+            return ""
+        return f"--{method.switch} is not part of a saved model, and attacks need a saved model"
 
     @property
     def command_line(self) -> str:
         """The shell command that repeats the run."""
-        if self.experiment.command == PROGRAM:
-            return shlex.join(self.options.words)
         line = self.command.prog.split()
         for name, value in self.values.items():
             values = value if isinstance(value, list) else [value]
@@ -164,7 +162,15 @@ class RunFolder:
     @property
     def seconds(self) -> float:
         """The seconds of all attempts of the run; NaN if unknown."""
-        return self.cost.get(COSTS[0], math.nan)
+        return self.cost.get("seconds", math.nan)
+
+    @property
+    def cost_texts(self) -> dict[str, str]:
+        """The cost in words, as far as it is known."""
+        cost = self.cost
+        took = {"run took": f"{cost['seconds']:.0f} s, start and evaluation included"} if "seconds" in cost else {}
+        used = {"processor time": f"{cost['processor_seconds']:.0f} s"} if "processor_seconds" in cost else {}
+        return took | used
 
     def add_cost(self, *seconds: float) -> None:
         """Add the seconds of another attempt, in the order of `COSTS`; a full disk is ignored."""
@@ -181,9 +187,9 @@ class RunFolder:
             return Status("missing")
         try:
             RunFolder.read(self.path)
-            if not self.kept:
-                self.reader.check_same(self.options)
-            if self.reader.is_finished(self.output):
+            if not self.kept and (check := results_of(self.experiment.command).check_folder):
+                resolve_name(check)(self.options)
+            if self.read_results() is not None:
                 return Status("done")
         except AlignAttnError as error:
             return Status("failed", str(error))
@@ -191,6 +197,10 @@ class RunFolder:
         if failure.is_file():
             return Status("failed", " ".join(failure.read_text(encoding="utf-8", errors="replace").split()))
         return Status("missing")
+
+    def read_results(self) -> dict[str, Any] | None:
+        """Return the numbers of the run, by the keys of a table's paths; None if it has not finished."""
+        return read_results(self.output, results_of(self.experiment.command).file)
 
     def prepare(self) -> None:
         """Write the definition of the run, unless it exists, and remove the failure of an earlier call."""
@@ -230,6 +240,21 @@ def folders_of(results: Path, cells: Iterable[PlannedCell], *, kept: bool = Fals
             folders.setdefault(folder.needed.experiment.digest, folder.needed)
         folders.setdefault(run.digest, folder)
     return folders
+
+
+def read_results(folder: Path, file: str) -> dict[str, Any] | None:
+    """Return the content of the results file of a run, or None if there is none; raises `AlignAttnError` on damage."""
+    if not (folder / file).is_file():
+        return None
+    results = read_json(folder / file)
+    if "tables" not in results:
+        return results
+    # Attacks on one run fill one line of one table.
+    try:
+        ((summary,),) = [table["summaries"] for table in results["tables"]]
+        return dict(summary)
+    except (ValueError, TypeError, LookupError) as error:
+        raise AlignAttnError(f"{folder / file} is damaged or of another version: move it away") from error
 
 
 def record_failure(path: Path, reason: str) -> None:

@@ -9,9 +9,6 @@
     options: options of every run
     rows:      a list of
       options: options of the row's runs
-      run: a custom program instead of the command: a list of its words, with the placeholders "{seed}", "{train_file}",
-        "{test_file}" and "{output_dir}", or a function as FILE.py:NAME or MODULE:NAME, with parameters of these names;
-        of the options, only those that select the rows apply
       label: the printed label; if omitted, the options that distinguish the row from the others
       ensemble: true for the mean of the predictions of another row with the same options; it needs no runs of its own
       against: label of the baseline row; if omitted, the plain row that differs least
@@ -55,12 +52,11 @@ from alignattn.commands.reproduce.experiment import (
 )
 from alignattn.commands.reproduce.given import digest_value, options_with_name
 from alignattn.commands.reproduce.kept import KeptRuns
-from alignattn.commands.reproduce.program import PROGRAM, RUN_DIGEST_OPTION, RUN_OPTION, run_digest
 from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
 from alignattn.finetuning.training_options import STEPS_OR_SHARES
 from alignattn.models import ModelCapabilities, capabilities_of
-from alignattn.reports.measures import Definition
+from alignattn.reports.table import Definition
 from alignattn.tasks import plain_name
 from alignattn.tasks.definitions import SUFFIXES
 from alignattn.utils.digests import model_digest
@@ -68,9 +64,6 @@ from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import parse_yaml, read_text
 
 ATTENTION_OPTION = "attention"
-
-FINETUNE = "finetune"
-"""The command that a custom program may replace."""
 
 DISPLACED: Mapping[str, Sequence[str]] = {
     MODEL_OPTION: ("model_config",),
@@ -112,18 +105,15 @@ class Table(Definition):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for column in self.columns:
-            command, taker = self.command_of(column), self.taker_of(column)
-            of_rows = [(self.command_of(column, row), row.options) for row in self.rows]
-            for taking, options in ((taker, self.options), (taker, column.options), *of_rows):
+            command = self.command_of(column)
+            for options in (self.options, column.options, *(row.options for row in self.rows)):
                 for name, value in _without(options, {ATTENTION_OPTION}).items() if not self.kept else ():
-                    options_with_name([taking], name)[0].checked(value)
+                    options_with_name([command], name)[0].checked(value)
                 if SEED_OPTION in options:
                     raise ValueError(
                         f"{SEED_OPTION} has no effect, because each run has a seed of its own: "
                         "limit the runs by seeds, or give --seeds"
                     )
-            if command != FINETUNE and any(row.run for row in self.rows):
-                raise ValueError(f"a row with run fills columns of {FINETUNE} only, but {column.label} is of {command}")
         labels = Counter(map(self.label, self.rows))
         if twice := next((label for label, count in labels.items() if count > 1), None):
             raise ValueError(f"two rows have the label {twice!r}: give them different labels")
@@ -155,18 +145,14 @@ class Table(Definition):
         rows = [row for row in self.rows if row.primary and self.baseline(row) is not None]
         return len(rows) * sum(measure.primary for column in self.columns for measure in column.measures)
 
-    def command_of(self, column: Column, row: Row | None = None) -> str:
-        """Return the command whose runs fill a column, or its cell of a row."""
-        return PROGRAM if row is not None and row.run else column.command or self.command
+    def command_of(self, column: Column) -> str:
+        """Return the command whose runs fill a column."""
+        return column.command or self.command
 
     @property
     def commands(self) -> list[str]:
         """The commands whose runs fill its columns, without duplicates."""
-        return list(dict.fromkeys(map(self.taker_of, self.columns)))
-
-    def taker_of(self, column: Column) -> str:
-        """Return the command that accepts a column's options: its own, unless every row is a custom program."""
-        return PROGRAM if all(row.run for row in self.rows) else self.command_of(column)
+        return list(dict.fromkeys(map(self.command_of, self.columns)))
 
     def narrowed(
         self,
@@ -210,7 +196,7 @@ class Table(Definition):
 
         Rows that these options make equal become one: the first of them, with its published numbers.
         """
-        of_rows = {name for row in self.rows for name in (*row.options, *([RUN_OPTION] if row.run else []))}
+        of_rows = {name for row in self.rows for name in row.options}
         cells_own = {SEED_OPTION, *COLUMN_OPTIONS, *of_rows} - {MODEL_OPTION}
         for name in given:
             if name in cells_own:
@@ -276,11 +262,8 @@ class Table(Definition):
                 if not self.reads_embeddings(row):
                     options = _without(options, {EMBEDDINGS})
                 most = _fewest(row.seeds, column.seeds)
-                if row.run:
-                    options |= {RUN_OPTION: row.run, RUN_DIGEST_OPTION: run_digest(row.run)}
-                command = self.command_of(column, row)
-                experiments = experiments_of(command, options, seeds[:most])
-                if self.kept and not row.run:
+                experiments = experiments_of(self.command_of(column), options, seeds[:most])
+                if self.kept:
                     own = _without(options, set(self.given))
                     experiments = [with_unknown(experiment, own) for experiment in experiments]
                 if kept is not None:
@@ -302,11 +285,11 @@ class Table(Definition):
 
         The plain row may lack options of the row, such as those of an alignment or of another method (`soft` with label
         smoothing is compared with `soft`), and differs in nothing else. None for a plain row without such options, a
-        model without attention or a custom program that names no row, and if there is no such baseline.
+        model without attention, and if there is no such baseline.
         """
         if row.against:
             return next((other for other in self.rows if self.label(other) == row.against), None)
-        if row.run or not self.capabilities(row).has_attention:
+        if not self.capabilities(row).has_attention:
             return None
         is_plain = attention_of(row) == PLAIN_ATTENTION
         candidates = [
@@ -321,9 +304,7 @@ class Table(Definition):
         return max(candidates, key=lambda plain: len(plain.options), default=None)
 
     def model_of(self, row: Row) -> str:
-        """Return the model of the runs of a row; for a custom program, its label."""
-        if row.run:
-            return row.label
+        """Return the model of the runs of a row."""
         return str(self.given[MODEL_OPTION]) if self._takes_given_model(row) else self._own_model(row)
 
     def capabilities(self, row: Row) -> ModelCapabilities:
@@ -386,12 +367,7 @@ def parse_table(name: str, text: str, *, kept: bool = False) -> Table:
 
 
 def attention_of(row: Row) -> str:
-    """Return the attention of a row's runs; without the option, the row's model, or else plain attention.
-
-    For a custom program it is the row's label.
-    """
-    if row.run:
-        return row.label
+    """Return the attention of a row's runs; without the option, the row's model, or else plain attention."""
     return str(row.options.get(ATTENTION_OPTION, row.options.get(MODEL_OPTION, PLAIN_ATTENTION)))
 
 
@@ -431,4 +407,4 @@ def _without_displaced(options: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 def _runs_of(row: Row) -> str:
     """Return what distinguishes the runs of a row from those of others."""
-    return str((row.run, sorted(row.options.items()), row.ensemble))
+    return str((sorted(row.options.items()), row.ensemble))

@@ -1,18 +1,16 @@
-"""Comparison of a model with a baseline, and its significance."""
+"""Paired comparison of a method with a baseline, and its significance."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alignattn.evaluation.estimates import Interval
 from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.evaluation.statistics.intervals import MIN_ROWS, SEED
 from alignattn.evaluation.statistics.paired_tests import (
     PairedScores,
-    UnpairedScores,
     bootstrap_difference,
     mcnemar,
     sign_flip_p_value,
@@ -28,9 +26,6 @@ TEST_RESAMPLES = 10_000
 
 VALUE_TOLERANCE = 1e-3
 """Tolerance between a measure and its value recomputed from the stored, rounded predictions."""
-
-NO_COMMON_SEED = "no seed in common"
-"""Reason for comparing runs only over examples."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,6 @@ class Comparison:
             level. None without an interval, or if no difference can be significant.
         degrees: degrees of freedom of the interval; None for a bootstrap interval.
         step: smallest difference of two values that is not 0: 1 / m for accuracies on m rows; 0 = unknown.
-        is_early: whether planned runs are missing, so that nothing is tested.
     """
 
     difference: float
@@ -62,13 +56,6 @@ class Comparison:
     detectable: float | None = None
     degrees: int | None = None
     step: float = 0
-    is_early: bool = False
-
-    @property
-    def extent(self) -> float:
-        """The largest distance from 0 of the difference and the ends of its interval."""
-        ends = (self.interval.low, self.interval.high) if self.interval else ()
-        return max(map(abs, (self.difference, *ends)))
 
     @property
     def survives(self) -> bool:
@@ -86,7 +73,7 @@ def compare(
     resamples: int = TEST_RESAMPLES,
     seed: int = SEED,
 ) -> Comparison:
-    """Compare the runs of a model with those of a baseline, paired by seed.
+    """Compare the runs of a method with those of a baseline, paired by seed.
 
     The test is over seeds if there are enough for a significant result; the result then holds for other seeds, on these
     examples. Otherwise the test is over examples if their scores are known; the result then holds for other examples,
@@ -107,62 +94,98 @@ def compare(
         AlignAttnError: if values are not paired or not finite, or if the examples of both runs differ or do not match
             the values.
     """
-    differences = _paired_differences(values, baseline_values)
-    if can_test_over_seeds(len(differences), family_size):
-        return _over_seeds(differences, 1 / rows if rows else 0, seed)
+    measured, baseline = (np.asarray(side, dtype=np.float64) for side in (values, baseline_values))
+    if measured.ndim != 1 or measured.shape != baseline.shape or not measured.size:
+        raise AlignAttnError(
+            f"{measured.size} value(s) cannot be paired with {baseline.size} of the baseline: compare the common seeds"
+        )
+    if not (np.isfinite(measured).all() and np.isfinite(baseline).all()):
+        raise AlignAttnError("values to compare hold NaN or infinity: repeat the runs of those seeds")
+    differences, num_seeds = measured - baseline, len(measured)
+    difference, degrees = float(differences.mean()), num_seeds - 1
+    if can_test_over_seeds(num_seeds, family_size):
+        interval, step = t_interval(differences), 1 / rows if rows else 0
+        return Comparison(
+            difference,
+            interval,
+            sign_flip_p_value(differences, seed),
+            None,
+            f"sign-flip permutation test and t-interval over {num_seeds} paired seeds",
+            num_seeds,
+            detectable_by_sign_flips(interval, num_seeds, step=step),
+            degrees,
+            step,
+        )
     pairs = scores() if scores is not None else None
-    if pairs is None:
-        return _without_test(differences)
-    _check_pairs(pairs, values, baseline_values)
-    return _over_examples(differences, pairs, resamples, seed)
+    if pairs is not None:
+        if len(pairs) != num_seeds:
+            raise AlignAttnError(f"scores of examples have {len(pairs)} seed(s) and the values {num_seeds}")
+        for pair, both in zip(pairs, zip(values, baseline_values, strict=True), strict=True):
+            _check_scores(pairs[0][0], pair, both)
+        num_examples = len(pairs[0][0].examples)
+        if num_examples >= MIN_ROWS:
+            own, plain = zip(*pairs, strict=True)
+            interval, p_value = bootstrap_difference(own, plain, resamples, seed)
+            test = f"bootstrap over {num_examples} examples"
+            if num_seeds == 1 and all(scores.is_share_of_examples for scores in pairs[0]):
+                p_value = mcnemar(*pairs[0])
+                test = f"McNemar's exact test and bootstrap interval over {num_examples} examples"
+            test += f", for {'this seed' if num_seeds == 1 else f'these {num_seeds} seeds'}"
+            return Comparison(difference, interval, p_value, None, test, num_seeds, detectable_difference(interval))
+    if num_seeds < MIN_ROWS:
+        return Comparison(difference, None, None, None, "no test; one seed", num_seeds)
+    interval = t_interval(differences)
+    test = f"no test; t-interval over {num_seeds} paired seeds"
+    detectable = detectable_difference(interval, degrees)
+    return Comparison(difference, interval, None, None, test, num_seeds, detectable, degrees)
 
 
-def compare_early(values: Sequence[float], baseline_values: Sequence[float], *, planned: int) -> Comparison:
-    """Compare the finished runs of an unfinished comparison, without a test.
-
-    Args:
-        values: as for `compare`.
-        baseline_values: as for `compare`.
-        planned: the planned number of seeds.
-    """
-    early = _without_test(_paired_differences(values, baseline_values))
-    return replace(early, test=f"{early.test}, but none until all {planned} are finished", is_early=True)
-
-
-def compare_unpaired(
-    values: Sequence[float],
-    baseline_values: Sequence[float],
-    scores: Callable[[], UnpairedScores | None],
-    *,
-    reason: str = NO_COMMON_SEED,
-    resamples: int = TEST_RESAMPLES,
-    seed: int = SEED,
+def compare_ensemble(
+    value: float, member_values: Sequence[float], ensemble: ExampleScores | None, members: Sequence[ExampleScores]
 ) -> Comparison:
-    """Compare runs that are not paired by seed over their common examples, if the scores of these are kept.
+    """Compare an ensemble, one model of all seeds, with its members over the examples of both.
 
-    The result holds for other examples, with the models of these runs. `Comparison.seeds` is 0.
+    The result holds for other examples, with the models of these seeds. `Comparison.seeds` is 0.
 
     Args:
-        values: one per run.
-        baseline_values: one per run of the baseline; their number may differ.
-        scores: reads the examples' scores of all runs; returns None if the measure is not a statistic of examples.
-        reason: why the seeds are not paired, for readers.
-        resamples: number of bootstrap resamples.
-        seed: random seed; equal seeds return equal results.
+        value: the value of the ensemble.
+        member_values: the values of its members, one per seed.
+        ensemble: the examples' scores of the ensemble; None if the measure is not a statistic of examples.
+        members: the examples' scores of each member, in the order of the values.
 
     Raises:
         AlignAttnError: as `compare` does.
     """
-    difference = float(np.mean(values) - np.mean(baseline_values))
-    systems = scores()
-    if systems is None or len(systems[0][0].examples) < MIN_ROWS:
+    difference, reason = float(value - np.mean(member_values)), "an ensemble is one model of all seeds"
+    if ensemble is None or len(ensemble.examples) < MIN_ROWS:
         return Comparison(difference, None, None, None, f"no test; {reason}", 0)
-    for own, measured in zip(systems, (values, baseline_values), strict=True):
-        _check_scores(systems[0][0], own, measured)
-    interval, p_value = bootstrap_difference(*systems, resamples, seed)
-    num_runs = " and ".join(str(len(own)) for own in systems)
-    test = f"bootstrap over {len(systems[0][0].examples)} examples, for these {num_runs} runs; {reason}"
+    _check_scores(ensemble, [ensemble, *members], [value, *member_values])
+    interval, p_value = bootstrap_difference([ensemble], members, TEST_RESAMPLES, SEED)
+    test = f"bootstrap over {len(ensemble.examples)} examples, for these 1 and {len(members)} runs; {reason}"
     return Comparison(difference, interval, p_value, None, test, 0, detectable_difference(interval))
+
+
+def _check_scores(first: ExampleScores, scores: Sequence[ExampleScores], values: Sequence[float]) -> None:
+    """Refuse scores of other examples than the first, or scores that do not match their values."""
+    for own, value in zip(scores, values, strict=True):
+        if own.statistic is not first.statistic:
+            raise AlignAttnError("runs cannot be paired: their scores are of different measures")
+        sizes = len(first.examples), len(own.examples)
+        if sizes[0] != sizes[1]:
+            raise AlignAttnError(
+                f"runs on {sizes[0]} and on {sizes[1]} examples cannot be paired: run them with the same limits"
+            )
+        differing = np.flatnonzero(first.examples != own.examples)
+        if differing.size:
+            index = differing[0]
+            raise AlignAttnError(
+                f"runs on different examples cannot be paired: example {index} is {first.examples[index]} in one and "
+                f"{own.examples[index]} in another; run them on the same data"
+            )
+        if abs(own.value - value) > VALUE_TOLERANCE:
+            raise AlignAttnError(
+                f"a run's examples give {own.value:.4f} and its results {value:.4f}: move the run away and run it again"
+            )
 
 
 def correct(comparisons: Sequence[Comparison | None], family_size: int | None = None) -> list[Comparison | None]:
@@ -175,14 +198,21 @@ def correct(comparisons: Sequence[Comparison | None], family_size: int | None = 
         comparisons: the comparisons of the table; None for a missing one.
         family_size: the planned number of comparisons, if some have no p-value yet; None = the number of p-values.
     """
-    tested = [index for index, one in enumerate(comparisons) if one is not None and one.p_value is not None]
     p_values = [one.p_value for one in comparisons if one is not None and one.p_value is not None]
     level = SIGNIFICANCE_LEVEL / max(family_size or 0, len(p_values), 1)
-    corrected = [None if one is None else replace(one, detectable=_detectable(one, level)) for one in comparisons]
-    for index, p_value in zip(tested, holm(p_values, family_size), strict=True):
-        one = corrected[index]
-        assert one is not None
-        corrected[index] = replace(one, corrected_p_value=p_value)
+    adjusted = iter(holm(p_values, family_size))
+    corrected: list[Comparison | None] = []
+    for one in comparisons:
+        if one is None or one.interval is None:
+            detectable = None
+        elif one.p_value is None or one.degrees is None:
+            detectable = detectable_difference(one.interval, one.degrees, level)
+        else:
+            detectable = detectable_by_sign_flips(one.interval, one.degrees + 1, level, one.step)
+            # Infinite if not even the smallest p-value can survive.
+            detectable = detectable if math.isfinite(detectable) else None
+        p_value = None if one is None or one.p_value is None else next(adjusted)
+        corrected.append(one and replace(one, detectable=detectable, corrected_p_value=p_value))
     return corrected
 
 
@@ -209,111 +239,3 @@ def can_test_over_seeds(num_seeds: int, family_size: int = 1) -> bool:
     The smallest two-sided p-value of n differences is 2 / 2^n: 6 seeds are enough for one comparison, 10 for 20.
     """
     return 2 / 2**num_seeds * family_size < SIGNIFICANCE_LEVEL
-
-
-def _paired_differences(values: Sequence[float], baseline_values: Sequence[float]) -> NDArray[np.float64]:
-    measured, baseline = (np.asarray(side, dtype=np.float64) for side in (values, baseline_values))
-    if measured.ndim != 1 or measured.shape != baseline.shape or not measured.size:
-        raise AlignAttnError(
-            f"{measured.size} value(s) cannot be paired with {baseline.size} of the baseline: compare the common seeds"
-        )
-    if not (np.isfinite(measured).all() and np.isfinite(baseline).all()):
-        raise AlignAttnError("values to compare hold NaN or infinity: repeat the runs of those seeds")
-    return measured - baseline
-
-
-def _check_pairs(pairs: PairedScores, values: Sequence[float], baseline_values: Sequence[float]) -> None:
-    """Refuse scores of different examples, or scores that do not match the values."""
-    if len(pairs) != len(values):
-        raise AlignAttnError(f"scores of examples have {len(pairs)} seed(s) and the values {len(values)}")
-    for pair, measured in zip(pairs, zip(values, baseline_values, strict=True), strict=True):
-        _check_scores(pairs[0][0], pair, measured)
-
-
-def _check_scores(first: ExampleScores, scores: Sequence[ExampleScores], values: Sequence[float]) -> None:
-    """Refuse scores of other examples than the first, or scores that do not match the value."""
-    for own, value in zip(scores, values, strict=True):
-        _check_same_examples(first, own)
-        if abs(own.value - value) > VALUE_TOLERANCE:
-            raise AlignAttnError(
-                f"a run's examples give {own.value:.4f} and its results {value:.4f}: move the run away and run it again"
-            )
-
-
-def _check_same_examples(first: ExampleScores, other: ExampleScores) -> None:
-    if other.statistic is not first.statistic:
-        raise AlignAttnError("runs cannot be paired: their scores are of different measures")
-    sizes = len(first.examples), len(other.examples)
-    if sizes[0] != sizes[1]:
-        raise AlignAttnError(
-            f"runs on {sizes[0]} and on {sizes[1]} examples cannot be paired: run them with the same limits"
-        )
-    differing = np.flatnonzero(first.examples != other.examples)
-    if differing.size:
-        index = differing[0]
-        raise AlignAttnError(
-            f"runs on different examples cannot be paired: example {index} is {first.examples[index]} in one and "
-            f"{other.examples[index]} in another; run them on the same data"
-        )
-
-
-def _over_seeds(differences: NDArray[np.float64], step: float, seed: int) -> Comparison:
-    interval = t_interval(differences)
-    return Comparison(
-        difference=float(differences.mean()),
-        interval=interval,
-        p_value=sign_flip_p_value(differences, seed),
-        corrected_p_value=None,
-        test=f"sign-flip permutation test and t-interval over {len(differences)} paired seeds",
-        seeds=len(differences),
-        detectable=detectable_by_sign_flips(interval, len(differences), step=step),
-        degrees=len(differences) - 1,
-        step=step,
-    )
-
-
-def _detectable(one: Comparison, level: float) -> float | None:
-    """Return the difference that a comparison detects at a level; None if there is none."""
-    if one.interval is None:
-        return None
-    if one.p_value is None or one.degrees is None:
-        return detectable_difference(one.interval, one.degrees, level)
-    difference = detectable_by_sign_flips(one.interval, one.degrees + 1, level, one.step)
-    return difference if math.isfinite(difference) else None
-
-
-def _over_examples(differences: NDArray[np.float64], pairs: PairedScores, resamples: int, seed: int) -> Comparison:
-    num_examples, num_seeds = len(pairs[0][0].examples), len(pairs)
-    if num_examples < MIN_ROWS:
-        return _without_test(differences)
-    measured, baseline = ([pair[system] for pair in pairs] for system in (0, 1))
-    interval, p_value = bootstrap_difference(measured, baseline, resamples, seed)
-    test = f"bootstrap over {num_examples} examples"
-    if num_seeds == 1 and all(scores.is_share_of_examples for scores in pairs[0]):
-        p_value = mcnemar(*pairs[0])
-        test = f"McNemar's exact test and bootstrap interval over {num_examples} examples"
-    return Comparison(
-        difference=float(differences.mean()),
-        interval=interval,
-        p_value=p_value,
-        corrected_p_value=None,
-        test=f"{test}, for {'this seed' if num_seeds == 1 else f'these {num_seeds} seeds'}",
-        seeds=num_seeds,
-        detectable=detectable_difference(interval),
-    )
-
-
-def _without_test(differences: NDArray[np.float64]) -> Comparison:
-    num_seeds = len(differences)
-    can_spread = num_seeds >= MIN_ROWS
-    interval = t_interval(differences) if can_spread else None
-    return Comparison(
-        difference=float(differences.mean()),
-        interval=interval,
-        p_value=None,
-        corrected_p_value=None,
-        test=f"no test; t-interval over {num_seeds} paired seeds" if can_spread else "no test; one seed",
-        seeds=num_seeds,
-        detectable=None if interval is None else detectable_difference(interval, num_seeds - 1),
-        degrees=None if interval is None else num_seeds - 1,
-    )

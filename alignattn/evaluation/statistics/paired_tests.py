@@ -30,9 +30,6 @@ COUNT_TOLERANCE = 1e-6
 PairedScores = Sequence[tuple[ExampleScores, ExampleScores]]
 """The scores of the measured run and of the baseline, per seed."""
 
-UnpairedScores = tuple[Sequence[ExampleScores], Sequence[ExampleScores]]
-"""The scores of the measured runs and of the baseline's runs."""
-
 
 def sign_flip_p_value(differences: NDArray[np.float64], seed: int) -> float:
     """Return the two-sided p-value of the mean of differences `[n]` under random signs.

@@ -152,21 +152,15 @@ def test_only_common_seeds_are_paired_and_reported(
     assert "aligned: the difference is over the seeds in common (1, 2)" in capsys.readouterr().out
 
 
-def test_runs_without_a_common_seed_are_compared_by_examples(
+def test_runs_without_a_common_seed_are_not_compared(
     make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = [make(f"soft/seed-{seed}", accuracy, seed) for seed, accuracy in ((1, 0.6), (2, 0.7))]
-    other = make("other", 0.9, seed=7)
-    line = compare(tmp_path / "soft", other, folder=tmp_path / "out").loc["other"]
-    assert "have no seed in common" in capsys.readouterr().out
-    by_row = right(other).astype(float) - np.mean([right(folder) for folder in plain], axis=0)
-    assert line["difference"] == pytest.approx(25) == pytest.approx(100 * by_row.mean())
-    # The normal approximation for the mean of the differences by row.
-    margin = 100 * 1.96 * stats.sem(by_row)
-    assert line["difference_low"] == pytest.approx(25 - margin, abs=margin / 5)
-    assert line["difference_high"] == pytest.approx(25 + margin, abs=margin / 5)
-    assert line["p_value"] < 0.001
-    assert "no seed in common" in line["test"]
+    for seed, accuracy in ((1, 0.6), (2, 0.7)):
+        make(f"soft/seed-{seed}", accuracy, seed)
+    line = compare(tmp_path / "soft", make("other", 0.9, seed=7), folder=tmp_path / "out").loc["other"]
+    assert "other, validation, is not compared: no seed in common with soft" in capsys.readouterr().out
+    assert line["mean"] == pytest.approx(90)
+    assert pd.isna(line["difference"])
 
 
 def test_p_values_are_corrected_for_all_comparisons(make: Run, tmp_path: Path) -> None:
@@ -349,3 +343,101 @@ def test_a_measure_that_is_undefined_for_a_run_is_left_out_and_reported(
     other = str(tmp_path / "other")
     assert main(["compare", *map(str, folders), "--output_dir", other]) == USER_ERROR_EXIT_CODE
     assert "undefined" in capsys.readouterr().err
+
+
+# --- scores of any program
+
+
+def write_scores(path: Path, lines: Sequence[str], header: str = "method,seed,score") -> Path:
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def test_scores_of_any_program_are_paired_by_seed_and_tested(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    plain = rng.normal(3, 1, 8)
+    tricks = {"plain": plain, "trick": plain + rng.normal(1, 0.3, 8), "noise": plain + rng.normal(0, 0.3, 8)}
+    lines = [f"{name},{seed},{score}" for name, scores in tricks.items() for seed, score in enumerate(scores)]
+    # The order of the lines does not matter.
+    table = compare(write_scores(tmp_path / "s.csv", [lines[0], *reversed(lines[1:])]), folder=tmp_path / "out")
+    p_values = []
+    for name in ("trick", "noise"):
+        tested = stats.permutation_test([tricks[name] - plain], np.mean, permutation_type="samples", n_resamples=np.inf)
+        expected = stats.ttest_rel(tricks[name], plain)
+        assert table.loc[name, "difference"] == pytest.approx((tricks[name] - plain).mean())
+        interval = expected.confidence_interval(0.95)
+        assert table.loc[name, ["difference_low", "difference_high"]].to_list() == pytest.approx(list(interval))
+        assert table.loc[name, "p_value"] == pytest.approx(tested.pvalue)
+        p_values.append(tested.pvalue)
+    corrected = table.loc[["trick", "noise"], "corrected_p_value"].to_list()
+    assert corrected == pytest.approx([2 * p_values[0], max(2 * p_values[0], p_values[1])])
+    assert table.loc["trick", "verdict"] == "better"
+    assert (tmp_path / "out" / "comparison.png").is_file()
+    options = ["--lower_is_better", "true", "--baseline", "noise"]
+    lower = compare(tmp_path / "s.csv", *options, folder=tmp_path / "lower")
+    assert lower.loc["trick", "verdict"] == "worse"
+    assert next(iter(lower.index)) == "noise"
+
+
+def test_examples_are_averaged_and_tested_if_seeds_are_few(tmp_path: Path) -> None:
+    """By McNemar's exact test of one seed, as SciPy computes it."""
+    rng = np.random.default_rng(0)
+    is_right = {"a": rng.random(50) < 0.6, "b": rng.random(50) < 0.9}
+    lines = [
+        f"{name},{task},1,{row},{int(own[row])}" for task in "xy" for name, own in is_right.items() for row in range(50)
+    ]
+    path = write_scores(tmp_path / "s.csv", lines, "method,task,seed,example,score")
+    table = compare(path, folder=tmp_path / "out").reset_index().set_index(["row", "column"])
+    won, lost = ((is_right[one] & ~is_right[other]).sum() for one, other in ("ba", "ab"))
+    for task in "xy":
+        line = table.loc[("b", task)]
+        assert line["mean"] == pytest.approx(100 * is_right["b"].mean())
+        assert line["p_value"] == pytest.approx(stats.binomtest(won, won + lost).pvalue)
+        assert "McNemar" in line["test"]
+
+
+def test_equal_seeds_of_both_methods_are_not_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sign-flip test would find a difference of one pair of numbers significant."""
+    lines = [f"{name},{seed},{score}" for name, score in (("a", 0.5), ("b", 0.7)) for seed in range(8)]
+    lines += [f"c,{seed},{seed}" for seed in range(8)]
+    table = compare(write_scores(tmp_path / "s.csv", lines), folder=tmp_path / "out")
+    assert pd.isna(table.loc["b", "p_value"])
+    assert not pd.isna(table.loc["c", "p_value"])
+    assert "b: the scores of all seeds are equal: does the program use its seed?" in capsys.readouterr().out
+
+
+def test_only_common_seeds_of_scores_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["a,1,1", "a,2,2", "a,3,9", "b,2,5", "b,1,3", "c,7,1"]
+    table = compare(write_scores(tmp_path / "s.csv", lines), folder=tmp_path / "out")
+    assert table.loc["b", "difference"] == pytest.approx(2.5)
+    said = capsys.readouterr().out
+    assert "b: the difference is over the seeds in common (1, 2)" in said
+    assert "c, is not compared: no seed in common with a" in said
+
+
+@pytest.mark.parametrize(
+    ("lines", "header", "message"),
+    [
+        (["a,1"], "method,score", "has no column 'seed' (it has method, score)"),
+        (["a,1,1", "b,,1"], "method,seed,score", "row 2 has no seed"),
+        (["a,1,1", "b,1,high"], "method,seed,score", "score 'high' of row 2 is not a finite number"),
+        (["a,1,1", "b,1,inf"], "method,seed,score", "score 'inf' of row 2"),
+        (["a,1,1", "a,1,2"], "method,seed,score", "row 2 is a second score of method a, seed 1; scores of single rows"),
+        (["a,1,1"], "method,seed,score", "the scores of one method, a"),
+        ([], "method,seed,score", "has no scores"),
+        (["a,1,x,1", "b,1,y,1"], "method,seed,example,score", "b, seed 1, has scores of other examples than a"),
+        (["a,1,1,2"], "method,seed,score", "a row has more values than the header"),
+    ],
+)
+def test_scores_that_cannot_be_compared_are_refused(
+    lines: list[str], header: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refusal([write_scores(tmp_path / "s.csv", lines, header)], capsys)
+
+
+def test_a_file_of_scores_stands_alone_and_has_its_baseline(
+    make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_scores(tmp_path / "s.csv", ["a,1,1", "b,1,2"])
+    assert "is a file: give one file of scores alone" in refusal([make("soft", 0.7), path], capsys)
+    assert "unknown method in" in refusal([path, "--baseline", "c"], capsys)

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from alignattn.commands.reproduce.results import examples_of
 from alignattn.finetuning.examples import mean_predictions
-from alignattn.finetuning.run_reader import FinetuneReader
 from alignattn.utils.errors import AlignAttnError
 
 ROWS = 6
@@ -63,5 +63,5 @@ def test_an_ensemble_of_finished_runs_is_scored_by_its_mean(tmp_path, drawn):
         rows = [unsure if row == wrong else sure for row in range(ROWS)]
         pq.write_table(predictions(rows, labels).add_column(0, "split", [["test"] * ROWS]), run / "predictions.parquet")
         runs.append(run)
-    values = [FinetuneReader().ensemble(some, ["metrics", "test", "accuracy"]).value for some in (runs, runs[:1])]
+    values = [examples_of(some, ["metrics", "test", "accuracy"]).value for some in (runs, runs[:1])]
     assert values == [1.0, (ROWS - 1) / ROWS]

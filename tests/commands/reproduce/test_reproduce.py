@@ -322,13 +322,6 @@ def change_config(folder):
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"learning_rate": 0.5}))
 
 
-def age_result(folder):
-    path = folder.output / "results.json"
-    content = json.loads(path.read_text())
-    del content["parameters"]
-    path.write_text(json.dumps(content))
-
-
 def age_experiment(folder):
     (folder.path / "experiment.json").write_text('{"task": "rte"}')
 
@@ -342,8 +335,7 @@ def swap_experiment(folder):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (tear_result, "results.json is damaged or of another version"),
-        (age_result, "results.json is damaged or of another version"),
+        (tear_result, "results.json is damaged ("),
         (change_config, "(different: learning_rate)"),
         (age_experiment, "experiment.json is damaged or of another version"),
         (swap_experiment, "contains another run than its name says"),

@@ -151,7 +151,6 @@ def work(folder: RunFolder, launcher: int | None = None) -> int:
                 raise AlignAttnError(
                     f"the run that it depends on is {needed.state}: {needed.reason or folder.needed.path}"
                 )
-            folder.reader.clear_unfinished(folder.output)
             folder.command.execute(folder.options)
         except (AlignAttnError, OSError) as error:
             record_failure(folder.path, reason_of(error) if isinstance(error, OSError) else str(error))

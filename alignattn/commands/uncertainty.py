@@ -52,7 +52,7 @@ COMMAND = Command(
     UncertaintyOptions,
     run="alignattn.commands.uncertainty:uncertainty",
     results=TableResults(
-        "alignattn.commands.uncertainty.result_reader:UncertaintyReader",
+        UNCERTAINTY_FILE,
         needs="finetune",
         withheld=("run", "seed", "data_dir"),
     ),

@@ -103,8 +103,8 @@ COMMAND = Command(
     DomainShiftOptions,
     run="alignattn.commands.domain_shift:domain_shift",
     results=TableResults(
-        "alignattn.commands.domain_shift.result_reader:DomainShiftReader",
         withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS),
+        check_folder="alignattn.commands.domain_shift:check_folder",
     ),
     shares_folder=True,
     examples=("alignattn domain-shift --pair snli-mnli --model bert-base-uncased --output_dir runs/snli-mnli",),
