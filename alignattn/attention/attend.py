@@ -160,7 +160,34 @@ def _attend(
     dropout: float,
     wants_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    pairs = _pair_mask(mask, query, key) if isinstance(mask, Tensor) else _checked(mask, query, key)
+    batch, queries, keys = len(query), query.shape[-2], key.shape[-2]
+    pairs = mask
+    if isinstance(mask, Tensor):
+        if queries != keys:
+            raise AlignAttnError(
+                f"{queries} queries and {keys} keys are different tokens, which need two masks: give an "
+                "alignattn.CrossMask"
+            )
+        is_of_pairs = mask.shape == (batch, 1, queries, keys)
+        if mask.is_floating_point() or not (is_of_pairs or mask.shape == (batch, keys)):
+            raise AlignAttnError(
+                f"a mask of {mask.dtype} {list(mask.shape)} is not a mask of attend: give bool, {[batch, keys]} or "
+                f"{[batch, 1, queries, keys]}"
+            )
+        # An integer mask is meant as a bool mask; added to the scores, it would have another effect.
+        pairs = mask.bool() if is_of_pairs else mask.bool()[:, None, None, :].expand(-1, 1, keys, -1)
+    elif isinstance(mask, Edges) and (batch, queries) != (1, mask.nodes):
+        raise AlignAttnError(
+            f"edges of {mask.nodes} nodes are one graph, and the queries are {list(query.shape)}: give one row of "
+            f"{mask.nodes} tokens"
+        )
+    elif isinstance(mask, CrossMask):
+        for side, features in ((mask.query, query), (mask.key, key)):
+            if side is not None and (side.dtype != torch.bool or side.shape != features.shape[::2]):
+                raise AlignAttnError(
+                    f"a CrossMask of {side.dtype} {list(side.shape)} is not a mask of attend: give bool, "
+                    f"{list(features.shape[::2])}"
+                )
     own_score: Score | None = getattr(module, "own_score", None)
 
     def plain(is_recorded: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -175,48 +202,6 @@ def _attend(
     slots: Any = getattr(module, CHILD_NAME, None)
     if slots is None:
         return plain()
-    found: tuple[Tensor, Tensor | None] = slots(
-        query,
-        key,
-        value,
-        pairs,
-        plain,
-        scale=scale,
-        dropout=dropout,
-        wants_weights=wants_weights,
-        own_score=own_score,
-    )
-    return found
-
-
-def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    batch, queries, keys = len(query), query.shape[-2], key.shape[-2]
-    if queries != keys:
-        raise AlignAttnError(
-            f"{queries} queries and {keys} keys are different tokens, which need two masks: give an alignattn.CrossMask"
-        )
-    is_of_pairs = mask.shape == (batch, 1, queries, keys)
-    if mask.is_floating_point() or not (is_of_pairs or mask.shape == (batch, keys)):
-        raise AlignAttnError(
-            f"a mask of {mask.dtype} {list(mask.shape)} is not a mask of attend: give bool, {[batch, keys]} or "
-            f"{[batch, 1, queries, keys]}"
-        )
-    # An integer mask is meant as a bool mask; added to the scores, it would have another effect.
-    mask = mask.bool()
-    return mask if is_of_pairs else mask[:, None, None, :].expand(-1, 1, mask.shape[-1], -1)
-
-
-def _checked(mask: Edges | CrossMask | None, query: Tensor, key: Tensor) -> Edges | CrossMask | None:
-    if isinstance(mask, Edges) and (len(query), query.shape[-2]) != (1, mask.nodes):
-        raise AlignAttnError(
-            f"edges of {mask.nodes} nodes are one graph, and the queries are {list(query.shape)}: give one row of "
-            f"{mask.nodes} tokens"
-        )
-    sides = ((mask.query, query), (mask.key, key)) if isinstance(mask, CrossMask) else ()
-    for side, features in sides:
-        if side is not None and (side.dtype != torch.bool or side.shape != features.shape[::2]):
-            wanted = list(features.shape[::2])
-            raise AlignAttnError(
-                f"a CrossMask of {side.dtype} {list(side.shape)} is not a mask of attend: give bool, {wanted}"
-            )
-    return mask
+    options = {"scale": scale, "dropout": dropout, "wants_weights": wants_weights, "own_score": own_score}
+    result: tuple[Tensor, Tensor | None] = slots(query, key, value, pairs, plain, **options)
+    return result

@@ -172,7 +172,12 @@ def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
         spreads = [torch.where(is_point[:, None, None], matrix, spread) for spread in spreads]
         (from_query, first), (from_key, second) = (shrunk(spread) for spread in spreads)
         values, vectors = torch.linalg.eigh(monge_map(from_query, from_key))
-        values, is_bounded = _bounded(values.sqrt())
+        values = values.sqrt()
+        is_bounded = values.amax(dim=1) > CONDITION_BOUND * values.amin(dim=1)
+        # The eigenvalues are clipped around their geometric mean.
+        middle, reach = values.log().mean(dim=1, keepdim=True).exp(), CONDITION_BOUND**0.5
+        clipped = torch.minimum(torch.maximum(values, middle / reach), middle * reach)
+        values = torch.where(is_bounded[:, None], clipped, values)
         matrix, inverse = (_symmetric(vectors * part[:, None] @ vectors.mT) for part in (values, 1 / values))
         condition, shrinkage = values[:, -1] / values[:, 0], torch.maximum(first, second)
         is_bounded = is_bounded | is_point
@@ -181,14 +186,6 @@ def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
         # The means of A q and A⁻¹ k + c are then equal.
         shift = (matrix @ query.mean[..., None] - inverse @ key.mean[..., None])[..., 0]
     return Basis(matrix, inverse, shift, condition, shrinkage, is_bounded)
-
-
-def _bounded(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Clip eigenvalues `[H, d]` around their geometric mean where the ratio of two exceeds the bound."""
-    exceeds = values.amax(dim=1) > CONDITION_BOUND * values.amin(dim=1)
-    middle, reach = values.log().mean(dim=1, keepdim=True).exp(), CONDITION_BOUND**0.5
-    clipped = torch.minimum(torch.maximum(values, middle / reach), middle * reach)
-    return torch.where(exceeds[:, None], clipped, values), exceeds
 
 
 def _power(matrix: Tensor, exponent: float) -> Tensor:

@@ -83,15 +83,36 @@ class AttentionConfig:
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
         if self.alignment_rows is not None:
-            self._check_rows()
+            if not _is_number(self.alignment_rows, Integral) or self.alignment_rows < 1:
+                raise AlignAttnError(f"alignment_rows={self.alignment_rows!r} must be a number of samples, at least 1")
+            object.__setattr__(self, "alignment_rows", _plain(self.alignment_rows))
+            if self.alignment is not None and not ALIGNMENTS[self.alignment].averages_samples:
+                averaging = ", ".join(choices_with("alignment", "averages_samples"))
+                raise AlignAttnError(
+                    f"alignment_rows is for a mean over samples ({averaging}), and {self.alignment!r} compares all "
+                    "tokens of a batch: leave it out"
+                )
+            if "points" in self.alignment_options:
+                raise AlignAttnError(
+                    "alignment_rows draws samples, and points the nodes of a graph: leave one of them out"
+                )
         if self.cross_attention and (self.changes_function or self.alignment is None):
             raise AlignAttnError(
                 f"cross_attention is for an alignment alone, but the attention is {self.name!r}: leave one of them out"
             )
         if self.layers is not None:
-            object.__setattr__(self, "layers", _checked_layers(self.layers))
+            layers: Any = self.layers
+            is_several = isinstance(layers, Collection) and not isinstance(layers, str)
+            valid = is_several and all(_is_number(layer, Integral) and layer >= 0 for layer in layers)
+            if not valid or not layers or len(set(layers)) != len(layers):
+                raise AlignAttnError(f"layers={layers!r} must be distinct layer indices from 0, such as (0, 1)")
+            object.__setattr__(self, "layers", tuple(sorted(_plain(layer) for layer in layers)))
+        # A choice that has options is built once, because its class checks options that depend on each other.
         for slot in SLOTS:
-            self._try_slot(slot)
+            if options := getattr(self, f"{slot}_options"):
+                choice_class = SLOTS[slot].load(getattr(self, slot))
+                sizes = inspect.signature(choice_class).parameters.keys() & {"head_dim", "num_heads"}
+                choice_class(**dict.fromkeys(sizes, 1), **options)
 
     def _check_slot(self, slot: str) -> None:
         choice, options = getattr(self, slot), getattr(self, f"{slot}_options")
@@ -114,27 +135,6 @@ class AttentionConfig:
         except AlignAttnError as error:
             raise AlignAttnError(f"{slot} {choice!r}: {error}") from error
         object.__setattr__(self, f"{slot}_options", options)
-
-    def _check_rows(self) -> None:
-        if not _is_number(self.alignment_rows, Integral) or cast(int, self.alignment_rows) < 1:
-            raise AlignAttnError(f"alignment_rows={self.alignment_rows!r} must be a number of samples, at least 1")
-        object.__setattr__(self, "alignment_rows", _plain(self.alignment_rows))
-        if self.alignment is not None and not ALIGNMENTS[self.alignment].averages_samples:
-            averaging = ", ".join(choices_with("alignment", "averages_samples"))
-            raise AlignAttnError(
-                f"alignment_rows is for a mean over samples ({averaging}), and {self.alignment!r} compares all tokens "
-                "of a batch: leave it out"
-            )
-        if "points" in self.alignment_options:
-            raise AlignAttnError("alignment_rows draws samples, and points the nodes of a graph: leave one of them out")
-
-    def _try_slot(self, slot: str) -> None:
-        """Build a choice that has options once, because its class checks options that depend on each other."""
-        if not (options := getattr(self, f"{slot}_options")):
-            return
-        choice_class = SLOTS[slot].load(getattr(self, slot))
-        sizes = inspect.signature(choice_class).parameters.keys() & {"head_dim", "num_heads"}
-        choice_class(**dict.fromkeys(sizes, 1), **options)
 
     @property
     def name(self) -> str:
@@ -218,7 +218,23 @@ class AttentionConfig:
         """
         if not isinstance(attention, (str, cls)):
             raise AlignAttnError(f"attention={attention!r} must be a name, such as 'aa-ct', or an AttentionConfig")
-        fields = _named_fields(attention) if isinstance(attention, str) else attention.to_dict()
+        if isinstance(attention, str):
+            slot_of = {choice: slot for slot, choices in SLOTS.items() for choice in choices}
+            plain = PLAIN.to_dict()
+            fields: dict[str, Any] = {}
+            for name in attention.split("+"):
+                _check_choice("attention", name, [*PRESETS, *(choice for choice in slot_of if choice not in PRESETS)])
+                if name in PRESETS:
+                    chosen = {field: value for field, value in PRESETS[name].to_dict().items() if value != plain[field]}
+                else:
+                    chosen = {slot_of[name]: name}
+                if twice := next((slot for slot in chosen if slot in fields), None):
+                    raise AlignAttnError(
+                        f"attention {attention!r} fills the slot {twice!r} twice: drop one of the names"
+                    )
+                fields |= chosen
+        else:
+            fields = attention.to_dict()
         if "alignment" in overrides and fields.get("alignment_weight") == _default_weight(fields.get("alignment")):
             fields["alignment_weight"] = None
         return cls.from_dict(fields | overrides)
@@ -226,22 +242,6 @@ class AttentionConfig:
 
 def _default_weight(alignment: str | None) -> float:
     return WEIGHTS.get(alignment, DEFAULT_WEIGHT)
-
-
-def _named_fields(attention: str) -> dict[str, Any]:
-    slot_of = {choice: slot for slot, choices in SLOTS.items() for choice in choices}
-    plain = PLAIN.to_dict()
-    fields: dict[str, Any] = {}
-    for name in attention.split("+"):
-        _check_choice("attention", name, [*PRESETS, *(choice for choice in slot_of if choice not in PRESETS)])
-        if name in PRESETS:
-            chosen = {field: value for field, value in PRESETS[name].to_dict().items() if value != plain[field]}
-        else:
-            chosen = {slot_of[name]: name}
-        if twice := next((field for field in chosen if field in fields), None):
-            raise AlignAttnError(f"attention {attention!r} fills the slot {twice!r} twice: drop one of the names")
-        fields |= chosen
-    return fields
 
 
 def _check_choice(what: str, value: Any, choices: Any) -> None:
@@ -266,14 +266,6 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, Real) or isinstance(value, (int, float)):
         return value
     return int(value) if isinstance(value, Integral) else float(value)
-
-
-def _checked_layers(layers: Any) -> tuple[int, ...]:
-    is_several = isinstance(layers, Collection) and not isinstance(layers, str)
-    valid = is_several and all(_is_number(layer, Integral) and layer >= 0 for layer in layers)
-    if not valid or not layers or len(set(layers)) != len(layers):
-        raise AlignAttnError(f"layers={layers!r} must be distinct layer indices from 0, such as (0, 1)")
-    return tuple(sorted(_plain(layer) for layer in layers))
 
 
 PLAIN = AttentionConfig()

@@ -6,9 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-
-from alignattn.utils.errors import AlignAttnError
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,14 +26,14 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
                 return backward(ctx, *gradients)
         unpacked = _Unpacked(ctx)
         with torch.no_grad():
-            found = backward(unpacked, *gradients)
+            result = backward(unpacked, *gradients)
         sources = [*unpacked.saved_tensors, *gradients]
         if not any(source is not None and source.requires_grad for source in sources):
             # The gradient was computed in the forward pass: a dummy source gives it a backward that raises.
             sources = [torch.empty((), requires_grad=True)]
-        parts = found if isinstance(found, tuple) else (found,)
+        parts = result if isinstance(result, tuple) else (result,)
         refused = tuple(part if part is None else _NotTwice.apply(part, *sources) for part in parts)  # type: ignore[no-untyped-call]
-        return refused if isinstance(found, tuple) else refused[0]
+        return refused if isinstance(result, tuple) else refused[0]
 
     return wrapper
 
@@ -50,14 +47,10 @@ def value_and_gradients(function: Callable[..., Tensor], *inputs: Tensor) -> tup
         # As a tuple of two, because its type has an optional third value.
         pulled = torch.func.vjp(function, *inputs)
         return pulled[0], pulled[1](torch.ones_like(pulled[0]))
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_same, _same):
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept):
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         value = function(*leaves)
     return value.detach(), torch.autograd.grad(value, leaves)
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 class _Unpacked:
@@ -83,20 +76,4 @@ class _NotTwice(torch.autograd.Function):
         raise RuntimeError(
             "alignments and sparse attention weights have first derivatives only: do not pass create_graph=True "
             "(softmax has a second derivative)"
-        )
-
-
-def check_reverse_mode(name: str, *inputs: Any) -> None:
-    """Refuse forward-mode differentiation (`torch.func.jvp`), which a custom operation does not support.
-
-    Args:
-        name: the name of the normalizer, for the message.
-        *inputs: tensors; other values are ignored.
-    """
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
-        return
-    if any(isinstance(part, Tensor) and forward_ad.unpack_dual(part).tangent is not None for part in inputs):
-        raise AlignAttnError(
-            f"normalizer {name!r} has no derivative in forward mode (torch.func.jvp, jacfwd, hessian): use "
-            "torch.autograd.grad, or softmax"
         )

@@ -71,7 +71,10 @@ def spread_distance(query: Tensor, key: Tensor) -> Tensor:
     """
     query, key = (points.to("cpu", torch.float64) for points in (query, key))
     middle = (query.mean(dim=1, keepdim=True) + key.mean(dim=1, keepdim=True)) / 2
-    directions = _frames(query.shape[-1])
+    # At least 128 directions, the columns of random orthogonal matrices: whole frames.
+    size, generator = query.shape[-1], torch.Generator().manual_seed(SEED)
+    frames = torch.linalg.qr(torch.randn(-(-128 // size), size, size, generator=generator, dtype=torch.float64)).Q
+    directions = frames.transpose(0, 1).flatten(1)
     # Around the common mean float32 is precise enough. NumPy sorts float32 30 times as fast as torch.
     along_query, along_key = (
         np.sort((directions.mT @ (points - middle).mT).float().numpy(), axis=-1) for points in (query, key)
@@ -116,12 +119,3 @@ def halves(points: Tensor) -> tuple[Tensor, Tensor]:
     order = torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(SEED))
     half = max(len(order) // 2, 1)
     return points[:, order[:half].to(points.device)], points[:, order[-half:].to(points.device)]
-
-
-def _frames(size: int) -> Tensor:
-    """Return directions as the columns of random orthogonal matrices, `[d, K]`."""
-    generator = torch.Generator().manual_seed(SEED)
-    # At least 128 directions, in whole orthonormal frames.
-    count = -(-128 // size)
-    frames = torch.linalg.qr(torch.randn(count, size, size, generator=generator, dtype=torch.float64)).Q
-    return frames.transpose(0, 1).flatten(1)

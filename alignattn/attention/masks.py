@@ -83,9 +83,6 @@ class Earlier:
     spent: Tensor | None = None
 
 
-NOTHING_EARLIER = Earlier()
-
-
 @dataclass(frozen=True)
 class CrossMask:
     """The masks of queries and keys that belong to different tokens, such as image regions and words of a question.
@@ -98,7 +95,7 @@ class CrossMask:
 
     query: Tensor | None
     key: Tensor | None
-    earlier: Earlier = NOTHING_EARLIER
+    earlier: Earlier = Earlier()
 
     @property
     def pairs(self) -> Tensor | None:
@@ -133,20 +130,13 @@ def fused_attention(
     return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scale)
 
 
-EdgeScore = Callable[[Tensor, Tensor, Edges], Tensor]
-"""Maps queries and keys `[n, H, d]` to the scores of the edges, `[E, H]`."""
-
-EdgeNormalizer = Callable[[Tensor, Segments], Tensor]
-"""Maps scores `[E, H]` to weights `[E, H]` that sum to 1 over each segment."""
-
-
 def attend_edges(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     edges: Edges,
-    score: EdgeScore,
-    normalizer: EdgeNormalizer,
+    score: Callable[[Tensor, Tensor, Edges], Tensor],
+    normalizer: Callable[[Tensor, Segments], Tensor],
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Attend along edges: O_i = Σ_j N(S(q_i, k_j)) v_j over the edges (i, j) of each query i.
@@ -156,8 +146,8 @@ def attend_edges(
         key: `[1, H, n, d]`.
         value: `[1, H, n, d]`.
         edges: the edges between the n nodes.
-        score: computes the scores of the edges.
-        normalizer: normalises the scores over the edges of each query.
+        score: maps queries and keys `[n, H, d]` to the scores of the edges, `[E, H]`.
+        normalizer: maps scores `[E, H]` to weights `[E, H]` that sum to 1 over the edges of each query.
         dropout: dropout probability of the weights.
 
     Returns:
@@ -231,24 +221,9 @@ class Packing:
         return may & mask[0, 0][self.tokens[:, :, None], self.tokens[:, None, :]][:, None]
 
 
-@dataclass(frozen=True)
-class _Known:
-    """The bounds of a row, and its packing."""
-
-    bounds: weakref.ref[Tensor]
-    of_keys: weakref.ref[Tensor]
-    versions: tuple[int, int]
-    length: int
-    packing: Packing
-
-    def is_of(self, bounds: Tensor, of_keys: Tensor, length: int) -> bool:
-        """Return whether the bounds are the same tensors, unchanged."""
-        is_same = self.bounds() is bounds and self.of_keys() is of_keys and self.length == length
-        return is_same and self.versions == (bounds._version, of_keys._version)
-
-
-_newest: _Known | None = None
-"""The packing of the last row, which the layers of a model share: its bounds are read only once."""
+_newest: tuple[weakref.ref[Tensor], weakref.ref[Tensor], tuple[int, int, int], Packing] | None = None
+"""The bounds of the last row, their versions and its length, and its packing, which the layers of a model share: the
+bounds are read only once."""
 
 
 # The packing depends on the values of the bounds, which a compiler does not know.
@@ -265,9 +240,12 @@ def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
         AlignAttnError: if the bounds do not increase from 0 to T, or those of the keys differ.
     """
     global _newest
-    of_keys, known = bounds if of_keys is None else of_keys, _newest
-    if known is not None and known.is_of(bounds, of_keys, length):
-        return known.packing
+    of_keys = bounds if of_keys is None else of_keys
+    if _newest is not None and _newest[0]() is bounds and _newest[1]() is of_keys:
+        # A tensor that was written in place has another version; one of inference mode has none, and is not kept here.
+        *_, kept, packing = _newest
+        if kept == (bounds._version, of_keys._version, length):
+            return packing
     if of_keys is not bounds and not torch.equal(of_keys, bounds):
         raise AlignAttnError(
             f"cu_seq_lens_k is {of_keys.tolist()} and cu_seq_lens_q {bounds.tolist()}: slots are for self-attention"
@@ -281,8 +259,7 @@ def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
     packing = Packing.of(bounds)
     # Tensors of inference mode do not count writes, so nothing is cached for them.
     if not (bounds.is_inference() or of_keys.is_inference()):
-        versions = bounds._version, of_keys._version
-        _newest = _Known(weakref.ref(bounds), weakref.ref(of_keys), versions, length, packing)
+        _newest = weakref.ref(bounds), weakref.ref(of_keys), (bounds._version, of_keys._version, length), packing
     return packing
 
 

@@ -76,27 +76,23 @@ def reach_alignment_from_output(model: nn.Module) -> RemovableHandle:
     def reach(module: nn.Module, _inputs: Any, output: Any) -> Any:
         if not module.training or not torch.is_grad_enabled():
             return output
-        return _with_first_replaced(output, alignment_parameters(module))
+        parameters = alignment_parameters(module)
+
+        def reaching(value: Tensor) -> Tensor:
+            return _Reach.apply(value, *parameters)  # type: ignore[no-untyped-call]
+
+        # The first tensor with a gradient is enough.
+        if isinstance(output, Tensor):
+            return reaching(output)
+        if not isinstance(output, MutableMapping | tuple):
+            return output
+        items: Any = enumerate(output) if isinstance(output, tuple) else output.items()
+        places = (place for place, value in items if isinstance(value, Tensor) and value.requires_grad)
+        if (first := next(places, None)) is None:
+            return output
+        if isinstance(output, tuple):
+            return *output[:first], reaching(output[first]), *output[first + 1 :]
+        output[first] = reaching(output[first])
+        return output
 
     return model.register_forward_hook(reach)
-
-
-def _with_first_replaced(output: Any, parameters: list[nn.Parameter]) -> Any:
-    def reaching(value: Tensor) -> Tensor:
-        return _Reach.apply(value, *parameters)  # type: ignore[no-untyped-call]
-
-    if isinstance(output, Tensor):
-        return reaching(output)
-    if isinstance(output, MutableMapping):
-        name = next((name for name, value in output.items() if _has_gradient(value)), None)
-        if name is not None:
-            output[name] = reaching(output[name])
-    elif isinstance(output, tuple):
-        index = next((index for index, value in enumerate(output) if _has_gradient(value)), None)
-        if index is not None:
-            return *output[:index], reaching(output[index]), *output[index + 1 :]
-    return output
-
-
-def _has_gradient(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad

@@ -47,7 +47,7 @@ class JointBest(EarlyStopping):
         self.metrics = dict(metrics or {})
         self.best: dict[str, float] = {}
         self.is_best = False
-        self._found: dict[str, float] = {}
+        self._of_splits: dict[str, float] = {}
 
     def on_evaluate(  # type: ignore[override]  # EarlyStoppingCallback differs from its base likewise.
         self,
@@ -59,12 +59,12 @@ class JointBest(EarlyStopping):
     ) -> None:
         """Count the evaluations since one of the metrics was at its best."""
         # Each split is evaluated by itself, and the metrics may be of several.
-        self._found |= {name: metrics[name] for name in self.metrics.keys() & metrics.keys()}
-        if self._found.keys() != self.metrics.keys():
+        self._of_splits |= {name: metrics[name] for name in self.metrics.keys() & metrics.keys()}
+        if self._of_splits.keys() != self.metrics.keys():
             return
-        found, self._found = self._found, {}
+        of_splits, self._of_splits = self._of_splits, {}
         # An undefined metric is never the best, because no other value would reach it.
-        measured = {name: value for name in self.metrics if not math.isnan(value := found[name])}
+        measured = {name: value for name in self.metrics if not math.isnan(value := of_splits[name])}
         is_good = [
             name not in self.best or (value >= self.best[name] if self.metrics[name] else value <= self.best[name])
             for name, value in measured.items()

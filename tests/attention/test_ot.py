@@ -89,7 +89,7 @@ def test_plan_matches_pot(cost: str) -> None:
         epsilon, left, right = 0.1, normalize(query, dim=-1), normalize(key, dim=-1)
     else:
         epsilon, left, right = 1.0, 2 * query, key
-    probability = TokenMeasure.of(query, None).probability[0, 0]
+    probability = TokenMeasure.of(torch.stack([query, key]).transpose(2, 3)[None], None).probability[0, 0]
     plan = sinkhorn(left, right, probability, probability, epsilon=epsilon, iterations=CONVERGED)
     dense = dense_plan(plan.row, plan.kernel, plan.column)
     expected = torch.stack([pot_plan(head, epsilon) for head in costs[0]])
@@ -160,7 +160,7 @@ def test_padding_does_not_matter(cost: str) -> None:
 def test_marginal_error_is_that_of_the_explicit_plan() -> None:
     query, key = (tensor.detach() for tensor in features())
     mask = torch.arange(7) < torch.tensor([7, 5, 3])[:, None]
-    share = TokenMeasure.of(query, mask[None, None]).probability[0, 0]
+    share = TokenMeasure.of(torch.stack([query, key]).transpose(2, 3)[None], mask[None, None]).probability[0, 0]
     unit_query, unit_key = (normalize(tensor, dim=-1) * mask[:, None, :, None] for tensor in (query, key))
     plan = sinkhorn(unit_query, unit_key, share, share, epsilon=0.01, iterations=5)
     dense = dense_plan(plan.row, plan.kernel, plan.column)

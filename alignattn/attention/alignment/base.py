@@ -109,7 +109,18 @@ class Alignment(nn.Module, ABC):
         """Return the loss as `forward` does, and the detached diagnostic by its name."""
         if key_mask is None and query.shape == key.shape:
             key_mask = mask
-        self._check_shapes(query, key, mask, key_mask)
+        sizes = [(*side.shape[:2], *side.shape[3:]) for side in (query, key)]
+        if sizes[0] != sizes[1] or sizes[0][2:] != (self.head_dim,):
+            raise AlignAttnError(
+                f"queries {list(query.shape)} and keys {list(key.shape)} must both be "
+                f"[batch, heads, tokens, {self.head_dim}]"
+            )
+        for features, is_real in ((query, mask), (key, key_mask)):
+            if is_real is not None and (is_real.dtype != torch.bool or is_real.shape != features.shape[::2]):
+                raise AlignAttnError(
+                    f"the mask is {is_real.dtype} {list(is_real.shape)}: it must be bool "
+                    f"[{features.shape[0]}, {features.shape[2]}], True = a real token"
+                )
         # Projections are stored as [B, n, H, d], so this does not copy their heads.
         rows_of_query, rows_of_key = (features.transpose(1, 2).flatten(2) for features in (query, key))
         return self.of_calls([Call(rows_of_query, rows_of_key, query.shape[1], mask, key_mask, layer)])
@@ -129,7 +140,13 @@ class Alignment(nn.Module, ABC):
         device = calls[0].query.device
         with tf32_under_autocast(device), torch.autocast(device.type, enabled=False):
             groups = groups_for(calls, GROUP_ELEMENTS)
-            if self.has_gradient:
+            # A subclass may replace only the equation; `differentiate` is then that of another loss.
+            equation, gradient = (
+                next(owner for owner in type(self).__mro__ if name in vars(owner))
+                for name in ("compute", "differentiate")
+            )
+            is_written_out = gradient is not Alignment and issubclass(gradient, equation)
+            if is_written_out and NetworkPass.knows(*self.children()):
                 loss, diagnostic = loss_in_one_pass(self.differentiate, groups, samples, list(self.parameters()))
             else:
                 parts = []
@@ -142,18 +159,6 @@ class Alignment(nn.Module, ABC):
             self.step += 1
         return loss, {self.diagnostic: diagnostic}
 
-    @property
-    def has_gradient(self) -> bool:
-        """Whether `differentiate` computes the gradient of `compute`.
-
-        It does not if a subclass replaced only the equation, or a network is parametrized or wrapped.
-        """
-        equation, gradient = (
-            next(owner for owner in type(self).__mro__ if name in vars(owner)) for name in ("compute", "differentiate")
-        )
-        written_out = gradient is not Alignment and issubclass(gradient, equation)
-        return written_out and NetworkPass.knows(*self.children())
-
     def losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the losses and diagnostics `[C]` of C calls.
 
@@ -163,7 +168,7 @@ class Alignment(nn.Module, ABC):
             mask: `[1 or C, 1 or 2, B, n]` bool, True = a real token (`TokenMeasure`); None = all are real.
             layers: the layers of the calls, whose networks are used.
         """
-        losses, diagnostics = self.compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
+        losses, diagnostics = self.compute(features, TokenMeasure.of(features, mask), layers)
         return losses * self.head_weight(features.shape[4]), diagnostics.detach()
 
     def head_weight(self, heads: int) -> float:
@@ -184,20 +189,6 @@ class Alignment(nn.Module, ABC):
             keeps_gradient: whether the gradient is needed.
         """
         raise NotImplementedError
-
-    def _check_shapes(self, query: Tensor, key: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> None:
-        sizes = [(*side.shape[:2], *side.shape[3:]) for side in (query, key)]
-        if sizes[0] != sizes[1] or sizes[0][2:] != (self.head_dim,):
-            raise AlignAttnError(
-                f"queries {list(query.shape)} and keys {list(key.shape)} must both be "
-                f"[batch, heads, tokens, {self.head_dim}]"
-            )
-        for features, given in ((query, mask), (key, key_mask)):
-            if given is not None and (given.dtype != torch.bool or given.shape != features.shape[::2]):
-                raise AlignAttnError(
-                    f"the mask is {given.dtype} {list(given.shape)}: it must be bool "
-                    f"[{features.shape[0]}, {features.shape[2]}], True = a real token"
-                )
 
     def extra_repr(self) -> str:
         """Return the module's printed form."""

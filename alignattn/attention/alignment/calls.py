@@ -9,9 +9,6 @@ from torch.nn import functional as F
 
 from alignattn.attention.alignment.draws import ranks
 
-Side = tuple[Tensor, Tensor | None]
-"""The features of the queries or the keys of a call, and their mask."""
-
 
 @dataclass(frozen=True)
 class TokenMeasure:
@@ -32,18 +29,21 @@ class TokenMeasure:
     mask: Tensor | None
 
     @classmethod
-    def of(cls, query: Tensor, mask: Tensor | None) -> "TokenMeasure":
-        """Build it for queries `[..., B, H, n, d]` and a mask `[1 or C, 1 or 2, B, n]` (True = a real token)."""
-        batch, _, length, _ = query.shape[-4:]
-        dtype = computed_in(query)
+    def of(cls, features: Tensor, mask: Tensor | None, share: float = 1.0) -> "TokenMeasure":
+        """Build it for features `[C, 2, B, n, H, d]` and a mask `[1 or C, 1 or 2, B, n]` (True = a real token).
+
+        The weights of the samples are multiplied by `share`.
+        """
+        batch, length = features.shape[2:4]
+        dtype = computed_in(features)
         if mask is None:
-            probability = query.new_full((1, 1, batch, length), 1 / max(length, 1), dtype=dtype)
-            return cls(probability, query.new_full((1, batch), 1 / batch, dtype=dtype), None)
+            probability = features.new_full((1, 1, batch, length), 1 / max(length, 1), dtype=dtype)
+            return cls(probability, features.new_full((1, batch), 1 / batch, dtype=dtype) * share, None)
         real = mask.to(dtype)
         count = real.sum(dim=-1)
         has_tokens = (count > 0).all(dim=1).to(dtype)
         samples = has_tokens.sum(dim=-1, keepdim=True).clamp(min=1)
-        return cls(real / count.clamp(min=1)[..., None], has_tokens / samples, mask)
+        return cls(real / count.clamp(min=1)[..., None], has_tokens / samples * share, mask)
 
     @classmethod
     def of_counts(cls, counts: list[int], is_real: Tensor | None, sample_weight: float, like: Tensor) -> "TokenMeasure":
@@ -59,10 +59,6 @@ class TokenMeasure:
         probability = share.expand(-1, counts[0]) if is_real is None else share * is_real
         mask = None if is_real is None else is_real[None, None]
         return cls(probability[None, None], like.new_full((1, len(counts)), sample_weight), mask)
-
-    def scaled(self, factor: float) -> "TokenMeasure":
-        """Return the measure with the weights of the samples times a factor."""
-        return replace(self, sample_weight=self.sample_weight * factor)
 
     @property
     def token_weight(self) -> Tensor:
@@ -105,11 +101,6 @@ class Call:
     def selected(self, side: Tensor) -> Tensor:
         """Return the samples of queries or keys `[B, n, f]` that are used."""
         return side if self.chosen is None else side.index_select(0, self.chosen)
-
-    @property
-    def sides(self) -> tuple[Side, Side]:
-        """The queries and their mask, the keys and theirs."""
-        return (self.query, self.query_mask), (self.key, self.key_mask)
 
     @property
     def is_of_same_tokens(self) -> bool:
@@ -167,7 +158,7 @@ def groups_of(calls: Sequence[Call], budget: int) -> Iterator[tuple[slice, list[
     # Kinds are compared, not hashed, and sizes are not divided, so that a compiler can keep them symbolic.
     kinds: list[list[Call]] = []
     for call in calls:
-        alike = next((known for known in kinds if known[0].kind == call.kind), None)
+        alike = next((calls_of_kind for calls_of_kind in kinds if calls_of_kind[0].kind == call.kind), None)
         if alike is None:
             kinds.append([call])
         else:
@@ -201,7 +192,7 @@ def _parts(calls: list[Call], elements: int, budget: int) -> Iterator[list[Call]
 def masks_of(calls: list[Call]) -> Tensor | None:
     """Return the masks of calls of one kind, `[1 or C, 1 or 2, B, n]`; None if all tokens are real."""
     if not calls[0].is_of_same_tokens:
-        sides = [side for call in calls for side in call.sides]
+        sides = [side for call in calls for side in ((call.query, call.query_mask), (call.key, call.key_mask))]
         masks = [rows.new_ones(rows.shape[:2], dtype=torch.bool) if mask is None else mask for rows, mask in sides]
         padded = [F.pad(mask, (0, calls[0].length - mask.shape[1])) for mask in masks]
         return torch.stack(padded).unflatten(0, (-1, 2))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.alignment.calls import Call, TokenMeasure, computed_in, groups_of, masks_of, stacked
+from alignattn.attention.alignment.networks import rows_in_blocks
 from alignattn.attention.alignment.passes import SCRATCH
 from alignattn.attention.derivatives import once_differentiable
 
@@ -43,7 +44,7 @@ class Piece:
         """The features as rows in blocks, `[l * blocks, rows, d]`, for `NetworkPass`."""
         if self.counts is not None:
             return self.features.view(1, -1, self.features.shape[-1])
-        return self.features.flatten(0, 2).flatten(1, 2)
+        return rows_in_blocks(self.features)
 
 
 @dataclass(frozen=True)
@@ -122,17 +123,21 @@ class _OnePass(torch.autograd.Function):
             result = differentiate(piece, keeps_gradient)
             results.append(PieceLoss(result.loss, result.diagnostic))
             for index, gradient in enumerate(result.to_parameters):
-                if parameters[index].requires_grad:
-                    to_parameters[index] = _added(to_parameters[index], gradient, piece.layers, parameters[index])
+                if not parameters[index].requires_grad:
+                    continue
+                total = to_parameters[index]
+                if total is None and len(gradient) == len(parameters[index]):
+                    to_parameters[index] = gradient
+                    continue
+                total = gradient.new_zeros(parameters[index].shape) if total is None else total
+                total[piece.layers] += gradient.to(total.device)
+                to_parameters[index] = total
             return result.to_features
 
         for layers, calls in groups:
             share = len(calls[0].query) / samples
-            if is_in_blocks(calls[0]):
-                found = _in_blocks(add, calls[0], layers, share)
-            else:
-                found = _at_once(add, calls, layers, share)
-            to_features.append(found)
+            compute = _in_blocks if is_in_blocks(calls[0]) else _at_once
+            to_features.append(compute(add, calls, layers, share))
         loss = torch.stack([result.loss.to(nothing) for result in results]).sum()
         diagnostic = torch.stack([result.diagnostic.to(nothing) for result in results]).sum()
         ctx.groups = groups
@@ -154,16 +159,6 @@ class _OnePass(torch.autograd.Function):
             sides += _of_sides(scaled, calls)
         of_parameters = [None if gradient is None else gradient * scale.to(gradient) for gradient in to_parameters]
         return None, None, None, None, *sides, *of_parameters
-
-
-def _added(total: Tensor | None, gradient: Tensor, layers: slice, parameter: Tensor) -> Tensor:
-    """Add the gradient of some layers' parameters to that of all layers."""
-    if total is None:
-        if len(gradient) == len(parameter):
-            return gradient
-        total = gradient.new_zeros(parameter.shape)
-    total[layers] += gradient.to(total.device)
-    return total
 
 
 def _of_sides(gradient: Tensor, calls: Sequence[Call]) -> Iterator[Tensor]:
@@ -195,17 +190,18 @@ def _kept_in(features: Tensor) -> torch.dtype:
 def _at_once(add: Callable[[Piece], Tensor | None], calls: list[Call], layers: slice, share: float) -> Tensor:
     """Compute the loss of a group of layers as one piece, and return its gradient `[2 * C, B, n, H * d]`."""
     features, query = stacked(calls), calls[0].query
-    tokens = TokenMeasure.of(features.transpose(3, 4), masks_of(calls)).scaled(share)
+    tokens = TokenMeasure.of(features, masks_of(calls), share)
     with SCRATCH.frame():
-        found = add(Piece(features, tokens, layers))
-        if found is None:
+        gradient = add(Piece(features, tokens, layers))
+        if gradient is None:
             return query.new_empty(0)
         kept = query.new_empty(features.shape, dtype=_kept_in(query))
-        return kept.copy_(found).flatten(0, 1).flatten(-2)
+        return kept.copy_(gradient).flatten(0, 1).flatten(-2)
 
 
-def _in_blocks(add: Callable[[Piece], Tensor | None], call: Call, layers: slice, share: float) -> Tensor:
-    """Compute the loss of a call in blocks of its samples, and return its gradient `[2, B, n, H * d]`."""
+def _in_blocks(add: Callable[[Piece], Tensor | None], calls: list[Call], layers: slice, share: float) -> Tensor:
+    """Compute the loss of a single call in blocks of its samples, and return its gradient `[2, B, n, H * d]`."""
+    (call,) = calls
     both = [call.selected(side.detach()) for side in (call.query, call.key)]
     batch, length, width = both[0].shape
     mask = call.query_mask
@@ -219,30 +215,25 @@ def _in_blocks(add: Callable[[Piece], Tensor | None], call: Call, layers: slice,
         with SCRATCH.frame():
             features = SCRATCH.take((2, len(counts) * counts[0], width), computed)
             for part, side in zip(features, sides, strict=True):
-                _gather(side, rows, part)
+                if isinstance(rows, Tensor) and side.dtype == part.dtype:
+                    torch.index_select(side, 0, rows, out=part)
+                else:
+                    part.copy_(side[rows])
             is_real = None if counts[-1] == counts[0] else torch.arange(counts[0]) < torch.tensor(counts)[:, None]
             tokens = TokenMeasure.of_counts(counts, is_real, share / samples, features)
             by_head = features.view(1, 2, len(counts), counts[0], call.heads, -1)
-            found = add(Piece(by_head, tokens, layers, counts))
-            if found is None:
+            of_block = add(Piece(by_head, tokens, layers, counts))
+            if of_block is None:
                 continue
-            found = found.reshape(2, -1, width).to(gradient.dtype)
+            of_block = of_block.reshape(2, -1, width).to(gradient.dtype)
             if isinstance(rows, slice):
-                gradient[:, rows] = found
+                gradient[:, rows] = of_block
             elif is_real is None:
-                gradient.index_copy_(1, rows, found)
+                gradient.index_copy_(1, rows, of_block)
             else:
                 of_real = is_real.flatten().nonzero().squeeze(-1)
-                gradient.index_copy_(1, rows[of_real], found.index_select(1, of_real))
+                gradient.index_copy_(1, rows[of_real], of_block.index_select(1, of_real))
     return gradient.view(2, batch, length, width)
-
-
-def _gather(side: Tensor, rows: Tensor | slice, out: Tensor) -> None:
-    """Write some rows of `[B * n, f]` to `out`."""
-    if isinstance(rows, Tensor) and side.dtype == out.dtype:
-        torch.index_select(side, 0, rows, out=out)
-    else:
-        out.copy_(side[rows])
 
 
 def _blocks_of(

@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +40,11 @@ class Scratch(threading.local):
             yield
         finally:
             self._used = start
-            if start == 0:
-                self._grow()
+            wanted = min(self._peak, SCRATCH_BYTES)
+            if start == 0 and wanted > len(self._memory):
+                # Memory that is allocated in inference mode cannot be written outside of it.
+                with torch.inference_mode(False):
+                    self._memory = torch.empty(wanted, dtype=torch.uint8)
 
     def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """Return an uninitialised tensor of the type and on the device of another, valid until the frame ends."""
@@ -57,23 +60,8 @@ class Scratch(threading.local):
             return torch.empty(shape, dtype=dtype)
         return self._memory[start : start + size].view(dtype).view(*shape)
 
-    def _grow(self) -> None:
-        wanted = min(self._peak, SCRATCH_BYTES)
-        if wanted > len(self._memory):
-            # Memory that is allocated in inference mode cannot be written outside of it.
-            with torch.inference_mode(False):
-                self._memory = torch.empty(wanted, dtype=torch.uint8)
-
 
 SCRATCH = Scratch()
-
-
-class _Pass(Protocol):
-    gradients: list[Tensor]  # of the layer's parameters, after `backward`
-
-    def forward(self, rows: Tensor) -> Tensor: ...
-
-    def backward(self, gradient: Tensor) -> Tensor: ...
 
 
 class NetworkPass:
@@ -86,7 +74,7 @@ class NetworkPass:
     """
 
     def __init__(self, network: nn.Sequential, rows: Tensor, layers: slice) -> None:
-        self._passes: list[_Pass] = [_PASSES[type(part)](part, rows, layers) for part in network]
+        self._passes = [_PASSES[type(part)](part, rows, layers) for part in network]
 
     @staticmethod
     def knows(*networks: nn.Module) -> bool:
@@ -112,17 +100,11 @@ class NetworkPass:
         return [gradient for each in self._passes for gradient in each.gradients]
 
 
-def _to_weight(gradient: Tensor, rows: Tensor, layers: int) -> Tensor:
-    """Return the gradient `[l, out, in]` of weights.
-
-    It is a sum of products, one for each block: a GPU would compute one product over all rows of a layer in few
-    processors.
-    """
-    return (gradient.mT @ rows).unflatten(0, (layers, -1)).sum(dim=1)
-
-
-def _to_bias(gradient: Tensor, layers: int) -> Tensor:
-    return rows_of_layers(gradient, layers).sum(dim=1)
+def _to_parameters(gradient: Tensor, rows: Tensor, layers: int) -> list[Tensor]:
+    """Return the gradients `[l, out, in]` of weights and `[l, out]` of biases."""
+    # A sum of products, one for each block: a GPU would compute one product over all rows of a layer in few processors.
+    to_weight = (gradient.mT @ rows).unflatten(0, (layers, -1)).sum(dim=1)
+    return [to_weight, rows_of_layers(gradient, layers).sum(dim=1)]
 
 
 class _LinearPass:
@@ -140,7 +122,7 @@ class _LinearPass:
 
     def backward(self, gradient: Tensor) -> Tensor:
         layers = len(self.weight)
-        self.gradients = [_to_weight(gradient, self.rows, layers), _to_bias(gradient, layers)]
+        self.gradients = _to_parameters(gradient, self.rows, layers)
         result = SCRATCH.take(self.rows.shape, gradient)
         torch.bmm(rows_of_layers(gradient, layers), self.weight, out=rows_of_layers(result, layers))
         return result
@@ -196,12 +178,12 @@ class _HighwayPass:
         else:
             torch.mul(to_gate, to_features, out=self.gate)
         # The gate and the transform hold their own gradients now.
-        self.gradients = [_to_weight(self.both, self.rows, layers), _to_bias(self.both, layers)]
+        self.gradients = _to_parameters(self.both, self.rows, layers)
         rows_of_layers(to_features, layers).baddbmm_(rows_of_layers(self.both, layers), self.weight)
         return to_features
 
 
-_PASSES: dict[type[nn.Module], Callable[..., _Pass]] = {
+_PASSES: dict[type[nn.Module], Callable[..., Any]] = {
     Linear: _LinearPass,
     nn.LeakyReLU: _LeakyReLUPass,
     Highway: _HighwayPass,

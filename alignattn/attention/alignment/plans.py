@@ -1,6 +1,6 @@
 """The costs along the conditional plans of `ct`, and their gradient."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -72,21 +72,15 @@ def write_gradient_by_length(
         to_navigated.zero_()
         to_unit.zero_()
     cost = navigated.new_zeros(())
-    for samples, length in _equal_lengths(counts):
-        parts = [tensor[0, :, samples, :, :length] for tensor in tensors]
-        of_token = weight.flatten()[samples.start * weight.shape[-1]]
+    start = 0
+    for length, group in groupby(counts):
+        stop = start + len(list(group))
+        parts = [tensor[0, :, start:stop, :, :length] for tensor in tensors]
+        of_token = weight.flatten()[start * weight.shape[-1]]
+        start = stop
         pairs = 2 * parts[0].shape[1] * parts[0].shape[2] * length
         cost += of_token * (pairs - _write_scaled(parts[0], parts[1], -of_token, parts[2], parts[3]))
     return cost
-
-
-def _equal_lengths(counts: Sequence[int]) -> Iterator[tuple[slice, int]]:
-    """Yield consecutive samples of equal length, and their length."""
-    start = 0
-    for count, group in groupby(counts):
-        stop = start + len(list(group))
-        yield slice(start, stop), count
-        start = stop
 
 
 def _write_scaled(navigated: Tensor, unit: Tensor, scale: Tensor, to_navigated: Tensor, to_unit: Tensor) -> Tensor:
@@ -107,7 +101,14 @@ def _write_scaled(navigated: Tensor, unit: Tensor, scale: Tensor, to_navigated: 
         gradients = [SCRATCH.take(tensor.shape, tensor) for tensor in features]
         whole = _Heads(*features, *gradients)
         if at_once == 0:
-            total += _by_attention(whole)
+            # Without an n × n tensor.
+            total_by_attention, by_attention = value_and_gradients(
+                lambda navigated, unit: expected_cosine(navigated[None, :, None], unit[None, :, None], None).sum(),
+                *features,
+            )
+            total += total_by_attention
+            for target, gradient in zip(gradients, by_attention, strict=True):
+                target.copy_(gradient)
         else:
             for start in range(0, count, at_once):
                 total += _by_plans(_Heads(*(tensor[:, start : start + at_once] for tensor in whole)))
@@ -169,15 +170,3 @@ def _write_plans(scores: Tensor, plan: Tensor, reverse: Tensor) -> None:
     else:
         torch.softmax(scores, dim=2, out=plan)
         torch.softmax(scores, dim=1, out=reverse)
-
-
-def _by_attention(heads: _Heads) -> Tensor:
-    """Compute `_write_scaled`, unscaled, without an n × n tensor."""
-    total, gradients = value_and_gradients(
-        lambda navigated, unit: expected_cosine(navigated[None, :, None], unit[None, :, None], None).sum(),
-        heads.navigated,
-        heads.unit,
-    )
-    for target, gradient in zip(heads[2:], gradients, strict=True):
-        target.copy_(gradient)
-    return total

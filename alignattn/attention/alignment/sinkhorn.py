@@ -94,7 +94,7 @@ def sinkhorn(
     # The scale of the costs sets the first ε: a kernel with a much smaller ε would underflow, and a blurred plan takes
     # few iterations.
     largest_cost = flat_left.norm(dim=-1).amax(dim=-1) * flat_right.norm(dim=-1).amax(dim=-1)
-    first = first_epsilon(largest_cost, epsilon, anneal_from)[:, None, None]
+    first = (anneal_from * largest_cost).clamp(min=epsilon)[:, None, None]
     # The potential g of the columns. Columns of padding are 0 in every kernel.
     potential = torch.where(is_column, 0.0, -torch.inf).to(left.dtype)
     # Two n × n tensors, which all steps reuse: new memory costs more than the arithmetic.
@@ -130,11 +130,6 @@ def is_real(probability: Tensor) -> Tensor:
     """Return which columns of a plan have a share, `[B, n]` bool; all of them in a fully padded sample."""
     has_tokens = probability.sum(dim=1, keepdim=True) > 0
     return torch.where(has_tokens, probability, 1.0) > 0
-
-
-def first_epsilon(largest_cost: Tensor, epsilon: float, anneal_from: float) -> Tensor:
-    """Return the ε of the first kernel for the largest |left_i| · |right_j| of each head."""
-    return (anneal_from * largest_cost).clamp(min=epsilon)
 
 
 def _scale(kernel: Tensor, real: Tensor, rows_a_column: Tensor | None, rounds: int) -> tuple[Tensor, Tensor]:

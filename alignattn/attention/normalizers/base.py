@@ -40,7 +40,14 @@ def normalize(rule: Rule, scores: Tensor, mask: Tensor | None) -> Tensor:
     Raises:
         AlignAttnError: if the mask is not bool or does not fit the scores.
     """
-    _check_mask(scores, mask)
+    if mask is not None:
+        sizes = zip(reversed(mask.shape), reversed(scores.shape), strict=False)
+        fits = mask.dim() <= scores.dim() and all(size in (1, wanted) for size, wanted in sizes)
+        if mask.dtype != torch.bool or not fits:
+            raise AlignAttnError(
+                f"normalizer: the mask is {mask.dtype} {list(mask.shape)}: it must be bool, broadcastable to the "
+                f"scores {list(scores.shape)}, True = may be attended to"
+            )
     with torch.autocast(scores.device.type, enabled=False):
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if mask is None:
@@ -50,18 +57,6 @@ def normalize(rule: Rule, scores: Tensor, mask: Tensor | None) -> Tensor:
         scores = scores.masked_fill(is_masked, MASKED_SCORE)
         weights = rule(scores.sub_(scores.detach().amax(dim=-1, keepdim=True)), mask)
         return weights.masked_fill(is_masked, 0)
-
-
-def _check_mask(scores: Tensor, mask: Tensor | None) -> None:
-    if mask is None:
-        return
-    sizes = zip(reversed(mask.shape), reversed(scores.shape), strict=False)
-    fits = mask.dim() <= scores.dim() and all(size in (1, wanted) for size, wanted in sizes)
-    if mask.dtype != torch.bool or not fits:
-        raise AlignAttnError(
-            f"normalizer: the mask is {mask.dtype} {list(mask.shape)}: it must be bool, broadcastable to the scores "
-            f"{list(scores.shape)}, True = may be attended to"
-        )
 
 
 class Normalizer(Slot, ABC):
@@ -92,7 +87,14 @@ class Normalizer(Slot, ABC):
         Raises:
             AlignAttnError: if the shapes do not fit, the mask is not bool, or a query is needed and not given.
         """
-        self._check_shapes(scores, query)
+        if scores.dim() != 4 or scores.shape[1] != self.num_heads:
+            raise AlignAttnError(
+                f"normalizer: the scores {list(scores.shape)} must be [batch, {self.num_heads}, queries, keys]"
+            )
+        if query is not None and query.shape != (*scores.shape[:3], self.head_dim):
+            raise AlignAttnError(
+                f"normalizer: the queries {list(query.shape)} must be {[*scores.shape[:3], self.head_dim]}"
+            )
         return normalize(lambda shifted, attendable: self._weights(shifted, attendable, query, earlier), scores, mask)
 
     def of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
@@ -122,16 +124,6 @@ class Normalizer(Slot, ABC):
     @abstractmethod
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
         """Return the weights of scores `[B, H, n, m]`, as a `Rule`; the other arguments are those of `forward`."""
-
-    def _check_shapes(self, scores: Tensor, query: Tensor | None) -> None:
-        if scores.dim() != 4 or scores.shape[1] != self.num_heads:
-            raise AlignAttnError(
-                f"normalizer: the scores {list(scores.shape)} must be [batch, {self.num_heads}, queries, keys]"
-            )
-        if query is not None and query.shape != (*scores.shape[:3], self.head_dim):
-            raise AlignAttnError(
-                f"normalizer: the queries {list(query.shape)} must be {[*scores.shape[:3], self.head_dim]}"
-            )
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -35,10 +35,25 @@ def csoftmax(scores: Tensor, bound: float | Tensor, mask: Tensor | None = None) 
         AlignAttnError: if a bound is out of its range, the bounds of a row over all positions sum to less than 1, or
             the shapes do not fit.
     """
-    if isinstance(bound, Tensor):
-        _check_bounds(bound, scores)
-    else:
+    if not isinstance(bound, Tensor):
         _check_bound(bound)
+    else:
+        try:
+            bounds = bound.detach().expand_as(scores)
+        except RuntimeError as error:
+            raise AlignAttnError(
+                f"normalizer 'csoftmax': the bounds {list(bound.shape)} must be broadcastable to the scores "
+                f"{list(scores.shape)}"
+            ) from error
+        lowest = bounds.min().item()
+        if not lowest >= 0:
+            raise invalid("csoftmax", "bound", lowest, "0 or more at every position")
+        total = bounds.sum(dim=-1, dtype=torch.float64).min().item()
+        if total < 1 - BOUNDS_TOLERANCE:
+            raise AlignAttnError(
+                f"normalizer 'csoftmax': the bounds of a row sum to {total:.6g}: they must sum to 1 or more, "
+                "because its weights sum to 1"
+            )
     return normalize(lambda shifted, attendable: _csoftmax(shifted, attendable, bound), scores, mask)
 
 
@@ -47,62 +62,33 @@ def _check_bound(bound: object) -> None:
         raise invalid("csoftmax", "bound", bound, "a number above 0 and at most 1")
 
 
-def _check_bounds(bound: Tensor, scores: Tensor) -> None:
-    try:
-        bounds = bound.detach().expand_as(scores)
-    except RuntimeError as error:
-        raise AlignAttnError(
-            f"normalizer 'csoftmax': the bounds {list(bound.shape)} must be broadcastable to the scores "
-            f"{list(scores.shape)}"
-        ) from error
-    lowest = bounds.min().item()
-    if not lowest >= 0:
-        raise invalid("csoftmax", "bound", lowest, "0 or more at every position")
-    total = bounds.sum(dim=-1, dtype=torch.float64).min().item()
-    if total < 1 - BOUNDS_TOLERANCE:
-        raise AlignAttnError(
-            f"normalizer 'csoftmax': the bounds of a row sum to {total:.6g}: they must sum to 1 or more, "
-            "because its weights sum to 1"
-        )
-
-
 def _csoftmax(scores: Tensor, mask: Tensor | None, bound: float | Tensor) -> Tensor:
     limit = torch.as_tensor(bound, dtype=scores.dtype, device=scores.device).expand_as(scores)
-    limit = _feasible(limit, mask)
-    with torch.no_grad():
-        at_limit = _at_limit(scores, limit, mask)
-    # The active set is constant almost everywhere, so the gradient of this expression is exact.
-    rest = 1 - torch.where(at_limit, limit, 0).sum(dim=-1, keepdim=True)
-    share = F.softmax(scores.masked_fill(at_limit, MASKED_SCORE), dim=-1)
-    return torch.where(at_limit, limit, rest * share)
-
-
-def _feasible(limit: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         uniform = torch.full_like(limit[..., :1], 1 / limit.shape[-1])
     else:
         limit = limit.masked_fill(~mask, 0)
         uniform = 1 / mask.sum(dim=-1, keepdim=True).clamp(min=1).to(limit.dtype)
     is_short = limit.sum(dim=-1, keepdim=True) < 1
-    return torch.where(is_short, torch.maximum(limit, uniform), limit)
-
-
-def _at_limit(scores: Tensor, limit: Tensor, mask: Tensor | None) -> Tensor:
-    """Return where the bound is active.
-
-    In descending order of exp(s_i) / u_i, a position is clipped if its softmax over the remaining positions, times the
-    remaining mass, exceeds its bound; after the first that is not clipped, none is. Computed in logarithms, because a
-    position that gets mass only because all above it are clipped may be far below them.
-    """
-    key = scores - limit.log()
-    if mask is not None:
-        key = key.masked_fill(~mask, -torch.inf)
-    key, order = key.sort(dim=-1, descending=True)
-    sorted_limit = limit.gather(-1, order)
-    mass_left = 1 - (sorted_limit.cumsum(dim=-1) - sorted_limit)
-    log_sum_left = scores.gather(-1, order).flip(-1).logcumsumexp(dim=-1).flip(-1)
-    exceeds = mass_left.clamp(min=0).log() - log_sum_left + key > 0
-    return torch.zeros_like(exceeds).scatter_(-1, order, exceeds)
+    limit = torch.where(is_short, torch.maximum(limit, uniform), limit)
+    with torch.no_grad():
+        # Where the bound is active: in descending order of exp(s_i) / u_i, a position is clipped if its softmax over
+        # the remaining positions, times the remaining mass, exceeds its bound; after the first that is not clipped,
+        # none is. In logarithms, because a position that gets mass only because all above it are clipped may be far
+        # below them.
+        key = scores - limit.log()
+        if mask is not None:
+            key = key.masked_fill(~mask, -torch.inf)
+        key, order = key.sort(dim=-1, descending=True)
+        sorted_limit = limit.gather(-1, order)
+        mass_left = 1 - (sorted_limit.cumsum(dim=-1) - sorted_limit)
+        log_sum_left = scores.gather(-1, order).flip(-1).logcumsumexp(dim=-1).flip(-1)
+        exceeds = mass_left.clamp(min=0).log() - log_sum_left + key > 0
+        at_limit = torch.zeros_like(exceeds).scatter_(-1, order, exceeds)
+    # The active set is constant almost everywhere, so the gradient of this expression is exact.
+    rest = 1 - torch.where(at_limit, limit, 0).sum(dim=-1, keepdim=True)
+    share = F.softmax(scores.masked_fill(at_limit, MASKED_SCORE), dim=-1)
+    return torch.where(at_limit, limit, rest * share)
 
 
 class CSoftmax(Normalizer):

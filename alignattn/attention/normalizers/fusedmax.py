@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alignattn.attention.derivatives import check_reverse_mode
 from alignattn.attention.masks import Earlier
 from alignattn.attention.normalizers.base import Normalizer, invalid, is_number, normalize
-from alignattn.attention.normalizers.sparse import sparsemax_rule
+from alignattn.attention.normalizers.sparse import SPARSEMAX_ALPHA, by_sorting
 
 DEFAULT_WEIGHT = 0.1
 SPARSEMAX_REACH = 1.0
@@ -38,12 +37,7 @@ def fusedmax(scores: Tensor, weight: float = DEFAULT_WEIGHT, mask: Tensor | None
         AlignAttnError: if the weight is not above 0, or the shapes do not fit.
     """
     _check_weight(weight)
-    return normalize(lambda shifted, attendable: _weights(shifted, attendable, weight), scores, mask)
-
-
-def _weights(scores: Tensor, mask: Tensor | None, weight: float) -> Tensor:
-    check_reverse_mode("fusedmax", scores)
-    return _fused(scores, mask, weight)[0]
+    return normalize(lambda shifted, attendable: _fused(shifted, attendable, weight)[0], scores, mask)
 
 
 def _check_weight(weight: object) -> None:
@@ -102,7 +96,7 @@ def _of_first(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Ten
     # further below can be raised to the floor: its neighbours depend only on its being low, so no weight changes.
     floor = -(SPARSEMAX_REACH + 4 * weight)
     denoised, is_fused = denoise(rows.T.clamp(min=floor), counts, weight)
-    weights = sparsemax_rule(denoised.T.contiguous(), None)
+    weights = by_sorting(denoised.T.contiguous(), SPARSEMAX_ALPHA)
     position = torch.arange(len(is_fused), dtype=torch.int32, device=scores.device)[:, None]
     group = torch.where(is_fused, 0, position).cummax(dim=0).values.T
     return _in_former_order(weights, order).view(scores.shape), _in_former_order(group, order).view(scores.shape)
@@ -130,7 +124,7 @@ class Fusedmax(Normalizer):
         self.weight = weight
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
-        return _weights(scores, mask, self.weight)
+        return _fused(scores, mask, self.weight)[0]
 
 
 def denoise(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
@@ -153,30 +147,26 @@ def denoise(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Tenso
         real = None if counts is None else counts[block]
         longest = max(1, len(scores) if real is None else int(real.max()))
         chains = _Chains(scores[:longest, block].contiguous(), real, weight)
-        _solve(chains, values[:longest, block], is_fused[:longest, block])
+        remaining = torch.arange(start, start + chains.scores.shape[1], device=scores.device)
+        # The groups of the chains are split until all are done.
+        while len(remaining):
+            level = chains.group_levels()
+            is_high = chains.high_positions(level)
+            splits = (is_high[1:] != is_high[:-1]) & chains.is_joined()[1:-1]
+            is_unfinished = splits.any(dim=0)
+            unfinished = is_unfinished.nonzero().squeeze(1)
+            # Finished chains stay until they are the majority: removing them costs about as much as a round.
+            if 2 * len(unfinished) <= len(remaining):
+                finished = (~is_unfinished).nonzero().squeeze(1)
+                values[:longest, remaining[finished]] = level[:, finished]
+                is_fused[:longest, remaining[finished]] = chains.is_joined()[:-1, finished]
+                remaining = remaining[unfinished]
+                chains.keep(unfinished)
+                splits, is_high = splits[:, unfinished], is_high[:, unfinished]
+            chains.split(splits, is_high)
         values[longest:, block] = scores[longest:, block]
         is_fused[longest:, block] = False
     return values, is_fused
-
-
-def _solve(chains: "_Chains", values: Tensor, is_fused: Tensor) -> None:
-    """Split the groups of the chains until all are done, and write the result to `values` and `is_fused`, `[m, R]`."""
-    remaining = torch.arange(values.shape[1], device=values.device)
-    while len(remaining):
-        level = chains.group_levels()
-        is_high = chains.high_positions(level)
-        splits = chains.splits(is_high)
-        is_unfinished = splits.any(dim=0)
-        unfinished = is_unfinished.nonzero().squeeze(1)
-        # Finished chains stay until they are the majority: removing them costs about as much as a round.
-        if 2 * len(unfinished) <= len(remaining):
-            finished = (~is_unfinished).nonzero().squeeze(1)
-            values[:, remaining[finished]] = level[:, finished]
-            is_fused[:, remaining[finished]] = chains.is_joined()[:-1, finished]
-            remaining = remaining[unfinished]
-            chains.keep(unfinished)
-            splits, is_high = splits[:, unfinished], is_high[:, unfinished]
-        chains.split(splits, is_high)
 
 
 class _Chains:
@@ -244,12 +234,8 @@ class _Chains:
             costs[i].add_(torch.clamp(passed, least[i + 1], most[i + 1], out=passed))
         return cost.signbit()
 
-    def splits(self, is_high: Tensor) -> Tensor:
-        """Return the inner edges at which a group has a high and a low position, `[m - 1, R]` bool."""
-        return (is_high[1:] != is_high[:-1]) & self.is_joined()[1:-1]
-
     def split(self, splits: Tensor, is_high: Tensor) -> None:
-        """Split groups at edges between high and low positions."""
+        """Split groups at inner edges `[m - 1, R]` bool between a high and a low position."""
         self.least[1:-1].masked_fill_(splits & is_high[:-1], self.weight)
         self.most[1:-1].masked_fill_(splits & is_high[1:], -self.weight)
 

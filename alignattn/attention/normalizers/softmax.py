@@ -32,12 +32,12 @@ def hard(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Arguments, shape of the result and errors as for `softmax`.
     """
-    return normalize(_hard, scores, mask)
+    return normalize(lambda shifted, _: _hard(shifted), scores, mask)
 
 
-def _hard(scores: Tensor, _mask: Tensor | None) -> Tensor:
-    result: Tensor = _StraightThrough.apply(F.softmax(scores, dim=-1), scores.argmax(dim=-1, keepdim=True))  # type: ignore[no-untyped-call]
-    return result
+def _hard(scores: Tensor) -> Tensor:
+    weights: Tensor = _StraightThrough.apply(F.softmax(scores, dim=-1), scores.argmax(dim=-1, keepdim=True))  # type: ignore[no-untyped-call]
+    return weights
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -67,4 +67,4 @@ class Hard(Normalizer):
     """`hard` as a module."""
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
-        return _hard(scores, mask)
+        return _hard(scores)

@@ -8,7 +8,7 @@ import entmax as entmax_package
 import torch
 from torch import Tensor, nn
 
-from alignattn.attention.derivatives import check_reverse_mode, once_differentiable
+from alignattn.attention.derivatives import once_differentiable
 from alignattn.attention.masks import Earlier, Segments
 from alignattn.attention.normalizers.base import Normalizer, invalid, is_number, normalize
 
@@ -42,9 +42,13 @@ class _BySorting(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        def to_scores(ctx: Any, gradient: Tensor) -> Tensor:
+            (weights,) = ctx.saved_tensors
+            return _to_scores(weights, ctx.alpha, gradient)[0]
+
         # Sparsemax is piecewise linear: autograd's second derivative of this is correct, and involves no power of 0.
-        to_scores = _linear_to_scores if ctx.alpha == SPARSEMAX_ALPHA else _curved_to_scores
-        return to_scores(ctx, grad_outputs[0]), None
+        is_linear = ctx.alpha == SPARSEMAX_ALPHA
+        return (to_scores if is_linear else once_differentiable(to_scores))(ctx, grad_outputs[0]), None
 
 
 class _ByBisection(torch.autograd.Function):
@@ -77,7 +81,7 @@ class _ByBisection(torch.autograd.Function):
 
 
 # The package's functions depend on the data, so a compiler leaves its graph here.
-_by_sorting: Callable[[Tensor, float], Tensor] = torch.compiler.disable(_BySorting.apply)
+by_sorting: Callable[[Tensor, float], Tensor] = torch.compiler.disable(_BySorting.apply)
 _by_bisection: Callable[[Tensor, Tensor], Tensor] = torch.compiler.disable(_ByBisection.apply)
 
 
@@ -125,7 +129,19 @@ def _weights_of_segments(scores: Tensor, segments: Segments, alpha: float) -> Te
     starts = sizes.cumsum(0) - sizes
     first = starts[owner]
     rank = torch.arange(1, len(scores) + 1, device=scores.device)[:, None] - first
-    threshold = _thresholds(ordered, rank, first, alpha)
+
+    def running(values: Tensor) -> Tensor:
+        """Return the sum of each segment up to a position."""
+        before = torch.cat([values.new_zeros(1, values.shape[1]), values.cumsum(dim=0)])
+        return before[1:] - before.gather(0, first)
+
+    # The τ of a support that ends at a position.
+    if alpha == SPARSEMAX_ALPHA:
+        threshold = (running(ordered) - 1) / rank
+    else:
+        mean = running(ordered) / rank
+        spread = running(ordered.square()) - rank * mean.square()
+        threshold = mean - ((1 - spread) / rank).clamp_min(0).sqrt()
     in_support = ordered >= threshold if alpha == ENTMAX15_ALPHA else ordered > threshold
     support = segments.sum(torch.empty_like(scores).scatter_(0, order, in_support.to(scores.dtype))).long()
     # A segment without rows needs no threshold.
@@ -133,27 +149,6 @@ def _weights_of_segments(scores: Tensor, segments: Segments, alpha: float) -> Te
     tau = threshold.gather(0, last) if len(scores) else threshold.new_zeros(last.shape)
     excess = (scaled.double() - segments.spread(tau)).clamp_min(0)
     return (excess ** (1 / (alpha - 1))).to(scores.dtype)
-
-
-def _thresholds(ordered: Tensor, rank: Tensor, first: Tensor, alpha: float) -> Tensor:
-    """Return for each position the τ of a support that ends there, `[E, H]`.
-
-    Args:
-        ordered: scores times α - 1, segment after segment, in descending order within each.
-        rank: the rank of each position in its segment, from 1.
-        first: the first position of its segment.
-        alpha: as for `_weights_of_segments`.
-    """
-
-    def running(values: Tensor) -> Tensor:
-        before = torch.cat([values.new_zeros(1, values.shape[1]), values.cumsum(dim=0)])
-        return before[1:] - before.gather(0, first)
-
-    if alpha == SPARSEMAX_ALPHA:
-        return (running(ordered) - 1) / rank
-    mean = running(ordered) / rank
-    spread = running(ordered.square()) - rank * mean.square()
-    return mean - ((1 - spread) / rank).clamp_min(0).sqrt()
 
 
 class _OfSegments(torch.autograd.Function):
@@ -171,19 +166,6 @@ class _OfSegments(torch.autograd.Function):
         return _to_scores(weights, ctx.alpha, grad_outputs[0], ctx.segments.total)[0], None, None
 
 
-def _of_segments(scores: Tensor, segments: Segments, alpha: float) -> Tensor:
-    result: Tensor = _OfSegments.apply(scores, segments, alpha)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _linear_to_scores(ctx: Any, gradient: Tensor) -> Tensor:
-    (weights,) = ctx.saved_tensors
-    return _to_scores(weights, ctx.alpha, gradient)[0]
-
-
-_curved_to_scores = once_differentiable(_linear_to_scores)
-
-
 def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the Euclidean projection of each row onto the simplex, argmin ½‖p - s‖².
 
@@ -191,7 +173,7 @@ def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Arguments, shape of the result and errors as for `softmax`.
     """
-    return normalize(sparsemax_rule, scores, mask)
+    return normalize(lambda shifted, _: by_sorting(shifted, SPARSEMAX_ALPHA), scores, mask)
 
 
 def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -199,7 +181,7 @@ def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Arguments, shape of the result and errors as for `softmax`.
     """
-    return normalize(_entmax15, scores, mask)
+    return normalize(lambda shifted, _: by_sorting(shifted, ENTMAX15_ALPHA), scores, mask)
 
 
 def entmax(scores: Tensor, alpha: float | Tensor = ENTMAX15_ALPHA, mask: Tensor | None = None) -> Tensor:
@@ -220,9 +202,10 @@ def entmax(scores: Tensor, alpha: float | Tensor = ENTMAX15_ALPHA, mask: Tensor 
         AlignAttnError: if α is too small, or the shapes do not fit.
     """
     if isinstance(alpha, Tensor):
-        _check_alphas(alpha, scores)
-    else:
-        _check_alpha(alpha)
+        sizes = list(zip(reversed(alpha.shape), (1, *reversed(scores.shape[:-1])), strict=False))
+        if alpha.dim() > scores.dim() or not all(size in (1, wanted) for size, wanted in sizes):
+            raise invalid("entmax", "alpha's shape", list(alpha.shape), f"broadcastable to {[*scores.shape[:-1], 1]}")
+    _check_alpha(alpha.min().item() if isinstance(alpha, Tensor) else alpha)
     return normalize(lambda shifted, _: _entmax(shifted, alpha), scores, mask)
 
 
@@ -231,30 +214,11 @@ def _check_alpha(alpha: object) -> None:
         raise invalid("entmax", "alpha", alpha, f"a number of at least {MIN_ALPHA} (for 1, choose softmax)")
 
 
-def _check_alphas(alpha: Tensor, scores: Tensor) -> None:
-    sizes = list(zip(reversed(alpha.shape), (1, *reversed(scores.shape[:-1])), strict=False))
-    if alpha.dim() > scores.dim() or not all(size in (1, wanted) for size, wanted in sizes):
-        raise invalid("entmax", "alpha's shape", list(alpha.shape), f"broadcastable to {[*scores.shape[:-1], 1]}")
-    _check_alpha(alpha.min().item())
-
-
-def sparsemax_rule(scores: Tensor, _mask: Tensor | None) -> Tensor:
-    """Return the sparsemax as a `Rule`."""
-    check_reverse_mode("sparsemax", scores)
-    return _by_sorting(scores, SPARSEMAX_ALPHA)
-
-
-def _entmax15(scores: Tensor, _mask: Tensor | None) -> Tensor:
-    check_reverse_mode("entmax15", scores)
-    return _by_sorting(scores, ENTMAX15_ALPHA)
-
-
 def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
-    check_reverse_mode("entmax", scores, alpha)
     if isinstance(alpha, Tensor):
         return _by_bisection(scores, alpha.to(scores.dtype))
     if alpha in (SPARSEMAX_ALPHA, ENTMAX15_ALPHA):
-        return _by_sorting(scores, alpha)
+        return by_sorting(scores, alpha)
     return _by_bisection(scores, scores.new_full((1,), alpha))
 
 
@@ -262,20 +226,22 @@ class Sparsemax(Normalizer):
     """`sparsemax` as a module."""
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
-        return sparsemax_rule(scores, mask)
+        return by_sorting(scores, SPARSEMAX_ALPHA)
 
     def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
-        return _of_segments(scores, segments, SPARSEMAX_ALPHA)
+        weights: Tensor = _OfSegments.apply(scores, segments, SPARSEMAX_ALPHA)  # type: ignore[no-untyped-call]
+        return weights
 
 
 class Entmax15(Normalizer):
     """`entmax15` as a module."""
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None) -> Tensor:
-        return _entmax15(scores, mask)
+        return by_sorting(scores, ENTMAX15_ALPHA)
 
     def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
-        return _of_segments(scores, segments, ENTMAX15_ALPHA)
+        weights: Tensor = _OfSegments.apply(scores, segments, ENTMAX15_ALPHA)  # type: ignore[no-untyped-call]
+        return weights
 
 
 class Entmax(Normalizer):

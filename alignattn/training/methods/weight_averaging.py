@@ -132,13 +132,14 @@ class WeightAveraging(TrainingMethod):
         if not path.is_file():
             raise AlignAttnError(f"{checkpoint} has no averaged weights: it belongs to a run without weight_averaging")
         with safe_open(path, "pt") as saved:
-            found = {name.removeprefix(NAME_PREFIX): saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118
+            averages = {name.removeprefix(NAME_PREFIX): saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118
             count = (saved.metadata() or {}).get(COUNT, "")
-        shapes = {name: weight.shape for name, weight in weights.items()}
-        if not count.isdecimal() or (found and {name: one.shape for name, one in found.items()} != shapes):
+        shapes = {name: average.shape for name, average in averages.items()}
+        fits = not averages or shapes == {name: weight.shape for name, weight in weights.items()}
+        if not count.isdecimal() or not fits:
             raise AlignAttnError(f"{path} has the average of another model: give another checkpoint")
-        self.averages = {name: found[name].to(weight.device) for name, weight in weights.items()} if found else {}
-        self.count = int(count) if found else 0
+        self.averages = {name: averages[name].to(weight.device) for name, weight in weights.items()} if averages else {}
+        self.count = int(count) if averages else 0
 
 
 def _in_full(weight: Tensor, *, copy: bool = False) -> Tensor:
