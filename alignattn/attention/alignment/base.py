@@ -139,7 +139,7 @@ class Alignment(nn.Module, ABC):
             calls = [drawn(call, self.points, self.step) for call in calls]
         device = calls[0].query.device
         with tf32_under_autocast(device), torch.autocast(device.type, enabled=False):
-            groups = groups_for(calls, GROUP_ELEMENTS)
+            groups = groups_for(calls, self.elements, GROUP_ELEMENTS)
             # A subclass may replace only the equation; `differentiate` is then that of another loss.
             equation, gradient = (
                 next(owner for owner in type(self).__mro__ if name in vars(owner))
@@ -158,6 +158,10 @@ class Alignment(nn.Module, ABC):
         if self.points is not None and self.training:
             self.step += 1
         return loss, {self.diagnostic: diagnostic}
+
+    def elements(self, call: Call) -> int:
+        """Return the size of the largest tensor that the loss of a call needs."""
+        return 2 * call.samples * call.length * call.query.shape[2]
 
     def losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the losses and diagnostics `[C]` of C calls.

@@ -1,6 +1,6 @@
 """Attention calls, the input of an alignment: how they are grouped, and the weights of their tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -148,12 +148,15 @@ def _drawn_side(rows: Tensor, mask: Tensor | None, points: int, step: Tensor) ->
     return torch.take_along_dim(rows, chosen[..., None], dim=1), mask.gather(1, chosen)
 
 
-def groups_of(calls: Sequence[Call], budget: int) -> Iterator[tuple[slice, list[Call]]]:
+def groups_of(
+    calls: Sequence[Call], elements_of: Callable[[Call], int], budget: int
+) -> Iterator[tuple[slice, list[Call]]]:
     """Yield groups of calls of one kind: consecutive layers with equally many calls each, within a budget.
 
     Args:
         calls: the calls, in any order.
-        budget: maximum number of elements of a group's queries and keys; a single call may exceed it.
+        elements_of: returns the size of the largest tensor that a call needs.
+        budget: maximum number of elements of a group; a single call may exceed it.
     """
     # Kinds are compared, not hashed, and sizes are not divided, so that a compiler can keep them symbolic.
     kinds: list[list[Call]] = []
@@ -164,7 +167,7 @@ def groups_of(calls: Sequence[Call], budget: int) -> Iterator[tuple[slice, list[
         else:
             alike.append(call)
     for alike in kinds:
-        elements = 2 * alike[0].samples * alike[0].length * alike[0].query.shape[2]
+        elements = elements_of(alike[0])
         first = 0
         run: list[list[Call]] = []
         for layer in sorted({call.layer for call in alike}):

@@ -76,13 +76,13 @@ def is_in_blocks(call: Call) -> bool:
     return call.query.device.type == "cpu" and call.is_of_same_tokens and not torch.compiler.is_compiling()
 
 
-def groups_for(calls: Sequence[Call], budget: int) -> list[Group]:
+def groups_for(calls: Sequence[Call], elements_of: Callable[[Call], int], budget: int) -> list[Group]:
     """Return the groups of calls that are computed together; the arguments are those of `groups_of`.
 
     On a CPU each call is a group: new memory costs more there than a launch.
     """
     blocks = [(slice(call.layer, call.layer + 1), [call]) for call in calls if is_in_blocks(call)]
-    return blocks + list(groups_of([call for call in calls if not is_in_blocks(call)], budget))
+    return blocks + list(groups_of([call for call in calls if not is_in_blocks(call)], elements_of, budget))
 
 
 def loss_in_one_pass(

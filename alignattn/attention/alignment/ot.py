@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment
-from alignattn.attention.alignment.calls import TokenMeasure
+from alignattn.attention.alignment.calls import Call, TokenMeasure
 from alignattn.attention.alignment.networks import unit_vectors
 from alignattn.attention.alignment.one_pass import Piece, PieceLoss
 from alignattn.attention.alignment.passes import normalize_, normalize_gradient_
@@ -71,6 +71,10 @@ class OTAlignment(Alignment):
         self.epsilon = epsilon
         self.iterations = iterations
         self.anneal_from = anneal_from
+
+    def elements(self, call: Call) -> int:
+        """Return the size of its features or of its plans, whichever is larger."""
+        return max(super().elements(call), call.heads * call.samples * call.length**2)
 
     def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         """Return <C, π> and the plan's marginal error."""
