@@ -714,7 +714,8 @@ def _predict_on_ray(
                     raise AlignAttnError(str(row["problem"]))
                 of_file = json.loads(str(row["remarks"]))
                 remarks.max_length = of_file["max_length"] or remarks.max_length
-                remarks.lengths.update({int(length): rows for length, rows in of_file["lengths"].items()})
+                remarks.rows += of_file["rows"]
+                remarks.truncated += of_file["truncated"]
                 remarks.unknown += of_file["unknown"]
                 remarks.questions += of_file["questions"]
                 remarks.lines += of_file["lines"]
