@@ -710,8 +710,11 @@ def _predict_on_ray(
                     raise AlignAttnError(str(row["problem"]))
                 of_file = json.loads(str(row["remarks"]))
                 remarks.max_length = of_file["max_length"] or remarks.max_length
-                for name in ("rows", "truncated", "unknown", "questions", "lines"):
-                    setattr(remarks, name, getattr(remarks, name) + of_file[name])
+                remarks.rows += of_file["rows"]
+                remarks.truncated += of_file["truncated"]
+                remarks.unknown += of_file["unknown"]
+                remarks.questions += of_file["questions"]
+                remarks.lines += of_file["lines"]
         except ray.exceptions.RayError as error:
             raise AlignAttnError(f"a worker of the Ray cluster died: {one_line(error)}") from error
     return remarks

@@ -13,12 +13,6 @@ from alignattn.utils.files import read_yaml, write_json
 
 SUFFIXES = (".yaml", ".yml")
 
-TRUTH_VALUES = {False: "no", True: "yes"}
-"""Label names that YAML parses as Booleans."""
-
-_PHRASES = {"missing": "is missing", "unexpected_keyword_argument": "is not a field of this task type"}
-"""Phrases for pydantic's errors about field names."""
-
 
 def is_definition(name: str) -> bool:
     """Return whether `name` is a task file (YAML or a graph) and not the name of a shipped task."""
@@ -71,10 +65,12 @@ def write_definition(path: Path, task: Task) -> None:
 
 
 def _described(error: Any, fields: Sequence[str]) -> str:
-    phrase = _PHRASES.get(error["type"], error["msg"].removeprefix("Input ").replace("tuple", "list"))
+    phrases = {"missing": "is missing", "unexpected_keyword_argument": "is not a field of this task type"}
+    phrase = phrases.get(error["type"], error["msg"].removeprefix("Input ").replace("tuple", "list"))
     advice = ", in quotes where YAML would read another type, such as no or 1" if error["type"] == "string_type" else ""
     if error["type"] == "tuple_type" and isinstance(error["input"], dict):
-        names = (TRUTH_VALUES.get(name, name) if isinstance(name, bool) else name for name in error["input"])
+        # YAML parses these names of labels as Booleans.
+        names = (("yes" if name else "no") if isinstance(name, bool) else name for name in error["input"])
         quoted = ", ".join(f'"{name}"' for name in names)
         advice = f", as a list in the order of their numbers: [{quoted}]"
     if error["type"] == "unexpected_keyword_argument" and len(error["loc"]) == 1:

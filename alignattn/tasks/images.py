@@ -1,6 +1,6 @@
 """Classification or regression of images."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -28,14 +28,6 @@ CHANNELS = 3
 MODES = {CHANNELS: RGB, 1: GREY}
 """The mode of the pictures by the channels of the model's images, usually three."""
 
-CHECKED_AT_ONCE = 256
-"""Number of rows to check at a time, because their images are in memory."""
-
-DIGITS = "digits"
-LARGEST_DIGIT_VALUE = 16
-DIGITS_STEP = 4
-"""One in this many of scikit-learn's digits is in the validation split."""
-
 
 class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
     """One image per row, loaded by the collator."""
@@ -51,7 +43,7 @@ class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
         self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:
         """Return scikit-learn's digits; None if the rows are in files or on the Hub."""
-        if self.task.collection != DIGITS or data_dir is not None:
+        if self.task.collection != "digits" or data_dir is not None:
             return None
         return _digits(self.task, name), f"split {name!r} of scikit-learn's digits"
 
@@ -81,14 +73,12 @@ class ImageClassificationProcessor(LabelledProcessor[ImageClassification]):
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without a readable image; every image is read once."""
-        with ThreadPoolExecutor() as pool:
-            return by_row(self._problems(dataset, pool))
-
-    def _problems(self, dataset: datasets.Dataset, pool: ThreadPoolExecutor) -> Iterator[str | None]:
         column = self.task.image_column
-        for part in dataset.select_columns([column]).iter(CHECKED_AT_ONCE):
-            for problem in pool.map(picture_problem, part[column]):
-                yield problem and f"column {column!r}: {problem}"
+        with ThreadPoolExecutor() as pool:
+            # 256 at a time, because images that the rows hold are in memory.
+            parts = dataset.select_columns([column]).iter(256)
+            problems = by_row(problem for part in parts for problem in pool.map(picture_problem, part[column]))
+        return {index: f"column {column!r}: {problem}" for index, problem in problems.items()}
 
     def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
         """Return `pixel_values`, the undecoded image, and `label`."""
@@ -118,15 +108,11 @@ def _digits(task: ImageClassification, split: str) -> datasets.Dataset:
     if split not in (TRAIN, VALIDATION):
         raise AlignAttnError(f"digits have no split {split!r} (there: {TRAIN}, {VALIDATION})")
     pixels, labels = load_digits(return_X_y=True)
-    pixels = (pixels.reshape(-1, 8, 8) * (BITS_8 / LARGEST_DIGIT_VALUE)).astype(np.uint8)
-    chosen = np.arange(len(labels)) % DIGITS_STEP == 0
-    chosen = chosen if split == VALIDATION else ~chosen
-    return datasets.Dataset.from_dict(
-        {task.image_column: [_png(Image.fromarray(one)) for one in pixels[chosen]], task.label_column: labels[chosen]}
-    )
-
-
-def _png(picture: Any) -> bytes:
-    file = BytesIO()
-    picture.save(file, "PNG")
-    return file.getvalue()
+    pixels = (pixels.reshape(-1, 8, 8) * (BITS_8 / 16)).astype(np.uint8)
+    # One in four is in the validation split.
+    chosen = (np.arange(len(labels)) % 4 == 0) == (split == VALIDATION)
+    files = [BytesIO() for _ in pixels[chosen]]
+    for picture, file in zip(pixels[chosen], files, strict=True):
+        Image.fromarray(picture).save(file, "PNG")
+    pictures = [file.getvalue() for file in files]
+    return datasets.Dataset.from_dict({task.image_column: pictures, task.label_column: labels[chosen]})

@@ -10,17 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 from transformers import PreTrainedConfig
 
-from alignattn.tasks.class_scores import class_scores
 from alignattn.tasks.labels import (
     class_names,
-    has_label,
     label_numbers,
     label_problems,
     named_labels,
     number_names,
     only_item,
 )
-from alignattn.tasks.metrics import METRICS, score
+from alignattn.tasks.metrics import METRICS, class_scores, score
 from alignattn.tasks.processor import (
     EncodedSplit,
     Evaluation,
@@ -86,8 +84,7 @@ class LabelledProcessor(TaskProcessor[L]):
     def drop_unlabelled(self, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
         """Return the rows that have a label, as float64 or int64."""
         name = self.task.label_column
-        numbers = label_numbers(self.task, dataset[name][:])
-        is_labelled = has_label(self.task, numbers, origin)
+        numbers, is_labelled = label_numbers(self.task, dataset[name][:], origin)
         column = numbers if self.task.is_regression else numbers.astype(np.int64)
         dataset = dataset.remove_columns(name).add_column(name, column)
         return dataset if is_labelled.all() else dataset.select(np.flatnonzero(is_labelled))

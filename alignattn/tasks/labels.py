@@ -49,17 +49,15 @@ def label_problems(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
     return problems
 
 
-def label_numbers(task: LabelledTask, values: Sequence[Any]) -> NDArray[np.float64]:
-    """Return valid labels as numbers, `[N]`."""
-    return np.array(_numbers(task, values), dtype=np.float64)
-
-
-def has_label(task: LabelledTask, numbers: NDArray[np.float64], origin: str) -> NDArray[np.bool_]:
-    """Return which rows have a label, `[N]`; -1 marks an unlabelled row unless it is a score of the task."""
-    labelled = np.array([_is_label(task, number) for number in numbers], dtype=bool)
-    if not labelled.any():
+def label_numbers(
+    task: LabelledTask, values: Sequence[Any], origin: str
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return valid labels as numbers, `[N]`, and which rows have one: -1 marks the others unless it is a score."""
+    numbers = np.array(_numbers(task, values), dtype=np.float64)
+    is_labelled = np.array([_is_label(task, number) for number in numbers], dtype=bool)
+    if not is_labelled.any():
         raise no_labelled_row(origin)
-    return labelled
+    return numbers, is_labelled
 
 
 def no_labelled_row(origin: str) -> AlignAttnError:
@@ -67,10 +65,15 @@ def no_labelled_row(origin: str) -> AlignAttnError:
     return AlignAttnError(f"{origin} has no labelled rows: every label is {UNLABELLED}")
 
 
-def class_names(dataset: datasets.Dataset, column: str) -> tuple[str, ...]:
-    """Return the class names of a column; empty if it has none, or if they are the class numbers themselves."""
+def feature_names(dataset: datasets.Dataset, column: str) -> tuple[str, ...]:
+    """Return the names of the class numbers of a column, or of its lists; empty if it has none."""
     feature = dataset.features[column]
-    names = tuple(getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None) or ())
+    return tuple(getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None) or ())
+
+
+def class_names(dataset: datasets.Dataset, column: str) -> tuple[str, ...]:
+    """Return the names of `feature_names`; empty if they are the class numbers themselves."""
+    names = feature_names(dataset, column)
     return () if names == tuple(map(str, range(len(names)))) else names
 
 

@@ -1,14 +1,14 @@
 """The metrics: what other code needs to know about each. This module has no heavy imports."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from alignattn.utils.errors import AlignAttnError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
 
 def _sklearn(function: str, **options: Any) -> Callable[[Any, Any], Any]:
@@ -114,3 +114,34 @@ def score(name: MetricName, predictions: "ArrayLike", references: "ArrayLike") -
     if metric.needs_variation and np.ptp(predicted) == 0:
         return 0.0
     return float(metric.function(true, predicted))
+
+
+def class_scores(
+    labels: "NDArray[Any]", predictions: "NDArray[Any]", names: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Return `precision`, `recall`, `f1` and `support` of each class; undefined scores are 0.
+
+    Args:
+        labels: `[N]` class numbers, or `[N, C]` of 0 and 1.
+        predictions: in the same form.
+        names: the class names, `[C]`.
+    """
+    import numpy as np
+    from sklearn.metrics import precision_recall_fscore_support
+
+    numbers = np.arange(len(names))
+    found = precision_recall_fscore_support(labels, predictions, labels=numbers, average=None, zero_division=0)
+    return named_scores(names, found)
+
+
+def named_scores(names: Sequence[str], found: Sequence[Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Return the scores of each class by name.
+
+    Args:
+        names: the class names, `[C]`.
+        found: precision, recall, F1 and support, `[C]` each, as scikit-learn and seqeval return them.
+    """
+    return {
+        name: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+        for name, precision, recall, f1, support in zip(names, *found, strict=True)
+    }

@@ -14,10 +14,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from alignattn.tasks.class_scores import class_scores
 from alignattn.tasks.labelled import PREDICTION, best_first
 from alignattn.tasks.labels import class_names, named_labels, parse_label
 from alignattn.tasks.long_texts import encode_texts
+from alignattn.tasks.metrics import class_scores
 from alignattn.tasks.processor import (
     EncodedSplit,
     Evaluation,

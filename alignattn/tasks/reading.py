@@ -4,8 +4,7 @@ Every reader returns `FileRows` or a `datasets.Dataset`, or raises `AlignAttnErr
 """
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from glob import escape
@@ -160,7 +159,7 @@ def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:
         return FileRows(datasets.Dataset(datasets.table.InMemoryTable(table)), value_problems=problems)
     # By the file's name: given a folder, `datasets` merges files that it considers one split. It also takes a name for
     # a pattern, so that `rows[1].parquet` would be `rows1.parquet`.
-    with _quiet_datasets():
+    with without_library_bars():
         dataset = datasets.load_dataset(
             "parquet", data_files={"train": escape(str(path))}, split="train", cache_dir=cache_dir or _copies().name
         )
@@ -171,18 +170,6 @@ def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:
 def _copies() -> TemporaryDirectory[str]:
     """The cache of `datasets` for local files until the process ends: the user's cache is for downloads."""
     return TemporaryDirectory(prefix="alignattn-rows-", ignore_cleanup_errors=True)
-
-
-@contextmanager
-def _quiet_datasets() -> Iterator[None]:
-    """Silence `datasets`, which logs the errors that it raises and shows a progress bar even for short files."""
-    verbosity = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    try:
-        with without_library_bars():
-            yield
-    finally:
-        datasets.logging.set_verbosity(verbosity)
 
 
 def _reason(error: BaseException) -> str:

@@ -17,8 +17,6 @@ from alignattn.tasks.task import TEST, TRAIN, VALIDATION, TaskOptions
 from alignattn.tasks.task_types import TextClassification
 from alignattn.utils.errors import AlignAttnError
 
-MADE_STORIES = 1000
-"""Number of questions per split, as in bAbI."""
 STORY_SEEDS = {TRAIN: 0, VALIDATION: 1, TEST: 2}
 """Seed of each split, the same whichever splits a run evaluates."""
 
@@ -38,7 +36,8 @@ class TextClassificationProcessor(LabelledProcessor[TextClassification]):
             return None
         if name not in STORY_SEEDS:
             raise AlignAttnError(f"{task.name} has no split {name!r} (there: {', '.join(STORY_SEEDS)})")
-        rows = made_stories(task.supporting_facts, MADE_STORIES, STORY_SEEDS[name])
+        # As many questions per split as in bAbI.
+        rows = made_stories(task.supporting_facts, 1000, STORY_SEEDS[name])
         return datasets.Dataset.from_dict(rows), f"split {name!r} of alignattn's generated stories"
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:

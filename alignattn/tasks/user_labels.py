@@ -40,9 +40,6 @@ NO_LABEL = "it has no label"
 BINARY = 2
 SURELY_CLASSES = 20
 """Number of distinct labels up to which a column is never considered free text."""
-MAX_DISTINCT = 0.5
-"""Maximum number of distinct classes, as a share of the rows."""
-
 NULL_MARKERS = frozenset(
     r"""- -- --- _ ? ?? . n/a na #n/a <na> n.a. nan null <null> none nil \n unsup unlabeled unlabelled missing undefined
     unknown tbd -1 -9 -99 -100 -999 -9999""".split()  # noqa: SIM905
@@ -184,8 +181,14 @@ def user_task(training: UserLabels, task: L) -> L:
     names = sorted({label for label in labels.values() if isinstance(label, str)})
     classes: tuple[str, ...] = tuple(names)
     if not names and (training.names or all(isinstance(label, int) for label in labels.values())):
-        classes = _numbered_classes(labels, origin)
-        if not training.names and UNLABELLED in labels.values() and str(UNLABELLED) not in classes:
+        numbers = sorted(int(label) for label in set(labels.values()))
+        others = [number for number in numbers if number != UNLABELLED]
+        if not others:
+            raise no_labelled_row(origin)
+        # -1 marks unlabelled rows if the others count from 0.
+        marks_unlabelled = others != numbers and len(others) > 1 and others == list(range(len(others)))
+        classes = tuple(map(str, others if marks_unlabelled else numbers))
+        if marks_unlabelled and not training.names:
             count = list(labels.values()).count(UNLABELLED)
             print(
                 f"{origin}: label {UNLABELLED} ({count:,} of {len(labels):,} rows) marks rows without a label; if it "
@@ -196,7 +199,7 @@ def user_task(training: UserLabels, task: L) -> L:
         raise AlignAttnError(
             f"every label of {origin} is {classes[0]!r}: a classifier needs at least two classes; check --label_column"
         )
-    if len(classes) > MAX_CLASSES or len(classes) > max(len(labels) * MAX_DISTINCT, SURELY_CLASSES):
+    if len(classes) > MAX_CLASSES or len(classes) > max(len(labels) / 2, SURELY_CLASSES):
         advice = "" if names else ", or write 1.0 for 1 to learn a score"
         if names and all(map(has_decimal_comma, names)):
             advice = ", or write a decimal point to learn a score"
@@ -232,16 +235,6 @@ def _without_points(training: UserLabels) -> Mapping[int, Label]:
         file=sys.stderr,
     )
     return {index: int(label) for index, label in labels.items()}
-
-
-def _numbered_classes(labels: Mapping[int, Label], origin: str) -> tuple[str, ...]:
-    """The distinct integers in order; -1 marks unlabelled rows if the others count from 0."""
-    numbers = sorted(int(label) for label in set(labels.values()))
-    others = [number for number in numbers if number != UNLABELLED]
-    if not others:
-        raise no_labelled_row(origin)
-    marks_unlabelled = len(others) > 1 and others == list(range(len(others)))
-    return tuple(map(str, others if marks_unlabelled else numbers))
 
 
 def has_integer_names(task: LabelledTask) -> bool:

@@ -464,4 +464,4 @@ def test_attacks_use_the_good_rows_of_the_run(tiny_checkpoint, tmp_path):
     (load,) = target_loaders(RobustnessOptions(run=[str(tmp_path / "run")]))
     target = load()
     assert [row.texts["sentence"] for row in target.rows] == texts[:3] + texts[4:]
-    assert (target.name, target.attention, target.split) == ("run", "aa-ct", "validation")
+    assert (target.name, target.split) == ("run", "validation")

@@ -24,7 +24,7 @@ from alignattn.finetuning.results import RunResult, render_metrics
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.patching import alignment_parameters
 from alignattn.tasks import TASKS
-from alignattn.tasks.class_scores import class_scores
+from alignattn.tasks.metrics import class_scores
 from alignattn.training.class_weights import weighted_loss
 
 CLASSES = 3

@@ -58,7 +58,13 @@ def encode_windows(
         last + 1 character of each token in the context, without white space around it (`NO_CHARACTER` outside the
         context; a token of white space alone ends before it starts).
     """
-    _check_tokenizer(tokenizer)
+    name = type(tokenizer).__name__
+    if not tokenizer.is_fast:
+        raise AlignAttnError(f"question answering needs a fast tokenizer, and {name} is slow: choose another model")
+    if tokenizer.cls_token_id is None or tokenizer("a", "a")["input_ids"][NULL_POSITION] != tokenizer.cls_token_id:
+        raise AlignAttnError(
+            f"question answering needs a tokenizer that adds a [CLS] token, and {name} does not: choose another model"
+        )
     late_from = _late_from(tokenizer)
     question_tokens = _check_lengths(tokenizer, max_length, doc_stride)
     return map_rows(
@@ -92,16 +98,6 @@ def count_truncated_questions(split: EncodedSplit) -> int:
 def truncated_questions_warning(count: int) -> str:
     """Return the warning about truncated questions."""
     return f"{count} question(s) are truncated: at most {MAX_QUESTION_TOKENS} tokens, fewer with a short --max_length"
-
-
-def _check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    name = type(tokenizer).__name__
-    if not tokenizer.is_fast:
-        raise AlignAttnError(f"question answering needs a fast tokenizer, and {name} is slow: choose another model")
-    if tokenizer.cls_token_id is None or tokenizer("a", "a")["input_ids"][NULL_POSITION] != tokenizer.cls_token_id:
-        raise AlignAttnError(
-            f"question answering needs a tokenizer that adds a [CLS] token, and {name} does not: choose another model"
-        )
 
 
 def _late_from(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -215,31 +211,23 @@ def _context_spans(window: Any, context: str, late_from: int | None) -> tuple[li
         if sequence != _CONTEXT:
             start, end = NO_CHARACTER, NO_CHARACTER
         else:
-            if position >= first and tokens[position].startswith(SPACES) and _is_late(start, end, context):
-                start -= 1
-                if tokens[position] in SPACES:
-                    end = start
+            if position >= first and tokens[position].startswith(SPACES):
+                # Late, if the text has no space where the token begins with one.
+                before, character = context[start - 1 : start], context[start : min(start + 1, end)]
+                if before != "" and not before.isspace() and not character.isspace():
+                    start -= 1
+                    if tokens[position] in SPACES:
+                        end = start
+            # Byte-level tokenizers include the space before a word in its token (RoBERTa's only at the start of a
+            # window). Start and end of a token of white space alone cross, so that no answer includes it.
             if context[start : start + 1].isspace() or context[end - 1 : end].isspace():
-                start, end = _without_white_space(start, end, context)
+                while start < len(context) and context[start].isspace():
+                    start += 1
+                while end > 0 and context[end - 1].isspace():
+                    end -= 1
         starts.append(start)
         ends.append(end)
     return starts, ends
-
-
-def _is_late(start: int, end: int, context: str) -> bool:
-    """Return whether the text has no space where a token begins with one."""
-    before, first = context[start - 1 : start], context[start : min(start + 1, end)]
-    return before != "" and not before.isspace() and not first.isspace()
-
-
-def _without_white_space(start: int, end: int, context: str) -> tuple[int, int]:
-    # Byte-level tokenizers include the space before a word in its token (RoBERTa's only at the start of a window).
-    # Start and end of a token of white space alone cross, so that no answer includes it, wherever it begins or ends.
-    while start < len(context) and context[start].isspace():
-        start += 1
-    while end > 0 and context[end - 1].isspace():
-        end -= 1
-    return start, end
 
 
 def _answer_positions(starts: list[int], ends: list[int], answers: dict[str, list[Any]]) -> tuple[int, int]:

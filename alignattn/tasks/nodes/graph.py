@@ -30,12 +30,6 @@ FORM = (
     f"[nodes] ({UNLABELLED}: none), and lists of nodes {', '.join(SPLITS.values())}"
 )
 
-SPARSE_BELOW = 0.1
-"""Features with a smaller share of nonzero values are stored as CSR: dropout and products cost proportionally less."""
-
-GRAPHS_KEPT = 4
-"""Number of graphs kept in memory, the most recently read."""
-
 
 @dataclass(frozen=True)
 class Graph:
@@ -106,7 +100,7 @@ def graph_of(rows: datasets.Dataset) -> Graph:
     return read_graph(paths[0])
 
 
-@lru_cache(maxsize=GRAPHS_KEPT)
+@lru_cache(maxsize=4)
 def _read(path: str, *_: int) -> Graph:
     try:
         # Never with pickle: an array of objects runs code when it is read.
@@ -129,7 +123,19 @@ def _read(path: str, *_: int) -> Graph:
     if LABEL_NAMES in arrays:
         names = tuple(reader.array(LABEL_NAMES, 1, "U", "texts").tolist())
         reader.check_range(LABELS, labels, UNLABELLED, len(names))
-    return Graph(features, both_ways, labels, names, _splits(reader, len(labels)))
+    splits: dict[str, NDArray[np.int64]] = {}
+    for split, name in SPLITS.items():
+        if name not in arrays and split != TRAIN:
+            continue
+        numbers = reader.whole_numbers(name, 1)
+        reader.check_range(name, numbers, 0, len(labels))
+        for other, theirs in splits.items():
+            if len(both := np.intersect1d(numbers, theirs)):
+                raise reader.wrong(f"node {both[0]} is in {SPLITS[other]} and in {name}: splits must not overlap")
+        if len(np.unique(numbers)) < len(numbers):
+            raise reader.wrong(f"{name} contains a node twice")
+        splits[split] = numbers
+    return Graph(features, both_ways, labels, names, splits)
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,8 @@ def _normalised(places: NDArray[np.int64], values: Tensor, shape: tuple[int, int
     sums = torch.zeros(shape[0]).index_add_(0, rows_of, kept.abs())
     kept = kept / sums[rows_of].clamp_min(torch.finfo(torch.float32).tiny)
     whole = torch.sparse_coo_tensor(whole.indices(), kept, shape)
-    return whole.to_sparse_csr() if len(kept) < SPARSE_BELOW * shape[0] * shape[1] else whole.to_dense()
+    # With few nonzero values, dropout and products of CSR cost proportionally less.
+    return whole.to_sparse_csr() if len(kept) < 0.1 * shape[0] * shape[1] else whole.to_dense()
 
 
 def two_way(edges: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
@@ -201,19 +208,3 @@ def two_way(edges: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
     both = np.concatenate([edges, edges[:, ::-1], own])
     codes = np.unique(both[:, 0] * nodes + both[:, 1])
     return np.stack([codes // max(nodes, 1), codes % max(nodes, 1)])
-
-
-def _splits(reader: _Checked, nodes: int) -> dict[str, NDArray[np.int64]]:
-    splits: dict[str, NDArray[np.int64]] = {}
-    for split, name in SPLITS.items():
-        if name not in reader.arrays and split != TRAIN:
-            continue
-        numbers = reader.whole_numbers(name, 1)
-        reader.check_range(name, numbers, 0, nodes)
-        for other, theirs in {**splits, split: numbers[:0]}.items():
-            if len(both := np.intersect1d(numbers, theirs)):
-                raise reader.wrong(f"node {both[0]} is in {SPLITS[other]} and in {name}: splits must not overlap")
-        if len(np.unique(numbers)) < len(numbers):
-            raise reader.wrong(f"{name} contains a node twice")
-        splits[split] = numbers
-    return splits

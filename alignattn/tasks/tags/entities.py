@@ -16,7 +16,7 @@ from typing import Final
 
 from seqeval.metrics.sequence_labeling import accuracy_score, get_entities, precision_recall_fscore_support
 
-from alignattn.tasks.class_scores import named_scores
+from alignattn.tasks.metrics import named_scores
 
 OUTSIDE = "O"
 """The tag of a token outside any entity."""

@@ -19,7 +19,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from alignattn.tasks.class_scores import class_scores
+from alignattn.tasks.labels import feature_names
+from alignattn.tasks.metrics import class_scores
 from alignattn.tasks.processor import (
     EncodedSplit,
     Evaluation,
@@ -59,7 +60,7 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with tags as names; a class number without a name becomes text."""
         column = self.task.tags_column
-        given, names = dataset[column][:], _feature_names(dataset, column)
+        given, names = dataset[column][:], feature_names(dataset, column)
         tags = [[_tag_name(tag, names) for tag in row] if isinstance(row, list) else row for row in given]
         return dataset if tags == given else dataset.remove_columns(column).add_column(column, tags)
 
@@ -68,7 +69,7 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
         task = self.task
         if not task.labels:
             tags = self.normalise(dataset)[task.tags_column][:]
-            task = replace(task, labels=tag_names(tags, _feature_names(dataset, task.tags_column), origin))
+            task = replace(task, labels=tag_names(tags, feature_names(dataset, task.tags_column), origin))
         if marks_entities(task.labels) or task.metrics == (TOKEN_ACCURACY,):
             return task
         tag = next(name for name in task.labels if not marks_entities([name]))
@@ -182,11 +183,7 @@ class TagCollator(DataCollatorForTokenClassification):
         return batch
 
 
-def _feature_names(dataset: datasets.Dataset, column: str) -> Sequence[str] | None:
-    return getattr(getattr(dataset.features[column], "feature", None), "names", None)
-
-
-def _tag_name(tag: Any, names: Sequence[str] | None) -> Any:
+def _tag_name(tag: Any, names: Sequence[str]) -> Any:
     if not isinstance(tag, int) or isinstance(tag, bool):
         return tag
-    return names[tag] if names is not None and 0 <= tag < len(names) else str(tag)
+    return names[tag] if 0 <= tag < len(names) else str(tag)

@@ -26,19 +26,19 @@ WORD_STARTS = "word_starts"
 """Column that marks the pieces that begin a word; some models take it as an argument."""
 
 
-def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin: str) -> tuple[str, ...]:
+def tag_names(values: Iterable[Any], feature_names: Sequence[str], origin: str) -> tuple[str, ...]:
     """Return the tags of a training split in the order of the model's outputs; values that are no tags are ignored.
 
     Args:
         values: the tags of every row, class numbers as text.
-        feature_names: the names of the dataset's class numbers, if any (`datasets.ClassLabel.names`).
+        feature_names: the names of the dataset's class numbers (`datasets.ClassLabel.names`); may be empty.
         origin: the origin of the rows, for messages.
 
     Returns:
-        `feature_names` if given; otherwise the names, sorted, `O` first, or the numbers in order. Codes such as 01 are
-        names.
+        `feature_names` if there are any; otherwise the names, sorted, `O` first, or the numbers in order. Codes such as
+        01 are names.
     """
-    if feature_names is not None:
+    if feature_names:
         return tuple(feature_names)
     rows = list(values)
     names = {tag for tags in rows if _is_list(tags) for tag in tags if isinstance(tag, str) and tag}

@@ -89,19 +89,19 @@ def roberta(add_prefix_space):
 
 
 def test_names_are_sorted_with_outside_first():
-    assert tag_names([["I-PER", "O"], [], ["B-PER", "B-LOC"]], None, "a") == ("O", "B-LOC", "B-PER", "I-PER")
-    assert tag_names([["VERB", "NOUN"]], None, "a") == ("NOUN", "VERB")
-    assert tag_names([["I-PER", None], "O O", ["", "O"]], None, "a") == ("O", "I-PER")
+    assert tag_names([["I-PER", "O"], [], ["B-PER", "B-LOC"]], (), "a") == ("O", "B-LOC", "B-PER", "I-PER")
+    assert tag_names([["VERB", "NOUN"]], (), "a") == ("NOUN", "VERB")
+    assert tag_names([["I-PER", None], "O O", ["", "O"]], (), "a") == ("O", "I-PER")
 
 
 def test_numbers_take_the_names_of_the_feature():
     assert tag_names([["O", "I-X"]], ["O", "B-X", "I-X"], "a") == ("O", "B-X", "I-X")
     numbers = [str(number) for number in range(11)]
-    assert tag_names([numbers[::-1]], None, "a") == tuple(numbers)  # and not 0, 1, 10, 2
+    assert tag_names([numbers[::-1]], (), "a") == tuple(numbers)  # and not 0, 1, 10, 2
 
 
 def test_codes_keep_their_zeros():
-    assert tag_names([["02", "01"], ["1"]], None, "a") == ("01", "02", "1")
+    assert tag_names([["02", "01"], ["1"]], (), "a") == ("01", "02", "1")
     assert tag_problem(["word"], ["01"], ("01", "02", "1")) is None
 
 
@@ -115,7 +115,7 @@ def test_codes_keep_their_zeros():
 )
 def test_missing_or_wrongly_numbered_tags_are_refused(values, message):
     with pytest.raises(AlignAttnError, match=message):
-        tag_names(values, None, "a.jsonl")
+        tag_names(values, (), "a.jsonl")
 
 
 # The rows
@@ -239,7 +239,7 @@ def test_perfect_outputs_of_chinese_characters(bert, shared_data):
     file = shared_data / "msra_ner" / "test.parquet"
     skip_without(file)
     data = Dataset.from_pandas(pandas.read_parquet(file).head(300), preserve_index=False)
-    names = tag_names(data["ner_tags"], None, "msra")
+    names = tag_names(data["ner_tags"], (), "msra")
     assert names == ("O", "B-LOC", "B-ORG", "B-PER", "I-LOC", "I-ORG", "I-PER")
     assert not any(tag_problem(row["tokens"], row["ner_tags"], names) for row in data)
     tagged = encode_tags(data.select_columns(["tokens", "ner_tags"]), bert, names, max_length=512)
