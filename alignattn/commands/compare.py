@@ -1,5 +1,6 @@
 """`alignattn compare`: paired differences of methods over seeds, from run folders or from a file of scores."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +25,7 @@ TABLE = "comparison"
 
 def runs_or_scores(label: str, value: str) -> None:
     """Refuse a path that is neither a file nor one of runs; the `place` of an option, with its label."""
-    if not Path(value).is_file():
+    if not os.path.isfile(value):
         runs_folder(label, value)
 
 
@@ -52,7 +53,8 @@ class CompareOptions(Options):
         if self.scores is not None:
             return
         folders = self.folders
-        if files := [folder for folder in folders if folder.is_file()]:
+        # Unlike Path.is_file, it takes names that are too long for a path.
+        if files := [folder for folder in folders if os.path.isfile(folder)]:
             raise AlignAttnError(f"{files[0]} is a file: give one file of scores alone, or folders of runs")
         if len(folders) < 2:
             raise AlignAttnError("compare needs at least 2 folders of runs, the baseline first, or a file of scores")
@@ -68,7 +70,7 @@ class CompareOptions(Options):
     def scores(self) -> Path | None:
         """The file of scores; None for folders."""
         only = Path(self.runs[0]) if len(self.runs) == 1 else None
-        return only if only is not None and only.is_file() else None
+        return only if only is not None and os.path.isfile(only) else None
 
     @property
     def folders(self) -> list[Path]:

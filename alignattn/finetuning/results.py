@@ -176,15 +176,6 @@ def defined(metrics: Mapping[str, float]) -> dict[str, float | None]:
     return {name: None if not math.isfinite(value) else value for name, value in metrics.items()}
 
 
-def metric_texts(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, str]:
-    """Return each metric of each split as text, by the names of the split and the metric."""
-    return {
-        f"{split} {name}": f"{score_text(name, value)}{'' if value is None or metric_of(name).is_error else ' %'}"
-        for split, by in metrics.items()
-        for name, value in by.items()
-    }
-
-
 CLASS_SCORES = ("precision", "recall", "f1")
 MAX_CLASSES_SHOWN = 12
 MAX_NAME = 40

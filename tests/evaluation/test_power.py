@@ -14,12 +14,19 @@ from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.statistics.comparison import compare, correct
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.evaluation.statistics.paired_tests import sign_flip_p_value, t_interval
-from alignattn.evaluation.statistics.power import POWER, detectable_by_sign_flips, detectable_difference, power_of
+from alignattn.evaluation.statistics.power import POWER, detectable_by_sign_flips, detectable_difference
 from alignattn.reports.table import Cell, Measure, compare_cells
 
 SMALL_STUDY = str(ROOT / "docs" / "study" / "study-small.yaml")
 
 SIMULATIONS = 20_000
+
+
+def power_of(difference, deviation, seeds, level=0.05):
+    """The power of a two-sided paired t-test of a true difference, both in the unit of the deviation."""
+    limit, distance = stats.t.ppf(1 - level / 2, seeds - 1), abs(difference) * math.sqrt(seeds) / deviation
+    # SciPy returns NaN in the far tail, whose probability is 0.
+    return stats.nct.sf(limit, seeds - 1, distance) + np.nan_to_num(stats.nct.cdf(-limit, seeds - 1, distance))
 
 
 @pytest.mark.parametrize(("difference", "deviation", "seeds", "level"), [(1, 1.6, 23, 0.05), (1, 1.1, 8, 0.05 / 3)])

@@ -28,18 +28,6 @@ MEANS_AT_ONCE = 2**22
 """Subset means that are in memory at once."""
 
 
-def power_of(difference: float, deviation: float, seeds: int, level: float = 1 - CONFIDENCE_LEVEL) -> float:
-    """Return the power of a two-sided paired t-test.
-
-    Args:
-        difference: the true difference, in any unit.
-        deviation: standard deviation of the paired differences, in the same unit, above 0.
-        seeds: number of pairs, at least 2.
-        level: significance level; for one of m comparisons that are corrected together, at least 0.05 / m.
-    """
-    return _power(abs(difference) * math.sqrt(seeds) / deviation, seeds - 1, level)
-
-
 def detectable_difference(interval: Interval, degrees: int | None = None, level: float = 1 - CONFIDENCE_LEVEL) -> float:
     """Return the difference that a test detects with a power of 80 %, with the noise given by an interval.
 
