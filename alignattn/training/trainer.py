@@ -194,9 +194,7 @@ class AlignmentMixin(TrainerOverrides):
         """
         divided = division_after_loss(self, num_items_in_batch)
         of_one = 0.0 if self._size.samples == 0 else 1.0
-        task_weight, weight = of_one, of_one
-        if self._step_size is not None:
-            task_weight, weight = self._step_size.weights_of(self._size)
+        task_weight, weight = (of_one, of_one) if self._step_size is None else self._step_size.weights_of(self._size)
         patches = aligned_patches(self._model)
         for patch in patches:
             patch.collector.take()  # left by a forward pass before this step
@@ -231,7 +229,7 @@ class AlignmentMixin(TrainerOverrides):
         # The mean over processes is taken by the weights, so only the task's loss is computed inside.
         averages = self._is_scaled and self.args.average_tokens_across_devices
         reads_outputs = return_outputs or any(method.reads_outputs for method in self.methods)
-        compute_loss = self._compute_task_loss
+        compute_loss: Any = self._compute_task_loss
 
         def forward(inputs: Inputs) -> tuple[Tensor, Any]:
             result = compute_loss(model, inputs, return_outputs=reads_outputs, num_items_in_batch=num_items_in_batch)

@@ -56,7 +56,7 @@ class BatchSize:
         """
         if not isinstance(batch, Mapping):
             return cls(1, None)
-        labels = batch.get("labels")
+        labels: Any = batch.get("labels")
         if loss_is_of_rows(model) or not _is_column(labels):
             counted = None
         else:
