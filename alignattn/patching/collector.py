@@ -24,6 +24,7 @@ from alignattn.patching.hooks import recording_hook, remove_hooks
 from alignattn.patching.masks import AttentionMask, Sides, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
 from alignattn.patching.packing import PACKING_ADVICE, packing_by_positions
+from alignattn.patching.process_changes import ProcessChange
 from alignattn.patching.recording import Recording
 from alignattn.utils.errors import ONE_PROCESS_PER_GPU, AlignAttnError
 
@@ -242,16 +243,6 @@ class Collector:
                 around.register_forward_pre_hook(self.begin_forward, with_kwargs=True)
                 around.register_forward_hook(self.end_forward, always_call=True)
 
-    def has_kept(self, role: str, *, keeps_first: bool) -> bool:
-        """Tell whether a further call of a projection does not count.
-
-        Args:
-            role: role of the projection.
-            keeps_first: whether only its first call in an attention call counts. DeBERTa calls it again on embeddings
-                of positions.
-        """
-        return keeps_first and role in self.projected
-
     def keep(self, role: str, projected: Tensor, output: Tensor) -> Tensor:
         """Keep the output of a projection until its module attends, and return the output for the attention.
 
@@ -263,7 +254,7 @@ class Collector:
         if torch.compiler.is_compiling():
             # A compiled checkpoint may return nothing but outputs of operations.
             projected = projected.view_as(projected)
-            self._set("witness", output.flatten()[:0].clone())
+            self.set("witness", output.flatten()[:0].clone())
         elif torch._C._current_graph_task_id() == _NO_BACKWARD and output.grad_fn is not None:
             output = self._watched(output)
         self.replace(role, projected)
@@ -271,7 +262,7 @@ class Collector:
 
     def replace(self, role: str, projected: Tensor) -> None:
         """Replace the kept output of a projection, for example by its normalised output."""
-        self._set("projected", {**self.projected, role: projected})
+        self.set("projected", {**self.projected, role: projected})
 
     def _watched(self, output: Tensor) -> Tensor:
         """Return an output; the node of the first one in a forward tells when a backward pass frees the graph."""
@@ -283,22 +274,18 @@ class Collector:
             self._forward_pass.node = output.grad_fn
         return output
 
-    def surround(self, around: Any) -> None:
-        """Set the current call of a module that replaces a projection, or None after it."""
-        self._set("around", around)
-
     def take_projected(self) -> dict[str, Tensor]:
         """Return the outputs of the projections in the current call, by role, and forget them."""
         projected = self.projected
-        self._set("projected", {})
+        self.set("projected", {})
         return projected
 
     def begin_attention(self) -> None:
         """Begin an attention call: forget what a failed one left."""
         if self.projected:
-            self._set("projected", {})
+            self.set("projected", {})
         if self.around is not None:
-            self._set("around", None)
+            self.set("around", None)
 
     @recording_hook
     def begin_forward(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
@@ -307,7 +294,7 @@ class Collector:
             refuse_packed(module, args, kwargs)
         # A layer gets positions that the model makes.
         if isinstance(module, PreTrainedModel) and isinstance(positions := kwargs.get("position_ids"), Tensor):
-            self._set("given_positions", positions)
+            self.set("given_positions", positions)
         if _is_traced_or_in_backward():
             return
         if module.training and torch.is_grad_enabled() and getattr(module, "_is_replica", False):
@@ -323,7 +310,7 @@ class Collector:
     def end_forward(self, module: nn.Module, _args: Any, output: Any) -> None:
         """Note that such a forward ends: that module's forward hook, which torch also calls after a failure."""
         if self.given_positions is not None:
-            self._set("given_positions", None)
+            self.set("given_positions", None)
         if _is_traced_or_in_backward() or not self._open:
             return
         if output is None:
@@ -371,19 +358,20 @@ class Collector:
         elif torch.compiler.is_compiling() or torch._C._current_graph_task_id() == _NO_BACKWARD:
             if torch.compiler.is_compiling():
                 call.witness, call.trace = self.witness, _free_spent(call.query.detach(), self.number)
-                self._set("witness", None)
+                self.set("witness", None)
             else:
                 call.forward_pass = self._forward_pass
                 self._forward_pass.is_trained |= call.query.requires_grad or call.key.requires_grad
             call.previous = self.newest
-            self._set("newest", call)
+            self.set("newest", call)
         elif id(call.slots) not in self._taken | {id(other.slots) for other in self.calls()}:
             raise AlignAttnError(
                 "a forward within a backward pass would lose its alignment loss: reentrant checkpointing runs one "
                 f"({WITHOUT_REENTRANCE}), and so do losses that cache embeddings"
             )
 
-    def _set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: Any) -> None:
+        """Set an attribute of the current call; the compiler may trace it."""
         if torch.compiler.is_compiling():
             # The compiler refuses side effects in a checkpoint, because it would not repeat them when it recomputes the
             # checkpoint. Here it must not repeat them: a recomputation records nothing.
@@ -524,7 +512,8 @@ def _end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             collector.end_step()
 
 
-register_optimizer_step_post_hook(_end_step)
+OPTIMIZER_STEPS = ProcessChange(lambda: register_optimizer_step_post_hook(_end_step).remove)
+"""The end of a step, which torch announces for each optimizer of the process."""
 
 
 def mean_alignment(
