@@ -11,7 +11,7 @@ patch's parameters unchanged.
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -117,7 +117,8 @@ class CarriedPatch(Patch, _Carried):
     adapters: Mapping[str, PeftConfig] | None = None
 
     def _changes(self) -> list[ProcessChange]:
-        return [*super()._changes(), ADDED_ADAPTERS] + [SAVED_ADAPTERS] * self.config.changes_function
+        changes = [*super()._changes(), ADDED_ADAPTERS]
+        return [*changes, SAVED_ADAPTERS] if self.config.changes_function else changes
 
     def adapter_state_dict(  # type: ignore[override]  # peft's own wrappers take both, its base class one
         self, adapter_name: str, state_dict: Mapping[str, Tensor]
@@ -231,18 +232,6 @@ def _of_another_function(model: Any, path: str, hub: Mapping[str, Any]) -> dict[
     return adapter_contents(path, hub)[1] if fields.get("task_type") == LOADING_HINT else {}
 
 
-def _check_shared(model: Any, adapters: Collection[str], path: str, hub: Mapping[str, Any]) -> None:
-    """Refuse an adapter whose slots would change the function of a model's other adapters, which share the slots."""
-    held = (model.get_base_model() if hasattr(model, "get_base_model") else model).state_dict()
-    for name, values in function_parameters_in(path, hub).items():
-        if name in held and not torch.equal(values.to(held[name].dtype), held[name].cpu()):
-            raise AlignAttnError(
-                f"the adapter {path!r} has other trained parameters of {patch_of(model).config.describe_slots()} than "
-                f"the model, and all adapters of a model share them, so {listing(sorted(adapters))} would change: load "
-                "it alone by alignattn.from_pretrained"
-            )
-
-
 @contextmanager
 def _with_task_type(task_type: str | None) -> Iterator[None]:
     """Within this context, peft reads this task type of an adapter instead of the one that it refuses."""
@@ -274,7 +263,14 @@ def _taking_patched(load: Callable[..., Any]) -> Callable[..., Any]:
         adapters = getattr(model, "peft_config", {})
         # A trainer that resumes loads the adapters that are there again.
         if adapters and given["adapter_name"] not in adapters:
-            _check_shared(model, adapters, str(path), hub)
+            held = (model.get_base_model() if hasattr(model, "get_base_model") else model).state_dict()
+            for name, values in function_parameters_in(str(path), hub).items():
+                if name in held and not torch.equal(values.to(held[name].dtype), held[name].cpu()):
+                    raise AlignAttnError(
+                        f"the adapter {str(path)!r} has other trained parameters of "
+                        f"{patch_of(model).config.describe_slots()} than the model, and all adapters of a model share "
+                        f"them, so {listing(sorted(adapters))} would change: load it alone by alignattn.from_pretrained"
+                    )
         with _with_task_type(description["task_type"]):
             return load(*args, **kwargs)
 

@@ -235,24 +235,16 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
                 f"{name} projects to {sizes} features, which do not make {layer.heads.count} heads of one size for "
                 "queries and keys"
             )
-        of_one = any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items())
-        if of_one or _makes_one_cloud(layer):
+        is_shared = any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items())
+        if declares(module, SharedAttentionLayer) and not (weight := next(module.parameters())).is_meta:
+            # One projection of both may give identical queries and keys.
+            with torch.no_grad():
+                ones = weight.new_ones(1, layer.heads.count * layer.heads.size)
+                is_shared |= torch.equal(*cast(Any, module).queries_and_keys(ones))
+        if is_shared:
             raise AlignAttnError(f"{name} projects queries and keys by one layer, so there is nothing to align")
     if not layers:
         raise AlignAttnError(f"{type(model).__name__} has no attention: {advice}")
-
-
-def _makes_one_cloud(layer: AttentionModule) -> bool:
-    """Tell whether a shared projection gives a module identical queries and keys."""
-    if not declares(layer.module, SharedAttentionLayer):
-        return False
-    weight = next(layer.module.parameters())
-    if weight.is_meta:
-        return False
-    with torch.no_grad():
-        ones = weight.new_ones(1, layer.heads.count * layer.heads.size)
-        query, key = cast(Any, layer.module).queries_and_keys(ones)
-    return torch.equal(query, key)
 
 
 def _own_configs(model: nn.Module) -> ConfigPairs:

@@ -54,6 +54,9 @@ UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument|multiple values for k
 DEVICES = re.compile(r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b", re.IGNORECASE)
 """Words of errors about a keyword argument, and about devices."""
 
+CLASSIFIER = "classifier."
+"""First part of the names of the head of a model that is its own base model, such as CLIP and SigLIP for images."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -177,8 +180,7 @@ def load_checkpoint(
         poolers = {weight for weight in new if weight.removeprefix(prefix).startswith("pooler.")}
         needed = new - poolers
         if lacking is None and model.base_model is model:
-            # Models of images such as CLIP and SigLIP have a head, and are their own base model.
-            needed = {weight for weight in needed if not weight.startswith("classifier.")}
+            needed = {weight for weight in needed if not weight.startswith(CLASSIFIER)}
         elif lacking is None:
             needed = {weight for weight in needed if weight.startswith(prefix)}
         elif model.base_model is not model:
@@ -288,24 +290,17 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
             f"the tokenizer of {name!r} has more tokens than the model: token {largest}, and {rows} rows of embeddings"
         )
     if tokenizer.pad_token is None:
-        _pad_by_eos(name, model, tokenizer)
+        if tokenizer.eos_token is None:
+            raise AlignAttnError(
+                f"the tokenizer of {name!r} has neither a padding token nor an EOS token: set its pad_token, and save "
+                "it there with save_pretrained"
+            )
+        logger.warning("%s: its tokenizer has no padding token and pads by its EOS token %s", name, tokenizer.eos_token)
+        tokenizer.pad_token = tokenizer.eos_token
+        # A classifier on a decoder reads the last token that is not the config's `pad_token_id`.
+        for config in (model.config, model.config.get_text_config()):
+            config.pad_token_id = tokenizer.pad_token_id
     return tokenizer
-
-
-def _pad_by_eos(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Pad by the EOS token, as transformers' examples do, and set it in the model's config.
-
-    A classifier on a decoder reads the last token that is not the config's `pad_token_id`.
-    """
-    if tokenizer.eos_token is None:
-        raise AlignAttnError(
-            f"the tokenizer of {name!r} has neither a padding token nor an EOS token: set its pad_token, and save it "
-            "there with save_pretrained"
-        )
-    logger.warning("%s: its tokenizer has no padding token and pads by its EOS token %s", name, tokenizer.eos_token)
-    tokenizer.pad_token = tokenizer.eos_token
-    for config in (model.config, model.config.get_text_config()):
-        config.pad_token_id = tokenizer.pad_token_id
 
 
 def load_image_processor(name: str, **kwargs: Any) -> Any:

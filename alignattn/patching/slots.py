@@ -120,9 +120,8 @@ class Patch(nn.Module):
             )
 
     def _changes(self) -> list[ProcessChange]:
-        return [OPTIMIZER_STEPS, GUARDED_HOOKS] * bool(self.alignments) + [
-            GUARDED_MODELS
-        ] * self.config.changes_function
+        changes = [OPTIMIZER_STEPS, GUARDED_HOOKS] if self.alignments else []
+        return [*changes, GUARDED_MODELS] if self.config.changes_function else changes
 
     def hold_changes(self) -> None:
         """Keep the changes of the process that this patch needs until `release_changes`, or until it is deleted."""
@@ -306,8 +305,17 @@ class LayerSlots(AttentionVariant):
         Raises:
             AlignAttnError: if the first mask of several tokens is causal and a choice reads all queries.
         """
-        if self.awaits_mask and isinstance(mask, Tensor):
-            self._check_first_mask(mask)
+        if (
+            self.awaits_mask
+            and isinstance(mask, Tensor)
+            and not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+            and not mask.is_meta
+            and mask.shape[-1] != 1
+        ):
+            # The first mask of several tokens whose values are known shows whether a custom model is causal.
+            if is_causal(mask):
+                check_causal(self.config, type(self.collector.owner).__name__)
+            self.awaits_mask = False
         recording, is_proven = self.collector.recording, self.collector.proof is not None
         wants_weights = wants_weights or recording is not None
         attended, weights = None, None
@@ -341,15 +349,6 @@ class LayerSlots(AttentionVariant):
             real = real_tokens(mask, lengths=(query.shape[2], key.shape[2]))
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real))
         return attended, weights
-
-    def _check_first_mask(self, mask: Tensor) -> None:
-        """Refuse choices that do not fit a causal mask, at the first mask of several tokens whose values are known."""
-        is_traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        if is_traced or mask.is_meta or mask.shape[-1] == 1:
-            return
-        if is_causal(mask):
-            check_causal(self.config, type(self.collector.owner).__name__)
-        self.awaits_mask = False
 
     def _check_formula(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, plain: Plain, **scoring: Any

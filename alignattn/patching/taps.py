@@ -136,7 +136,7 @@ class OutputTap:
         around = collector.around
         if around is None or around.module is module or all(part is not module for part in around.module.modules()):
             state = (torch.get_rng_state(), *get_device_states(args[0])) if _may_draw(module) else None
-            collector.set("around", AroundProjection(module, args[0], state))
+            collector.assign("around", AroundProjection(module, args[0], state))
 
     @recording_hook
     def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ class OutputTap:
             around.is_repeated, around.blocked_input = True, around.input.detach()
             with _random_state(around):
                 aligned = module.forward(around.blocked_input, *args[1:], **kwargs)
-        collector.set("around", None)
+        collector.assign("around", None)
         return collector.keep(self.tap.role, aligned, output)
 
 
