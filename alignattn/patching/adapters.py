@@ -4,14 +4,14 @@ Imported only if peft is installed. peft asks every `AuxiliaryTrainingWrapper` w
 file, so a patch's modules get that class as a second base. All adapters of a model share these modules.
 
 Some adapters freeze each parameter whose name lacks their prefix, and prompts freeze the whole model. So the two
-methods by which peft adds adapters to a model are replaced: they leave `requires_grad` of a patch's parameters
-unchanged.
+methods by which peft adds adapters to a model are replaced while a patched model lives: they leave `requires_grad` of a
+patch's parameters unchanged.
 """
 
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -27,9 +27,10 @@ from transformers.integrations.peft import PeftAdapterMixin
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.adapter_files import adapter_contents, adapter_fields, function_parameters_in
+from alignattn.patching.process_changes import ProcessChange, replace_attributes
 from alignattn.patching.saving import is_changed
 from alignattn.patching.sizes import FILE_OPTIONS
-from alignattn.patching.slots import LayerSlots, Patch, patch_of
+from alignattn.patching.slots import LayerSlots, Patch, patch_of, update_taps
 from alignattn.patching.state_dicts import ADAPTERS_COPIES, DESCRIPTION, written_description
 from alignattn.utils.errors import AlignAttnError, listing
 from alignattn.utils.saved_config import LOADING_HINT
@@ -115,6 +116,10 @@ class CarriedPatch(Patch, _Carried):
 
     adapters: Mapping[str, PeftConfig] | None = None
 
+    def _changes(self) -> list[ProcessChange]:
+        changes = [*super()._changes(), ADDED_ADAPTERS]
+        return [*changes, SAVED_ADAPTERS] if self.config.changes_function else changes
+
     def adapter_state_dict(  # type: ignore[override]  # peft's own wrappers take both, its base class one
         self, adapter_name: str, state_dict: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
@@ -194,25 +199,19 @@ def _claim(model: Any, configs: Mapping[str, PeftConfig], active: list[str]) -> 
         if isinstance(module, _Carried):
             module.set_adapter(active)
             module.is_copied = ADAPTERS_COPIES in path.split(".")
+    # The adapter may have replaced projections.
+    update_taps(model)
 
 
-BaseTuner.inject_adapter = _keeping_patches(  # type: ignore[method-assign]
-    BaseTuner.inject_adapter, lambda _tuner, model, *_, **__: model
-)
-PeftModel._setup_prompt_encoder = _keeping_patches(  # type: ignore[method-assign]
-    PeftModel._setup_prompt_encoder, lambda peft_model, *_, **__: peft_model.base_model
-)
+def _saving_patches(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the method that saves a model with adapters: it calls `refused_by_plain_peft`."""
 
-_save_peft_model = PeftModel.save_pretrained
+    @functools.wraps(save)
+    def save_patched(self: PeftModel, *args: Any, **kwargs: Any) -> Any:
+        with refused_by_plain_peft(self):
+            return save(self, *args, **kwargs)
 
-
-@functools.wraps(_save_peft_model)
-def _save_patched(self: PeftModel, *args: Any, **kwargs: Any) -> Any:
-    with refused_by_plain_peft(self):
-        return _save_peft_model(self, *args, **kwargs)
-
-
-PeftModel.save_pretrained = _save_patched  # type: ignore[method-assign]
+    return save_patched
 
 
 def _of_another_function(model: Any, path: str, hub: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,18 +230,6 @@ def _of_another_function(model: Any, path: str, hub: Mapping[str, Any]) -> dict[
         return {}
     fields = adapter_fields(path, hub) or {}
     return adapter_contents(path, hub)[1] if fields.get("task_type") == LOADING_HINT else {}
-
-
-def _check_shared(model: Any, adapters: Collection[str], path: str, hub: Mapping[str, Any]) -> None:
-    """Refuse an adapter whose slots would change the function of a model's other adapters, which share the slots."""
-    held = (model.get_base_model() if hasattr(model, "get_base_model") else model).state_dict()
-    for name, values in function_parameters_in(path, hub).items():
-        if name in held and not torch.equal(values.to(held[name].dtype), held[name].cpu()):
-            raise AlignAttnError(
-                f"the adapter {path!r} has other trained parameters of {patch_of(model).config.describe_slots()} than "
-                f"the model, and all adapters of a model share them, so {listing(sorted(adapters))} would change: load "
-                "it alone by alignattn.from_pretrained"
-            )
 
 
 @contextmanager
@@ -276,18 +263,48 @@ def _taking_patched(load: Callable[..., Any]) -> Callable[..., Any]:
         adapters = getattr(model, "peft_config", {})
         # A trainer that resumes loads the adapters that are there again.
         if adapters and given["adapter_name"] not in adapters:
-            _check_shared(model, adapters, str(path), hub)
+            held = (model.get_base_model() if hasattr(model, "get_base_model") else model).state_dict()
+            for name, values in function_parameters_in(str(path), hub).items():
+                if name in held and not torch.equal(values.to(held[name].dtype), held[name].cpu()):
+                    raise AlignAttnError(
+                        f"the adapter {str(path)!r} has other trained parameters of "
+                        f"{patch_of(model).config.describe_slots()} than the model, and all adapters of a model share "
+                        f"them, so {listing(sorted(adapters))} would change: load it alone by alignattn.from_pretrained"
+                    )
         with _with_task_type(description["task_type"]):
             return load(*args, **kwargs)
 
     return load_and_take
 
 
-_wrappers: tuple[Any, ...] = (PeftModel, PeftMixedModel)
-for _class in _wrappers:
-    _class.from_pretrained = classmethod(_taking_patched(_class.from_pretrained.__func__))
-for _class in (*_wrappers, PeftAdapterMixin):
-    _class.load_adapter = _taking_patched(_class.load_adapter)
+def _keep_patches() -> Callable[[], None]:
+    replacements: dict[tuple[type, str], Any] = {
+        (BaseTuner, "inject_adapter"): _keeping_patches(
+            BaseTuner.inject_adapter, lambda _tuner, model, *_, **__: model
+        ),
+        (PeftModel, "_setup_prompt_encoder"): _keeping_patches(
+            PeftModel._setup_prompt_encoder, lambda peft_model, *_, **__: peft_model.base_model
+        ),
+    }
+    return replace_attributes(replacements)
+
+
+def _save_and_load_patches() -> Callable[[], None]:
+    wrappers: tuple[Any, ...] = (PeftModel, PeftMixedModel)
+    replacements: dict[tuple[type, str], Any] = {
+        (PeftModel, SAVING): _saving_patches(PeftModel.save_pretrained),
+        **{(each, "from_pretrained"): classmethod(_taking_patched(each.from_pretrained.__func__)) for each in wrappers},
+        **{(each, "load_adapter"): _taking_patched(each.load_adapter) for each in (*wrappers, PeftAdapterMixin)},
+    }
+    return replace_attributes(replacements)
+
+
+ADDED_ADAPTERS = ProcessChange(_keep_patches)
+"""Adapters that peft adds to a patched model keep the patch's parameters trainable, and save them."""
+
+SAVED_ADAPTERS = ProcessChange(_save_and_load_patches)
+"""peft saves adapters of a model whose function a patch changes so that a plain model refuses them, and loads them into
+a model with the same attention."""
 
 
 def carry(model: Any) -> None:

@@ -27,7 +27,7 @@ from alignattn.patching.projections import (
     features_of,
     names_of,
 )
-from alignattn.patching.routing import leave_route
+from alignattn.patching.routing import GUARDED_MODELS, leave_route
 from alignattn.patching.saving import PatchedSaving
 from alignattn.patching.slots import ConfigPairs, LayerSlots, Patch, check_causal, is_patched, patch_of, update_taps
 from alignattn.patching.state_dicts import prepare_state
@@ -76,7 +76,18 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {len(layers) - 1}")
     layers = layers if config.layers is None else [layers[index] for index in config.layers]
     if any(layer.heads.names == DECLARED_POOLED for layer in layers):
-        _check_pooling(config, type(model).__name__)
+        pools = f"{type(model).__name__} pools by a learned query, which has none"
+        if config.alignment is not None:
+            raise AlignAttnError(
+                f"alignment {config.alignment!r} matches distributions, and {pools}: choose a score, normalizer or "
+                "value"
+            )
+        if config.choices["normalizer"].counts_positions:
+            raise AlignAttnError(
+                f"normalizer {config.normalizer!r} opens a window around the position of a query, and {pools}: set "
+                f"kind={PREDICTIVE!r}"
+            )
+        check_budget(config, type(model).__name__)
     fill_slots(model, layers, config)
     return model
 
@@ -88,21 +99,6 @@ def check_budget(config: AttentionConfig, name: str) -> None:
             f"normalizer {config.normalizer!r}: fertility is a budget over the steps of a decoder with one query per "
             f"step, and {name} attends in one step: set bound"
         )
-
-
-def _check_pooling(config: AttentionConfig, name: str) -> None:
-    """Refuse what a single learned query cannot do."""
-    if config.alignment is not None:
-        raise AlignAttnError(
-            f"alignment {config.alignment!r} matches distributions, and {name} pools by a learned query, which has "
-            "none: choose a score, normalizer or value"
-        )
-    if config.choices["normalizer"].counts_positions:
-        raise AlignAttnError(
-            f"normalizer {config.normalizer!r} opens a window around the position of a query, and {name} pools by a "
-            f"learned query, which has none: set kind={PREDICTIVE!r}"
-        )
-    check_budget(config, name)
 
 
 def unpatch(model: M) -> M:
@@ -130,11 +126,13 @@ def unpatch(model: M) -> M:
     for hook in state.hooks:
         hook.remove()
     delattr(model, CHILD_NAME)
+    state.release_changes()
     config: Any = getattr(model, "config", None)
     if isinstance(config, PreTrainedConfig):
         delattr(config, CHILD_NAME)
         if state.config.changes_function:
             del config.attn_implementation
+            GUARDED_MODELS.release(config)
         _return_configs(model, state.configs)
     return model
 
@@ -179,7 +177,11 @@ def fill_slots(
         for layer in layers:
             # A quantised layer may have no parameters.
             weight = next(itertools.chain(layer.module.parameters(), model.parameters()))
-            _add_slots(layer, state, path_of[id(layer.module)], weight.device)
+            index = state.paths[str(layer.heads.size)].index(path_of[id(layer.module)])
+            slots = LayerSlots(layer, state, index).to(weight.device).train(layer.module.training)
+            layer.module.add_module(CHILD_NAME, slots)
+            if is_observed and config.changes_function:
+                state.hooks.append(layer.module.register_forward_pre_hook(slots.check_route))
     state.to(next(model.parameters()).device).train(model.training)
     setattr(model, CHILD_NAME, state)
     if is_peft_available():
@@ -187,10 +189,15 @@ def fill_slots(
         from alignattn.patching.adapters import carry
 
         carry(model)
+    state.hold_changes()
     state.hooks.append(model.register_load_state_dict_pre_hook(prepare_state))
     if config.alignment is not None:
-        state.collector.paths = _paths_around(model, [layer.module for layer in layers])
-        _guard_hooks()
+        wanted = {id(layer.module) for layer in layers}
+        state.collector.paths = tuple(
+            path
+            for path, module in model.named_modules()
+            if id(module) not in wanted and wanted <= {id(part) for part in module.modules()}
+        )
     update_taps(model)
     if isinstance(getattr(model, "config", None), PreTrainedConfig):
         state.configs = _own_configs(model)
@@ -198,35 +205,8 @@ def fill_slots(
         setattr(own, CHILD_NAME, config.to_dict())
         if config.changes_function:
             own.attn_implementation = LOADING_HINT
-
-
-def _paths_around(model: nn.Module, layers: Sequence[nn.Module]) -> tuple[str, ...]:
-    """Return the paths of the modules that contain all layers, from the model inwards."""
-    wanted = {id(layer) for layer in layers}
-    paths: list[str] = []
-    for path, module in model.named_modules():
-        if id(module) not in wanted and wanted <= {id(part) for part in module.modules()}:
-            paths.append(path)
-    return tuple(paths)
-
-
-def _guard_hooks() -> None:
-    """Make torch compile a model again when hooks come or go.
-
-    It would reuse the compiled forward of an unpatched copy, or of the model in evaluation mode, without them.
-    """
-    if torch._dynamo.config.skip_nnmodule_hook_guards:
-        torch._dynamo.config.skip_nnmodule_hook_guards = False
-        # What was compiled before has no guards on them.
-        torch._dynamo.reset()
-
-
-def _add_slots(layer: AttentionModule, state: Patch, path: str, device: torch.device) -> None:
-    index = state.paths[str(layer.heads.size)].index(path)
-    slots = LayerSlots(layer, state, index).to(device).train(layer.module.training)
-    layer.module.add_module(CHILD_NAME, slots)
-    if state.is_observed and state.config.changes_function:
-        state.hooks.append(layer.module.register_forward_pre_hook(slots.check_route))
+            # A config may outlive the model.
+            GUARDED_MODELS.hold(own)
 
 
 def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None:
@@ -255,24 +235,16 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
                 f"{name} projects to {sizes} features, which do not make {layer.heads.count} heads of one size for "
                 "queries and keys"
             )
-        of_one = any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items())
-        if of_one or _makes_one_cloud(layer):
+        is_shared = any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items())
+        if declares(module, SharedAttentionLayer) and not (weight := next(module.parameters())).is_meta:
+            # One projection of both may give identical queries and keys.
+            with torch.no_grad():
+                ones = weight.new_ones(1, layer.heads.count * layer.heads.size)
+                is_shared |= torch.equal(*cast(Any, module).queries_and_keys(ones))
+        if is_shared:
             raise AlignAttnError(f"{name} projects queries and keys by one layer, so there is nothing to align")
     if not layers:
         raise AlignAttnError(f"{type(model).__name__} has no attention: {advice}")
-
-
-def _makes_one_cloud(layer: AttentionModule) -> bool:
-    """Tell whether a shared projection gives a module identical queries and keys."""
-    if not declares(layer.module, SharedAttentionLayer):
-        return False
-    weight = next(layer.module.parameters())
-    if weight.is_meta:
-        return False
-    with torch.no_grad():
-        ones = weight.new_ones(1, layer.heads.count * layer.heads.size)
-        query, key = cast(Any, layer.module).queries_and_keys(ones)
-    return torch.equal(query, key)
 
 
 def _own_configs(model: nn.Module) -> ConfigPairs:
@@ -296,7 +268,12 @@ def _own_configs(model: nn.Module) -> ConfigPairs:
 def _return_configs(model: nn.Module, pairs: ConfigPairs) -> None:
     """Restore the configs from before `_own_configs`, except those that have changed since."""
     vars(model).pop(SAVING, None)
-    changed = [own for own, config in pairs if _has_changed(own, config)]
+    # `to_dict` leaves out the attention implementation.
+    changed = [
+        own
+        for own, config in pairs
+        if own._attn_implementation != config._attn_implementation or own.to_dict() != config.to_dict()
+    ]
     # A config that contains a changed one has changed, too, and keeps all its parts.
     for own in changed:
         changed += [part for part in vars(own).values() if isinstance(part, PreTrainedConfig)]
@@ -306,8 +283,3 @@ def _return_configs(model: nn.Module, pairs: ConfigPairs) -> None:
         config = vars(module).get("config")
         if id(config) in before:
             module.config = before[id(config)]
-
-
-def _has_changed(own: PreTrainedConfig, config: PreTrainedConfig) -> bool:
-    # `to_dict` leaves out the attention implementation.
-    return own._attn_implementation != config._attn_implementation or own.to_dict() != config.to_dict()

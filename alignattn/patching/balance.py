@@ -181,8 +181,22 @@ def balance(
                     raise AlignAttnError(
                         f"the weights of {part.path} are not in memory: load the model without a device map"
                     )
-            form = _form(heads, centre=centre)
-            batches, checked = _parted(batches, held_back)
+            without_bias = [part.path for part in heads if part.key[1] is None]
+            if centre and without_bias:
+                raise AlignAttnError(f"{without_bias[0]} adds no bias to its keys: leave centre out")
+            form: Form = "uncentred" if without_bias else "centre" if centre else "full"
+            if held_back is not None:
+                checked = list(held_back)
+                if not checked:
+                    raise AlignAttnError("held_back needs at least one batch")
+            else:
+                rest = iter(batches)
+                checked = list(itertools.islice(rest, 1))
+                if not checked:
+                    raise AlignAttnError("balance needs at least one batch")
+                # A single batch is used for both.
+                second = list(itertools.islice(rest, 1))
+                batches = itertools.chain(second, rest) if second else checked
             moments = _moments_of(model, heads, batches)
         moments = _moments_of_all_processes(heads, moments)
         with _together(model):
@@ -257,30 +271,6 @@ def _slots_of(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         unpatch(model)
-
-
-def _form(heads: Sequence[BalancedHeads], *, centre: bool) -> Form:
-    without_bias = [part.path for part in heads if part.key[1] is None]
-    if centre and without_bias:
-        raise AlignAttnError(f"{without_bias[0]} adds no bias to its keys: leave centre out")
-    if without_bias:
-        return "uncentred"
-    return "centre" if centre else "full"
-
-
-def _parted(batches: Iterable[Batch], held_back: Iterable[Batch] | None) -> tuple[Iterable[Batch], list[Batch]]:
-    """Return the batches for moments and those to measure on: by default the first; a single batch is used for both."""
-    if held_back is not None:
-        checked = list(held_back)
-        if not checked:
-            raise AlignAttnError("held_back needs at least one batch")
-        return batches, checked
-    rest = iter(batches)
-    first = next(rest, None)
-    if first is None:
-        raise AlignAttnError("balance needs at least one batch")
-    second = next(rest, None)
-    return ([first] if second is None else itertools.chain([second], rest)), [first]
 
 
 def _moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterable[Batch]) -> list[Moment]:

@@ -34,7 +34,7 @@ from alignattn.models.taggers.crf import CRF_FIELD, tagger_with_crf
 from alignattn.patching import CHILD_NAME, is_patched, patch
 from alignattn.patching.adapter_files import adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES
-from alignattn.patching.routing import lift_guard
+from alignattn.patching.routing import GUARDED_MODELS, lift_guard
 from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import FILE_OPTIONS, check_counts, check_fills, find_file
 from alignattn.patching.state_dicts import FUNCTION_SLOT, is_of_slots, load_slots
@@ -47,18 +47,12 @@ from alignattn.utils.saved_config import LOADING_HINT, restored_fields
 OF_WEIGHTS = ("dtype", "torch_dtype", "quantization_config")
 """Keyword arguments for the weights, which a config would otherwise keep as its own fields."""
 
-DEFAULT_IMPLEMENTATION = "sdpa"
-"""Default base attention implementation of a patch that changes the function."""
-
 OF_DAMAGE = (SafetensorError, EOFError, RecursionError, pickle.UnpicklingError)
 """Errors that only files cause; the caller's arguments may cause others."""
 
 UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument|multiple values for keyword argument")
 DEVICES = re.compile(r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b", re.IGNORECASE)
 """Words of errors about a keyword argument, and about devices."""
-
-POOLER = "pooler."
-"""First part of the names of an encoder's pooler, which a complete checkpoint may lack."""
 
 CLASSIFIER = "classifier."
 """First part of the names of the head of a model that is its own base model, such as CLIP and SigLIP for images."""
@@ -137,12 +131,30 @@ def load_checkpoint(
     with loading(name, choices):
         adapter = adapter_fields(source, hub)
         if adapter is not None:
-            return _load_adapted(source, adapter, auto_class, hub, kwargs | {"lacking": lacking})
+            weights, description = adapter_contents(source, hub)
+            # The head is built for the adapter's labels.
+            labels = description.get("labels", {}) if "config" not in kwargs and "num_labels" not in kwargs else {}
+            if "id2label" in labels:
+                labels["id2label"] = {int(number): label for number, label in labels["id2label"].items()}
+            is_trainable = kwargs.pop("is_trainable", False)
+            # `revision` and `subfolder` locate the adapter, not its model.
+            of_base = {option: value for option, value in kwargs.items() if option not in ("revision", "subfolder")}
+            base = load_checkpoint(
+                base_model_of(source, adapter), auto_class, held=weights, lacking=lacking, **labels | of_base
+            )
+            adapted: PreTrainedModel = load_adapter(
+                base, source, adapter, weights, description, is_trainable=is_trainable, **hub
+            )
+            return adapted
         fields = read_config_fields(name, **hub)
         model_class = saved_class(fields) or auto_class
         is_hidden = fields.get(LOADER_FIELD) == LOADING_HINT
         if is_hidden or (CHILD_NAME in fields and fields.get("output_attentions")):
-            kwargs.setdefault(LOADER_FIELD, _implementation_beneath(fields, model_class))
+            # The base implementation of the patch, for a config that names ours or asks for weights. An Auto class has
+            # no `_supports_sdpa`.
+            supports_sdpa = fields.get("model_type") not in FAMILIES and getattr(model_class, "_supports_sdpa", True)
+            is_eager = fields.get("output_attentions") or not supports_sdpa
+            kwargs.setdefault(LOADER_FIELD, "eager" if is_eager else "sdpa")
         if is_hidden and kwargs.get("config") is None:
             kwargs = _with_config(fields, model_class, source, kwargs)
         if saved_class(fields) is None and not kwargs.get("trust_remote_code"):
@@ -154,10 +166,33 @@ def load_checkpoint(
             model, report = auto_class.from_pretrained(
                 source, **kwargs | {"output_loading_info": True, "ignore_mismatched_sizes": True}
             )
-        _check_family(name, model.config, fields)
+        for architecture in fields.get("architectures") or ():
+            # A bare encoder's weights may fit another family, but positions and norms differ.
+            config_class = type(model.config)
+            if getattr(getattr(transformers, architecture, None), "config_class", config_class) is not config_class:
+                raise AlignAttnError(
+                    f"{name} is a {architecture}, but its config.json says {model.config.model_type!r}: correct it"
+                )
         differing = {weight for weight, *_ in report["mismatched_keys"]}.difference(held)
         new = differing | set(report["missing_keys"]).difference(held)
-        _check_whole(name, model, new, set() if ignore_mismatched_sizes else differing, lacking)
+        prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+        # A complete checkpoint may lack the pooler.
+        poolers = {weight for weight in new if weight.removeprefix(prefix).startswith("pooler.")}
+        needed = new - poolers
+        if lacking is None and model.base_model is model:
+            needed = {weight for weight in needed if not weight.startswith(CLASSIFIER)}
+        elif lacking is None:
+            needed = {weight for weight in needed if weight.startswith(prefix)}
+        elif model.base_model is not model:
+            needed = new
+        if not ignore_mismatched_sizes:
+            needed = needed | differing
+        if needed:
+            part = lacking or f"whole {type(model).__name__}, as its config.json describes one"
+            raise AlignAttnError(
+                f"{name} holds no {part} ({len(needed)} weights are not there or of another size, such as "
+                f"{min(needed)})"
+            )
         if not with_slots:
             lift_guard(model)
         elif CHILD_NAME in fields:
@@ -165,23 +200,19 @@ def load_checkpoint(
             load_slots(model, source, hub, kwargs.get("variant"))
     check_finite(name, model)
     left = {weight for weight in report["unexpected_keys"] if CHILD_NAME not in fields or not is_of_slots(weight)}
-    if not reads_pooler:
-        new = {weight for weight in new if not _is_of_pooler(weight, model)}
-    left = {weight for weight in left if not _is_of_other_head(weight, model)}
+    if model.base_model is model:
+        # An encoder loaded alone does not need a head.
+        left = {
+            weight
+            for weight in left
+            if (part := weight.partition(".")[0]) == model.base_model_prefix or hasattr(model, part)
+        }
+    new -= set() if reads_pooler else poolers
     said = {"new weights are initialised": new, "weights of the checkpoint are not used": left}
     odd = [f"{len(names)} {what} ({listing(sorted(names))})" for what, names in said.items() if names]
     if odd:
         logger.warning("%s: %s", name, "; ".join(odd))
     return model
-
-
-def _implementation_beneath(fields: Mapping[str, Any], model_class: Any) -> str:
-    """Return the base attention implementation of a patch, for a config that names ours or asks for weights."""
-    if fields.get("output_attentions"):
-        return "eager"
-    # An Auto class has no `_supports_sdpa`.
-    has_interface = fields.get("model_type") not in FAMILIES and getattr(model_class, "_supports_sdpa", True)
-    return DEFAULT_IMPLEMENTATION if has_interface else "eager"
 
 
 def _with_config(fields: Mapping[str, Any], model_class: Any, source: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,6 +221,8 @@ def _with_config(fields: Mapping[str, Any], model_class: Any, source: str, kwarg
     of_config = {name: value for name, value in kwargs.items() if name not in (*FILE_OPTIONS, *OF_WEIGHTS, "config")}
     plain = {name: value for name, value in fields.items() if name != LOADER_FIELD}
     config, rest = config_class.from_dict(plain, return_unused_kwargs=True, name_or_path=source, **of_config)
+    # Until it is patched, a model of this config lacks the slots.
+    GUARDED_MODELS.hold(config)
     return {name: value for name, value in kwargs.items() if name in rest or name not in of_config} | {"config": config}
 
 
@@ -229,23 +262,6 @@ def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
     return fields
 
 
-def _load_adapted(
-    path: str, fields: dict[str, Any], auto_class: Any, hub: dict[str, Any], kwargs: dict[str, Any]
-) -> PreTrainedModel:
-    base = base_model_of(path, fields)
-    weights, description = adapter_contents(path, hub)
-    # The head is built for the adapter's labels. `revision` and `subfolder` locate the adapter, not its model.
-    kept = {name: value for name, value in kwargs.items() if name not in ("is_trainable", "revision", "subfolder")}
-    labels = description.get("labels", {}) if "config" not in kwargs and "num_labels" not in kwargs else {}
-    if "id2label" in labels:
-        labels["id2label"] = {int(number): label for number, label in labels["id2label"].items()}
-    kwargs_of_base = labels | kept
-    model = load_checkpoint(base, auto_class, held=weights, **kwargs_of_base)
-    options = {"is_trainable": kwargs.get("is_trainable", False)} | hub
-    adapted: PreTrainedModel = load_adapter(model, path, fields, weights, description, **options)
-    return adapted
-
-
 def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model; refuse one without words, or with more tokens than the model.
 
@@ -274,24 +290,17 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
             f"the tokenizer of {name!r} has more tokens than the model: token {largest}, and {rows} rows of embeddings"
         )
     if tokenizer.pad_token is None:
-        _pad_by_eos(name, model, tokenizer)
+        if tokenizer.eos_token is None:
+            raise AlignAttnError(
+                f"the tokenizer of {name!r} has neither a padding token nor an EOS token: set its pad_token, and save "
+                "it there with save_pretrained"
+            )
+        logger.warning("%s: its tokenizer has no padding token and pads by its EOS token %s", name, tokenizer.eos_token)
+        tokenizer.pad_token = tokenizer.eos_token
+        # A classifier on a decoder reads the last token that is not the config's `pad_token_id`.
+        for config in (model.config, model.config.get_text_config()):
+            config.pad_token_id = tokenizer.pad_token_id
     return tokenizer
-
-
-def _pad_by_eos(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Pad by the EOS token, as transformers' examples do, and set it in the model's config.
-
-    A classifier on a decoder reads the last token that is not the config's `pad_token_id`.
-    """
-    if tokenizer.eos_token is None:
-        raise AlignAttnError(
-            f"the tokenizer of {name!r} has neither a padding token nor an EOS token: set its pad_token, and save it "
-            "there with save_pretrained"
-        )
-    logger.warning("%s: its tokenizer has no padding token and pads by its EOS token %s", name, tokenizer.eos_token)
-    tokenizer.pad_token = tokenizer.eos_token
-    for config in (model.config, model.config.get_text_config()):
-        config.pad_token_id = tokenizer.pad_token_id
 
 
 def load_image_processor(name: str, **kwargs: Any) -> Any:
@@ -358,24 +367,6 @@ def class_with_head(fields: Mapping[str, Any]) -> Any | None:
     return next(filter(None, named), None)
 
 
-def _check_family(name: str, config: PreTrainedConfig, fields: Mapping[str, Any]) -> None:
-    """Refuse weights of one family under another's name: a bare encoder's may fit, but positions and norms differ."""
-    for architecture in fields.get("architectures") or ():
-        if getattr(getattr(transformers, architecture, None), "config_class", type(config)) is not type(config):
-            raise AlignAttnError(
-                f"{name} is a {architecture}, but its config.json says {config.model_type!r}: correct it"
-            )
-
-
-def _check_whole(name: str, model: PreTrainedModel, new: set[str], differing: set[str], lacking: str | None) -> None:
-    needed = differing | {weight for weight in new if _is_needed(weight, model, is_whole=lacking is not None)}
-    if needed:
-        part = lacking or f"whole {type(model).__name__}, as its config.json describes one"
-        raise AlignAttnError(
-            f"{name} holds no {part} ({len(needed)} weights are not there or of another size, such as {min(needed)})"
-        )
-
-
 def check_finite(name: str, model: PreTrainedModel) -> None:
     """Refuse a model, given by its name for messages, with a weight that is NaN or infinite."""
     odd = [weight for weight, values in model.named_parameters() if not (values.is_meta or _is_finite(values))]
@@ -390,29 +381,6 @@ def _is_finite(values: torch.Tensor) -> bool:
         # torch has no `isfinite` for most of these types.
         values = values.float()
     return bool(values.isfinite().all())
-
-
-def _is_of_other_head(weight: str, model: PreTrainedModel) -> bool:
-    """Tell whether an unused weight belongs to a head, which an encoder loaded alone does not need."""
-    part = weight.partition(".")[0]
-    return model.base_model is model and part != model.base_model_prefix and not hasattr(model, part)
-
-
-def _is_needed(weight: str, model: PreTrainedModel, *, is_whole: bool) -> bool:
-    """Tell whether a checkpoint needs a weight: a head may be new, and so may the pooler."""
-    if model.base_model is model and weight.startswith(CLASSIFIER):
-        return is_whole
-    is_of_encoder = weight.startswith(_encoder_prefix(model)) and not _is_of_pooler(weight, model)
-    return is_of_encoder or (is_whole and model.base_model is not model)
-
-
-def _is_of_pooler(weight: str, model: PreTrainedModel) -> bool:
-    return weight.removeprefix(_encoder_prefix(model)).startswith(POOLER)
-
-
-def _encoder_prefix(model: PreTrainedModel) -> str:
-    """Return the first part of the names of the encoder's weights."""
-    return "" if model.base_model is model else f"{model.base_model_prefix}."
 
 
 def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:

@@ -24,6 +24,7 @@ from alignattn.patching.hooks import recording_hook, remove_hooks
 from alignattn.patching.masks import AttentionMask, Sides, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
 from alignattn.patching.packing import PACKING_ADVICE, packing_by_positions
+from alignattn.patching.process_changes import ProcessChange
 from alignattn.patching.recording import Recording
 from alignattn.utils.errors import ONE_PROCESS_PER_GPU, AlignAttnError
 
@@ -32,12 +33,11 @@ WITHOUT_REENTRANCE = (
 )
 """How to keep an alignment's gradient under checkpointing, for messages."""
 
-KnownMask = tuple[AttentionMask | None, tuple[int, int], Sides]
+RealTokens = tuple[AttentionMask | None, tuple[int, int], Sides]
 """A mask, the numbers of queries and keys, and which of them are real."""
 
-KnownPacking = tuple[Tensor, AttentionMask | None, Packing | None]
+RowPacking = tuple[Tensor, AttentionMask | None, Packing | None]
 """Positions of tokens, their mask, and their packing."""
-
 
 DrawnSamples = tuple[Sides, int, Tensor, Sides]
 """Masks of a call, its number of samples, the indices of the drawn ones, and their masks."""
@@ -242,16 +242,6 @@ class Collector:
                 around.register_forward_pre_hook(self.begin_forward, with_kwargs=True)
                 around.register_forward_hook(self.end_forward, always_call=True)
 
-    def has_kept(self, role: str, *, keeps_first: bool) -> bool:
-        """Tell whether a further call of a projection does not count.
-
-        Args:
-            role: role of the projection.
-            keeps_first: whether only its first call in an attention call counts. DeBERTa calls it again on embeddings
-                of positions.
-        """
-        return keeps_first and role in self.projected
-
     def keep(self, role: str, projected: Tensor, output: Tensor) -> Tensor:
         """Keep the output of a projection until its module attends, and return the output for the attention.
 
@@ -263,7 +253,7 @@ class Collector:
         if torch.compiler.is_compiling():
             # A compiled checkpoint may return nothing but outputs of operations.
             projected = projected.view_as(projected)
-            self._set("witness", output.flatten()[:0].clone())
+            self.assign("witness", output.flatten()[:0].clone())
         elif torch._C._current_graph_task_id() == _NO_BACKWARD and output.grad_fn is not None:
             output = self._watched(output)
         self.replace(role, projected)
@@ -271,7 +261,7 @@ class Collector:
 
     def replace(self, role: str, projected: Tensor) -> None:
         """Replace the kept output of a projection, for example by its normalised output."""
-        self._set("projected", {**self.projected, role: projected})
+        self.assign("projected", {**self.projected, role: projected})
 
     def _watched(self, output: Tensor) -> Tensor:
         """Return an output; the node of the first one in a forward tells when a backward pass frees the graph."""
@@ -283,22 +273,18 @@ class Collector:
             self._forward_pass.node = output.grad_fn
         return output
 
-    def surround(self, around: Any) -> None:
-        """Set the current call of a module that replaces a projection, or None after it."""
-        self._set("around", around)
-
     def take_projected(self) -> dict[str, Tensor]:
         """Return the outputs of the projections in the current call, by role, and forget them."""
         projected = self.projected
-        self._set("projected", {})
+        self.assign("projected", {})
         return projected
 
     def begin_attention(self) -> None:
         """Begin an attention call: forget what a failed one left."""
         if self.projected:
-            self._set("projected", {})
+            self.assign("projected", {})
         if self.around is not None:
-            self._set("around", None)
+            self.assign("around", None)
 
     @recording_hook
     def begin_forward(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
@@ -307,7 +293,7 @@ class Collector:
             refuse_packed(module, args, kwargs)
         # A layer gets positions that the model makes.
         if isinstance(module, PreTrainedModel) and isinstance(positions := kwargs.get("position_ids"), Tensor):
-            self._set("given_positions", positions)
+            self.assign("given_positions", positions)
         if _is_traced_or_in_backward():
             return
         if module.training and torch.is_grad_enabled() and getattr(module, "_is_replica", False):
@@ -323,7 +309,7 @@ class Collector:
     def end_forward(self, module: nn.Module, _args: Any, output: Any) -> None:
         """Note that such a forward ends: that module's forward hook, which torch also calls after a failure."""
         if self.given_positions is not None:
-            self._set("given_positions", None)
+            self.assign("given_positions", None)
         if _is_traced_or_in_backward() or not self._open:
             return
         if output is None:
@@ -338,6 +324,7 @@ class Collector:
 
     def free_spent(self) -> None:
         """Free the records of forwards that no loss can use any more."""
+        # A loss uses a forward as a whole: one freed call frees the others. A compiled call is a forward of its own.
         over = {id(call.forward_pass or call) for call in self.calls() if call.is_over}
         self._keep_calls(lambda call: id(call.forward_pass or call) not in over)
 
@@ -371,19 +358,20 @@ class Collector:
         elif torch.compiler.is_compiling() or torch._C._current_graph_task_id() == _NO_BACKWARD:
             if torch.compiler.is_compiling():
                 call.witness, call.trace = self.witness, _free_spent(call.query.detach(), self.number)
-                self._set("witness", None)
+                self.assign("witness", None)
             else:
                 call.forward_pass = self._forward_pass
                 self._forward_pass.is_trained |= call.query.requires_grad or call.key.requires_grad
             call.previous = self.newest
-            self._set("newest", call)
+            self.assign("newest", call)
         elif id(call.slots) not in self._taken | {id(other.slots) for other in self.calls()}:
             raise AlignAttnError(
                 "a forward within a backward pass would lose its alignment loss: reentrant checkpointing runs one "
                 f"({WITHOUT_REENTRANCE}), and so do losses that cache embeddings"
             )
 
-    def _set(self, name: str, value: Any) -> None:
+    def assign(self, name: str, value: Any) -> None:
+        """Set an attribute of the current call; the compiler may trace it."""
         if torch.compiler.is_compiling():
             # The compiler refuses side effects in a checkpoint, because it would not repeat them when it recomputes the
             # checkpoint. Here it must not repeat them: a recomputation records nothing.
@@ -524,7 +512,8 @@ def _end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             collector.end_step()
 
 
-register_optimizer_step_post_hook(_end_step)
+OPTIMIZER_STEPS = ProcessChange(lambda: register_optimizer_step_post_hook(_end_step).remove)
+"""The end of a step, which torch announces for each optimizer of the process."""
 
 
 def mean_alignment(
@@ -537,16 +526,18 @@ def mean_alignment(
         alignments: an `Alignment` for each head size.
         draw: which samples to use of each call; None = all.
     """
+    # The layers of a forward share their masks and positions, so what these say is computed once, not in each layer.
     drawn: list[DrawnSamples] = []
-    masks: list[KnownMask] = []
-    packings: list[KnownPacking] = []
+    masks: list[RealTokens] = []
+    packings: list[RowPacking] = []
     by_size: dict[str, list[Call]] = {}
     samples = 0
     for call in calls:
         heads, query, key, sides = call.slots.heads, call.query, call.key, _real_tokens_once(call, masks)
         packing = None if call.position_ids is None else _packing_once(call, packings)
         if packing is not None:
-            query, key = (packing.padded(rows.flatten(0, 1)[None]) for rows in (query, key))
+            # Each sample of a packed row counts as one, with padding, as in a padded batch.
+            query, key = (packing.padded(side.flatten(0, 1)[None]) for side in (query, key))
             real = packing.is_real if sides[0] is None else packing.padded(sides[0].flatten()[None]) & packing.is_real
             sides = real, real
         samples += len(query)
@@ -556,27 +547,28 @@ def mean_alignment(
         by_size.setdefault(str(heads.size), []).append(
             Call(query, heads.shared(key), heads.count, *sides, call.slots.layer, chosen)
         )
+    # Each size divides by the samples of all sizes, so that the sum of the parts is the mean over all calls.
     parts = [cast(Alignment, alignments[size]).of_calls(group, samples) for size, group in by_size.items()]
     diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
     return sum_of(loss for loss, _ in parts), diagnostics
 
 
-def _packing_once(call: RecordedCall, known: list[KnownPacking]) -> Packing | None:
+def _packing_once(call: RecordedCall, packings: list[RowPacking]) -> Packing | None:
     """Return the packing of rows whose samples the attention separates; None if each row is one sample."""
     assert call.position_ids is not None
-    for position_ids, mask, packing in known:
+    for position_ids, mask, packing in packings:
         if position_ids is call.position_ids and mask is call.mask:
             return packing
-    found, is_mixed = packing_by_positions(call.position_ids.expand(len(call.query), -1), call.mask)
+    packing, is_mixed = packing_by_positions(call.position_ids.expand(len(call.query), -1), call.mask)
     if is_mixed:
         call.slots.collector.warn_of_mixing()
-    known.append((call.position_ids, call.mask, found))
-    return found
+    packings.append((call.position_ids, call.mask, packing))
+    return packing
 
 
-def _drawn_once(draw: SampleDraw, sides: Sides, query: Tensor, known: list[DrawnSamples]) -> tuple[Tensor, Sides]:
+def _drawn_once(draw: SampleDraw, sides: Sides, query: Tensor, drawn: list[DrawnSamples]) -> tuple[Tensor, Sides]:
     """Return the indices of the samples to use, and their masks."""
-    for of_sides, count, chosen, masks in known:
+    for of_sides, count, chosen, masks in drawn:
         if of_sides[0] is sides[0] and of_sides[1] is sides[1] and count == len(query):
             return chosen, masks
     real = [mask.any(dim=-1) for mask in dict.fromkeys(sides) if mask is not None]
@@ -584,16 +576,16 @@ def _drawn_once(draw: SampleDraw, sides: Sides, query: Tensor, known: list[Drawn
     of_query, of_key = (None if mask is None else mask.index_select(0, chosen) for mask in sides)
     if sides[0] is sides[1]:
         of_key = of_query  # queries and keys of the same tokens keep one mask
-    known.append((sides, len(query), chosen, (of_query, of_key)))
+    drawn.append((sides, len(query), chosen, (of_query, of_key)))
     return chosen, (of_query, of_key)
 
 
-def _real_tokens_once(call: RecordedCall, known: list[KnownMask]) -> Sides:
+def _real_tokens_once(call: RecordedCall, masks: list[RealTokens]) -> Sides:
     lengths = call.query.shape[1], call.key.shape[1]
     # Compared with `is`: the compiler would guard on an id, and recompile in each step.
-    for mask, of_lengths, real in known:
+    for mask, of_lengths, real in masks:
         if mask is call.mask and of_lengths == lengths:
             return real
     real = real_tokens(call.mask, len(call.query), lengths)
-    known.append((call.mask, lengths, real))
+    masks.append((call.mask, lengths, real))
     return real

@@ -88,7 +88,16 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
         for path, module in model.named_modules()
         if isinstance(module._modules.get(CHILD_NAME), LayerSlots)
     ]
-    _check_own(model, found)
+    # Something else that uses a projection would change with it.
+    owners = Counter(id(values) for module in model.modules() for values in module._parameters.values())
+    users = Counter(id(module) for heads in found for module in heads.modules.values())
+    for heads in found:
+        is_tied = any(owners[id(parameter)] > 1 for parameter in heads.parameters())
+        if is_tied or any(users[id(module)] > 1 for module in heads.modules.values()):
+            raise AlignAttnError(
+                f"the projections of {heads.path} share their weights with others, which would change together "
+                "with them"
+            )
     return found
 
 
@@ -144,16 +153,3 @@ def _check_plain(path: str, projection: nn.Module) -> None:
     # Weights on the meta device cannot be checked here.
     if not weight.is_meta and not all(part.isfinite().all() for part in projection.parameters()):
         raise AlignAttnError(f"{path} holds weights that are not finite: there is nothing to balance")
-
-
-def _check_own(model: nn.Module, found: list[BalancedHeads]) -> None:
-    """Refuse projections that something else uses as well, because it would change with them."""
-    owners = Counter(id(values) for module in model.modules() for values in module._parameters.values())
-    users = Counter(id(module) for heads in found for module in heads.modules.values())
-    for heads in found:
-        is_tied = any(owners[id(parameter)] > 1 for parameter in heads.parameters())
-        if is_tied or any(users[id(module)] > 1 for module in heads.modules.values()):
-            raise AlignAttnError(
-                f"the projections of {heads.path} share their weights with others, which would change together "
-                "with them"
-            )

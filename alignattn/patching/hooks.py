@@ -17,6 +17,11 @@ def recording_hook(function: Hook) -> Hook:
     return function
 
 
+def has_recording_hook(module: nn.Module) -> bool:
+    """Tell whether `module` itself has a recording hook after its forward."""
+    return any(getattr(hook, "is_recording_hook", None) is True for hook in module._forward_hooks.values())
+
+
 def remove_hooks(module: nn.Module) -> None:
     """Remove the recording hooks of `module` and of the modules inside it.
 

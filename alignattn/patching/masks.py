@@ -43,7 +43,10 @@ def real_tokens(mask: AttentionMask | None, batch: int | None = None, lengths: t
     if lengths is not None and lengths[0] != lengths[1]:
         queries, keys = _across(mask, *lengths)
     elif isinstance(mask, BlockMask):
-        queries = keys = _diagonal_of_blocks(mask)
+        device = mask.kv_num_blocks.device
+        sample, token = (torch.arange(size, device=device) for size in (mask.shape[0], mask.shape[2]))
+        allowed: Tensor = mask.mask_mod(sample[:, None], torch.zeros_like(sample)[:, None], token[None], token[None])
+        queries = keys = allowed.expand(len(sample), len(token))
     else:
         queries = keys = _diagonal(mask)
     if lengths is not None and queries is keys:
@@ -99,11 +102,3 @@ def _across(mask: Tensor | BlockMask, queries: int, keys: int) -> tuple[Tensor, 
             f"{keys} keys"
         )
     return pairs.bool().any(-1).expand(-1, queries), pairs.bool().any(-2)
-
-
-def _diagonal_of_blocks(mask: BlockMask) -> Tensor:
-    batch, _, length, _ = mask.shape
-    device = mask.kv_num_blocks.device
-    sample, token = torch.arange(batch, device=device)[:, None], torch.arange(length, device=device)[None]
-    allowed: Tensor = mask.mask_mod(sample, torch.zeros_like(sample), token, token)
-    return allowed.expand(batch, length)

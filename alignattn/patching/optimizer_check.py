@@ -3,8 +3,7 @@
 import gc
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,8 +18,9 @@ _WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
 _SEEN: weakref.WeakSet[Any] = weakref.WeakSet()
 """Collectors whose networks were checked."""
 
-_PLACES: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Optimizer, "_Place"]] = weakref.WeakKeyDictionary()
-"""By collector, where each optimizer has a parameter of its model."""
+_TRAINED: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Optimizer, tuple[list[tuple[int, int]], bool]]]
+_TRAINED = weakref.WeakKeyDictionary()
+"""By collector, whether each optimizer has parameters of its model, and the groups for which that was found."""
 
 _OTHERS: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Optimizer, tuple[bool, int]]]
 _OTHERS = weakref.WeakKeyDictionary()
@@ -31,57 +31,17 @@ _STEPPED: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 """Optimizers that have stepped."""
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where an optimizer has a parameter of a model.
-
-    Attributes:
-        group: its group in the optimizer.
-        index: its index in the group.
-        module: returns its module.
-        name: its name there; empty if the optimizer has no parameter of the model.
-        groups: first parameter and size of each of the optimizer's groups.
-    """
-
-    group: int
-    index: int
-    module: Callable[[], nn.Module | None]
-    name: str
-    groups: list[tuple[int, int]]
-
-    def is_current(self, optimizer: Optimizer) -> bool:
-        """Tell whether it still describes the optimizer and the model."""
-        if not self.name:
-            return self.groups == _groups_of(optimizer)
-        module, groups = self.module(), optimizer.param_groups
-        if module is None or self.group >= len(groups) or self.index >= len(groups[self.group]["params"]):
-            return False
-        return groups[self.group]["params"][self.index] is module._parameters.get(self.name)
-
-
-def _trains(optimizer: Optimizer, collector: Any, model: nn.Module) -> bool:
-    """Tell whether an optimizer has parameters of a collector's model. Only the first step walks over them."""
-    places = _PLACES.setdefault(collector, weakref.WeakKeyDictionary())
-    place = places.get(optimizer)
-    if place is None or not place.is_current(optimizer):
-        own = {
-            id(parameter): (module, name)
-            for module in model.modules()
-            for name, parameter in module._parameters.items()
-        }
-        shared = (
-            _Place(group, index, weakref.ref(own[id(parameter)][0]), own[id(parameter)][1], [])
-            for group, fields in enumerate(getattr(optimizer, "param_groups", ()))
-            for index, parameter in enumerate(fields["params"])
-            if id(parameter) in own
-        )
-        place = places[optimizer] = next(shared, _Place(0, 0, lambda: None, "", _groups_of(optimizer)))
-    return bool(place.name)
-
-
-def _groups_of(optimizer: Any) -> list[tuple[int, int]]:
-    groups = [group["params"] for group in getattr(optimizer, "param_groups", ())]
-    return [(id(parameters[0]) if parameters else 0, len(parameters)) for parameters in groups]
+def _trains(optimizer: Any, collector: Any, model: nn.Module) -> bool:
+    """Tell whether an optimizer has parameters of a collector's model."""
+    by_group = [fields["params"] for fields in getattr(optimizer, "param_groups", ())]
+    groups = [(id(parameters[0]) if parameters else 0, len(parameters)) for parameters in by_group]
+    checked = _TRAINED.setdefault(collector, weakref.WeakKeyDictionary())
+    of_groups, is_of_model = checked.get(optimizer, (None, False))
+    # A step has no time for a walk over all parameters.
+    if of_groups != groups:
+        is_of_model = not set(map(id, model.parameters())).isdisjoint(_parameters_of(optimizer))
+        checked[optimizer] = groups, is_of_model
+    return is_of_model
 
 
 def is_of_another_model(optimizer: Optimizer, collector: Any) -> bool:

@@ -86,7 +86,9 @@ def packing_of_batch(model: nn.Module | None, batch: Mapping[str, Any]) -> Packi
     positions = positions.expand(len(batch.get("input_ids", positions)), -1)
     if isinstance(mask, Tensor | BlockMask) and has_pairs(mask):
         return packing_by_positions(positions, mask)[0]
-    if model is not None and not _masks_by_positions(type(_inner_of(model))):  # type: ignore[arg-type]  # it has a hash
+    # The part that makes the mask: without a head, and without adapters.
+    inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if model is not None and not _masks_by_positions(type(getattr(inner, "base_model", inner))):
         return None
     if is_flash(model):
         is_read = len(positions) == 1 and (mask is None or (isinstance(mask, Tensor) and bool(mask.all())))
@@ -95,12 +97,6 @@ def packing_of_batch(model: nn.Module | None, batch: Mapping[str, Any]) -> Packi
     uses_cache = batch.get("use_cache", getattr(config, "use_cache", False))
     is_masked = mask is not None or uses_cache or batch.get("past_key_values") is not None
     return None if is_masked else packing_of_starts(sample_starts(positions))
-
-
-def _inner_of(model: Any) -> Any:
-    """Return the part of a model that makes the mask: without a head, and without adapters."""
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return getattr(model, "base_model", model)
 
 
 @functools.cache

@@ -230,15 +230,7 @@ def position_of_mask(module: nn.Module) -> int | None:
 def declared_layers(model: nn.Module) -> list[AttentionModule]:
     """Return the modules of a model that are `AttentionLayer`s, in its order."""
     return [
-        _attention_module(module, names, cast(Any, module).num_heads, model)
+        _attention_module(module, names[0], cast(Any, module).num_heads, model)
         for module in model.modules()
-        if (names := _declared_names(module)) is not None
+        if (names := [names for protocol, names in DECLARATIONS if declares(module, protocol)])
     ]
-
-
-def _declared_names(module: nn.Module) -> ProjectionNames | None:
-    """Return the names of a module's declared projections, or None if it declares none."""
-    for protocol, names in DECLARATIONS:
-        if declares(module, protocol):
-            return names
-    return None

@@ -12,7 +12,7 @@ import copy
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import getsource, signature
 from typing import Any
@@ -28,6 +28,7 @@ from alignattn.attention.config import AttentionConfig
 from alignattn.attention.masks import packing_of
 from alignattn.patching.families import give_slotted_forward, is_slotted, take_slotted_forward
 from alignattn.patching.masks import allowed_pairs
+from alignattn.patching.process_changes import ProcessChange
 from alignattn.utils.errors import AlignAttnError
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
@@ -86,7 +87,8 @@ def check_implementation(module: Any) -> None:
 
 def own_functions(module: nn.Module) -> dict[str, AttentionFunction]:
     """Return the attention functions of the modelling file of a module, by implementation; empty if it has none."""
-    for home in _homes(module):
+    for of_class in type(module).__mro__:
+        home = sys.modules.get(of_class.__module__)
         interface = getattr(home, "ALL_ATTENTION_FUNCTIONS", None)
         if interface is None:
             continue
@@ -107,12 +109,6 @@ def _name_of_eager(of_class: Any) -> str:
     except (OSError, TypeError):
         found = None
     return "eager_attention_forward" if found is None else found[1]
-
-
-def _homes(module: nn.Module) -> Iterator[Any]:
-    for of_class in type(module).__mro__:
-        if of_class.__module__ in sys.modules and of_class not in (nn.Module, object):
-            yield sys.modules[of_class.__module__]
 
 
 def unserved_keywords(module: nn.Module) -> frozenset[str]:
@@ -168,7 +164,8 @@ def lift_guard(model: nn.Module) -> None:
             vars(config).pop(name, None)
 
 
-register_module_module_registration_hook(_guard_model)
+GUARDED_MODELS = ProcessChange(lambda: register_module_module_registration_hook(_guard_model).remove)
+"""The guard of models that are built from a patched model's config: torch calls it for each new part of any module."""
 
 
 def configs_of(model: nn.Module) -> list[Any]:
@@ -192,20 +189,18 @@ def enter_route(model: nn.Module) -> None:
             # Not by the public setter, which would also set the nested configs.
             config._attn_implementation_internal = name
     for module in model.modules():
-        if OWN_FUNCTIONS in vars(module) and CHILD_NAME in module._modules:
-            _check_on_route(model, module)
-        elif CHILD_NAME in module._modules:
+        if CHILD_NAME not in module._modules:
+            continue
+        if OWN_FUNCTIONS not in vars(module):
             give_slotted_forward(module)
-
-
-def _check_on_route(model: nn.Module, module: Any) -> None:
-    implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
-    if not is_ours(implementation):
-        leave_route(model)
-        raise AlignAttnError(
-            f"slots do not support the attention implementation {implementation!r} of {type(model).__name__}: load it "
-            f"with attn_implementation={' or '.join(map(repr, IMPLEMENTATIONS))}"
-        )
+            continue
+        implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
+        if not is_ours(implementation):
+            leave_route(model)
+            raise AlignAttnError(
+                f"slots do not support the attention implementation {implementation!r} of {type(model).__name__}: load "
+                f"it with attn_implementation={' or '.join(map(repr, IMPLEMENTATIONS))}"
+            )
 
 
 def leave_route(model: nn.Module) -> None:
@@ -283,7 +278,10 @@ def attention_function(
             "model: in TRL, pass it as ref_model= (DPO, KTO), or leave out the reference model by beta=0 (GRPO, RLOO)"
         )
     # transformers omits a purely causal mask, because SDPA can apply it itself.
-    is_causal = attention_mask is None and base == SDPA and query.shape[2] > 1 and _is_causal(module, kwargs)
+    is_causal = attention_mask is None and base == SDPA and query.shape[2] > 1
+    if is_causal:
+        asked = kwargs.get("is_causal")
+        is_causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
     packing = None
     if (bounds := kwargs.get("cu_seq_lens_q")) is not None:
         if len(query) != 1:
@@ -309,7 +307,17 @@ def attention_function(
     if slots is None:
         attended, weights = plain(False)
     else:
-        _check_call(module, slots, query, key, kwargs)
+        name = type(module).__name__
+        if query.shape[1] % key.shape[1] or query.shape[-1] != key.shape[-1]:
+            raise AlignAttnError(
+                f"{name} has queries {list(query.shape)} and keys {list(key.shape)}, whose heads do not fit each other"
+            )
+        unserved = [keyword for keyword in slots.unserved if kwargs.get(keyword) is not None]
+        if unserved:
+            raise AlignAttnError(
+                f"{name} attends with {unserved[0]!r}, which {slots.config.describe_slots()} cannot do: choose an "
+                "alignment alone"
+            )
         pairs, bias = _pairs_and_bias(attention_mask, kwargs.get("position_bias"), query, key)
         if pairs is None and is_causal:
             pairs = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
@@ -330,12 +338,6 @@ def attention_function(
         )
     attended = attended.transpose(1, 2).contiguous()
     return (attended if packing is None else packing.packed(attended)), weights
-
-
-def _is_causal(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
-    """Tell whether SDPA masks later keys when it gets no mask, by the rule of transformers."""
-    asked = kwargs.get("is_causal")
-    return bool(getattr(module, "is_causal", True) if asked is None else asked)
 
 
 def _pairs_and_bias(
@@ -361,22 +363,6 @@ def _pairs_and_bias(
     return pairs.expand(sizes), bias
 
 
-def _check_call(module: nn.Module, slots: Any, query: Tensor, key: Tensor, kwargs: Mapping[str, Any]) -> None:
-    name = type(module).__name__
-    if query.shape[1] % key.shape[1] or query.shape[-1] != key.shape[-1]:
-        raise AlignAttnError(
-            f"{name} has queries {list(query.shape)} and keys {list(key.shape)}, whose heads do not fit each other"
-        )
-    unserved = [keyword for keyword in slots.unserved if kwargs.get(keyword) is not None]
-    if unserved:
-        raise AlignAttnError(
-            f"{name} attends with {unserved[0]!r}, which {slots.config.describe_slots()} cannot do: choose an "
-            "alignment alone"
-        )
-
-
-_MASKS: Mapping[str, Callable[..., Any]] = {SDPA: sdpa_mask, EAGER: eager_mask}
-
-for _base, _ours in IMPLEMENTATIONS.items():
-    AttentionInterface.register(_ours, functools.partial(attention_function, base=_base))
-    AttentionMaskInterface.register(_ours, _MASKS[_base])
+for _base, _mask in ((SDPA, sdpa_mask), (EAGER, eager_mask)):
+    AttentionInterface.register(IMPLEMENTATIONS[_base], functools.partial(attention_function, base=_base))
+    AttentionMaskInterface.register(IMPLEMENTATIONS[_base], _mask)

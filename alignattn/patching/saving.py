@@ -152,27 +152,22 @@ def _save_config(
     # The config is validated as that of the plain model: `output_attentions` needs "eager", not our name.
     vars(written)["_attn_implementation_internal"] = base_of(config._attn_implementation)
     written.save_pretrained(folder, **kwargs)
-    if attention.changes_function:
-        path = Path(folder, CONFIG_NAME)
-        fields = _hidden(read_json(path), model)
-        path.write_text(to_json(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _hidden(fields: dict[str, Any], model: PreTrainedModel) -> dict[str, Any]:
-    """Return the fields of a config in a form that only `restored_fields` can read."""
+    if not attention.changes_function:
+        return
+    # Only `restored_fields` can read what plain transformers refuses.
+    path = Path(folder, CONFIG_NAME)
+    fields = read_json(path)
     plain = {name: value for name, value in fields.items() if name != LOADER_FIELD}
     hidden = next(
-        (name for name in _fields_to_hide(plain, model) if _is_refused(plain | {name: LOADING_HINT}, model)), ""
+        (name for name in _fields_to_hide(plain, model) if _is_refused(plain | {name: LOADING_HINT}, model)), None
     )
-    hint = {hidden: LOADING_HINT} if hidden else {}
-    return (
-        fields
-        | hint
-        | {
-            "model_type": f"{fields['model_type']}{TYPE_SUFFIX}",
-            HIDDEN_FIELD: {name: fields[name] for name in hint},
-        }
-    )
+    fields |= {
+        "model_type": f"{fields['model_type']}{TYPE_SUFFIX}",
+        HIDDEN_FIELD: {} if hidden is None else {hidden: fields[hidden]},
+    }
+    if hidden is not None:
+        fields[hidden] = LOADING_HINT
+    path.write_text(to_json(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _fields_to_hide(fields: Mapping[str, Any], model: PreTrainedModel) -> Iterator[str]:

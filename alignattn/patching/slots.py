@@ -20,10 +20,11 @@ from alignattn.attention.masks import Edges, Mask, Packing, packing_of, pairs_of
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
-from alignattn.patching.collector import Collector, RecordedCall, mean_alignment
-from alignattn.patching.hooks import recording_hook, remove_hooks
+from alignattn.patching.collector import OPTIMIZER_STEPS, Collector, RecordedCall, mean_alignment
+from alignattn.patching.hooks import has_recording_hook, recording_hook, remove_hooks
 from alignattn.patching.masks import AttentionMask, is_causal, real_tokens
 from alignattn.patching.packing import has_pairs, is_flash
+from alignattn.patching.process_changes import ProcessChange
 from alignattn.patching.projections import (
     FUSED,
     MASK_ARGUMENTS,
@@ -33,7 +34,7 @@ from alignattn.patching.projections import (
     repeated,
 )
 from alignattn.patching.recording import LayerRecord
-from alignattn.patching.routing import check_implementation, unserved_keywords
+from alignattn.patching.routing import GUARDED_MODELS, check_implementation, unserved_keywords
 from alignattn.patching.taps import ProjectionTap, add_norm_tap, add_tap
 from alignattn.utils.errors import AlignAttnError
 
@@ -52,6 +53,21 @@ WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrap
 
 IN_SEQUENCE = re.compile(r"\d")
 """First character of a child's name in an `nn.Sequential`, such as a SentenceTransformer, which saves each child."""
+
+
+def _guard_hooks() -> Callable[[], None]:
+    dynamo: Any = torch._dynamo.config
+    if not dynamo.skip_nnmodule_hook_guards:
+        return lambda: None
+    dynamo.skip_nnmodule_hook_guards = False
+    # What was compiled before has no guards on hooks.
+    torch._dynamo.reset()
+    return lambda: setattr(dynamo, "skip_nnmodule_hook_guards", True)
+
+
+GUARDED_HOOKS = ProcessChange(_guard_hooks)
+"""Makes torch compile a model again when hooks come or go. It would reuse the compiled forward of an unpatched copy, or
+of the model in evaluation mode, without them."""
 
 
 class Patch(nn.Module):
@@ -103,6 +119,20 @@ class Patch(nn.Module):
                 int(size), num_layers=len(paths), head_reduction=config.head_reduction, **config.alignment_options
             )
 
+    def _changes(self) -> list[ProcessChange]:
+        changes = [OPTIMIZER_STEPS, GUARDED_HOOKS] if self.alignments else []
+        return [*changes, GUARDED_MODELS] if self.config.changes_function else changes
+
+    def hold_changes(self) -> None:
+        """Keep the changes of the process that this patch needs until `release_changes`, or until it is deleted."""
+        for change in self._changes():
+            change.hold(self)
+
+    def release_changes(self) -> None:
+        """Undo the changes of the process, unless other patches need them."""
+        for change in self._changes():
+            change.release(self)
+
     def mean_alignment(self, calls: Sequence[RecordedCall]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return A(Q, K) of a step's calls and its diagnostics, from `alignment_rows` samples of each forward."""
         rows = self.config.alignment_rows
@@ -132,6 +162,7 @@ class Patch(nn.Module):
         twin = self.__class__.__new__(self.__class__)
         memo[id(self)] = twin
         vars(twin).update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        twin.hold_changes()
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,6 +172,7 @@ class Patch(nn.Module):
         owner = state.pop("owner")
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.collector.owner = owner
+        self.hold_changes()
 
 
 class ModuleReference:
@@ -190,7 +222,6 @@ class LayerSlots(AttentionVariant):
         self.unserved = unserved_keywords(layer.module) if state.is_observed else frozenset()
         self.layer = index
         self.gradient_scope = state.config.gradient_scope
-        self.roles = {name: role for role, name in layer.heads.names.roles.items()} if self.aligns else {}
         self.is_tapped = False
         self.attention = ModuleReference(layer.module)
 
@@ -204,7 +235,11 @@ class LayerSlots(AttentionVariant):
         """Register the hooks that record, if the module is in training or something watches it; else remove them."""
         attention = self.attention()
         is_wanted = self.aligns and (self.training or self.collector.is_watching)
-        if is_wanted == self.is_tapped or attention is None or CHILD_NAME not in attention._modules:
+        if attention is None or CHILD_NAME not in attention._modules:
+            return
+        if is_wanted == self.is_tapped:
+            if is_wanted:
+                self._tap_projections(attention)
             return
         self.is_tapped = is_wanted
         self.collector.note_tapped((self.heads.size, self.layer), is_wanted)
@@ -212,15 +247,25 @@ class LayerSlots(AttentionVariant):
             remove_hooks(attention)
             return
         if self.is_observed:
-            attention.register_forward_pre_hook(self.begin)
             attention.register_forward_hook(self.end, with_kwargs=True, prepend=True)
-        for role, projection in (self.heads.names.of(attention) or {}).items():
-            add_tap(projection, self.tap_of(role))
+        attention.register_forward_pre_hook(self.begin)
+        self._tap_projections(attention)
         for role, norm in norms_of(attention).items():
-            add_norm_tap(norm, self.tap_of(role), self.heads)
+            add_norm_tap(norm, self._tap_of(role), self.heads)
 
-    def tap_of(self, role: str) -> ProjectionTap:
-        """Return the tap for the projection in this role."""
+    def _tap_projections(self, attention: nn.Module) -> None:
+        """Tap the projections of the attention module; later those that replace one, such as an adapter."""
+        for role, projection in (self.heads.names.of(attention) or {}).items():
+            if has_recording_hook(projection):
+                continue
+            if torch.compiler.is_compiling():
+                raise AlignAttnError(
+                    f"the {role} projection of a {type(attention).__name__} was replaced: call model.train() before it "
+                    "is compiled, so that the alignment reads the new one"
+                )
+            add_tap(projection, self._tap_of(role))
+
+    def _tap_of(self, role: str) -> ProjectionTap:
         return ProjectionTap(self.collector, role, self.gradient_scope, keeps_first=self.is_observed)
 
     def forward(
@@ -260,8 +305,17 @@ class LayerSlots(AttentionVariant):
         Raises:
             AlignAttnError: if the first mask of several tokens is causal and a choice reads all queries.
         """
-        if self.awaits_mask and isinstance(mask, Tensor):
-            self._check_first_mask(mask)
+        if (
+            self.awaits_mask
+            and isinstance(mask, Tensor)
+            and not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+            and not mask.is_meta
+            and mask.shape[-1] != 1
+        ):
+            # The first mask of several tokens whose values are known shows whether a custom model is causal.
+            if is_causal(mask):
+                check_causal(self.config, type(self.collector.owner).__name__)
+            self.awaits_mask = False
         recording, is_proven = self.collector.recording, self.collector.proof is not None
         wants_weights = wants_weights or recording is not None
         attended, weights = None, None
@@ -296,15 +350,6 @@ class LayerSlots(AttentionVariant):
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real))
         return attended, weights
 
-    def _check_first_mask(self, mask: Tensor) -> None:
-        """Refuse choices that do not fit a causal mask, at the first mask of several tokens whose values are known."""
-        is_traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        if is_traced or mask.is_meta or mask.shape[-1] == 1:
-            return
-        if is_causal(mask):
-            check_causal(self.config, type(self.collector.owner).__name__)
-        self.awaits_mask = False
-
     def _check_formula(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, plain: Plain, **scoring: Any
     ) -> None:
@@ -333,9 +378,11 @@ class LayerSlots(AttentionVariant):
             check_implementation(module)
 
     @recording_hook
-    def begin(self, _module: nn.Module, _args: Any) -> None:
-        """Begin a call of the attention module: its forward pre-hook in a model of transformers."""
-        self.collector.begin_attention()
+    def begin(self, attention: nn.Module, _args: Any) -> None:
+        """Begin a call of the attention module: its forward pre-hook."""
+        self._tap_projections(attention)
+        if self.is_observed:
+            self.collector.begin_attention()
 
     @recording_hook
     def end(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], _output: Any) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -53,7 +52,19 @@ def prepare_state(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, 
                 f"the adapter was trained with the attention {theirs.name!r}, and the model has {mine.name!r}: patch "
                 "it with the adapter's, or load both with alignattn.from_pretrained"
             )
-    _spread_over_layers(model, state_dict, prefix)
+    # Tensors that were saved for the current layers go into the rows of the model's own tensors.
+    is_of_remaining = state_dict.pop(f"{prefix}{REMAINING}", None) is not None
+    stacked = f"{prefix}{CHILD_NAME}.alignments."
+    rows = rows_of(model)
+    for name, tensor in patch_of(model).alignments.state_dict(prefix=stacked).items():
+        saved = state_dict.get(name)
+        # A scalar, the step of the draws, belongs to all layers.
+        if saved is None or not tensor.dim() or (saved.shape == tensor.shape and not is_of_remaining):
+            continue
+        of_size = rows.get(name.removeprefix(stacked).partition(".")[0], [])
+        if saved.shape[:1] == (len(of_size),):
+            index = torch.tensor(of_size, device=saved.device)
+            state_dict[name] = tensor.detach().to(saved, copy=True).index_copy(0, index, saved)
 
 
 def rows_of(model: nn.Module) -> dict[str, list[int]]:
@@ -66,21 +77,6 @@ def rows_of(model: nn.Module) -> dict[str, list[int]]:
         if isinstance(slots, LayerSlots) and ADAPTERS_COPIES not in path.split("."):
             rows.setdefault(str(slots.heads.size), []).append(slots.layer)
     return rows
-
-
-def _spread_over_layers(model: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
-    """Put tensors that were saved for the current layers into the rows of the model's own tensors, in place."""
-    is_of_remaining = state_dict.pop(f"{prefix}{REMAINING}", None) is not None
-    rows, own = rows_of(model), patch_of(model).alignments.state_dict(prefix=f"{prefix}{CHILD_NAME}.alignments.")
-    for name, tensor in own.items():
-        saved = state_dict.get(name)
-        # A scalar, the step of the draws, belongs to all layers.
-        if saved is None or not tensor.dim() or (saved.shape == tensor.shape and not is_of_remaining):
-            continue
-        of_size = rows.get(name.removeprefix(f"{prefix}{CHILD_NAME}.alignments.").partition(".")[0], [])
-        if saved.shape[:1] == (len(of_size),):
-            index = torch.tensor(of_size, device=saved.device)
-            state_dict[name] = tensor.detach().to(saved, copy=True).index_copy(0, index, saved)
 
 
 def read_description(tensor: Tensor) -> dict[str, Any]:
@@ -110,12 +106,22 @@ def load_slots(
         AlignAttnError: if the checkpoint does not hold the parameters that the model has.
     """
     expected = {name: tensor for name, tensor in model.state_dict().items() if part.search(f".{name}")}
-    saved = _saved_slots(path, hub, variant) if expected else {}
+    saved: dict[str, Tensor] = {}
+    if expected:
+        files = [file for file in weight_files(path, hub, variant) if file.suffix == SAFETENSORS]
+        if not files:
+            raise AlignAttnError(f"{path!r} has no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
+        for file in files:
+            with safe_open(file, "pt") as weights:
+                saved |= {name: weights.get_tensor(name) for name in weights.keys() if is_of_slots(name)}  # noqa: SIM118
     prepare_state(model, saved, "")
     saved = {name: tensor for name, tensor in saved.items() if part.search(f".{name}")}
     prefix = f"{model.base_model_prefix}."
     # The names in a model with a head and in its encoder alone differ by the prefix.
-    saved = {_renamed(name, expected, prefix): tensor for name, tensor in saved.items()}
+    saved = {
+        name if name in expected else name.removeprefix(prefix) if name.startswith(prefix) else prefix + name: tensor
+        for name, tensor in saved.items()
+    }
     if saved.keys() != expected.keys():
         odd = sorted(saved.keys() ^ expected.keys())
         raise AlignAttnError(
@@ -128,20 +134,3 @@ def load_slots(
 def is_of_slots(name: str) -> bool:
     """Tell whether a state-dict key belongs to slots."""
     return SLOT_MARKER in f".{name}"
-
-
-def _renamed(name: str, expected: dict[str, Tensor], prefix: str) -> str:
-    if name in expected:
-        return name
-    return name.removeprefix(prefix) if name.startswith(prefix) else prefix + name
-
-
-def _saved_slots(path: str, hub: Mapping[str, Any], variant: str | None) -> dict[str, Tensor]:
-    files = [file for file in weight_files(path, hub, variant) if file.suffix == SAFETENSORS]
-    if not files:
-        raise AlignAttnError(f"{path!r} has no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
-    saved: dict[str, Tensor] = {}
-    for file in files:
-        with safe_open(file, "pt") as weights:
-            saved |= {name: weights.get_tensor(name) for name in weights.keys() if is_of_slots(name)}  # noqa: SIM118
-    return saved

@@ -18,10 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import GradientScope
 from alignattn.attention.projection import forked
 from alignattn.patching.collector import Collector
@@ -44,13 +42,19 @@ class ProjectionTap:
         collector: collector of the model.
         role: role of the projection, `query`, `key` or `fused`.
         gradient_scope: gradient scope of the alignment.
-        keeps_first: as for `Collector.has_kept`.
+        keeps_first: whether only its first call in an attention call counts. DeBERTa calls it again on embeddings of
+            positions.
     """
 
     collector: Collector
     role: str
     gradient_scope: GradientScope
     keeps_first: bool
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether a further call of the projection does not count."""
+        return self.keeps_first and self.role in self.collector.projected
 
 
 class LinearTap:
@@ -74,7 +78,7 @@ class LinearTap:
             return output
         around, input = collector.around, args[0]
         if around is None:
-            if collector.has_kept(tap.role, keeps_first=tap.keeps_first):
+            if tap.has_kept:
                 return output
         elif around.is_repeated:
             # An empty input comes from `before`.
@@ -127,12 +131,12 @@ class OutputTap:
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note what a second call needs, unless this module is inside another such module."""
         collector = self.tap.collector
-        if not collector.is_recording() or collector.has_kept(self.tap.role, keeps_first=self.tap.keeps_first):
+        if not collector.is_recording() or self.tap.has_kept:
             return
         around = collector.around
         if around is None or around.module is module or all(part is not module for part in around.module.modules()):
             state = (torch.get_rng_state(), *get_device_states(args[0])) if _may_draw(module) else None
-            collector.surround(AroundProjection(module, args[0], state))
+            collector.assign("around", AroundProjection(module, args[0], state))
 
     @recording_hook
     def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
@@ -153,7 +157,7 @@ class OutputTap:
             around.is_repeated, around.blocked_input = True, around.input.detach()
             with _random_state(around):
                 aligned = module.forward(around.blocked_input, *args[1:], **kwargs)
-        collector.surround(None)
+        collector.assign("around", None)
         return collector.keep(self.tap.role, aligned, output)
 
 
@@ -229,14 +233,3 @@ def _is_plain(projection: nn.Module) -> bool:
 def add_norm_tap(norm: nn.Module, tap: ProjectionTap, heads: Heads) -> None:
     """Tap the norm of a projection's output by a hook."""
     norm.register_forward_hook(NormTap(tap, heads).after, prepend=True)
-
-
-def _tap_replacement(parent: nn.Module, name: str, child: nn.Module | None) -> None:
-    """Tap a module that replaces a tapped projection: an adapter, or the copy that it trains."""
-    slots: Any = parent._modules.get(CHILD_NAME)
-    role = getattr(slots, "roles", {}).get(name)
-    if role is not None and child is not None and slots.is_tapped:
-        add_tap(child, slots.tap_of(role))
-
-
-register_module_module_registration_hook(_tap_replacement)

@@ -80,7 +80,7 @@ class Dense:
         self.model, self.scope, self.calls = model, scope, []
 
     def watch(self, layer, index):
-        names = patch_of(self.model).collector and layer.alignattn.roles
+        names = {name: role for role, name in layer.alignattn.heads.names.roles.items()}
         dropped = {}
 
         def after_dropout(name):
@@ -111,7 +111,7 @@ class Dense:
         layers = [
             module
             for module in self.model.modules()
-            if hasattr(module, "alignattn") and hasattr(module.alignattn, "roles")
+            if hasattr(module, "alignattn") and hasattr(module.alignattn, "heads")
         ]
         for layer in layers:
             self.watch(layer, layer.alignattn.layer)

@@ -3,6 +3,8 @@
 On the CPU, the compiled path is the generic one, which a GPU runs, too.
 """
 
+import gc
+
 import peft
 import pytest
 import torch
@@ -182,8 +184,9 @@ def test_lora_dropout_breaks_the_graph_and_is_repeated():
 @pytest.mark.parametrize("is_patched_first", [True, False])
 def test_hooks_of_a_patched_model_run_after_a_plain_twin_is_compiled(is_patched_first):
     torch.compiler.reset()
-    # As in a process without a patch; the first patch sets it to False.
-    torch._dynamo.config.skip_nnmodule_hook_guards = True
+    gc.collect()
+    # Models of other tests are gone, so the patch below is the first of the process.
+    assert torch._dynamo.config.skip_nnmodule_hook_guards
     model = patched("aa-moments") if is_patched_first else None
     torch.compile(tiny_model("bert", num_hidden_layers=2).train(), backend="eager")(**tiny_batch())
     model = model or patched("aa-moments")

@@ -154,6 +154,28 @@ def test_a_hook_of_the_user_changes_neither_the_record_nor_its_own_gradient(is_f
         torch.testing.assert_close(gradients[name].grad, parameter.grad, msg=name)
 
 
+class Doubled(nn.Module):
+    def __init__(self, base_layer):
+        super().__init__()
+        self.base_layer = base_layer
+
+    def forward(self, states):
+        return 2 * self.base_layer(states)
+
+
+def test_a_module_that_replaces_a_projection_in_training_is_read():
+    model = alignattn.patch(tiny_model("bert", hidden_dropout_prob=0.0), "aa-moments").train()
+    attention = model.bert.encoder.layer[0].attention.self
+    attention.query = Doubled(attention.query)
+    with torch.no_grad():
+        expected = attention.query.forward(model.bert.embeddings(tiny_batch()["input_ids"]))
+    model(**tiny_batch())
+    torch.testing.assert_close(patch_of(model).collector.take()[0].query, expected)
+    attention.query = attention.query.base_layer
+    model(**tiny_batch())
+    torch.testing.assert_close(patch_of(model).collector.take()[0].query, expected / 2)
+
+
 def test_a_compiled_model_sees_hooks_come_and_go():
     torch._dynamo.reset()
     model = alignattn.patch(tiny_model("bert", num_hidden_layers=1, hidden_dropout_prob=0.0), "aa-moments")

@@ -39,7 +39,7 @@ class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
             query,
             key,
             value,
-            self._pairs(attention_mask, hidden_states),
+            None if attention_mask is None else allowed_pairs(self.check_pairs(attention_mask, hidden_states)),
             None,
             bias=sum_of(added).to(query.dtype) if added else None,
             dropout=self.dropout_of(self.dropout),
@@ -47,6 +47,3 @@ class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
         )
         output = self.o(attended.transpose(1, 2).flatten(2))
         return (output,) if weights is None or not output_attentions else (output, weights)
-
-    def _pairs(self, mask: Tensor | None, states: Tensor) -> Tensor | None:
-        return None if mask is None else allowed_pairs(self.check_pairs(mask, states))
