@@ -195,8 +195,8 @@ def balance(
                 if not checked:
                     raise AlignAttnError("balance needs at least one batch")
                 # A single batch is used for both.
-                second = list(itertools.islice(rest, 1))
-                batches = itertools.chain(second, rest) if second else checked
+                following = list(itertools.islice(rest, 1))
+                batches = itertools.chain(following, rest) if following else checked
             moments = _moments_of(model, heads, batches)
         moments = _moments_of_all_processes(heads, moments)
         with _together(model):

@@ -87,8 +87,11 @@ def packing_of_batch(model: nn.Module | None, batch: Mapping[str, Any]) -> Packi
     if isinstance(mask, Tensor | BlockMask) and has_pairs(mask):
         return packing_by_positions(positions, mask)[0]
     # The part that makes the mask: without a head, and without adapters.
-    inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if model is not None and not _masks_by_positions(type(getattr(inner, "base_model", inner))):
+    inner: Any = model
+    if hasattr(inner, "get_base_model"):
+        inner = inner.get_base_model()
+    inner_class: Any = type(getattr(inner, "base_model", inner))
+    if model is not None and not _masks_by_positions(inner_class):
         return None
     if is_flash(model):
         is_read = len(positions) == 1 and (mask is None or (isinstance(mask, Tensor) and bool(mask.all())))
