@@ -80,7 +80,6 @@ compare x x
 compare x y --names a
 figure tsne --run x --output_file x.gif
 reproduce tabel1
-reproduce table1 --seeds 4
 reproduce table1 --learning_rate -1
 reproduce table1 --max_eval_samples -4 --dry_run
 reproduce table1 --tasks foo
