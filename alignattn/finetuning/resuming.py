@@ -100,7 +100,7 @@ def check_checkpoint(folder: Path, model: Any = None) -> None:
     state, step = read_state(folder), step_of(folder)
     best = state.best_model_checkpoint
     is_of_folder = step is None or step == state.global_step
-    if not is_of_folder or (best is not None and step_of(Path(best)) != state.best_global_step):
+    if not is_of_folder or (best is not None and step_of(Path(str(best))) != state.best_global_step):
         raise AlignAttnError(
             f"{folder / TRAINER_STATE_NAME} and the folder's name disagree on the step: give another checkpoint"
         )

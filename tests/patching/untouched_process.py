@@ -53,6 +53,8 @@ def with_lora(model):
     return peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"], r=2, task_type="SEQ_CLS"))
 
 
+# transformers adds a method to `nn.Module` when it initialises its first model.
+tiny()
 BEFORE = state()
 
 import alignattn  # noqa: E402
