@@ -287,7 +287,6 @@ def test_passes_with_dropout_are_averaged_after_the_windows_are_pooled(tiny: str
     [
         (f"{WINDOWS} --max_length 16 --doc_stride 14", "--doc_stride 14"),
         (f"{WINDOWS} --max_length 2", "--max_length 2"),
-        ("--doc_stride 4", "--doc_stride"),
         ("--long_texts summarise", "--long_texts"),
     ],
 )

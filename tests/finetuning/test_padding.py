@@ -78,10 +78,8 @@ def test_without_padding_and_eos_token_a_model_is_refused_in_one_line(texts, tmp
     assert "neither a padding token nor an EOS token" in line
 
 
-@pytest.mark.parametrize("command", ["inspect", "balance"])
-def test_other_commands_pad_by_eos(command, texts, tmp_path):
+def test_inspect_pads_by_eos(texts, tmp_path):
     model = save_decoder(tmp_path / "model", special={"eos_token": "</s>"})
     pd.DataFrame({"text": texts}).to_csv(tmp_path / "texts.csv", index=False)
-    option = "--validation_file" if command == "inspect" else "--train_file"
-    words = f"{command} --model {model} {option} {tmp_path / 'texts.csv'} --text_columns text"
+    words = f"inspect --model {model} --validation_file {tmp_path / 'texts.csv'} --text_columns text"
     assert main([*words.split(), "--output_dir", str(tmp_path / "out")]) == 0

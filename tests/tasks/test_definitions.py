@@ -88,8 +88,8 @@ def test_no_two_tasks_share_a_folder():
         ("sources:", "evaluation_splits: [train]\nsources:", "without train"),
         ("validation: rows", "dev: rows", "sources.files has an unknown split 'dev': choose from train, validation"),
         (OWN, "[" * 5000, "is nested too deeply"),
-        (OWN, "a: [b", "is not YAML: while parsing a flow sequence"),
-        (OWN, "a: 2026-13-45", "is not YAML: month must be in 1..12"),
+        (OWN, "a: [b", "is not valid YAML: while parsing a flow sequence"),
+        (OWN, "a: 2026-13-45", "is not valid YAML: month must be in 1..12"),
         (OWN, "- a", "must hold lines of NAME: VALUE"),
     ],
 )

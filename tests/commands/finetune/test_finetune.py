@@ -424,7 +424,7 @@ class TestBadInput:
         [
             ("learning_rte: 1", "did you mean 'learning_rate'"),
             ("- 1", "NAME: VALUE"),
-            ("a: [", "is not YAML"),
+            ("a: [", "is not valid YAML"),
         ],
     )
     def test_bad_configs(self, options, text, words, tmp_path, capsys):
