@@ -13,9 +13,9 @@ from conftest import ROOT, WORDS
 
 # The counts that were reached plus 5 %: (functions, files). When a way becomes shorter, lower its numbers.
 MOST = {
-    "finetune": {"upper": (464, 81), "lower": (364, 56)},
-    "predict": {"upper": (214, 40), "lower": (186, 37)},
-    "patch": {"upper": (7, 4), "lower": (147, 27)},
+    "finetune": {"upper": (412, 75), "lower": (344, 54)},
+    "predict": {"upper": (193, 34), "lower": (178, 37)},
+    "patch": {"upper": (8, 4), "lower": (145, 28)},
 }
 
 LOWER_ROOMS = {"attention", "models", "patching", "training"}
