@@ -117,7 +117,8 @@ def table_of_scores(path: Path, baseline: str | None = None, *, lower_is_better:
     import numpy as np
 
     from alignattn.evaluation.statistics.example_scores import mean_scores
-    from alignattn.reports.table import Cell, Measure, ResultTable, UnitName, compare_cells
+    from alignattn.reports.measures import Measure, UnitName
+    from alignattn.reports.table import Cell, ResultTable, compare_cells
 
     frame = read_scores(path)
     methods, tasks = list(dict.fromkeys(frame["method"])), list(dict.fromkeys(frame["task"]))
@@ -390,7 +391,8 @@ def _cells_of(
     """Yield the cell of each split and metric of an entry, the `number`-th of the table."""
     from alignattn.finetuning.examples import SHARES, metric_examples, read_split
     from alignattn.finetuning.run_files import CONFIG_FILE
-    from alignattn.reports.table import Cell, Measure, Run, filled
+    from alignattn.reports.measures import Measure
+    from alignattn.reports.table import Cell, Run, filled
     from alignattn.tasks.metrics import metric_of
     from alignattn.tasks.task import BY_SEED
     from alignattn.utils.files import read_text

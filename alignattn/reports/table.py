@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import pandas as pd
 from markupsafe import Markup
-from pydantic import BaseModel, ConfigDict
 
 from alignattn.evaluation.statistics.comparison import (
     SIGNIFICANCE_LEVEL,
@@ -21,83 +20,13 @@ from alignattn.evaluation.statistics.comparison import (
 )
 from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.evaluation.statistics.seeds import over_seeds, with_deviation
+from alignattn.reports.measures import UNITS, Measure, State, Unit
 from alignattn.utils.errors import AlignAttnError, listing, one_line, plural
 
 NOTHING, NOT_APPLICABLE, WORSE_MARK, CONSTANT_MARK = "–", "n/a", "†", "°"
 
 UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
 """Errors of reading a damaged file."""
-
-UnitName = Literal["percent", "seconds", "mebibytes", "millions", "ratio", "error", "score"]
-"""Unit of a printed number: `percent` of a fraction, `millions` of a count, `error` of predicted scores."""
-State = Literal["done", "missing", "failed", "unfit"]
-"""State of a run or cell; unfit: not supported by the command, for example a model that cannot do the task."""
-
-
-@dataclass(frozen=True)
-class Unit:
-    """How numbers of a unit are printed.
-
-    Attributes:
-        form: number format.
-        symbol: symbol after a number; empty if there is none.
-        difference_symbol: symbol after a difference.
-        factor: factor by which a number is multiplied.
-    """
-
-    form: str
-    symbol: str = ""
-    difference_symbol: str = ""
-    factor: float = 1
-
-    def difference(self, value: float) -> str:
-        """Return a difference with its sign and without its symbol."""
-        return self.form.replace(":", ":+").format(self.factor * value).replace("-", "−")
-
-
-UNITS: Mapping[UnitName, Unit] = {
-    "percent": Unit("{:.2f}", "%", "points", 100),
-    "seconds": Unit("{:.3f}", "s", "s"),
-    "mebibytes": Unit("{:,.1f}", "MiB", "MiB"),
-    "millions": Unit("{:.2f}", "M", "M", 1e-6),
-    "ratio": Unit("{:.2f}"),
-    "error": Unit("{:.4g}"),
-    "score": Unit("{:.4g}"),
-}
-
-
-class Definition(BaseModel):
-    """A part of a table's file: unknown fields are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Measure(Definition):
-    """One of the numbers below a column.
-
-    Attributes:
-        label: the label as printed.
-        path: keys joined by dots that lead to the number in a run's results; `{attention}` is the row's attention.
-        unit: the unit in which the number is printed.
-        is_better: which values are better; None if neither is.
-        primary: whether the comparisons of primary rows in this measure are primary.
-    """
-
-    label: str
-    path: str = ""
-    unit: UnitName = "percent"
-    is_better: Literal["higher", "lower"] | None = "higher"
-    primary: bool = False
-
-    def keys(self, options: Mapping[str, Any]) -> list[str]:
-        """Return the keys of its path, given the options of a row; raises `LookupError` if the row lacks one."""
-        return [key.format(**options) for key in self.path.split(".")]
-
-    @property
-    def heading(self) -> str:
-        """Its label with its unit."""
-        symbol = UNITS[self.unit].symbol
-        return f"{self.label} ({symbol})" if symbol else self.label
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from alignattn.evaluation.statistics.comparison import compare, correct
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.evaluation.statistics.paired_tests import sign_flip_p_value, t_interval
 from alignattn.evaluation.statistics.power import POWER, detectable_by_sign_flips, detectable_difference
-from alignattn.reports.table import Cell, Measure, compare_cells
+from alignattn.reports.measures import Measure
+from alignattn.reports.table import Cell, compare_cells
 
 SMALL_STUDY = str(ROOT / "docs" / "study" / "study-small.yaml")
 

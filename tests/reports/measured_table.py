@@ -6,7 +6,8 @@ from typing import Any
 from alignattn.evaluation.statistics.comparison import Comparison
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.reports.charts import line_chart
-from alignattn.reports.table import Cell, Measure, ResultTable, Run
+from alignattn.reports.measures import Measure
+from alignattn.reports.table import Cell, ResultTable, Run
 
 NASTY = "50 % <script>alert('x')</script> & a_b | c*d {e} $f$ #1 ~g ^h \\i"
 OUT_OF_MEMORY = f"out of memory: {NASTY}"

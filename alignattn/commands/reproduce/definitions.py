@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.reports.table import Definition, Measure
+from alignattn.reports.measures import Definition, Measure
 from alignattn.tasks.task import BY_SEED
 
 COLUMN_OPTIONS = ("task", "pair")

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from alignattn.commands import get_command, results_of
 from alignattn.commands.reproduce.definitions import PlannedCell
 from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.reports.table import State
+from alignattn.reports.measures import State
 from alignattn.training.methods import prediction_method
 from alignattn.utils.command import OUTPUT_DIR, Command
 from alignattn.utils.errors import AlignAttnError

@@ -56,7 +56,7 @@ from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
 from alignattn.finetuning.training_options import STEPS_OR_SHARES
 from alignattn.models import ModelCapabilities, capabilities_of
-from alignattn.reports.table import Definition
+from alignattn.reports.measures import Definition
 from alignattn.tasks import plain_name
 from alignattn.tasks.definitions import SUFFIXES
 from alignattn.utils.digests import model_digest
