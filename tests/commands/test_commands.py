@@ -329,7 +329,6 @@ def test_options_of_a_program_resolve_like_those_of_the_command_line():
         ("robustness --runs x", "--runs: did you mean 'run'?"),
         ("finetune --fp16 maybe", "maybe"),
         ("robustness --run x --neighbors a --synonyms wordnet", "--synonyms does not go with --neighbors"),
-        ("reproduce table1 --seeds 4", "--seeds 4 means this one seed: give --num_seeds 4"),
         (f"{RUN} --train_file nope.csv --text_columns a", "there is no file nope.csv: give another to --train_file"),
         (f"{RUN} --task mrpc --data_dir nowhere", "there is no folder nowhere: give another to --data_dir"),
         ("inspect --model minilmm --task mrpc", "no model of that name: did you mean 'minilm'?"),
