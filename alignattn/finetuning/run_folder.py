@@ -218,10 +218,12 @@ def is_run_folder(model: Path) -> bool:
 
 
 def compared_by_content(options: RunOptions, folder: Path) -> frozenset[str]:
-    """Return the options whose files the run in `folder` recorded: their content counts, not their path."""
-    kept = {name.partition(" ")[0] for name in _kept_digests(folder / DATA_FILE)}
-    named = {name.partition(" ")[0] for name in data_digests(options)} | ({"task"} if options.keeps_task else set())
-    return frozenset(named & (kept | ({"task"} if (folder / TASK_FILE).is_file() else set())))
+    """Return the options that name the same files as the run in `folder` recorded: content counts, not the path."""
+    kept, mine = _kept_digests(folder / DATA_FILE).keys(), data_digests(options).keys()
+    shared, apart = ({name.partition(" ")[0] for name in names} for names in (kept & mine, kept ^ mine))
+    # `check_same_task` compares the definition that the folder keeps.
+    keeps_task = options.keeps_task and (folder / TASK_FILE).is_file()
+    return frozenset((shared - apart - {"task"}) | ({"task"} if keeps_task else set()))
 
 
 def check_same_task(options: RunOptions, folder: Path, advice: str = ANOTHER_FOLDER) -> None:

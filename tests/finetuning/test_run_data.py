@@ -15,7 +15,7 @@ from alignattn.commands.robustness import RobustnessOptions, target_loaders
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.rows import load_run_evaluation, load_run_rows
 from alignattn.finetuning.run_files import DATA_FILE
-from alignattn.finetuning.run_folder import check_same_data, data_digests, read_run_options
+from alignattn.finetuning.run_folder import check_same_data, compared_by_content, data_digests, read_run_options
 from alignattn.tasks import get_task
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json
@@ -175,3 +175,19 @@ def test_files_of_a_custom_task_are_identified_by_their_content(tmp_path: Path) 
         file.write("one more\tpraise\n")
     with pytest.raises(AlignAttnError, match=r"\(--task: the content of .*more-messages.tsv differs\)"):
         check_same_data(options, tmp_path / "run")
+
+
+def test_a_path_counts_where_the_folders_hold_other_splits(tmp_path: Path) -> None:
+    """The other folder has a development split, whose content the run never recorded."""
+    for name, splits in (("data", ["train"]), ("moved", ["train"]), ("more", ["train", "validation"])):
+        for split in splits:
+            (tmp_path / name / "glue" / "rte").mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / "glue" / "rte" / f"{split}.parquet").write_bytes(b"rows")
+
+    def options(name: str) -> RunOptions:
+        values = {"model": "x", "task": "rte", "data_dir": str(tmp_path / name), "output_dir": str(tmp_path / "run")}
+        return resolve(RunOptions, values)
+
+    write_json(tmp_path / "run" / DATA_FILE, data_digests(options("data")))
+    assert compared_by_content(options("moved"), tmp_path / "run") == {"data_dir"}
+    assert compared_by_content(options("more"), tmp_path / "run") == frozenset()
