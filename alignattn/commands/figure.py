@@ -395,9 +395,6 @@ def node_outputs(folder: Path, options: FigureOptions) -> tuple[int, Any, Any, S
         handle = model.layers[layer + 1].register_forward_pre_hook(lambda module, args: states.append(args[0]))
     else:
         handle = model.layers[layer].register_forward_hook(lambda module, args, output: states.append(output))
-    try:
-        with torch.inference_mode():
-            model(torch.arange(graph.num_nodes), graph.features, graph.edges)
-    finally:
-        handle.remove()
+    with handle, torch.inference_mode():
+        model(torch.arange(graph.num_nodes), graph.features, graph.edges)
     return layer, states[0].clone()[torch.from_numpy(is_labelled)].numpy(), labels, graph.class_names

@@ -332,7 +332,5 @@ class InputNoise:
             handle = self._embeddings.register_forward_hook(of_embeddings)
         else:
             handle = self.model.register_forward_pre_hook(of_batch, with_kwargs=True)
-        try:
+        with handle:
             yield
-        finally:
-            handle.remove()

@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
 from typing import Any
@@ -388,51 +388,45 @@ def _watching(heads: Sequence[BalancedHeads], see: Callable[[int, Tensor, Tensor
 
         return hook
 
-    handles = [part.slots.register_forward_pre_hook(hook_of(index)) for index, part in enumerate(heads)]
-    try:
+    with ExitStack() as hooks:
+        for index, part in enumerate(heads):
+            hooks.enter_context(part.slots.register_forward_pre_hook(hook_of(index)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
 def _checking_projections(heads: Sequence[BalancedHeads]) -> Iterator[None]:
     """Refuse attention whose queries or keys are not a multiple of their projection's output, such as normed ones."""
-    handles = []
-    for part in heads:
-        projected: dict[str, Tensor] = {}
+    with ExitStack() as hooks:
+        for part in heads:
+            projected: dict[str, Tensor] = {}
 
-        def check(_: nn.Module, args: Any, part: Any = part, projected: dict[str, Tensor] = projected) -> None:
-            if FUSED in projected:
-                projected["query"], projected["key"] = part.slots.heads.split(projected.pop(FUSED))
-            for role, received in (("query", args[0]), ("key", args[1])):
-                received = received.transpose(1, 2).float()
-                given = projected.get(role, received.new_zeros(0)).float()
-                is_direct = given.numel() == received.numel()
-                if is_direct:
-                    given, received = given.flatten(), received.flatten()
-                    factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
-                    # A later check reports values that are not finite.
-                    is_direct = not (received - factor * given).norm() > DIRECT_TOLERANCE * received.norm()
-                if not is_direct:
-                    raise AlignAttnError(
-                        f"{part.path} does not attend with the {role} that its projection gives: it rotates or norms "
-                        "it first, so it cannot be balanced"
+            def check(_: nn.Module, args: Any, part: Any = part, projected: dict[str, Tensor] = projected) -> None:
+                if FUSED in projected:
+                    projected["query"], projected["key"] = part.slots.heads.split(projected.pop(FUSED))
+                for role, received in (("query", args[0]), ("key", args[1])):
+                    received = received.transpose(1, 2).float()
+                    given = projected.get(role, received.new_zeros(0)).float()
+                    is_direct = given.numel() == received.numel()
+                    if is_direct:
+                        given, received = given.flatten(), received.flatten()
+                        factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
+                        # A later check reports values that are not finite.
+                        is_direct = not (received - factor * given).norm() > DIRECT_TOLERANCE * received.norm()
+                    if not is_direct:
+                        raise AlignAttnError(
+                            f"{part.path} does not attend with the {role} that its projection gives: it rotates or "
+                            "norms it first, so it cannot be balanced"
+                        )
+
+            for role, module in part.modules.items():
+                hooks.enter_context(
+                    module.register_forward_hook(
+                        lambda _m, _a, output, role=role, projected=projected: projected.update({role: output})
                     )
-
-        for role, module in part.modules.items():
-            handles.append(
-                module.register_forward_hook(
-                    lambda _m, _a, output, role=role, projected=projected: projected.update({role: output})
                 )
-            )
-        handles.append(part.slots.register_forward_pre_hook(check))
-    try:
+            hooks.enter_context(part.slots.register_forward_pre_hook(check))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

@@ -37,8 +37,6 @@ SUMMARY_HEADINGS: Mapping[str, str] = {
 KEYS = ("recipe", "task", "attention")
 """Columns that order a table, and that each part of a wide one repeats."""
 
-SHARES_OF_ROWS = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
-
 
 @dataclass(frozen=True)
 class AttackSummary:
