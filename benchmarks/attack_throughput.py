@@ -45,11 +45,9 @@ from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import Resources
 from alignattn.robustness.wrapper import TaskModelWrapper
-from alignattn.utils.command_line import build_parser, read_words
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, write_csv
-from alignattn.utils.option import Count, OutputDir, option
-from alignattn.utils.options import resolve
+from alignattn.utils.options import Count, OutputDir, build_parser, option, read_words, resolve
 
 PROG = "attack_throughput"
 

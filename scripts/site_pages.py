@@ -21,9 +21,7 @@ from mkdocs.structure.pages import Page
 import alignattn
 from alignattn.commands import COMMANDS, get_command
 from alignattn.utils.command import Command
-from alignattn.utils.command_line import CONFIG
-from alignattn.utils.option import REQUIRED, Option
-from alignattn.utils.options import options_of, takes_other_options
+from alignattn.utils.options import CONFIG, REQUIRED, Option, options_of, source_of_others
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {
@@ -117,7 +115,7 @@ def command_page(command: Command) -> str:
     known = [*options_of(command.options).values(), CONFIG]
     lines += _tables((option for option in known if not (option.rare or option.rest)), "##")
     if rare := [option for option in known if option.rare]:
-        others = TRANSFORMERS_OPTIONS if takes_other_options(command.options) else ""
+        others = TRANSFORMERS_OPTIONS if source_of_others(command.options) else ""
         lines += ["## Rare options", "", f"`{command.prog} --help-all` also lists these{others}.", ""]
         lines += _tables(rare, "###")
     return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from alignattn.utils.option import Option
+from alignattn.utils.options import Option
 from alignattn.utils.registry import Entry, Registry
 
 HeadReduction = Literal["sum", "mean"]

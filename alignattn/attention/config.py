@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 
 from alignattn.attention.choices import ALIGNMENTS, SLOTS, Choice, HeadReduction, choices_with
 from alignattn.utils.errors import AlignAttnError, unknown
-from alignattn.utils.option import Option
+from alignattn.utils.options import Option
 from alignattn.utils.registry import Reference
 
 PLAIN_ATTENTION = "soft"

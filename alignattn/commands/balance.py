@@ -9,8 +9,7 @@ from alignattn.tasks.task import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import REQUIRED, Count, InputDir, InputFile, OutputDir, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import REQUIRED, Count, InputDir, InputFile, Options, OutputDir, option
 
 
 @dataclass(frozen=True, kw_only=True)

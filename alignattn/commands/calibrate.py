@@ -24,8 +24,7 @@ from alignattn.utils.command import Command
 from alignattn.utils.digests import digest_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.json_records import read_json
-from alignattn.utils.option import Count, InputDir, OutputDir, Seed, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import Count, InputDir, Options, OutputDir, Seed, option
 from alignattn.utils.places import input_file_like, input_path
 
 if TYPE_CHECKING:

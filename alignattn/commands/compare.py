@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from alignattn.finetuning.run_folder import runs_folder
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, plural, unknown
-from alignattn.utils.option import REQUIRED, OutputDir, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import REQUIRED, Options, OutputDir, option
 
 if TYPE_CHECKING:
     from alignattn.evaluation.statistics.example_scores import ExampleScores

@@ -23,7 +23,7 @@ from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_record
-from alignattn.utils.option import REQUIRED, option
+from alignattn.utils.options import REQUIRED, option
 
 if TYPE_CHECKING:
     import numpy as np

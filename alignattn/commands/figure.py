@@ -18,8 +18,7 @@ from alignattn.tasks.task import FIRST, MAX_TEXTS, PROBABILITIES
 from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, listing, one_line
-from alignattn.utils.option import REQUIRED, Count, InputDir, OutputFile, Seed, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import REQUIRED, Count, InputDir, Options, OutputFile, Seed, option
 
 ENDINGS = (".png", ".svg", ".pdf")
 MIN_TOKENS = 2

@@ -19,8 +19,7 @@ from alignattn.tasks.text_source import check_text_source
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, unfinished, write_text
-from alignattn.utils.option import REQUIRED, Count, InputDir, InputFile, OutputDir, Seed, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import REQUIRED, Count, InputDir, InputFile, Options, OutputDir, Seed, option
 from alignattn.utils.progress import progress
 from alignattn.utils.publishing import publishable, published_names
 from alignattn.utils.text_tables import READABLE_WIDTH, split_tables

@@ -12,8 +12,7 @@ from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
 from alignattn.tasks import TASKS
 from alignattn.utils.command import Command
-from alignattn.utils.option import PLACEHOLDERS, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import PLACEHOLDERS, Options, option
 from alignattn.utils.registry import Entry
 from alignattn.utils.text_tables import render_table
 

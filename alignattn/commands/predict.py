@@ -23,7 +23,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from alignattn.finetuning.data_options import BEAMS_HELP, MAX_BEAMS
 from alignattn.finetuning.run_folder import (
     FinishedRun,
     check_finished,
@@ -39,8 +38,7 @@ from alignattn.utils.compression import BYTE_ORDER_MARK, check_encoding, plain_s
 from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line
 from alignattn.utils.files import OWN_PREFIX, check_free, replacing, unfinished
 from alignattn.utils.json_records import read_json, to_json
-from alignattn.utils.option import REQUIRED, Count, InputDir, OutputDir, OutputFile, Processes, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import REQUIRED, Count, InputDir, Options, OutputDir, OutputFile, Processes, option
 
 if TYPE_CHECKING:
     import datasets
@@ -97,7 +95,7 @@ class PredictOptions(Options):
     )
     temperature: str | None = option(None, "A number, or the calibration.json of `alignattn calibrate`.", metavar="T")
     num_beams: Count | None = option(
-        None, f"{BEAMS_HELP.removesuffix('.')} (default: the run's).", high=MAX_BEAMS, metavar="N"
+        None, "Beams of beam search; 1: greedy (default: the run's).", high=256, metavar="N"
     )
     skip_bad_rows: bool = option(False, "Leave predictions of bad rows empty.")
     batch_size: Count | None = option(None, "Batch size (default: by the device).")

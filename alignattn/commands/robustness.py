@@ -18,8 +18,7 @@ from alignattn.robustness.recipe_names import LONGEST, RECIPES, UNIVERSAL_SENTEN
 from alignattn.tasks import TextClassification, get_task
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import Count, InputDir, InputFile, OutputDir, Seed, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import Count, InputDir, InputFile, Options, OutputDir, Seed, option
 
 if TYPE_CHECKING:
     # They import torch, and the help of the command does not need it.

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from alignattn.finetuning.run_folder import read_finished_run, run_folder
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import REQUIRED, Count, InputDir, OutputDir, Seed, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import REQUIRED, Count, InputDir, Options, OutputDir, Seed, option
 
 if TYPE_CHECKING:
     import numpy as np

@@ -33,23 +33,11 @@ from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods.base import EVALUATION_ROWS
 from alignattn.utils.compression import check_encoding, plain_suffix
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import Count, InputDir, Processes, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import Count, InputDir, Options, Processes, option
 from alignattn.utils.places import input_path
 
-ANSWER_GROUP, GENERATION_GROUP = "question answering", "generation"
-"""Groups in the help."""
-
-TAKE_HELP = "drawn: one random sample for all runs; first: the first N rows; seed: a training sample per seed."
-FAN_OUT_HELP = "Sampled neighbours per graph layer; -1: all (default: the whole graph)."
-FEATURES_HELP = "Folder of image region features, .npz or .npy."
-BEAMS_HELP = "Beams of beam search; 1: greedy."
-MAX_BEAMS = 256
-LONG_TEXTS_HELP = "truncate (default), or windows to read all."
-STRIDE_HELP = "Tokens shared by windows of a text (default: 128, at most a third of --max_length)."
-DOC_STRIDE, LARGEST_STRIDE_SHARE = 128, 3
+DOC_STRIDE = 128
 LABEL_COLUMN = ("label",)
-LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
 OF_FILES = ("train_file",)
 OF_THE_TASK = {"task": "the task defines the columns"}
 IN_THE_FILE = {"train_file": "the task file contains its rows"}
@@ -124,8 +112,13 @@ class DataOptions(Options):
         None, "Score each value of an evaluation column.", metavar="COLUMN", requires=EVALUATION_ROWS
     )
     max_length: Count | None = option(None, "Maximum tokens per row (default: the task's).")
-    long_texts: str = option(TRUNCATE, LONG_TEXTS_HELP, choices=(TRUNCATE, WINDOWS))
-    doc_stride: int = option(DOC_STRIDE, STRIDE_HELP, low=0, rare=True)
+    long_texts: str = option(TRUNCATE, "truncate (default), or windows to read all.", choices=(TRUNCATE, WINDOWS))
+    doc_stride: int = option(
+        DOC_STRIDE,
+        "Tokens shared by windows of a text (default: 128, at most a third of --max_length).",
+        low=0,
+        rare=True,
+    )
     max_train_samples: Count | None = option(None, "Sample N training rows, by class.")
     max_eval_samples: Count | None = option(None, "Sample N rows of each evaluation split.", requires=EVALUATION_ROWS)
     evaluation_splits: tuple[str, ...] | None = option(
@@ -135,16 +128,27 @@ class DataOptions(Options):
         metavar="SPLIT",
         excludes=IN_THE_FILE,
     )
-    take: str | None = option(None, TAKE_HELP, choices=(DRAWN, FIRST, BY_SEED), rare=True)
+    take: str | None = option(
+        None,
+        "drawn: one random sample for all runs; first: the first N rows; seed: a training sample per seed.",
+        choices=(DRAWN, FIRST, BY_SEED),
+        rare=True,
+    )
     encoding: str | None = option(
         None, "Encoding of the files (default: utf-8).", metavar="NAME", requires=OF_FILES, rare=True
     )
-    preprocessing_num_workers: Processes | None = option(None, "Processes that tokenize (default: 1).", rare=True)
-    fan_out: tuple[int, ...] | None = option(None, FAN_OUT_HELP, low=-1, rare=True)
-    features: InputDir | None = option(None, FEATURES_HELP, excludes=IN_THE_FILE, rare=True)
-    n_best_size: Count = option(20, "Number of candidate answers per question.", group=ANSWER_GROUP, rare=True)
-    max_answer_length: Count = option(30, "Maximum tokens of an answer.", group=ANSWER_GROUP, rare=True)
-    num_beams: Count = option(1, BEAMS_HELP, group=GENERATION_GROUP, high=MAX_BEAMS, rare=True)
+    preprocessing_num_workers: Processes | None = option(
+        None, "Processes that tokenize (default: 1).", rare=True, may_differ=True
+    )
+    fan_out: tuple[int, ...] | None = option(
+        None, "Sampled neighbours per graph layer; -1: all (default: the whole graph).", low=-1, rare=True
+    )
+    features: InputDir | None = option(
+        None, "Folder of image region features, .npz or .npy.", excludes=IN_THE_FILE, rare=True
+    )
+    n_best_size: Count = option(20, "Number of candidate answers per question.", group="question answering", rare=True)
+    max_answer_length: Count = option(30, "Maximum tokens of an answer.", group="question answering", rare=True)
+    num_beams: Count = option(1, "Beams of beam search; 1: greedy.", group="generation", high=256, rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -243,14 +247,13 @@ class DataOptions(Options):
 
     def stride(self, length: int) -> int:
         """Return how many tokens neighbouring windows share, given the length of a window."""
-        return min(DOC_STRIDE, length // LARGEST_STRIDE_SHARE) if self.doc_stride == DOC_STRIDE else self.doc_stride
+        return min(DOC_STRIDE, length // 3) if self.doc_stride == DOC_STRIDE else self.doc_stride
 
-    def reason_unsupported(self, task: Task) -> str:
-        """Return which option a task does not support, and why; empty if it supports all."""
-        if not self.has_windows or processor_class(task).can_pool_windows:
-            return ""
-        reason = "has its own windows" if task.kind == QuestionAnswering.kind else "has no logits per row to pool"
-        return f"--long_texts {self.long_texts}: task {task.name!r} is {task.kind}, which {reason}"
+    def check(self, task: Task) -> None:
+        """Refuse a task whose long texts cannot be read in windows, if the options ask for them."""
+        if self.has_windows and not processor_class(task).can_pool_windows:
+            reason = "has its own windows" if task.kind == QuestionAnswering.kind else "has no logits per row to pool"
+            raise AlignAttnError(f"--long_texts {self.long_texts}: task {task.name!r} is {task.kind}, which {reason}")
 
     def task_options(self, task: Task, processor: Any) -> TaskOptions:
         """Return how the rows of `task` become tensors.

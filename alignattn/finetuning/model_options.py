@@ -22,20 +22,14 @@ from alignattn.attention.choices import (
 )
 from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig, GradientScope
 from alignattn.finetuning.training_options import ALIGNMENT_GROUP
-from alignattn.models import ENCODER, MODELS, ModelCapabilities, capabilities_of
+from alignattn.models import MODELS, capabilities_of
 from alignattn.models.names import model_to_train
 from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.task import MAX_TEXTS
-from alignattn.utils.errors import AlignAttnError, listing
-from alignattn.utils.option import REQUIRED, Count, InputFile, NamedValue, OutputDir, option
-from alignattn.utils.options import Options, options_of, values_of
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.options import REQUIRED, Count, InputFile, NamedValue, Options, OutputDir, option
 
 DEFAULT_ATTENTION = "aa-ct"
-NO_ALIGNMENT = "none"
-EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
-
-FIELDS_OF_THE_TASK = frozenset({"num_labels", "id2label", "label2id", "problem_type"})
-"""Fields of a model's config that the task determines."""
 
 OF_ATTENTION = frozenset(field.name for field in dataclasses.fields(AttentionConfig))
 NAMES_OF_ATTENTION = OF_ATTENTION | {"attention"}
@@ -45,14 +39,6 @@ ATTENTION_GROUP, LORA_GROUP = "attention", "LoRA"
 """Groups in the help."""
 
 AS_STORED = "auto"
-DTYPES = ("float32", "float16", "bfloat16", AS_STORED)
-DTYPE_HELP = f"Type of the weights; {AS_STORED}: as stored (default: float32; with adapters, as stored)."
-
-TYPE_FIELDS = frozenset({"dtype", "torch_dtype"})
-"""Fields of a model's config for the type of the weights."""
-
-ATTENTION_DEFAULTS = f"{DEFAULT_ATTENTION}; {PLAIN_ATTENTION} without query heads"
-ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots such as aa-ct+sparsemax (default: {ATTENTION_DEFAULTS})."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +49,21 @@ class ModelOptions(Options):
 
     model: str = option(REQUIRED, "Folder, Hub id, or of `alignattn list models`.", place=model_to_train)
     model_config: tuple[NamedValue, ...] | None = option(None, "Config fields, such as hidden_dropout_prob=0.1.")
-    model_sha256: str | None = option(None, "Expected SHA-256 of the run given as --model.", metavar="HEX", rare=True)
+    model_sha256: str | None = option(
+        None, "Expected SHA-256 of the run given as --model.", metavar="HEX", rare=True, may_differ=True
+    )
     embeddings: InputFile | None = option(
         None, "GloVe vectors (text or .npz) for models of words.", rare=True, capability="reads_embeddings"
     )
     model_revision: str = option("main", "Branch, tag or commit on the Hub.", rare=True)
     cache_dir: OutputDir | None = option(None, "Cache folder of downloads.", rare=True)
-    dtype: str | None = option(None, DTYPE_HELP, choices=DTYPES, rare=True, capability="is_pretrained")
+    dtype: str | None = option(
+        None,
+        f"Type of the weights; {AS_STORED}: as stored (default: float32; with adapters, as stored).",
+        choices=("float32", "float16", "bfloat16", AS_STORED),
+        rare=True,
+        capability="is_pretrained",
+    )
     crf: bool = option(False, "Tag words with a CRF over the encoder's scores.", rare=True, capability="is_pretrained")
     lora_r: Count | None = option(
         None,
@@ -98,11 +92,16 @@ class ModelOptions(Options):
         metavar="NAME",
         requires=("lora_r",),
     )
-    attention: str | None = option(None, ATTENTION_HELP, group=ATTENTION_GROUP)
+    attention: str | None = option(
+        None,
+        f"{', '.join(PRESETS)}, or slots such as aa-ct+sparsemax (default: {DEFAULT_ATTENTION}; {PLAIN_ATTENTION} "
+        "without query heads).",
+        group=ATTENTION_GROUP,
+    )
     score: str | None = option(None, f"{', '.join(SCORES)}.", group=ATTENTION_GROUP)
     normalizer: str | None = option(None, f"{', '.join(NORMALIZERS)}.", group=ATTENTION_GROUP)
     value: str | None = option(None, f"{', '.join(VALUES)}.", group=ATTENTION_GROUP)
-    alignment: str | None = option(None, f"{NO_ALIGNMENT}, {', '.join(ALIGNMENTS)}.", group=ATTENTION_GROUP)
+    alignment: str | None = option(None, f"none, {', '.join(ALIGNMENTS)}.", group=ATTENTION_GROUP)
     normalizer_options: tuple[NamedValue, ...] | None = option(
         None, "Options such as alpha=1.3 learned=true for entmax.", group=ATTENTION_GROUP, rare=True
     )
@@ -143,7 +142,7 @@ class ModelOptions(Options):
         fills_slots = bool(given.keys() & SLOTS.keys())
         is_plain = fills_slots or not capabilities_of(self.model).has_heads
         attention = self.attention or (PLAIN_ATTENTION if is_plain else DEFAULT_ATTENTION)
-        if self.alignment == NO_ALIGNMENT:
+        if self.alignment == "none":
             given["alignment"] = None
         config = AttentionConfig.resolve(attention, **given)
         for slot, choices in capabilities_of(self.model).default_slot_options.items():
@@ -166,28 +165,85 @@ class ModelOptions(Options):
         """The fields of the model's config to set, with values parsed as YAML."""
         return _named_values("model_config", self.model_config or ())
 
-    def reason_unsupported(self, task: Task | None) -> str:
-        """Return why a model does not support a task, in one line; empty if it does, or if the task is not known."""
+    def check(self, task: Task | None = None) -> None:
+        """Refuse a task, an attention and config fields that the model does not support.
+
+        Args:
+            task: the task; None if it is not known yet.
+
+        Raises:
+            AlignAttnError: if one does not fit.
+        """
+        name, capabilities, attention = self.model, capabilities_of(self.model), self.attention_config
+        if task is not None:
+            self._check_task(task)
+        if not capabilities.has_attention and attention != PLAIN:
+            raise AlignAttnError(f"--model {name} has no self-attention: leave out --attention, --layers and the slots")
+        for slot in attention.filled_slots:
+            if slot not in capabilities.slots:
+                raise AlignAttnError(
+                    f"--model {name} {capabilities.reasons_unsupported[slot]}: leave out the {slot} "
+                    f"{getattr(attention, slot)!r}, or fill its {', '.join(capabilities.slots)}"
+                )
+        normalizer = attention.choices["normalizer"]
+        if capabilities.attends_edges and not normalizer.has_edge_form:
+            raise AlignAttnError(
+                f"--normalizer {attention.normalizer} does not support the edges of a graph: --model {name} supports "
+                f"{', '.join(choices_with('normalizer', 'has_edge_form'))}"
+            )
+        if normalizer.counts_positions and not capabilities.has_positions:
+            raise AlignAttnError(
+                f"--normalizer {attention.normalizer} uses a window around the query's position among the keys, which "
+                f"--model {name} lacks: give --normalizer_options kind={PREDICTIVE}, or another normalizer"
+            )
+        if normalizer.has_budget and not capabilities.attends_step_by_step:
+            takers = ", ".join(model for model in MODELS if capabilities_of(model).attends_step_by_step)
+            raise AlignAttnError(
+                f"--normalizer_options {FERTILITY}={attention.normalizer_options[FERTILITY]} needs a decoder that "
+                f"attends one step at a time ({takers}), unlike --model {name}: give --normalizer_options bound=0.5"
+            )
+        own_score, named = capabilities.own_score, (self.score, *(self.attention or "").split("+"))
+        if PLAIN.score in named and own_score != PLAIN.score:
+            raise AlignAttnError(
+                f"--score {PLAIN.score} is the default, with which --model {name} keeps its own score, {own_score!r}: "
+                "leave it out, or choose another score"
+            )
+        for field, value in self.model_config_fields.items():
+            if field in ("dtype", "torch_dtype"):
+                raise AlignAttnError(f"--model_config {field}={value}: give --dtype {value} instead")
+            if field in ("num_labels", "id2label", "label2id", "problem_type"):
+                raise AlignAttnError(f"--model_config {field}={value}: the task sets this field: leave it out")
+        if not self.model_config_fields.get("hard_attention"):
+            return
+        if attention.value != PLAIN.value:
+            raise AlignAttnError(f"--model_config hard_attention=true allows no value: leave out {attention.value!r}")
+        if normalizer.counts_positions:
+            raise AlignAttnError(
+                "--model_config hard_attention=true needs a word to attend to at each step, and the window of "
+                f"--normalizer {attention.normalizer} may hold none: give --normalizer_options kind={PREDICTIVE}, or "
+                "another normalizer"
+            )
+
+    def _check_task(self, task: Task) -> None:
         name, capabilities = self.model, capabilities_of(self.model)
         texts = len(getattr(task, "text_columns", ()))
-        if task is not None and capabilities.texts_per_row == (MAX_TEXTS,) and texts != MAX_TEXTS:
-            return f"--model {name} compares two texts, and task {task.name!r} has one"
-        if task is not None and texts and capabilities.texts_per_row and texts not in capabilities.texts_per_row:
+        if capabilities.texts_per_row == (MAX_TEXTS,) and texts != MAX_TEXTS:
+            raise AlignAttnError(f"--model {name} compares two texts, and task {task.name!r} has one")
+        if texts and capabilities.texts_per_row and texts not in capabilities.texts_per_row:
             others = (
                 other
                 for other in MODELS
                 if texts in capabilities_of(other).texts_per_row and isinstance(task, capabilities_of(other).tasks)
             )
-            return (
+            raise AlignAttnError(
                 f"--model {name} reads one text, and task {task.name!r} has {texts} per row: give "
                 f"{', '.join(others)} or an encoder"
             )
-        if task is not None and not isinstance(task, capabilities.tasks):
+        if not isinstance(task, capabilities.tasks):
             kinds = " and ".join(kind.kind for kind in capabilities.tasks)
-            return f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}"
-        if task is not None and self.crf and not isinstance(task, TokenClassification):
-            return f"--crf is for token-classification, and task {task.name!r} is {task.kind}: leave it out"
-        return ""
+            raise AlignAttnError(f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}")
+        if self.crf and not isinstance(task, TokenClassification):
+            raise AlignAttnError(f"--crf is for token-classification, and task {task.name!r} is {task.kind}")
 
 
 def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
@@ -200,81 +256,8 @@ def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
             raise AlignAttnError(f"--{name} {entry} has no value: write null for none, or leave it out")
         try:
             # YAML reads a number such as 1e-3 as text.
-            values[key] = float(value) if EXPONENT.fullmatch(value) else yaml.safe_load(value)
+            has_exponent = re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", value)
+            values[key] = float(value) if has_exponent else yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise AlignAttnError(f"--{name} {entry!r}: {value!r} is not a YAML value") from error
     return values
-
-
-def check_capabilities(model: str, options: Options) -> None:
-    """Refuse options that need a capability that the model lacks."""
-    values = values_of(options)
-    for known in options_of(type(options)).values():
-        needed = known.capability
-        if needed and values[known.name] != known.default and not getattr(capabilities_of(model), needed):
-            able = [name for name in MODELS if getattr(capabilities_of(name), needed)]
-            encoders = ["pretrained encoders"] if getattr(ENCODER, needed) else []
-            raise AlignAttnError(f"--{known.name} is for {listing([*encoders, *able])}, not for {model}: leave it out")
-
-
-def check_fits(arguments: ModelOptions, task: Task | None) -> None:
-    """Refuse options that the model does not support: its task (if known), its attention and its config fields."""
-    name, capabilities = arguments.model, capabilities_of(arguments.model)
-    fields = arguments.model_config_fields
-    if reason := arguments.reason_unsupported(task):
-        raise AlignAttnError(reason)
-    _check_attention(name, capabilities, arguments.attention_config)
-    own_score, named = capabilities.own_score, (arguments.score, *(arguments.attention or "").split("+"))
-    if PLAIN.score in named and own_score != PLAIN.score:
-        raise AlignAttnError(
-            f"--score {PLAIN.score} is the default, with which --model {name} keeps its own score, {own_score!r}: "
-            "leave it out, or choose another score"
-        )
-    check_capabilities(name, arguments)
-    if told := next((field for field in fields if field in TYPE_FIELDS), None):
-        raise AlignAttnError(f"--model_config {told}={fields[told]}: give --dtype {fields[told]} instead")
-    if told := next((field for field in fields if field in FIELDS_OF_THE_TASK), None):
-        raise AlignAttnError(f"--model_config {told}={fields[told]}: the task sets this field: leave it out")
-    if fields.get("hard_attention"):
-        _check_hard_attention(arguments.attention_config)
-
-
-def _check_hard_attention(attention: AttentionConfig) -> None:
-    """Refuse what a step that attends to one word does not support."""
-    if attention.value != PLAIN.value:
-        raise AlignAttnError(f"--model_config hard_attention=true allows no value: leave out {attention.value!r}")
-    if attention.choices["normalizer"].counts_positions:
-        raise AlignAttnError(
-            "--model_config hard_attention=true needs a word to attend to at each step, and the window of "
-            f"--normalizer {attention.normalizer} may hold none: give --normalizer_options kind={PREDICTIVE}, or "
-            "another normalizer"
-        )
-
-
-def _check_attention(name: str, capabilities: ModelCapabilities, attention: AttentionConfig) -> None:
-    """Refuse an attention that the model does not support."""
-    if not capabilities.has_attention and attention != PLAIN:
-        raise AlignAttnError(f"--model {name} has no self-attention: leave out --attention, --layers and the slots")
-    for slot in attention.filled_slots:
-        if slot not in capabilities.slots:
-            raise AlignAttnError(
-                f"--model {name} {capabilities.reasons_unsupported[slot]}: leave out the {slot} "
-                f"{getattr(attention, slot)!r}, or fill its {', '.join(capabilities.slots)}"
-            )
-    normalizer = attention.choices["normalizer"]
-    if capabilities.attends_edges and not normalizer.has_edge_form:
-        raise AlignAttnError(
-            f"--normalizer {attention.normalizer} does not support the edges of a graph: --model {name} supports "
-            f"{', '.join(choices_with('normalizer', 'has_edge_form'))}"
-        )
-    if normalizer.counts_positions and not capabilities.has_positions:
-        raise AlignAttnError(
-            f"--normalizer {attention.normalizer} uses a window around the query's position among the keys, which "
-            f"--model {name} lacks: give --normalizer_options kind={PREDICTIVE}, or another normalizer"
-        )
-    if normalizer.has_budget and not capabilities.attends_step_by_step:
-        takers = ", ".join(model for model in MODELS if capabilities_of(model).attends_step_by_step)
-        raise AlignAttnError(
-            f"--normalizer_options {FERTILITY}={attention.normalizer_options[FERTILITY]} needs a decoder that "
-            f"attends one step at a time ({takers}), unlike --model {name}: give --normalizer_options bound=0.5"
-        )

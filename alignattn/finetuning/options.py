@@ -1,6 +1,7 @@
 """The options of a run, resolved once into one frozen object: its model, its data, its attention, its training."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,27 +10,26 @@ from typing import Any, Self
 import yaml
 
 from alignattn.attention.config import PLAIN, AttentionConfig
-from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, has_class_pictures, is_folder
-from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_capabilities, check_fits
+from alignattn.finetuning.data_options import DataOptions, has_class_pictures, is_folder
+from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions
 from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
 from alignattn.finetuning.training_options import (
     AT_STEPS,
     AT_THE_BEST,
     LOADING,
+    LOGGING_STEPS,
     NEVER,
     PATIENCE,
     PRIVATE_OPTION,
     TrainingOptions,
-    implied_by_choice,
-    is_to_keep_checkpoints,
 )
-from alignattn.models import AT_RANDOM, SAMPLING_OPTION, capabilities_of
+from alignattn.models import AT_RANDOM, ENCODER, MODELS, SAMPLING_OPTION, capabilities_of
 from alignattn.tasks import ImageClassification, Task, get_task, is_definition
 from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.task import DRAWN, TEXT, TRAIN
 from alignattn.tasks.task_types import IMAGE, with_features
-from alignattn.utils.errors import AlignAttnError, check_installed
-from alignattn.utils.options import Options, options_of, resolve, values_of
+from alignattn.utils.errors import AlignAttnError, check_installed, listing
+from alignattn.utils.options import Options, options_of, values_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,42 +50,87 @@ class RunOptions(Options):
         super().__post_init__()
         # Report mistakes before anything is read. No task is passed: tables list runs that do not support theirs.
         _ = self.task
-        check_fits(self.model, None)
-        check_capabilities(self.model.model, self.training)
-        check_choice(self)
-        if self.training.balance is not None:
+        self.model.check()
+        name, data, training = self.model.model, self.data, self.training
+        capabilities = capabilities_of(name)
+        for known in options_of(type(self)).values():
+            needed = known.capability
+            if needed and self.values[known.name] != known.default and not getattr(capabilities, needed):
+                able = [other for other in MODELS if getattr(capabilities_of(other), needed)]
+                encoders = ["pretrained encoders"] if getattr(ENCODER, needed) else []
+                raise AlignAttnError(
+                    f"--{known.name} is for {listing([*encoders, *able])}, not for {name}: leave it out"
+                )
+        for option in ("activation_checkpointing", "gradient_checkpointing"):
+            if self.values.get(option) and not capabilities.is_pretrained:
+                raise AlignAttnError(f"--{option} is for pretrained encoders, not for {name}: leave it out")
+        if training.balance is not None:
             # The default score leaves a layer its own, as in a graph attention network.
-            score = capabilities_of(self.model.model).own_score if self.attention.score == PLAIN.score else PLAIN.score
+            score = capabilities.own_score if self.attention.score == PLAIN.score else PLAIN.score
             if reason := replace(PLAIN, score=score).reason_unbalanced or self.attention.reason_unbalanced:
                 raise AlignAttnError(
-                    f"--balance {self.training.balance}: {reason}, so balancing would change what the model computes: "
+                    f"--balance {training.balance}: {reason}, so balancing would change what the model computes: "
                     "leave one of them out"
                 )
-        if reason := self.training.reason_unsupported(None, has_crf=self.model.has_crf):
-            raise AlignAttnError(f"{reason}: leave it out")
-        for name in ("activation_checkpointing", "gradient_checkpointing"):
-            if self.values.get(name) and not capabilities_of(self.model.model).is_pretrained:
-                raise AlignAttnError(f"--{name} is for pretrained encoders, not for {self.model.model}: leave it out")
+        training.check(None, has_crf=self.model.has_crf)
+        # Early stopping and loading the best model choose from evaluations and checkpoints, which must exist.
+        patience = training.early_stopping_patience
+        if patience is None and not training.load_best_model_at_end:
+            return
+        given = f"--{LOADING}" if patience is None else f"--{PATIENCE} {patience}"
+        if not data.has_evaluation_rows:
+            raise AlignAttnError(
+                f"{given}: selecting the best checkpoint needs evaluation rows: give --validation_file or "
+                "--validation_share"
+            )
+        if training.eval_strategy == NEVER:
+            raise AlignAttnError(f"{given}: nothing is evaluated during training: give --eval_strategy epoch or steps")
+        if not training.load_best_model_at_end or training.save_strategy == AT_THE_BEST:
+            return
+        if training.save_strategy != training.eval_strategy:
+            raise AlignAttnError(
+                f"{given}: each evaluated step must be saved: give --save_strategy {training.eval_strategy}, or best"
+            )
+        evaluated = training.eval_steps or training.logging_steps
+        if training.eval_strategy == AT_STEPS and evaluated != training.save_steps:
+            raise AlignAttnError(
+                f"{given}: the best step may not be saved: set --save_steps to --eval_steps, {evaluated:g}, or "
+                "--save_strategy best"
+            )
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the implied options: the model's defaults, sampling, clipping, a folder's column, and evaluation."""
-        implied = dict(capabilities_of(str(values.get("model"))).training_defaults)
-        if any(values.get(name) is not None for name in LIMITS_OF_ROWS):
+        """Return the defaults that follow from the given values: of the model, a folder, and what is evaluated."""
+        get = values.get
+        implied = dict(capabilities_of(str(get("model"))).training_defaults)
+        if get("max_train_samples") is not None or get("max_eval_samples") is not None:
             implied["take"] = DRAWN
-        task, folder = values.get("task"), values.get("train_file")
-        if is_folder(folder) and not any(map(values.get, ("task", "tokens_column", "text_columns", "image_column"))):
+        task, folder = get("task"), get("train_file")
+        if is_folder(folder) and not any(map(get, ("task", "tokens_column", "text_columns", "image_column"))):
             implied |= {"image_column": IMAGE} if has_class_pictures(Path(str(folder))) else {"text_columns": (TEXT,)}
-        is_of_images = task is not None and isinstance(_named_task(task, values.get("output_dir")), ImageClassification)
+        is_of_images = task is not None and isinstance(_named_task(task, get("output_dir")), ImageClassification)
         if SAMPLING_OPTION in implied and (is_of_images or "image_column" in {**implied, **values}):
             # Images have no length.
             implied[SAMPLING_OPTION] = AT_RANDOM
-        if values.get("class_weights") is not None:
+        if get("class_weights") is not None:
             # A rare row's gradient is large on purpose: clipping would undo its weight (docs/fine-tuning.md).
             implied.setdefault("max_grad_norm", 0.0)
-        if is_to_keep_checkpoints(values):
+        stops, saved = get(PATIENCE) is not None, get("save_strategy")
+        loads = get(LOADING, stops)
+        # Whoever asks for several checkpoints, or for the best without loading it, wants to have them.
+        asks_for_the_best = saved == AT_THE_BEST or get("metric_for_best_model") is not None
+        if (get("save_total_limit") or 1) > 1 or get("save_only_model") or (asks_for_the_best and not loads):
             implied["keep_checkpoints"] = True
-        return implied | implied_by_choice(values)
+        if stops or loads:
+            # Early stopping and loading the best model evaluate and save together, after each epoch if nothing is said.
+            evaluation = get("eval_strategy") or (saved if saved not in (None, NEVER, AT_THE_BEST) else "epoch")
+            implied |= {LOADING: loads, "eval_strategy": evaluation}
+            if loads and evaluation != NEVER:
+                implied["save_strategy"] = evaluation
+            if loads and evaluation == AT_STEPS:
+                steps = get("eval_steps") or get("save_steps") or get("logging_steps", LOGGING_STEPS)
+                implied |= {"eval_steps": steps, "save_steps": steps}
+        return implied
 
     def check_places(self, *, reads: bool = True) -> None:
         """Check the files and folders that the options name; a run that has finished needs none of them."""
@@ -98,17 +143,11 @@ class RunOptions(Options):
         if self.model.has_crf:
             check_installed("torchcrf", "crf", "a CRF")
 
-    def reason_unsupported(self, task: Task) -> str:
-        """Return why a task does not support the options, in one line; empty if it does."""
-        parts = (self.model, self.data, self.training)
-        return next(filter(None, (part.reason_unsupported(task) for part in parts)), "")
-
     def check(self, task: Task) -> None:
         """Refuse options that do not fit a task, as far as it is known before and after its rows are read."""
-        if reason := self.model.reason_unsupported(task):
-            raise AlignAttnError(reason)
-        if reason := self.reason_unsupported(task):
-            raise AlignAttnError(f"{reason}: leave it out")
+        self.model.check(task)
+        self.data.check(task)
+        self.training.check(task, has_crf=self.model.has_crf)
 
     @property
     def attention(self) -> AttentionConfig:
@@ -175,11 +214,11 @@ class RunOptions(Options):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as plain types, without the secret and without options left at a default of None."""
-        defaults = _defaults(type(self))
+        known = options_of(type(self))
         return {
-            name: _plain(value)
+            name: list(value) if isinstance(value, tuple) else value
             for name, value in self.values.items()
-            if name != PRIVATE_OPTION and (value is not None or defaults.get(name) is not None)
+            if name != PRIVATE_OPTION and (value is not None or (name in known and known[name].default is not None))
         }
 
     def to_yaml(self) -> str:
@@ -188,65 +227,26 @@ class RunOptions(Options):
         return text
 
     def differences(self, written: Mapping[str, Any]) -> list[str]:
-        """Return the names of the options that differ from `written`, the options of another run.
+        """Return the options in which another run differs that was made with the options `written`.
 
         An option that is missing there counts as its default; attentions are compared by content, not by name.
         """
-        theirs = _defaults(type(self)) | dict(written)
+        known = options_of(type(self)).values()
+        defaults = {one.name: one.default for one in known if not one.is_required}
+        theirs = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+        theirs |= written
         mine = self.to_dict()
-        alike = NAMES_OF_ATTENTION if _attention_of(theirs) == self.attention else ()
-        passed_over = {PRIVATE_OPTION, *alike}
-        return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name) and name not in passed_over)
-
-
-def check_choice(options: RunOptions) -> None:
-    """Refuse early stopping or loading the best model if evaluations or checkpoints to choose from are missing."""
-    training = options.training
-    if training.early_stopping_patience is None and not training.load_best_model_at_end:
-        return
-    patience = training.early_stopping_patience
-    given = f"--{LOADING}" if patience is None else f"--{PATIENCE} {patience}"
-    if not options.data.has_evaluation_rows:
-        raise AlignAttnError(
-            f"{given}: selecting the best checkpoint needs evaluation rows: give --validation_file or "
-            "--validation_share"
-        )
-    if training.eval_strategy == NEVER:
-        raise AlignAttnError(f"{given}: nothing is evaluated during training: give --eval_strategy epoch or steps")
-    if not training.load_best_model_at_end or training.save_strategy == AT_THE_BEST:
-        return
-    if training.save_strategy != training.eval_strategy:
-        raise AlignAttnError(
-            f"{given}: each evaluated step must be saved: give --save_strategy {training.eval_strategy}, or best"
-        )
-    evaluated = training.eval_steps or training.logging_steps
-    if training.eval_strategy == AT_STEPS and evaluated != training.save_steps:
-        raise AlignAttnError(
-            f"{given}: the best step may not be saved: set --save_steps to --eval_steps, {evaluated:g}, or "
-            "--save_strategy best"
-        )
+        passed_over = {"disable_tqdm", "report_to", *(one.name for one in known if one.may_differ)}
+        differing = {name for name in mine | theirs if mine.get(name) != theirs.get(name)} - passed_over
+        if differing & NAMES_OF_ATTENTION:
+            with suppress(AlignAttnError):
+                names = options_of(ModelOptions).keys() & written.keys()
+                if ModelOptions(**{name: written[name] for name in names}).attention_config == self.attention:
+                    differing -= NAMES_OF_ATTENTION
+        return sorted(differing)
 
 
 def _named_task(name: str, output_dir: str | None) -> Task:
     """Return a task by name; for a user's file, the copy in the run's folder if there is one."""
     kept = Path(output_dir or "") / TASK_FILE
     return read_definition(kept) if output_dir and is_definition(name) and kept.is_file() else get_task(name)
-
-
-def _defaults(options: type[Options]) -> dict[str, Any]:
-    known = options_of(options).values()
-    return {option.name: _plain(option.default) for option in known if not option.is_required}
-
-
-def _attention_of(written: Mapping[str, Any]) -> AttentionConfig | None:
-    """Return the attention of written options; None if this version cannot read them."""
-    known = options_of(ModelOptions)
-    try:
-        options = resolve(ModelOptions, {name: value for name, value in written.items() if name in known})
-        return options.attention_config
-    except AlignAttnError:
-        return None
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

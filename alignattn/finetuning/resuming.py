@@ -14,7 +14,6 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.run_files import CONFIG_FILE, is_begun
 from alignattn.finetuning.run_folder import (
     ANOTHER_FOLDER,
-    OPTIONS_THAT_MAY_DIFFER,
     check_same_data,
     check_same_task,
     compared_by_content,
@@ -63,7 +62,7 @@ def _check_same_run(options: RunOptions, folder: Path, problem: str, advice: str
     check_same_task(options, folder, advice)
     config = folder / CONFIG_FILE
     written = read_yaml(config) if config.is_file() else {}
-    names = set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER if written else set()
+    names = set(options.differences(written)) if written else set()
     if differing := sorted(names - compared_by_content(options, folder)):
         raise AlignAttnError(f"{problem} (different: {', '.join(differing)}): {advice}")
     check_same_data(options, folder, advice)

@@ -16,7 +16,6 @@ from alignattn.finetuning.run_files import (
     TASK_FILE,
     is_seed_folder,
 )
-from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.tasks import (
     Task,
     TokenClassification,
@@ -46,23 +45,9 @@ WITHOUT_ROWS = (MODEL_OPTION, EMBEDDINGS_OPTION)
 ANOTHER_FOLDER = "give another --output_dir"
 """Advice for a folder of another run."""
 
-OPTIONS_THAT_MAY_DIFFER = frozenset(
-    {
-        "output_dir",
-        "resume_from_checkpoint",
-        "disable_tqdm",
-        "report_to",
-        "log_query_key_distance",
-        "keep_checkpoints",
-        "model_sha256",
-        *PUSH_OPTIONS,
-    }
-)
-"""Options that may change between two calls of the same run."""
-
 OptionsT = TypeVar("OptionsT", bound=RunOptions)
 
-OF_ONE_RUN = frozenset({"seed", "run_name", "use_cpu", "preprocessing_num_workers"})
+OF_ONE_RUN = frozenset({"seed", "run_name", "use_cpu"})
 """Options in which the runs of one recipe differ: the seed, the name, and what executes them."""
 
 
@@ -274,7 +259,7 @@ def differences_of_runs(options: RunOptions, first: RunOptions) -> list[str]:
         first: the options of the other run, likewise.
     """
     mine, theirs = options.to_dict(), first.to_dict()
-    names = set(options.differences(theirs)) - OPTIONS_THAT_MAY_DIFFER - OF_ONE_RUN
+    names = set(options.differences(theirs)) - OF_ONE_RUN
     changed = first_changed(_kept_digests(options.output_dir / DATA_FILE), first.output_dir / DATA_FILE)
     return [
         *sorted(name for name in names if not has_same_name(mine.get(name), theirs.get(name))),

@@ -1,9 +1,13 @@
 """The `TrainingArguments` of a run, made from its options when it begins."""
 
+import argparse
+import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Sequence
+from copy import copy
+from dataclasses import dataclass, fields, make_dataclass
+from enum import Enum
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import torch
@@ -11,13 +15,12 @@ from transformers import HfArgumentParser, TrainingArguments
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.training_args import ParallelMode
 
-from alignattn.finetuning.training_options import OTHERS, PUSH_OPTIONS, TransformersOptions
+from alignattn.finetuning.training_options import PUSH_OPTIONS, TransformersOptions
 from alignattn.tasks import NodeClassification, Task
 from alignattn.training.arguments import AlignmentTrainingArguments, arguments_of
 from alignattn.training.methods import METHODS
 from alignattn.utils.errors import AlignAttnError, one_line
-from alignattn.utils.option import BOOLEANS, MAX_PROCESSES, MAX_SEED, PLACEHOLDERS, Option
-from alignattn.utils.options import values_of
+from alignattn.utils.options import BOOLEANS, OneLineErrorParser, values_of
 from alignattn.utils.publishing import publishable
 
 SET_BY_ALIGNATTN = frozenset(
@@ -25,19 +28,11 @@ SET_BY_ALIGNATTN = frozenset(
         *("do_train", "do_eval", "do_predict", "include_for_metrics", "length_column_name"),
         *("prediction_loss_only", "label_names", "remove_unused_columns", "eval_do_concat_batches"),
         *("batch_eval_metrics", "hub_strategy", "hub_always_push"),
+        # No text can give it a value.
+        "parallelism_config",
     }
 )
 """Fields of `TrainingArguments` that are not options: each run trains, evaluates and is scored; the end pushes it."""
-
-RANGES: Mapping[str, Mapping[str, float]] = {
-    **{name: {"low": 0} for name in ("adam_epsilon", "eval_delay", "neftune_noise_alpha")},
-    **{name: {"low": 1} for name in ("dataloader_prefetch_factor", "ddp_bucket_cap_mb", "ddp_timeout")},
-    **{name: {"low": 1} for name in ("eval_accumulation_steps", "torch_empty_cache_steps")},
-    **{name: {"low": 0, "below": 1} for name in ("adam_beta1", "adam_beta2")},
-    "data_seed": {"low": 0, "high": MAX_SEED},
-    "dataloader_num_workers": {"low": 0, "high": MAX_PROCESSES},
-}
-"""Ranges of transformers' numeric options, which transformers does not declare."""
 
 T = TypeVar("T", bound=TrainingArguments)
 
@@ -106,46 +101,50 @@ def _check_float16(args: TrainingArguments) -> None:
         raise AlignAttnError(f"{given} needs a GPU: leave it out, or give --bf16 true --use_cpu true")
 
 
-def transformers_options() -> dict[str, Option]:
-    """Return the options that transformers' parser accepts for `TrainingArguments`, by name."""
-    parser: Any = HfArgumentParser(TrainingArguments)  # type: ignore[arg-type]
-    defaults, hints = vars(parser.parse_args([])), get_type_hints(TrainingArguments)
-    known: dict[str, Option] = {}
+class OtherArgumentsParser(OneLineErrorParser, HfArgumentParser):
+    """The parser of transformers' training options that alignattn does not declare itself."""
+
+
+def other_arguments_parser(ours: Collection[str]) -> OtherArgumentsParser:
+    """Return the parser of the fields of `TrainingArguments` that are neither ours nor set by alignattn.
+
+    Args:
+        ours: names of the options that alignattn declares.
+    """
+    hints = get_type_hints(TrainingArguments)
+    own = {*ours, *SET_BY_ALIGNATTN}
+    others = [copy(field) for field in fields(TrainingArguments) if field.init and field.name not in own]
+    parser = OtherArgumentsParser(
+        make_dataclass("OtherArguments", [(field.name, hints[field.name], field) for field in others]),
+        prog="alignattn finetune",
+        description="transformers' other options:",
+        usage=argparse.SUPPRESS,
+        add_help=False,
+        allow_abbrev=False,
+    )
+
+    def json_object(text: str) -> dict[str, Any]:
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise ValueError
+        return value
+
+    def json_object_or_file(text: str) -> dict[str, Any] | str:
+        return json_object(text) if text.startswith("{") else text
+
     for action in parser._actions:
-        name = action.dest
-        # An option with two flags, such as `--no_…`, accepts a value with the first.
-        if name in known or name in ("help", *SET_BY_ALIGNATTN):
-            continue
-        types = _types_of(action, hints[name])
-        if not types:
-            continue
-        default = tuple(defaults[name]) if isinstance(defaults[name], list) else defaults[name]
-        choices = [getattr(choice, "value", choice) for choice in action.choices or ()]
-        known[name] = Option(
-            name=name,
-            types=types,
-            default=default,
-            is_list=action.nargs == "+",
-            takes_none=type(None) in get_args(hints[name]) or default is None,
-            help=" ".join((action.help or "").replace("%%", "%").split()),
-            group=OTHERS,
-            choices=choices,
-            rare=True,
-            **dict[str, Any](RANGES.get(name, {})),
-        )
-    return known
-
-
-def _types_of(action: Any, hint: Any) -> Sequence[type[Any]]:
-    """Return the types of an option's value; empty if the value cannot be given as text."""
-    if action.dest in TrainingArguments._VALID_DICT_FIELDS or get_origin(action.type) is dict:
-        # Some also accept the path of a JSON file.
-        return (dict,) if action.dest.endswith("_kwargs") else (dict, str)
-    if action.choices or (isinstance(action.type, type) and issubclass(action.type, str)):
-        return (str,)
-    if action.type in PLACEHOLDERS:
-        return (action.type,)
-    return (bool,) if bool in (hint, *get_args(hint)) else ()
+        # In messages and in the help, a name is spelled in one way.
+        action.option_strings = action.option_strings[:1]
+        if get_origin(action.type) is dict or action.dest.endswith("_kwargs"):
+            action.type = json_object
+        elif action.dest in TrainingArguments._VALID_DICT_FIELDS:
+            action.type = json_object_or_file
+        elif isinstance(action.type, type) and issubclass(action.type, Enum):
+            action.type, action.choices = str, [choice.value for choice in action.type]
+        elif bool in get_args(hints[action.dest]) and action.nargs is None:
+            # As for our own options, a flag needs no value.
+            action.nargs, action.const = "?", True
+    return parser
 
 
 def _processes() -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
@@ -11,72 +11,30 @@ from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import MethodOptions, chosen_methods
 from alignattn.training.options import AlignmentTrainingOptions
 from alignattn.utils.errors import AlignAttnError, listing
-from alignattn.utils.option import REQUIRED, Count, OutputDir, Seed, option
-from alignattn.utils.options import Options, other_options
+from alignattn.utils.options import REQUIRED, Count, Options, OutputDir, Seed, option
 
-RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transformers' other options"
+RUN, TRAINING, ALIGNMENT_GROUP = "run", "training", "alignment"
 """Groups in the help."""
 
-PATIENCE_HELP = "Evaluations without improvement to stop."
 LOGGING_STEPS = 0.05
 """Share of all steps between two logs."""
-LOSS_FILTER = "Filter losses that are not finite from the logs; by default they end the run."
-SAMPLING_HELP = "How rows form batches (default: group_by_length for encoders, else random)."
 
 BALANCED = "balanced"
-CLASS_WEIGHTS_HELP = "Weights in the loss: balanced, or CLASS=X."
+"""The value of `--class_weights` with which all classes count equally."""
 
-SAVE_STRATEGIES = ("no", "epoch", "steps", "best")
-BY_LENGTHS = (BY_LENGTH, REBALANCED)
-"""The orders that use the lengths of rows."""
 STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
 """Options that mean a share of all steps below 1, and a number of steps from 1."""
 
-PUSHED = ("push_to_hub",)
 PRIVATE_OPTION = "hub_token"
 """A secret that a run's folder must not contain."""
 
 PUSH_OPTIONS = ("push_to_hub", "hub_model_id", PRIVATE_OPTION, "hub_private_repo", "hub_revision")
 """Options of the repository."""
 
-
 NEVER, AT_STEPS, AT_THE_BEST = "no", "steps", "best"
 """Values of `--eval_strategy` and `--save_strategy`."""
 
 PATIENCE, LOADING = "early_stopping_patience", "load_best_model_at_end"
-
-
-def implied_by_choice(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults for early stopping or loading the best model: evaluate and save together, after each epoch.
-
-    Args:
-        values: the given options by name.
-    """
-    stops = values.get(PATIENCE) is not None
-    loads = values.get(LOADING, stops)
-    if not (stops or loads):
-        return {}
-    saved = values.get("save_strategy")
-    evaluation = values.get("eval_strategy") or (saved if saved not in (None, NEVER, AT_THE_BEST) else "epoch")
-    implied: dict[str, Any] = {LOADING: loads, "eval_strategy": evaluation}
-    if loads and evaluation != NEVER:
-        implied["save_strategy"] = evaluation
-    if loads and evaluation == AT_STEPS:
-        steps = values.get("eval_steps") or values.get("save_steps") or values.get("logging_steps", LOGGING_STEPS)
-        implied |= {"eval_steps": steps, "save_steps": steps}
-    return implied
-
-
-def is_to_keep_checkpoints(values: Mapping[str, Any]) -> bool:
-    """Return whether the options ask to keep checkpoints next to the model of the finished run.
-
-    Args:
-        values: the given options by name.
-    """
-    asks_for_several = (values.get("save_total_limit") or 1) > 1
-    asks_for_the_best = values.get("save_strategy") == AT_THE_BEST or values.get("metric_for_best_model") is not None
-    loads = values.get(LOADING, values.get(PATIENCE) is not None)
-    return asks_for_several or bool(values.get("save_only_model")) or (asks_for_the_best and not loads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,18 +46,21 @@ class TransformersOptions(Options):
     """
 
     heading = TRAINING
+    other_parser = "alignattn.finetuning.training_arguments:other_arguments_parser"
 
-    transformers: Mapping[str, Any] = other_options("alignattn.finetuning.training_arguments:transformers_options")
-    output_dir: OutputDir = option(REQUIRED, "Folder of the run.", group=RUN)
+    transformers: Mapping[str, Any] = field(default_factory=dict)
+    output_dir: OutputDir = option(REQUIRED, "Folder of the run.", group=RUN, may_differ=True)
     seed: Seed = option(42, "Seed of the run.", group=RUN)
-    save_strategy: str = option("epoch", "When to save checkpoints.", group=RUN, choices=SAVE_STRATEGIES)
+    save_strategy: str = option(
+        "epoch", "When to save checkpoints.", group=RUN, choices=("no", "epoch", "steps", "best")
+    )
     save_steps: float = option(
         500, "Steps between checkpoints; below 1, a share of all.", group=RUN, above=0, rare=True
     )
     resume_from_checkpoint: str | bool | None = option(
-        None, "Folder of a checkpoint to resume from.", group=RUN, rare=True
+        None, "Folder of a checkpoint to resume from.", group=RUN, rare=True, may_differ=True
     )
-    push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
+    push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN, may_differ=True)
     learning_rate: float = option(2e-5, "Peak learning rate.", low=0)
     num_train_epochs: float = option(3.0, "Training epochs.", above=0)
     max_steps: Count = option(-1, "Steps instead of epochs.")
@@ -109,7 +70,9 @@ class TransformersOptions(Options):
     warmup_steps: float = option(0, "Warm-up steps; below 1, a share.", low=0)
     weight_decay: float = option(0.0, "Weight decay.", low=0)
     logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1, a share of all.", above=0, rare=True)
-    logging_nan_inf_filter: bool = option(False, LOSS_FILTER, rare=True)
+    logging_nan_inf_filter: bool = option(
+        False, "Filter losses that are not finite from the logs; by default they end the run.", rare=True
+    )
     lr_scheduler_type: str = option("linear", "Schedule of the learning rate.", rare=True)
     optim: str = option("adamw_torch_fused", "Optimizer.", rare=True)
     max_grad_norm: float = option(
@@ -142,25 +105,40 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
     )
     save_total_limit: Count | None = option(1, "Maximum number of checkpoints.", group=RUN, rare=True)
     save_only_model: bool = option(False, "Save checkpoints without the optimizer's state.", group=RUN, rare=True)
-    keep_checkpoints: bool = option(False, "Keep the checkpoints of the finished run.", group=RUN, rare=True)
-    hub_model_id: str | None = option(None, "Repository to push to.", group=RUN, requires=PUSHED)
-    hub_token: str | None = option(None, "Token of the Hub.", group=RUN, requires=PUSHED, rare=True)
-    hub_private_repo: bool | None = option(
-        None, "Make a new repository private.", group=RUN, requires=PUSHED, rare=True
+    keep_checkpoints: bool = option(
+        False, "Keep the checkpoints of the finished run.", group=RUN, rare=True, may_differ=True
     )
-    hub_revision: str | None = option(None, "Branch to push to.", group=RUN, requires=PUSHED, rare=True)
+    hub_model_id: str | None = option(
+        None, "Repository to push to.", group=RUN, requires=("push_to_hub",), may_differ=True
+    )
+    hub_token: str | None = option(
+        None, "Token of the Hub.", group=RUN, requires=("push_to_hub",), rare=True, may_differ=True
+    )
+    hub_private_repo: bool | None = option(
+        None, "Make a new repository private.", group=RUN, requires=("push_to_hub",), rare=True, may_differ=True
+    )
+    hub_revision: str | None = option(
+        None, "Branch to push to.", group=RUN, requires=("push_to_hub",), rare=True, may_differ=True
+    )
     eval_strategy: str = option("no", "When to evaluate during training.", choices=("no", "epoch", "steps"), rare=True)
     eval_steps: float | None = option(None, "Steps between evaluations; below 1, a share of all.", above=0, rare=True)
-    early_stopping_patience: Count | None = option(None, PATIENCE_HELP)
+    early_stopping_patience: Count | None = option(None, "Evaluations without improvement to stop.")
     load_best_model_at_end: bool = option(False, "Load the best checkpoint after training.", rare=True)
     metric_for_best_model: str | None = option(None, "Metric that selects the best checkpoint.", rare=True)
     greater_is_better: bool | None = option(None, "Whether a higher metric is better.", rare=True)
     train_sampling_strategy: str = option(
-        AT_RANDOM, SAMPLING_HELP, choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED), rare=True
+        AT_RANDOM,
+        "How rows form batches (default: group_by_length for encoders, else random).",
+        choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED),
+        rare=True,
     )
-    class_weights: tuple[str, ...] | None = option(None, CLASS_WEIGHTS_HELP, metavar="W")
+    class_weights: tuple[str, ...] | None = option(None, "Weights in the loss: balanced, or CLASS=X.", metavar="W")
     log_query_key_distance: bool = option(
-        False, "Log the distance of queries and keys on evaluation rows.", group=ALIGNMENT_GROUP, rare=True
+        False,
+        "Log the distance of queries and keys on evaluation rows.",
+        group=ALIGNMENT_GROUP,
+        rare=True,
+        may_differ=True,
     )
     balance: str | None = option(
         None,
@@ -211,32 +189,31 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
             named[name] = weight
         return named
 
-    def reason_unsupported(self, task: Task | None, *, has_crf: bool = False) -> str:
-        """Return which option a task does not support, and why; empty if it supports all.
+    def check(self, task: Task | None, *, has_crf: bool = False) -> None:
+        """Refuse a task that an option does not support.
 
         Args:
             task: the task to train on; None if it is not known yet.
             has_crf: whether a CRF scores whole sequences of tags.
+
+        Raises:
+            AlignAttnError: if an option does not support it.
         """
         order = self.train_sampling_strategy
-        if task is not None and order in BY_LENGTHS and not processor_class(task).has_lengths:
-            return f"--train_sampling_strategy {order}: rows of task {task.name!r} are not sequences and have no length"
-        if self.class_weights is not None and (reason := self._reason_unweighted(task, has_crf=has_crf)):
-            return f"--class_weights{reason}"
-        reasons = (
-            f"--{method.switch}{reason}"
-            for method in chosen_methods(self)
-            if (reason := method.reason_unsupported(task, has_crf=has_crf))
-        )
-        return next(reasons, "")
-
-    def _reason_unweighted(self, task: Task | None, *, has_crf: bool) -> str:
-        if has_crf:
-            return " scales the loss of each word, and a CRF has one loss per sequence"
-        if task is None:
-            return ""
-        if not task.can_weight_classes:
-            return f": task {task.name!r} has no classes"
-        classes: tuple[str, ...] = getattr(task, "labels", ())
-        unknown = [name for name in self.named_weights if classes and name not in classes]
-        return f": task {task.name!r} has no class {unknown[0]!r}, but {listing(classes)}" if unknown else ""
+        if task is not None and order in (BY_LENGTH, REBALANCED) and not processor_class(task).has_lengths:
+            raise AlignAttnError(
+                f"--train_sampling_strategy {order}: rows of task {task.name!r} are not sequences and have no length"
+            )
+        if self.class_weights is not None and has_crf:
+            raise AlignAttnError("--class_weights scales the loss of each word, and a CRF has one loss per sequence")
+        if self.class_weights is not None and task is not None:
+            classes: tuple[str, ...] = getattr(task, "labels", ())
+            if not task.can_weight_classes:
+                raise AlignAttnError(f"--class_weights: task {task.name!r} has no classes")
+            if unknown := [name for name in self.named_weights if classes and name not in classes]:
+                raise AlignAttnError(
+                    f"--class_weights: task {task.name!r} has no class {unknown[0]!r}, but {listing(classes)}"
+                )
+        for method in chosen_methods(self):
+            if reason := method.reason_unsupported(task, has_crf=has_crf):
+                raise AlignAttnError(f"--{method.switch}{reason}")

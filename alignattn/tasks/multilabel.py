@@ -31,7 +31,7 @@ from alignattn.tasks.processor import (
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import MultiLabelClassification
 from alignattn.utils.errors import shown
-from alignattn.utils.option import BOOLEANS
+from alignattn.utils.options import BOOLEANS
 
 LABEL_PROBABILITIES = "label_probabilities"
 """Column of predictions; class probabilities, which sum to 1, have another name."""

@@ -9,8 +9,7 @@ from transformers import TrainingArguments
 from alignattn.training.methods import METHODS
 from alignattn.training.options import AlignmentTrainingOptions
 from alignattn.utils.errors import ONE_PROCESS_PER_GPU, AlignAttnError
-from alignattn.utils.option import OPTION, Option
-from alignattn.utils.options import Options, check_together, options_of
+from alignattn.utils.options import OPTION, Option, Options, check_together, options_of
 
 GROUPS = (AlignmentTrainingOptions, *(method.options for method in METHODS if not method.predicts))
 """The options of alignattn that change training."""

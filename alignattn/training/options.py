@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from alignattn.utils.option import option
-from alignattn.utils.options import Options
+from alignattn.utils.options import Options, option
 
 ALIGNMENT_LEARNING_RATE = 1e-3
 """Learning rate of adversaries and navigators, new networks that would stay at chance at a pretrained model's rate."""

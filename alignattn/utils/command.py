@@ -7,10 +7,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from alignattn.utils.command_line import OneLineErrorParser, build_parser, read_words
 from alignattn.utils.errors import check_installed
 from alignattn.utils.library_bars import without_library_bars
-from alignattn.utils.options import Options, resolve, values_of
+from alignattn.utils.options import OneLineErrorParser, Options, build_parser, read_words, resolve, values_of
 
 OUTPUT_DIR = "output_dir"
 """The option of every command that writes a folder."""

@@ -1,4 +1,4 @@
-"""Options: fields of a dataclass, with type, default, help, group, range, required and excluded options.
+"""Options: fields of a frozen dataclass, with help, range, choices, requirements and conflicts as their metadata.
 
     @dataclass(frozen=True, kw_only=True)
     class ExampleOptions(Options):
@@ -8,62 +8,259 @@
         decay: float = option(0.999, "Decay of ema.", low=0, below=1, requires=("average=ema",))
         fast: bool = option(False, "Fast.", excludes={"average": "averaging takes its time"})
 
-`resolve` makes one frozen object from values by name: words of a command line, lines of a YAML file, a program's
-values. A dataclass may contain others as groups of its options, and `other_options`, which another library declares.
-Nothing heavy is imported here.
+`resolve` makes one frozen object from values by name: words of a command line (`read_words`), lines of a YAML file, a
+program's values. A dataclass may contain others as groups of its options, and name the parser of another library's
+options. Nothing heavy is imported here.
 """
 
+import argparse
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import json
+import math
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from types import UnionType
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from alignattn.utils.errors import AlignAttnError, did_you_mean
+from alignattn.utils.errors import AlignAttnError, did_you_mean, shown
 from alignattn.utils.files import read_yaml
-from alignattn.utils.option import OPTION, REQUIRED, Option, option
+from alignattn.utils.places import Place, input_file, input_folder, output_file, output_folder
 
-__all__ = ["REQUIRED", "Option", "Options", "option", "options_of", "other_options", "resolve", "values_of"]
+REQUIRED: Any = MISSING
+"""The default of a required option."""
 
-OTHERS = "others"
-"""Metadata key of a field whose options another library declares."""
+BOOLEANS: Mapping[str, bool] = dict.fromkeys(("true", "yes", "t", "y", "1"), True) | dict.fromkeys(
+    ("false", "no", "f", "n", "0"), False
+)
+"""The words for true and false."""
 
-SLIP = 0.8
-"""Minimum similarity, from 0 to 1, of a suggested name."""
+PLACEHOLDERS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: ""}
+"""Metavar of each type."""
+
+NAMED_VALUE = "NAME=X"
+"""Metavar of named values; a file and the command line may each set some of them."""
+
+Count = Annotated[int, ("low", 1)]
+# More processes, or threads of one kind, are a typing error.
+Processes = Annotated[int, ("low", 1), ("high", 1024)]
+# Up to the largest seed of NumPy.
+Seed = Annotated[int, ("low", 0), ("high", 2**32 - 1)]
+InputFile = Annotated[str, ("metavar", "FILE"), ("place", input_file)]
+InputDir = Annotated[str, ("metavar", "DIR"), ("place", input_folder)]
+OutputFile = Annotated[str, ("metavar", "FILE"), ("place", output_file)]
+OutputDir = Annotated[str, ("metavar", "DIR"), ("place", output_folder)]
+NamedValue = Annotated[str, ("metavar", NAMED_VALUE)]
+"""Types of values that set the range of a number or the meaning of a text; an option can override both."""
+
+OPTION = "option"
+"""Key of an option in the metadata of its field."""
+
+OTHERS = "transformers"
+"""The field of a dataclass with `Options.other_parser`: the given values of the other library's options, by name."""
+
+HELP_COLUMN = 30
+"""The column where help texts begin."""
 
 S = TypeVar("S", bound="Options")
 T = TypeVar("T")
 
 
-def _once(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """`functools.cache` for a function of a class; mypy considers dataclasses unhashable."""
-    return cache(function)
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option: the metadata of its field, with what follows from the field's name, type and default.
+
+    Attributes:
+        name: the name of the field, and after two hyphens of the option.
+        types: the types of its value or values, in the order in which a text is converted.
+        default: the default value; `REQUIRED` if there is none.
+        is_list: whether it accepts several values.
+        takes_none: whether it may be None.
+        help: one sentence.
+        group: heading in the help.
+        low: minimum, inclusive; the default may lie outside the range.
+        high: maximum, inclusive.
+        above: minimum, exclusive.
+        below: maximum, exclusive.
+        choices: the allowed values; empty for any.
+        endings: allowed endings of a file's name, in lower case.
+        distinct: the noun for a value in the error if one is given twice; empty if duplicates are allowed.
+        metavar: placeholder of the value in the help.
+        positional: whether it is given without its name.
+        rest: whether it collects the words that belong to no option.
+        rare: whether only `--help-all` shows it.
+        place: checks a value that names a file or folder on this machine.
+        requires: other options, at least one of which must be given with it: `push_to_hub`, or `weight_averaging=ema`
+            for one value.
+        excludes: other options, in the same notation, that cannot be given with it, each with the reason.
+        capability: the field of `ModelCapabilities` that the model must have.
+        may_differ: whether two calls that differ in it make the same run.
+    """
+
+    name: str
+    types: Sequence[type[Any]]
+    default: Any = None
+    is_list: bool = False
+    takes_none: bool = False
+    help: str = ""
+    group: str = "options"
+    low: float = -math.inf
+    high: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    choices: Sequence[Any] = ()
+    endings: Sequence[str] = ()
+    distinct: str = ""
+    metavar: str = ""
+    positional: bool = False
+    rest: bool = False
+    rare: bool = False
+    place: Place | None = None
+    requires: Sequence[str] = ()
+    excludes: Mapping[str, str] = field(default_factory=dict)
+    capability: str = ""
+    may_differ: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return self.metavar if self.positional else f"--{self.name}"
+
+    @property
+    def usage(self) -> str:
+        """How it is given, such as `--model NAME`."""
+        return " ".join(filter(None, ("" if self.positional else self.label, self.placeholder)))
+
+    @property
+    def placeholder(self) -> str:
+        """The metavar of its value in the help."""
+        return self.metavar or PLACEHOLDERS[self.types[0]]
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is REQUIRED
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it names a file or folder."""
+        return self.metavar in ("FILE", "DIR")
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it names a file or folder that the command writes."""
+        return self.place in (output_file, output_folder)
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is a boolean that needs no value."""
+        return self.types[0] is bool and not self.is_list
+
+    def checked(self, value: Any) -> Any:
+        """Return a value as the option's type, a list as a tuple.
+
+        Raises:
+            AlignAttnError: if it has another type, is out of range or is not one of the choices.
+        """
+        if value is self.default or (value is None and self.takes_none):
+            return value
+        if not self.is_list:
+            return self._checked_one(value)
+        values = tuple(map(self._checked_one, value if isinstance(value, list | tuple) else [value]))
+        if not values and self.default != ():
+            raise AlignAttnError(f"{self.label} is an empty list: give a value, or leave it out")
+        if self.distinct and len(set(values)) < len(values):
+            raise AlignAttnError(f"{self.label} {' '.join(map(str, values))} contains a {self.distinct} twice")
+        return values
+
+    def check_place(self, value: Any) -> None:
+        """Check the file or folder that a value names; the default of an input is checked where it is read."""
+        if self.place is None or value is None or (value == self.default and not self.is_written):
+            return
+        for path in value if isinstance(value, tuple | list) else (value,):
+            self.place(self.label, str(path))
+
+    def _checked_one(self, value: Any) -> Any:
+        if value == "" and not self.rest:
+            raise AlignAttnError(
+                f"{self.label} is empty: give a value{'' if self.is_required else ', or leave it out'}"
+            )
+        converted = self._converted(value)
+        # UTF-8 has no lone surrogates, and paths have no NUL.
+        if isinstance(converted, str) and re.search("[\0\ud800-\udfff]", converted):
+            raise AlignAttnError(f"{self.label} {shown(value)} contains an invalid character: leave it out")
+        if self.choices and converted not in self.choices:
+            choices = ", ".join(map(str, self.choices))
+            raise AlignAttnError(f"{self.label} {shown(value)}: choose one of {choices}")
+        if self.endings and not converted.lower().endswith(tuple(self.endings)):
+            raise AlignAttnError(f"{self.label} {converted}: its name must end in {', '.join(self.endings)}")
+        if not isinstance(converted, int | float) or isinstance(converted, bool) or converted == self.default:
+            return converted
+        is_finite = math.isfinite(converted) if isinstance(converted, float) else abs(converted) <= sys.maxsize
+        if not (is_finite and self.low <= converted <= self.high and self.above < converted < self.below):
+            limits = {"at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
+            words = [f"{word} {limit}" for word, limit in limits.items() if math.isfinite(limit)]
+            finite = [] if is_finite else ["finite" if isinstance(converted, float) else "a number of 64 bits"]
+            raise AlignAttnError(f"{self.label} {shown(converted)} must be {' and '.join([*finite, *words])}")
+        return converted
+
+    def _converted(self, value: Any) -> Any:
+        """Convert a text, number or path to the first of the types that loses nothing."""
+        if value is False and "no" in self.choices:
+            # YAML 1.1 reads an unquoted no as a boolean.
+            return "no"
+        for kind in self.types:
+            if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
+                return value
+            if isinstance(value, str | int | float | os.PathLike) and not isinstance(value, bool):
+                try:
+                    return BOOLEANS[str(value).lower()] if kind is bool else kind(str(value))
+                except (ValueError, KeyError):
+                    continue
+        text = "a text, in quotes, because YAML reads yes, no, on and off as true or false"
+        expected = {int: "a whole number", float: "a number", bool: "true or false"}
+        wanted = expected.get(self.types[0], text if isinstance(value, bool) else "a text")
+        raise AlignAttnError(f"{self.label} {shown(value)}: give {wanted}")
+
+
+def option(default: Any, help: str, **details: Any) -> Any:
+    """Return the field of an option.
+
+    Args:
+        default: the default value; `REQUIRED` if there is none.
+        help: one sentence.
+        **details: other attributes of `Option`, except those that follow from the field's type.
+    """
+    return dataclasses.field(default=default, metadata={OPTION: {"help": help, **details}})
+
+
+CONFIG = Option(
+    name="config",
+    types=(str,),
+    takes_none=True,
+    metavar="FILE",
+    help="YAML of options; the command line overrides it.",
+)
 
 
 class UnknownOptionError(AlignAttnError):
     """Names of unknown options.
 
     Args:
-        message: the message, one line.
         names: the names, without hyphens.
+        known: the names of the options that there are, for a hint.
     """
 
-    def __init__(self, message: str, names: Sequence[str]) -> None:
-        super().__init__(message)
+    def __init__(self, names: Sequence[str], known: Collection[str]) -> None:
+        hints = {name: did_you_mean(name, known, least_alike=0.8) for name in names}
+        super().__init__("; ".join(f"unknown option --{name}{hint}" for name, hint in hints.items()))
         self.names = names
-
-
-def other_options(source: str) -> Any:
-    """Return the field for options that another library declares: a mapping of those that differ from their default.
-
-    Args:
-        source: `module:function` of a function that returns the options by name; it is imported when one of them is
-            given, or when all are listed.
-    """
-    return dataclasses.field(default_factory=dict, metadata={OTHERS: source})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +276,14 @@ class Options:
     hidden: ClassVar[Collection[str]] = ()
     """Options of its groups or bases that it leaves out."""
 
+    other_parser: ClassVar[str] = ""
+    """`module:function` of a function that gets the names of options that are ours, and returns the argparse parser of
+    another library's options, whose given values are in the field `OTHERS`; it is called when one of them is given."""
+
     def __post_init__(self) -> None:
-        for known in _own_options(type(self)):
-            object.__setattr__(self, known.name, known.checked(getattr(self, known.name)))
+        known = options_of(type(self))
+        for name in _own_names(type(self)):
+            object.__setattr__(self, name, known[name].checked(getattr(self, name)))
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -98,6 +300,151 @@ class Options:
         for known in options_of(type(self)).values():
             if reads or known.is_written:
                 known.check_place(values[known.name])
+
+
+def _once(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """`functools.cache` for a function of a class; mypy considers dataclasses unhashable."""
+    return cache(function)
+
+
+@_once
+def options_of(options: Any) -> Mapping[str, Option]:
+    """Return the options that a dataclass and its groups declare, by name; its own override those of a group."""
+    hints = get_type_hints(options, include_extras=True)
+    homes = {name: base for base in reversed(options.__mro__) for name in vars(base).get("__annotations__", ())}
+    known: dict[str, Option] = {}
+    for group in _groups_of(options).values():
+        known |= options_of(group)
+    for own in dataclasses.fields(options):
+        if OPTION not in own.metadata:
+            continue
+        hint, home = hints[own.name], homes[own.name]
+        alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        members = [one for one in alternatives if one is not type(None)]
+        values = [get_args(one)[0] if get_origin(one) is tuple else one for one in members]
+        of_type = dict(detail for one in values if get_origin(one) is Annotated for detail in one.__metadata__)
+        details = {"group": home.heading, "rare": home.all_rare, **of_type, **own.metadata[OPTION]}
+        known[own.name] = Option(
+            name=own.name,
+            types=tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in values),
+            default=own.default,
+            is_list=any(get_origin(one) is tuple for one in members),
+            takes_none=type(None) in alternatives,
+            **details,
+        )
+    return {name: one for name, one in known.items() if name not in options.hidden}
+
+
+@_once
+def _groups_of(options: Any) -> Mapping[str, type[Options]]:
+    """The fields of a dataclass that are themselves dataclasses of options."""
+    types = {own.name: own.type for own in dataclasses.fields(options)}
+    return {name: group for name, group in types.items() if isinstance(group, type) and issubclass(group, Options)}
+
+
+@_once
+def _own_names(options: Any) -> dict[str, None]:
+    """The names of the options that a dataclass's own fields declare, in their order."""
+    own = [field.name for field in dataclasses.fields(options) if OPTION in field.metadata]
+    return dict.fromkeys(name for name in own if name not in options.hidden)
+
+
+def values_of(options: Options) -> dict[str, Any]:
+    """Return the value of each option by name, and the given values of other libraries' options."""
+    values: dict[str, Any] = {}
+    for group in _groups_of(type(options)):
+        values |= values_of(getattr(options, group))
+    values |= getattr(options, OTHERS) if options.other_parser else {}
+    return values | {name: getattr(options, name) for name in _own_names(type(options))}
+
+
+def source_of_others(options: Any) -> str:
+    """Return the `other_parser` of a dataclass or of one of its groups; empty if there is none."""
+    return options.other_parser or next(filter(None, map(source_of_others, _groups_of(options).values())), "")
+
+
+@_once
+def _other_parser(options: Any) -> tuple[argparse.ArgumentParser, frozenset[str]]:
+    """Import the other library, and return the parser of its options, without defaults, and their names."""
+    source = source_of_others(options)
+    ours = {*options.hidden, *options_of(options)}
+    parser = resolve_name(source)(ours) if source else argparse.ArgumentParser(add_help=False)
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS
+    return parser, frozenset(action.dest for action in parser._actions)
+
+
+def option_names(options: Any) -> frozenset[str]:
+    """Return the names of all options of a dataclass, including those of another library, which is imported."""
+    return _other_parser(options)[1] | options_of(options).keys()
+
+
+def has_option(options: Any, name: str) -> bool:
+    """Return whether a dataclass has an option; another library is imported only if the name is not one of ours."""
+    return name in options_of(options) or name in option_names(options)
+
+
+def checked_values(options: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return given values by name as the types of their options, another library's by its own parser.
+
+    Raises:
+        AlignAttnError: if a name is unknown or a value is wrong.
+    """
+    known = options_of(options)
+    own = {name: known[name].checked(value) for name, value in values.items() if name in known}
+    if len(own) == len(values):
+        return own
+    parser, names = _other_parser(options)
+    others = {name: value for name, value in values.items() if name not in known}
+    if unknown := [name for name in others if name not in names]:
+        raise UnknownOptionError(unknown, _named(options) + sorted(names))
+    words = []
+    for name, value in others.items():
+        items = value if isinstance(value, list | tuple) else [value]
+        if not items or None in items:
+            raise AlignAttnError(f"--{name} {shown(value)}: give a value, or leave it out")
+        texts = [
+            str(item).lower() if isinstance(item, bool) else json.dumps(item) if isinstance(item, dict) else str(item)
+            for item in items
+        ]
+        # With an equals sign, a negative number is not taken for an option.
+        words += [f"--{name}={texts[0]}"] if len(texts) == 1 else [f"--{name}", *texts]
+    return own | vars(parser.parse_args(words))
+
+
+def _named(options: type[Options]) -> list[str]:
+    """The names of our own options that are given with their names."""
+    return [name for name, known in options_of(options).items() if not known.positional]
+
+
+def resolve(options: type[S], values: Mapping[str, Any]) -> S:
+    """Return an object of the dataclass of options, from values by name.
+
+    Our own options are checked before another library is imported for its options.
+
+    Args:
+        options: the dataclass.
+        values: the values, typed or as text; missing ones have their defaults.
+
+    Raises:
+        AlignAttnError: if a name is unknown, a value is wrong or missing, or values do not fit together.
+    """
+    known = options_of(options)
+    own = checked_values(options, {name: value for name, value in values.items() if name in known})
+    given = {**options.implied(own), **own}
+    missing = [entry.usage for entry in known.values() if entry.is_required and entry.name not in given]
+    if missing:
+        raise AlignAttnError(f"give {' and '.join(missing)} (see --help)")
+    resolved = _build(options, given, {})
+    check_together(known, values_of(resolved))
+    others = checked_values(options, {name: value for name, value in values.items() if name not in known})
+    return _build(options, given, others) if others else resolved
+
+
+def _build(options: type[S], given: Mapping[str, Any], others: Mapping[str, Any]) -> S:
+    own = {name: given[name] for name in _own_names(options) if name in given}
+    own |= {OTHERS: others} if options.other_parser else {}
+    return options(**own, **{name: _build(group, given, others) for name, group in _groups_of(options).items()})
 
 
 def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> None:
@@ -121,170 +468,167 @@ def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> No
         name, _, value = other.partition("=")
         return value or known[name].label if known[name].positional else f"--{name} {value}".strip()
 
-    def is_known(other: str) -> bool:
-        return other.partition("=")[0] in known
-
     for name, entry in known.items():
         if not is_given(name):
             continue
-        if entry.requires and all(map(is_known, entry.requires)) and not any(map(is_given, entry.requires)):
-            words = " or ".join(map(in_words, entry.requires))
-            raise AlignAttnError(f"{entry.label} needs {words}; leave it out otherwise")
-        for other, reason in entry.excludes.items():
-            if is_known(other) and is_given(other):
-                raise AlignAttnError(
-                    f"{entry.label} does not go with {in_words(other)}: {reason}; leave one of them out"
-                )
-
-
-@_once
-def _own_options(options: Any) -> list[Option]:
-    """The options that a dataclass's own fields declare."""
-    hints = get_type_hints(options, include_extras=True)
-    homes = {name: base for base in reversed(options.__mro__) for name in vars(base).get("__annotations__", ())}
-    return [
-        Option(
-            name=field.name,
-            default=field.default,
-            **{
-                "group": homes[field.name].heading,
-                "rare": homes[field.name].all_rare,
-                **_of_type(hints[field.name]),
-                **field.metadata[OPTION],
-            },
+        requires, excludes = (
+            [other for other in others if other.partition("=")[0] in known]
+            for others in (entry.requires, entry.excludes)
         )
-        for field in dataclasses.fields(options)
-        if OPTION in field.metadata
-    ]
-
-
-def _of_type(hint: Any) -> dict[str, Any]:
-    """The attributes of an option that follow from its field's type."""
-    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    members = [one for one in alternatives if one is not type(None)]
-    is_list = any(get_origin(one) is tuple for one in members)
-    values = [get_args(one)[0] if get_origin(one) is tuple else one for one in members]
-    details = dict(detail for one in values if get_origin(one) is Annotated for detail in one.__metadata__[0])
-    plain = [get_args(one)[0] if get_origin(one) is Annotated else get_origin(one) or one for one in values]
-    return {"types": tuple(plain), "is_list": is_list, "takes_none": type(None) in alternatives, **details}
-
-
-@_once
-def _groups_of(options: Any) -> Mapping[str, type[Options]]:
-    """The fields of a dataclass that are themselves dataclasses of options."""
-    hints = get_type_hints(options)
-    fields = [field.name for field in dataclasses.fields(options) if field.init]
-    return {name: hints[name] for name in fields if isinstance(hints[name], type) and issubclass(hints[name], Options)}
-
-
-@_once
-def options_of(options: Any) -> Mapping[str, Option]:
-    """Return the options that a dataclass and its groups declare, by name; its own override those of a group."""
-    groups = {name: known for group in _groups_of(options).values() for name, known in options_of(group).items()}
-    own = {known.name: known for known in _own_options(options)}
-    return {name: known for name, known in (groups | own).items() if name not in options.hidden}
-
-
-@_once
-def other_options_of(options: Any) -> Mapping[str, Option]:
-    """Import the other libraries, and return the options that they declare for a dataclass and its groups, by name."""
-    found = {name: known for group in _groups_of(options).values() for name, known in other_options_of(group).items()}
-    for field in dataclasses.fields(options):
-        if OTHERS in field.metadata:
-            found |= resolve_name(field.metadata[OTHERS])()
-    return {name: known for name, known in found.items() if name not in (*options.hidden, *options_of(options))}
-
-
-def takes_other_options(options: Any) -> bool:
-    """Return whether a dataclass or one of its groups has options that another library declares; imports nothing."""
-    own = any(OTHERS in field.metadata for field in dataclasses.fields(options))
-    return own or any(map(takes_other_options, _groups_of(options).values()))
-
-
-def all_options_of(options: type[Options]) -> Mapping[str, Option]:
-    """Return all options of a dataclass by name, including those of other libraries."""
-    return {**options_of(options), **other_options_of(options)}
-
-
-def find_option(options: type[Options], name: str) -> Option | None:
-    """Return the option of a name, or None; other libraries are imported only if the name is not one of ours."""
-    return options_of(options).get(name) or other_options_of(options).get(name)
-
-
-def values_of(options: Options) -> dict[str, Any]:
-    """Return the value of each option by name, and the given values of other libraries' options."""
-    values: dict[str, Any] = {}
-    for group in _groups_of(type(options)):
-        values |= values_of(getattr(options, group))
-    for field in dataclasses.fields(options):
-        if OTHERS in field.metadata:
-            values |= getattr(options, field.name)
-    return values | {known.name: getattr(options, known.name) for known in _own_options(type(options))}
-
-
-def resolve(options: type[S], values: Mapping[str, Any]) -> S:
-    """Return an object of the dataclass of options, from values by name.
-
-    Our own options are checked before another library is imported for its options.
-
-    Args:
-        options: the dataclass.
-        values: the values, typed or as text; missing ones have their defaults.
-
-    Raises:
-        AlignAttnError: if a name is unknown, a value is wrong or missing, or values do not fit together.
-    """
-    known = options_of(options)
-    own = {name: known[name].checked(value) for name, value in values.items() if name in known}
-    implied = options.implied(own)
-    given = {**implied, **own}
-    missing = [entry.usage for entry in known.values() if entry.is_required and entry.name not in given]
-    if missing:
-        raise AlignAttnError(f"give {' and '.join(missing)} (see --help)")
-    # Implied options of another library need neither a check nor its import.
-    others = {name: value for name, value in implied.items() if name not in known}
-    resolved = _build(options, given, others)
-    check_together(known, values_of(resolved))
-    asked = {name: value for name, value in values.items() if name not in known}
-    if not asked:
-        return resolved
-    theirs = other_options_of(options)
-    for name, value in _checked_others(options, asked).items():
-        # The default counts as not given, unless another value is implied.
-        if name in others or value != theirs[name].default:
-            others[name] = value
-    return _build(options, given, others)
-
-
-def _checked_others(options: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of options that other libraries declare."""
-    theirs = other_options_of(options)
-    if unknown := [name for name in values if name not in theirs]:
-        raise unknown_options(unknown, all_options_of(options))
-    return {name: theirs[name].checked(value) for name, value in values.items()}
-
-
-def unknown_options(names: Sequence[str], known: Mapping[str, Option]) -> UnknownOptionError:
-    """Return the error for names that are no options, with similar names."""
-    named = [name for name, entry in known.items() if not entry.positional]
-    hints = {name: did_you_mean(name, named, least_alike=SLIP) for name in names}
-    message = "; ".join(f"unknown option --{name}{hint}" for name, hint in hints.items())
-    return UnknownOptionError(message, names)
+        if requires and len(requires) == len(entry.requires) and not any(map(is_given, requires)):
+            raise AlignAttnError(f"{entry.label} needs {' or '.join(map(in_words, requires))}; leave it out otherwise")
+        if other := next(filter(is_given, excludes), None):
+            raise AlignAttnError(
+                f"{entry.label} does not go with {in_words(other)}: {entry.excludes[other]}; leave one of them out"
+            )
 
 
 def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
     """Return the checked values by name of a YAML file of options; error messages start with the file's name."""
     values = read_yaml(path, "give a YAML file to --config")
-    known = options_of(options)
     try:
-        own = {name: known[name].checked(value) for name, value in values.items() if name in known}
-        others = {name: value for name, value in values.items() if name not in known}
-        return own | (_checked_others(options, others) if others else {})
+        return checked_values(options, values)
     except AlignAttnError as error:
         raise AlignAttnError(f"{path}: {error}") from error
 
 
-def _build(options: type[S], given: Mapping[str, Any], others: Mapping[str, Any]) -> S:
-    own = {known.name: given[known.name] for known in _own_options(options) if known.name in given}
-    own |= {field.name: others for field in dataclasses.fields(options) if OTHERS in field.metadata}
-    return options(**own, **{name: _build(group, given, others) for name, group in _groups_of(options).items()})
+class OneLineErrorParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, not a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the error that argparse found."""
+        raise AlignAttnError(f"{message} (see {self.prog} --help)")
+
+
+class _Once(argparse.Action):
+    """Stores a list; refuses a second one, because argparse would silently drop the first."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if hasattr(namespace, self.dest):
+            parser.error(f"{option_string} is given twice: give all of its values after one")
+        setattr(namespace, self.dest, values)
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        return f"{action.metavar} ..." if action.nargs == "+" else super()._format_args(action, default_metavar)
+
+
+def build_parser(
+    options: type[Options], prog: str, *, description: str = "", epilog: str = "", everything: bool = False
+) -> OneLineErrorParser:
+    """Return the parser of a dataclass of options; it does not check values, `resolve` does.
+
+    Args:
+        options: the dataclass.
+        prog: the command's words.
+        description: what the command does.
+        epilog: the end of the help.
+        everything: whether to show rare options in the help.
+    """
+    known = options_of(options).values()
+    usage = [*(entry.usage for entry in known if entry.is_required), "[options]"]
+    width = max(shutil.get_terminal_size((80, 0)).columns - 2, 2 * HELP_COLUMN)
+    parser = OneLineErrorParser(
+        prog=prog,
+        usage=" ".join([prog, *usage, *(entry.metavar for entry in known if entry.rest)]),
+        description=description,
+        epilog=epilog,
+        formatter_class=lambda prog: _Formatter(prog, max_help_position=HELP_COLUMN, width=width),
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    groups: dict[str, Any] = {}
+    for entry in [*(entry for entry in known if not entry.rest), CONFIG]:
+        default, text = entry.default, entry.help
+        is_told = "(default" in text or default == () or any(default is silent for silent in (REQUIRED, None, False))
+        if not is_told:
+            text += f" (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"
+        action: Any = "extend" if entry.metavar == NAMED_VALUE else _Once if entry.is_list else "store"
+        many, one = ("*", "?") if entry.positional else ("+", None)
+        if entry.group not in groups:
+            groups[entry.group] = parser.add_argument_group(entry.group)
+        groups[entry.group].add_argument(
+            entry.name if entry.positional else f"--{entry.name}",
+            metavar=entry.placeholder,
+            nargs=many if entry.is_list else one,
+            action="store" if entry.positional else action,
+            help=argparse.SUPPRESS if entry.rare and not everything else text.replace("%", "%%"),
+        )
+    groups[CONFIG.group].add_argument("-h", "--help", action="help", help="Show this help.")
+
+    class HelpAll(argparse.Action):
+        def __call__(self, *args: Any) -> NoReturn:
+            build_parser(options, prog, description=description, epilog=epilog, everything=True).print_help()
+            if source := source_of_others(options):
+                resolve_name(source)({*options.hidden, *options_of(options)}).print_help()
+            parser.exit()
+
+    has_more = any(entry.rare for entry in known) or source_of_others(options)
+    more_help = "Show all options." if has_more else argparse.SUPPRESS
+    groups[CONFIG.group].add_argument("--help-all", action=HelpAll, nargs=0, help=more_help)
+    return parser
+
+
+def read_words(options: type[Options], words: Sequence[str], parser: OneLineErrorParser) -> dict[str, Any]:
+    """Return the options given by words, by name; they override those of the `--config` file.
+
+    Args:
+        options: the dataclass of options.
+        words: the words after the command's name.
+        parser: the parser of these options, from `build_parser`.
+
+    Raises:
+        UnknownOptionError: if a word is an unknown option.
+    """
+    known = options_of(options)
+    parsed, left = parser.parse_known_intermixed_args(list(_normalised(known, words)))
+    given = vars(parsed)
+    rest = next((entry.name for entry in known.values() if entry.rest), None)
+    if rest is not None:
+        given |= {rest: tuple(left)} if left else {}
+    elif left:
+        other_parser, names = _other_parser(options)
+        other_parser.prog = parser.prog
+        others, left = other_parser.parse_known_args(left)
+        given |= vars(others)
+        if unknown := [_name(word) for word in left if word.startswith("--")]:
+            raise UnknownOptionError(unknown, [*_named(options), *sorted(names), CONFIG.name])
+        if left:
+            parser.error(f"unexpected words: {' '.join(left)}")
+    path = CONFIG.checked(given.pop(CONFIG.name, None))
+    if path is None:
+        return given
+    of_file = read_options_file(options, Path(path))
+    for name, values in given.items():
+        if name in known and known[name].metavar == NAMED_VALUE and of_file.get(name):
+            # Those of the command line override those of the file, and `NAME=` removes one.
+            entries = {entry.partition("=")[0]: entry for entry in of_file[name]}
+            for entry in values:
+                key, equals, value = entry.partition("=")
+                if key in entries and equals and not value:
+                    del entries[key]
+                else:
+                    entries[key] = entry
+            given[name] = list(entries.values()) or None
+    return of_file | given
+
+
+def _normalised(known: Mapping[str, Option], words: Sequence[str]) -> Iterator[str]:
+    """Yield the words with underscores in option names, and a value for each flag without one."""
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        _, equals, value = word.partition("=")
+        name = _name(word)
+        if not word.startswith("--") or name not in known:
+            # A value, such as a text that starts with a dash, or an unknown option.
+            yield word
+        elif known[name].is_flag and not equals and following.lower() not in BOOLEANS:
+            yield f"--{name}=true"
+        else:
+            yield f"--{name}{equals}{value}"
+
+
+def _name(word: str) -> str:
+    """The field name of the option in a word of a command line."""
+    return word.removeprefix("--").partition("=")[0].replace("-", "_")

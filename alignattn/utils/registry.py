@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
 
 from alignattn.utils.errors import unknown
-from alignattn.utils.option import Option
+from alignattn.utils.options import Option
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,8 @@ from alignattn import __version__
 from alignattn.cli import main
 from alignattn.commands import COMMANDS, get_command
 from alignattn.utils.command import Command
-from alignattn.utils.command_line import read_words
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import Option
-from alignattn.utils.options import options_of
+from alignattn.utils.options import Option, options_of, read_words
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "datasets", "pyarrow", "sklearn", "matplotlib")
 MAX_LINES = 80

@@ -26,8 +26,7 @@ from alignattn.robustness.records import RECORDS_SUFFIX
 from alignattn.robustness.summary import TABLE_NAME
 from alignattn.tasks import TASKS
 from alignattn.tasks.task_types import TASK_TYPES
-from alignattn.utils.command_line import CONFIG
-from alignattn.utils.options import all_options_of
+from alignattn.utils.options import CONFIG, option_names
 
 DOCS = ROOT / "docs"
 MAX_LINES = 150
@@ -70,7 +69,7 @@ def test_every_link_leads_to_an_existing_file_and_heading(page):
 
 def known_options() -> set[str]:
     commands = [get_command(name) for name in COMMANDS]
-    named = {name for command in commands for name in all_options_of(command.options)}
+    named = {name for command in commands for name in option_names(command.options)}
     return named | {CONFIG.name} | OTHERS
 
 

@@ -46,8 +46,8 @@ from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.tasks import TASKS, TokenClassification, get_task
 from alignattn.tasks.rows import load_task_files, load_user_rows
 from alignattn.training.checkpoints import last_whole_checkpoint
-from alignattn.utils.command_line import read_words
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.options import read_words
 
 EXAMPLES = 40
 """Examples per format."""

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from alignattn.commands import COMMANDS, get_command
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import Option
-from alignattn.utils.options import Options, options_of
+from alignattn.utils.options import Option, Options, options_of
 
 EXAMPLES = 10
 """Examples per option."""

@@ -27,26 +27,39 @@ from alignattn.finetuning.training_arguments import (
     check_sharding,
     training_arguments,
 )
-from alignattn.finetuning.training_options import TransformersOptions
 from alignattn.models import MODELS, SAMPLING_OPTION, capabilities_of
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.options import all_options_of, options_of, other_options_of, resolve
+from alignattn.utils.options import option_names, options_of, resolve
 
 GIVEN = ("--model", "any", "--task", "mrpc", "--output_dir", "runs/x")
 OWN = ("--model", "any", "--train_file", "rows.csv", "--text_columns", "a", "--output_dir", "runs/x")
 
 
 def test_every_training_argument_of_transformers_is_an_option_or_set_by_us():
-    known = all_options_of(TransformersOptions).keys() | options_of(RunOptions).keys()
-    # No text can give these a value.
-    assert {field.name for field in fields(TrainingArguments) if field.init} - known - SET_BY_ALIGNATTN <= {
-        "accelerator_config", "parallelism_config", "fsdp_transformer_layer_cls_to_wrap",
-    }  # fmt: skip
-    theirs, ours = other_options_of(TransformersOptions), options_of(RunOptions)
+    names = {field.name for field in fields(TrainingArguments) if field.init}
+    assert names - option_names(RunOptions) == SET_BY_ALIGNATTN
+    ours = options_of(RunOptions)
     assert (ours["optim"].default, ours["max_grad_norm"].default) == (TrainingArguments.optim, 1.0)
-    assert "tf32" in theirs
-    assert (theirs["adam_beta1"].default, theirs["adam_beta1"].below) == (TrainingArguments.adam_beta1, 1)
+
+
+def test_given_values_of_transformers_options_have_their_types(tmp_path: Path):
+    words = (
+        "--adam-beta1 0.8 --tf32 --no_dataloader_pin_memory --debug underflow_overflow --data_seed -1 "
+        '--lr_scheduler_kwargs {"min_lr":1e-6} --deepspeed ds.json'
+    )
+    expected = {
+        "adam_beta1": 0.8, "tf32": True, "dataloader_pin_memory": False, "debug": ["underflow_overflow"],
+        "data_seed": -1, "lr_scheduler_kwargs": {"min_lr": 1e-6}, "deepspeed": "ds.json",
+    }  # fmt: skip
+    options = get_command("finetune").parse([*GIVEN, *words.split()])
+    assert options.training.transformers == expected
+    path = tmp_path / "config.yaml"
+    path.write_text(options.to_yaml())
+    assert get_command("finetune").parse(["--config", str(path)]) == options
+    assert (
+        get_command("finetune").resolve({"model": "any", "task": "mrpc", "output_dir": "runs/x", **expected}) == options
+    )
 
 
 DAILY = """
@@ -138,8 +151,9 @@ def test_fsdp_that_saves_no_model_is_refused(kind: str, by_launcher: bool, monke
         "--weight_averaging swa --ema_decay 0.5",
         "--weight_averaging ema --early_stopping_patience 2",
         "--validation_share 0.1",
-        "--adam_beta1 1",
+        "--adam_beta1 much",
         "--lr_scheduler_kwargs nonsense",
+        "--logging_strategy never",
         "--remove_unused_columns false",
         "--logging_steps 1.5",
     ],

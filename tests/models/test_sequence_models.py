@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM
 import alignattn
 from alignattn import AlignAttnError
 from alignattn.commands.figure import attention_to_source
-from alignattn.finetuning.model_options import ModelOptions, check_fits
+from alignattn.finetuning.model_options import ModelOptions
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.models.sequence.model import Limits, beam_search, greedy, log_likelihood
@@ -128,7 +128,7 @@ def test_supports_its_declared_slots_and_no_others(name, filling, tmp_path):
     built, slot = built_of(name), filling.slot
     if slot not in capabilities_of(name).slots:
         with pytest.raises(AlignAttnError, match=REFUSED):
-            check_fits(ModelOptions(model=name, **{slot: filling.choice}), TASK)
+            ModelOptions(model=name, **{slot: filling.choice}).check(TASK)
         with pytest.raises(AlignAttnError, match=REFUSED):
             fill(built.model, filling)
         return
@@ -141,7 +141,7 @@ def test_a_task_without_generated_answers_is_refused_by_name(name):
     with pytest.raises(
         AlignAttnError, match=f"--model {name} is for text2text-generation, and task 'mrpc' is text-cla"
     ):
-        check_fits(ModelOptions(model=name), get_task("mrpc"))
+        ModelOptions(model=name).check(get_task("mrpc"))
 
 
 @pytest.mark.parametrize("fields", ORDERS, ids=str)

@@ -6,7 +6,7 @@ from slots_taken import fill, with_fillings
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.finetuning.model_options import ModelOptions, check_fits
+from alignattn.finetuning.model_options import ModelOptions
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.models.layers import sinusoids
@@ -205,4 +205,4 @@ def test_a_transformer_sees_words_and_not_only_positions():
 def test_a_pair_is_refused_by_name(name):
     said = f"--model {name} reads one text, and task 'mrpc' has 2 per row: give da, esim, co-attention, memn2n or an"
     with pytest.raises(AlignAttnError, match=said):
-        check_fits(ModelOptions(model=name), get_task("mrpc"))
+        ModelOptions(model=name).check(get_task("mrpc"))

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Data
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.finetuning.model_options import ModelOptions, check_fits
+from alignattn.finetuning.model_options import ModelOptions
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.tasks import TextClassification
@@ -153,7 +153,7 @@ def test_supports_its_declared_slots_and_no_others(name, filling, tmp_path):
     built, slot = built_of(name), filling.slot
     if slot not in capabilities_of(name).slots:
         with pytest.raises(AlignAttnError, match=r"attention|distribution"):
-            check_fits(ModelOptions(model=name, **{slot: filling.choice}), PAIR_TASK if name in PAIR_MODELS else TASK)
+            ModelOptions(model=name, **{slot: filling.choice}).check(PAIR_TASK if name in PAIR_MODELS else TASK)
         with pytest.raises(AlignAttnError, match=r"no projections|names that alignattn knows|distribution"):
             fill(built.model, filling)
         return

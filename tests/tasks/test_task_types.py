@@ -31,6 +31,7 @@ from alignattn.tasks.tags.entities import entity_scores
 from alignattn.tasks.tags.tagging import WORDS_READ
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.task_types import TASK_TYPES, processor_class, processor_for
+from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.options import resolve
 
 ROWS = 24
@@ -351,15 +352,17 @@ def test_label_smoothing_needs_classes(rows_file, finetune, capsys):
 def test_options_for_one_class_per_row_are_refused_for_several_answers(option, value):
     training = resolve(TrainingOptions, {"output_dir": "run", option: value})
     answered = replace(TASKS["vqav2"], labels=("yes", "no"))  # as after its rows are read
-    assert f"--{option}: task 'vqav2'" in training.reason_unsupported(answered)
-    assert not training.reason_unsupported(TASKS["easyvqa"])
+    with pytest.raises(AlignAttnError, match=f"--{option}: task 'vqav2'"):
+        training.check(answered)
+    training.check(TASKS["easyvqa"])
 
 
 @pytest.mark.parametrize("task", ["cora", "easyvqacaptions"])
 def test_rows_without_a_length_cannot_be_grouped_by_length(task):
     training = resolve(TrainingOptions, {"output_dir": "run", "train_sampling_strategy": "group_by_length"})
-    assert f"rows of task {task!r} are not sequences" in training.reason_unsupported(TASKS[task])
-    assert not training.reason_unsupported(TASKS["mrpc"])
+    with pytest.raises(AlignAttnError, match=f"rows of task {task!r} are not sequences"):
+        training.check(TASKS[task])
+    training.check(TASKS["mrpc"])
 
 
 def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path):

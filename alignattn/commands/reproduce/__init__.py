@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from alignattn.finetuning.tables import TABLES
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import REQUIRED, Count, OutputDir, Processes, Seed, option
-from alignattn.utils.options import Options
+from alignattn.utils.options import REQUIRED, Count, Options, OutputDir, Processes, Seed, option, options_of
 from alignattn.utils.ray_cluster import GPU_PARTS
 
 if TYPE_CHECKING:
@@ -62,13 +61,14 @@ class ReproduceOptions(Options):
         super().check_places(reads=reads)
         # Imported here, because `--help` does not need them.
         from alignattn.commands.reproduce.folder import RUNS_FOLDER
-        from alignattn.commands.reproduce.given import options_with_name
+        from alignattn.commands.reproduce.given import owners_of
 
         table = self.selected_table
         if not (self.dry_run or self.finished_only or (Path(self.output_dir) / RUNS_FOLDER).exists()):
             for name, value in table.given.items():
-                for option in options_with_name(table.commands, name):
-                    option.check_place(value)
+                for options in owners_of(table.commands, name):
+                    if known := options_of(options).get(name):
+                        known.check_place(value)
 
     @cached_property
     def selected_table(self) -> "Table":

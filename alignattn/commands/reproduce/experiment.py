@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from alignattn.commands import results_of
-from alignattn.commands.reproduce.given import table_option
+from alignattn.commands.reproduce.given import is_table_option
 from alignattn.training.methods import METHODS
 from alignattn.utils.publishing import short_path
 
@@ -83,7 +83,7 @@ def option_text(name: str, value: Any) -> str:
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
     """Return the runs of a command with these options, one per seed."""
     needs = results_of(command).needs
-    own = {name: value for name, value in options.items() if table_option(command, name)}
+    own = {name: value for name, value in options.items() if is_table_option(command, name)}
     if needs is not None:
         return [Experiment(command, own, needed) for needed in experiments_of(needs, options, seeds)]
     return [Experiment(command, own | {SEED_OPTION: seed}) for seed in seeds]

@@ -132,7 +132,13 @@ class RunFolder:
             except AlignAttnError:
                 return ""
         if self.needed is None:
-            return "" if self.options.task is None else str(self.options.reason_unsupported(self.options.task))
+            options = self.options
+            try:
+                if options.task is not None:
+                    options.check(options.task)
+            except AlignAttnError as error:
+                return str(error)
+            return ""
         if reason := self.needed.reason_unsupported:
             return reason
         method = prediction_method(self.needed.options.training)

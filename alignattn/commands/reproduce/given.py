@@ -8,31 +8,38 @@ from typing import Any
 
 from alignattn.commands import get_command, results_of
 from alignattn.utils.command import OUTPUT_DIR
-from alignattn.utils.command_line import build_parser, read_words
 from alignattn.utils.errors import AlignAttnError, did_you_mean
-from alignattn.utils.option import Option
-from alignattn.utils.options import Options, all_options_of, find_option
+from alignattn.utils.options import (
+    Options,
+    build_parser,
+    checked_values,
+    has_option,
+    option_names,
+    options_of,
+    read_words,
+)
 
 
-def table_option(command: str, name: str) -> Option | None:
-    """Return a command's option with this name; None if it has none that a table or a user may set."""
+def is_table_option(command: str, name: str) -> bool:
+    """Return whether a command has an option of this name that a table or a user may set."""
     withheld = {OUTPUT_DIR, *results_of(command).withheld}
-    return None if name in withheld else find_option(get_command(command).options, name)
+    return name not in withheld and has_option(get_command(command).options, name)
 
 
-def options_with_name(commands: Sequence[str], name: str) -> list[Option]:
-    """Return the option with this name of each of a table's commands that has it; raises `AlignAttnError` if none has.
+def owners_of(commands: Sequence[str], name: str) -> list[type[Options]]:
+    """Return the options of each of a table's commands that has one of this name, of the command or of that it needs.
 
-    The options of the command that a command needs count as its own.
+    Raises:
+        AlignAttnError: if none has.
     """
-    found: list[Option] = []
+    owners = []
     for command in commands:
-        needs = results_of(command).needs
-        found += filter(None, [table_option(command, name) or (table_option(needs, name) if needs else None)])
-    if not found:
-        known = {other for command in commands for other in all_options_of(get_command(command).options)}
+        having = [one for one in (command, results_of(command).needs) if one and is_table_option(one, name)]
+        owners += [get_command(one).options for one in having[:1]]
+    if not owners:
+        known = {other for command in commands for other in option_names(get_command(command).options)}
         raise AlignAttnError(f"--{name} is not an option of {' or '.join(commands)}{did_you_mean(name, known)}")
-    return found
+    return owners
 
 
 def read_given(commands: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
@@ -49,27 +56,23 @@ def read_given(commands: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
     return read_words(options, words, build_parser(options, get_command(names[0]).prog))
 
 
-def digest_value(option: Option, value: Any) -> Any:
+def digest_value(options: type[Options], name: str, value: Any) -> Any:
     """Return the canonical form of an option's value, which a digest contains.
 
     The path of an existing file or folder becomes absolute, so that equal options name equal data from any folder.
     """
-    checked = option.checked(value)
-    if not isinstance(checked, tuple):
-        return _plain(option, checked)
-    values = [_plain(option, one) for one in checked]
+    checked = checked_values(options, {name: value})[name]
+    known = options_of(options).get(name)
+    is_path = known is not None and known.is_path
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        # A model's name without a separator may be a Hub id, even if a folder has that name.
+        if not isinstance(value, str) or not (is_path or os.sep in value) or not (path := Path(value)).exists():
+            return value
+        # The target of a linked file, such as a blob of a cache, has no suffix that tells the format.
+        return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
+
+    values = [plain(one) for one in checked] if isinstance(checked, tuple | list) else [plain(checked)]
     return values[0] if len(values) == 1 else values
-
-
-def _plain(option: Option, value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if not isinstance(value, str):
-        return value
-    # A model's name without a separator may be a Hub id, even if a folder has that name.
-    is_path = os.sep in value or option.is_path
-    path = Path(value)
-    if not (is_path and path.exists()):
-        return value
-    # The target of a linked file, such as a blob of a cache, has no suffix that tells the format.
-    return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())

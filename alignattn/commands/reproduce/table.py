@@ -50,7 +50,7 @@ from alignattn.commands.reproduce.experiment import (
     option_text,
     with_unknown,
 )
-from alignattn.commands.reproduce.given import digest_value, options_with_name
+from alignattn.commands.reproduce.given import digest_value, owners_of
 from alignattn.commands.reproduce.kept import KeptRuns
 from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
@@ -62,6 +62,7 @@ from alignattn.tasks.definitions import SUFFIXES
 from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import parse_yaml, read_text
+from alignattn.utils.options import checked_values
 
 ATTENTION_OPTION = "attention"
 
@@ -108,7 +109,7 @@ class Table(Definition):
             command = self.command_of(column)
             for options in (self.options, column.options, *(row.options for row in self.rows)):
                 for name, value in _without(options, {ATTENTION_OPTION}).items() if not self.kept else ():
-                    options_with_name([command], name)[0].checked(value)
+                    checked_values(owners_of([command], name)[0], {name: value})
                 if SEED_OPTION in options:
                     raise ValueError(
                         f"{SEED_OPTION} has no effect, because each run has a seed of its own: "
@@ -186,7 +187,7 @@ class Table(Definition):
         table = self._with_rows(rows, places, columns=columns, named_in_whole=self.named)
         for name in self.given:
             # An option that only omitted columns accept would have no effect.
-            options_with_name(table.commands, name)
+            owners_of(table.commands, name)
         if EMBEDDINGS in self.given and not any(map(table.reads_embeddings, table.rows)):
             raise AlignAttnError(f"no model of these rows of {self.name} reads word vectors: leave --{EMBEDDINGS} out")
         return table
@@ -205,9 +206,9 @@ class Table(Definition):
                     "--attentions, --seeds or --num_seeds"
                 )
         for name, value in given.items():
-            for option in options_with_name(self.commands, name):
-                option.checked(value)
-        given = {name: digest_value(options_with_name(self.commands, name)[0], value) for name, value in given.items()}
+            for options in owners_of(self.commands, name):
+                checked_values(options, {name: value})
+        given = {name: digest_value(owners_of(self.commands, name)[0], name, value) for name, value in given.items()}
         rows: list[Row] = []
         places: dict[int, int] = {}
         place_of_runs: dict[str, int] = {}
@@ -324,8 +325,8 @@ class Table(Definition):
         """Return whether a user's model replaces the model of a row by another; only pretrained ones are replaced."""
         if MODEL_OPTION not in given or not self.capabilities(row).is_pretrained:
             return False
-        option = options_with_name(self.commands, MODEL_OPTION)[0]
-        return bool(given[MODEL_OPTION] != digest_value(option, self._own_model(row)))
+        options = owners_of(self.commands, MODEL_OPTION)[0]
+        return bool(given[MODEL_OPTION] != digest_value(options, MODEL_OPTION, self._own_model(row)))
 
     def _own_model(self, row: Row) -> str:
         return str(row.options.get(MODEL_OPTION, self.options.get(MODEL_OPTION)))

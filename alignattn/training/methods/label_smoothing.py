@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import OptionsOfMethod, TrainingMethod
-from alignattn.utils.option import option
+from alignattn.utils.options import option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import EVALUATION_ROWS, OptionsOfMethod, TrainingMethod
-from alignattn.utils.option import Count, option
+from alignattn.utils.options import Count, option
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from alignattn.tasks import Task
 from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import Inputs, OptionsOfMethod, TrainingMethod
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import option
+from alignattn.utils.options import option
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.training.methods.base import OptionsOfMethod, TrainingMethod
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.option import option
+from alignattn.utils.options import option
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -17,10 +17,11 @@ from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.commands.reproduce.command import run_missing
 from alignattn.commands.reproduce.folder import RunFolder, folders_of, record_failure
-from alignattn.commands.reproduce.given import digest_value, options_with_name, read_given, table_option
+from alignattn.commands.reproduce.given import digest_value, is_table_option, owners_of, read_given
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.results import read_table
 from alignattn.commands.reproduce.table import load_table, parse_table
+from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.run_files import CONFIG_FILE
 from alignattn.finetuning.tables import TABLES
 from alignattn.utils.errors import AlignAttnError
@@ -98,10 +99,10 @@ def test_every_cell_has_runs_whose_options_their_commands_know(name):
     for cell in cells:
         for experiment in cell.experiments:
             for run in filter(None, (experiment, experiment.needs)):
-                assert all(table_option(run.command, name) for name in run.options)
+                assert all(is_table_option(run.command, name) for name in run.options)
     of_rows = {name for row in table.rows for name in row.options} - {"attention"}
     for column in table.columns:
-        assert all(options_with_name([table.command_of(column)], name) for name in of_rows | column.options.keys())
+        assert all(owners_of([table.command_of(column)], name) for name in of_rows | column.options.keys())
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if load_table(name).command == "finetune"])
@@ -510,7 +511,7 @@ def test_a_dry_run_estimates_from_the_finished_runs(tmp_path, capsys):
 def given(*words):
     """Return what a digest covers of words for a table of finetune."""
     values = read_given(["finetune"], words)
-    return {name: digest_value(options_with_name(["finetune"], name)[0], value) for name, value in values.items()}
+    return {name: digest_value(RunOptions, name, value) for name, value in values.items()}
 
 
 def test_given_words_have_the_types_of_their_options():

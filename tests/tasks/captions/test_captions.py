@@ -12,7 +12,7 @@ from transformers import AutoModelForImageTextToText
 import alignattn
 from alignattn.cli import main
 from alignattn.commands.figure import FigureOptions, make_figure
-from alignattn.finetuning.model_options import ModelOptions, check_fits
+from alignattn.finetuning.model_options import ModelOptions
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
 from alignattn.tasks import TASKS
@@ -144,7 +144,7 @@ def test_the_captioner_accepts_the_slots_it_declares(choices, tmp_path):
 
 def test_the_captioner_refuses_an_alignment():
     with pytest.raises(alignattn.AlignAttnError, match="one query at a time"):
-        check_fits(ModelOptions(model="captioner", alignment="gan"), TASKS["easyvqacaptions"])
+        ModelOptions(model="captioner", alignment="gan").check(TASKS["easyvqacaptions"])
 
 
 def test_bad_rows_and_wrong_models_are_refused(task_file, tmp_path, capsys):
@@ -160,7 +160,7 @@ def test_bad_rows_and_wrong_models_are_refused(task_file, tmp_path, capsys):
         assert said in told
     for model in ("seq2seq-lstm", "mcan"):
         with pytest.raises(alignattn.AlignAttnError, match="is image-to-text"):
-            check_fits(ModelOptions(model=model), TASKS["easyvqacaptions"])
+            ModelOptions(model=model).check(TASKS["easyvqacaptions"])
 
 
 def test_easy_vqa_has_a_caption_of_each_picture_that_its_questions_fully_describe():
