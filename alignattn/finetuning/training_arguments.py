@@ -115,7 +115,7 @@ def other_arguments_parser(ours: Collection[str]) -> OtherArgumentsParser:
     own = {*ours, *SET_BY_ALIGNATTN}
     others = [copy(field) for field in fields(TrainingArguments) if field.init and field.name not in own]
     parser = OtherArgumentsParser(
-        make_dataclass("OtherArguments", [(field.name, hints[field.name], field) for field in others]),
+        cast(Any, make_dataclass("OtherArguments", [(field.name, hints[field.name], field) for field in others])),
         prog="alignattn finetune",
         description="transformers' other options:",
         usage=argparse.SUPPRESS,
@@ -140,7 +140,7 @@ def other_arguments_parser(ours: Collection[str]) -> OtherArgumentsParser:
         elif action.dest in TrainingArguments._VALID_DICT_FIELDS:
             action.type = json_object_or_file
         elif isinstance(action.type, type) and issubclass(action.type, Enum):
-            action.type, action.choices = str, [choice.value for choice in action.type]
+            action.choices, action.type = [choice.value for choice in action.type], str
         elif bool in get_args(hints[action.dest]) and action.nargs is None:
             # As for our own options, a flag needs no value.
             action.nargs, action.const = "?", True

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from alignattn.commands.reproduce import ReproduceOptions
-from alignattn.commands.reproduce.experiment import SEED_OPTION, Experiment
+from alignattn.commands.reproduce.experiment import DATA_OPTION, SEED_OPTION, Experiment
 from alignattn.commands.reproduce.folder import LOG_FILE, SETTLED, RunFolder, folders_of
-from alignattn.commands.reproduce.kept import KeptRuns
+from alignattn.commands.reproduce.kept import OF_THE_MACHINE, KeptRuns
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
@@ -27,7 +27,9 @@ def reproduce(arguments: ReproduceOptions) -> None:
     """List the runs of a table, execute the missing ones, and write the table."""
     table = arguments.selected_table
     results = Path(arguments.output_dir)
-    cells = list(table.cells(arguments.cell_seeds, KeptRuns(results) if table.kept else None))
+    # Runs are continued wherever their rows lie now; a table of finished ones also takes those of other machines.
+    kept = KeptRuns(results, OF_THE_MACHINE if table.kept else {DATA_OPTION})
+    cells = list(table.cells(arguments.cell_seeds, kept))
     folders = folders_of(results, cells, kept=table.kept)
     for folder in folders.values() if not table.kept else ():
         # Errors in the options of any run are reported before the first run starts.

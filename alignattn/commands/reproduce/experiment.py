@@ -17,7 +17,7 @@ FORMAT = 1
 
 DIGEST_CHARACTERS = 16
 
-MODEL_OPTION, MODEL_DIGEST_OPTION, SEED_OPTION = "model", "model_sha256", "seed"
+MODEL_OPTION, MODEL_DIGEST_OPTION, SEED_OPTION, DATA_OPTION = "model", "model_sha256", "seed", "data_dir"
 
 SYMBOLS: Mapping[str, str] = {
     "alignment_weight": "λ ",
@@ -43,11 +43,13 @@ class Experiment:
         command: the command of `alignattn`.
         options: the given options by name, without the output folder; others have the command's defaults.
         needs: the run whose result it needs, or None.
+        data_dir: the folder of the rows on this machine; the run's folder compares rows by their content.
     """
 
     command: str
     options: Mapping[str, Any]
     needs: "Experiment | None" = None
+    data_dir: str | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -63,8 +65,16 @@ class Experiment:
 
     @property
     def all_options(self) -> dict[str, Any]:
-        """Its options, and those of the run that it depends on."""
-        return {**(self.needs.options if self.needs else {}), **self.options}
+        """Its options, with the folder of the rows, and those of the run that it depends on."""
+        place = {} if self.data_dir is None else {DATA_OPTION: self.data_dir}
+        return {**(self.needs.all_options if self.needs else {}), **self.options, **place}
+
+    def with_rows_in(self, data_dir: str | None) -> "Experiment":
+        """Return the run, and the one that it depends on, with the rows in another folder; None keeps theirs."""
+        if data_dir is None:
+            return self
+        needs = self.needs and self.needs.with_rows_in(data_dir)
+        return replace(self, needs=needs, data_dir=data_dir if is_table_option(self.command, DATA_OPTION) else None)
 
     @property
     def title(self) -> str:

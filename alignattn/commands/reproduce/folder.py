@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from alignattn.commands import get_command, results_of
 from alignattn.commands.reproduce.definitions import PlannedCell
-from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.experiment import DATA_OPTION, Experiment
 from alignattn.reports.measures import State
 from alignattn.training.methods import prediction_method
 from alignattn.utils.command import OUTPUT_DIR, Command
@@ -115,7 +115,9 @@ class RunFolder:
             folder = str(self.needed.output)
             takes_several = options_of(self.command.options)[NEEDED_RUN].is_list
             run = {NEEDED_RUN: [folder] if takes_several else folder}
-        return {**run, **self.experiment.options, OUTPUT_DIR: str(self.output)}
+        data_dir = self.experiment.data_dir
+        place = {} if data_dir is None else {DATA_OPTION: data_dir}
+        return {**run, **self.experiment.options, **place, OUTPUT_DIR: str(self.output)}
 
     @cached_property
     def options(self) -> Any:
@@ -209,10 +211,9 @@ class RunFolder:
         return read_results(self.output, results_of(self.experiment.command).file)
 
     def prepare(self) -> None:
-        """Write the definition of the run, unless it exists, and remove the failure of an earlier call."""
+        """Write the definition of the run, which says where its rows are now, and remove an earlier call's failure."""
         (self.path / FAILURE_FILE).unlink(missing_ok=True)
-        if not (self.path / EXPERIMENT_FILE).exists():
-            write_json(self.path / EXPERIMENT_FILE, asdict(self.experiment))
+        write_json(self.path / EXPERIMENT_FILE, asdict(self.experiment))
 
     def lock(self) -> FileLock:
         """Acquire and return the lock; raises `Timeout` if another process holds it."""

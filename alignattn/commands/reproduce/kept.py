@@ -1,16 +1,21 @@
 """The kept runs of a results folder, found by their options as plain data."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
-from alignattn.commands.reproduce.experiment import INDIFFERENT_OPTIONS, MODEL_DIGEST_OPTION, MODEL_OPTION, Experiment
+from alignattn.commands.reproduce.experiment import (
+    DATA_OPTION,
+    INDIFFERENT_OPTIONS,
+    MODEL_DIGEST_OPTION,
+    MODEL_OPTION,
+    Experiment,
+)
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, RUNS_FOLDER, RunFolder
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.progress import counted
 
-OF_THE_MACHINE = frozenset({"data_dir", "neighbors", "nltk_data", "use_cpu"})
+OF_THE_MACHINE = frozenset({DATA_OPTION, "neighbors", "nltk_data", "use_cpu"})
 """Options that say where a run found its files and its processor: kept runs come from other machines."""
 
 
@@ -21,9 +26,11 @@ class KeptRuns:
 
     Args:
         results: the folder.
+        ignored: options in which a kept run and a wanted one may differ.
     """
 
-    def __init__(self, results: Path) -> None:
+    def __init__(self, results: Path, ignored: Collection[str] = OF_THE_MACHINE) -> None:
+        self.ignored = frozenset(ignored)
         self.runs: dict[str, list[Experiment]] = {}
         paths = sorted(path.parent for path in (results / RUNS_FOLDER).glob(f"*/{EXPERIMENT_FILE}"))
         for path in counted(paths, "find", len(paths), "run"):
@@ -32,20 +39,23 @@ class KeptRuns:
             except AlignAttnError:
                 # The table reports a damaged folder at the run whose digest it has.
                 continue
-            self.runs.setdefault(_key(experiment.command, experiment.all_options), []).append(experiment)
+            self.runs.setdefault(self._key(experiment), []).append(experiment)
 
     def find(self, wanted: Experiment) -> Experiment:
         """Return the kept run with the options of a wanted one, or the wanted one, which is then missing."""
-        found = self.runs.get(_key(wanted.command, wanted.all_options), [])
-        if len(found) > 1 and wanted.digest not in {one.digest for one in found}:
+        found = self.runs.get(self._key(wanted), [])
+        exact = [one for one in found if one.all_options == wanted.all_options]
+        if len(found) > 1 and not exact:
+            names = sorted(self.ignored.intersection({name for one in found for name in one.all_options}))
             raise AlignAttnError(
                 f"the runs {' and '.join(one.digest for one in found)} differ only in the machine that made them: give "
-                f"its {' or '.join(f'--{name}' for name in sorted(OF_THE_MACHINE & found[0].all_options.keys()))}"
+                f"its {' or '.join(f'--{name}' for name in names)}"
             )
-        return found[0] if len(found) == 1 else wanted
+        return [*exact, *found, wanted][0].with_rows_in(wanted.data_dir)
 
-
-def _key(command: str, options: Mapping[str, Any]) -> str:
-    """Return the command and the options that tell a run from others, as JSON."""
-    ignored = OF_THE_MACHINE | INDIFFERENT_OPTIONS | ({MODEL_OPTION} if MODEL_DIGEST_OPTION in options else set())
-    return json.dumps([command, {name: options[name] for name in sorted(options.keys() - ignored)}], sort_keys=True)
+    def _key(self, run: Experiment) -> str:
+        """Return the command and the options that tell a run from others, as JSON."""
+        options = run.all_options
+        ignored = self.ignored | INDIFFERENT_OPTIONS | ({MODEL_OPTION} if MODEL_DIGEST_OPTION in options else set())
+        values = {name: options[name] for name in sorted(options.keys() - ignored)}
+        return json.dumps([run.command, values], sort_keys=True)

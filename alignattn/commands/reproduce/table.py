@@ -43,6 +43,7 @@ from pydantic import Field, ValidationError, model_validator
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.definitions import COLUMN_OPTIONS, Column, PlannedCell, Row
 from alignattn.commands.reproduce.experiment import (
+    DATA_OPTION,
     MODEL_DIGEST_OPTION,
     MODEL_OPTION,
     SEED_OPTION,
@@ -243,7 +244,7 @@ class Table(Definition):
 
         Args:
             seeds: the seeds of the runs.
-            kept: the runs of the results folder, for a table of finished runs only.
+            kept: the runs of the results folder.
         """
         for row in self.rows:
             labelled, plain = row.model_copy(update={"label": self.label(row)}), self.baseline(row)
@@ -263,7 +264,11 @@ class Table(Definition):
                 if not self.reads_embeddings(row):
                     options = _without(options, {EMBEDDINGS})
                 most = _fewest(row.seeds, column.seeds)
-                experiments = experiments_of(self.command_of(column), options, seeds[:most])
+                # Where a user's rows lie is not what a run is.
+                data_dir = options.pop(DATA_OPTION) if DATA_OPTION in self.given else None
+                experiments = [
+                    run.with_rows_in(data_dir) for run in experiments_of(self.command_of(column), options, seeds[:most])
+                ]
                 if self.kept:
                     own = _without(options, set(self.given))
                     experiments = [with_unknown(experiment, own) for experiment in experiments]

@@ -60,5 +60,23 @@ def test_runs_of_two_machines_are_told_apart_by_the_option_of_one(path, tmp_path
     here, there = (keep(tmp_path, attention="soft", data_dir=name) for name in ("/here", "/there"))
     with pytest.raises(AlignAttnError, match="differ only in the machine that made them: give its --data_dir"):
         found(path, tmp_path)
-    assert found(path, tmp_path, data_dir="/here")[0]["soft"] == here
-    assert found(path, tmp_path, data_dir="/there")[0]["soft"] == there
+    assert found(path, tmp_path, data_dir="/here")[0]["soft"].digest == here.digest
+    assert found(path, tmp_path, data_dir="/there")[0]["soft"].digest == there.digest
+
+
+def test_a_run_is_continued_where_its_rows_lie_now(path, tmp_path):
+    path.write_text(TABLE.replace("of an older version, melting_point: 3", "qvi").replace("melting_point", "layers"))
+    earlier = keep(tmp_path, attention="soft", data_dir="/of/another/machine")
+
+    def wanted(name):
+        (tmp_path / name).mkdir()
+        table = load_table(str(path)).with_options({"data_dir": str(tmp_path / name)})
+        cells = table.cells([1], KeptRuns(tmp_path, {"data_dir"}))
+        return {cell.row.label: RunFolder(tmp_path, cell.experiments[0]) for cell in cells}
+
+    here, there = wanted("here"), wanted("there")
+    assert here["soft"].path == there["soft"].path == RunFolder(tmp_path, earlier).path
+    assert here["melted"].path == there["melted"].path
+    for folder in (here["melted"], there["melted"], there["soft"]):
+        folder.prepare()
+        assert RunFolder.read(folder.path).values["data_dir"] == folder.experiment.data_dir

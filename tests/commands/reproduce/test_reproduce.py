@@ -124,7 +124,11 @@ def test_the_table_holds_what_its_runs_measured(measured, words):
     assert f"--output_dir results/runs/{folders[0].experiment.digest}/run" in texts[".html"]
 
 
-def test_finished_runs_are_not_run_again(measured, words, copy, capsys):
+def test_finished_runs_are_not_run_again_wherever_they_and_their_rows_lie(
+    measured, words, data_dir, copy, tmp_path, capsys
+):
+    shutil.copytree(data_dir, tmp_path / "rows")
+    words = [str(tmp_path / "rows") if word == str(data_dir) else word for word in words]
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("results.json")}
     assert main(["reproduce", *words, "--note", "Of tiny data.", "--output_dir", str(copy)]) == 0
     assert "2 of 2 runs are done" in capsys.readouterr().out
