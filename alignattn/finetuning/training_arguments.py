@@ -42,12 +42,8 @@ PREDICTING = [method.options for method in METHODS if method.predicts]
 FULL_STATE_DICT = "FULL_STATE_DICT"
 """FSDP's type of state with which the Trainer saves a model that can be loaded; with the others, it saves none."""
 
-MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"
-"""Variable in which `accelerate launch --mixed_precision` names the type of autocast."""
-
 YES = ("True", "true", "1")
-WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-"""True values of accelerate's variables, and the variables in which launchers set the number of processes."""
+"""True values of accelerate's variables."""
 
 
 @dataclass
@@ -69,8 +65,15 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
     fields_taken = {field.name for field in fields(cast(Any, arguments)) if field.init}
     # The finished run is pushed, not the Trainer's checkpoints.
     values = {name: value for name, value in values_of(options).items() if name in fields_taken - {*PUSH_OPTIONS}}
-    _check_launch()
-    if _processes() > 1 and not torch.accelerator.is_available():
+    # accelerate (issue 2741) sets the port where several processes meet, but starts one that knows of no other.
+    asked_for_several = os.environ.get("ACCELERATE_USE_CPU", "") in YES and "MASTER_PORT" in os.environ
+    world_sizes = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+    if asked_for_several and not any(name in os.environ for name in world_sizes):
+        print(
+            "accelerate launch started one process: on a CPU, torchrun --nproc_per_node N -m alignattn … starts N",
+            file=sys.stderr,
+        )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():
         # Otherwise each process would do the whole run by itself, in the same folder.
         values["use_cpu"] = True
     if "fsdp" in values:
@@ -83,7 +86,11 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
     except (ValueError, TypeError, ImportError) as error:
         raise AlignAttnError(one_line(error)) from error
     check_sharding(args)
-    _check_float16(args)
+    by_launcher = not args.bf16 and os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower() == "fp16"
+    if args.device.type == "cpu" and (args.fp16 or by_launcher):
+        # accelerate would silently compute in the type of the weights.
+        given = "--fp16 true" if args.fp16 else "ACCELERATE_MIXED_PRECISION=fp16"
+        raise AlignAttnError(f"{given} needs a GPU: leave it out, or give --bf16 true --use_cpu true")
     missing = set(args.report_to or ()) - set(get_available_reporting_integrations())
     if missing:
         raise AlignAttnError(f"--report_to {' '.join(sorted(missing))}: install that package, or leave it out")
@@ -91,14 +98,6 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
         # Pinned memory speeds up the copy to an accelerator; without one, torch warns in each loader.
         args.dataloader_pin_memory = False
     return args
-
-
-def _check_float16(args: TrainingArguments) -> None:
-    """Refuse training in float16 on a CPU, where accelerate would silently compute in the type of the weights."""
-    by_launcher = not args.bf16 and os.environ.get(MIXED_PRECISION, "").lower() == "fp16"
-    if args.device.type == "cpu" and (args.fp16 or by_launcher):
-        given = "--fp16 true" if args.fp16 else f"{MIXED_PRECISION}=fp16"
-        raise AlignAttnError(f"{given} needs a GPU: leave it out, or give --bf16 true --use_cpu true")
 
 
 class OtherArgumentsParser(OneLineErrorParser, HfArgumentParser):
@@ -145,22 +144,6 @@ def other_arguments_parser(ours: Collection[str]) -> OtherArgumentsParser:
             # As for our own options, a flag needs no value.
             action.nargs, action.const = "?", True
     return parser
-
-
-def _processes() -> int:
-    """Return the number of processes that a launcher started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _check_launch() -> None:
-    """Warn if a launcher that was asked for several processes on a CPU started one."""
-    # accelerate (issue 2741) sets the port where several processes meet, but starts one that knows of no other.
-    asked_for_several = os.environ.get("ACCELERATE_USE_CPU", "") in YES and "MASTER_PORT" in os.environ
-    if asked_for_several and not any(name in os.environ for name in WORLD_SIZES):
-        print(
-            "accelerate launch started one process: on a CPU, torchrun --nproc_per_node N -m alignattn … starts N",
-            file=sys.stderr,
-        )
 
 
 def check_sharding(args: TrainingArguments) -> None:

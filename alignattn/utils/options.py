@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -135,12 +135,7 @@ class Option:
     @property
     def usage(self) -> str:
         """How it is given, such as `--model NAME`."""
-        return " ".join(filter(None, ("" if self.positional else self.label, self.placeholder)))
-
-    @property
-    def placeholder(self) -> str:
-        """The metavar of its value in the help."""
-        return self.metavar or PLACEHOLDERS[self.types[0]]
+        return self.metavar if self.positional else f"{self.label} {self.metavar}".strip()
 
     @property
     def is_required(self) -> bool:
@@ -254,11 +249,13 @@ class UnknownOptionError(AlignAttnError):
 
     Args:
         names: the names, without hyphens.
-        known: the names of the options that there are, for a hint.
+        options: the dataclass of the options that there are.
     """
 
-    def __init__(self, names: Sequence[str], known: Collection[str]) -> None:
-        hints = {name: did_you_mean(name, known, least_alike=0.8) for name in names}
+    def __init__(self, names: Sequence[str], options: type["Options"]) -> None:
+        positional = {known.name for known in options_of(options).values() if known.positional}
+        named = sorted(option_names(options) - positional | {CONFIG.name})
+        hints = {name: did_you_mean(name, named, least_alike=0.8) for name in names}
         super().__init__("; ".join(f"unknown option --{name}{hint}" for name, hint in hints.items()))
         self.names = names
 
@@ -323,14 +320,15 @@ def options_of(options: Any) -> Mapping[str, Option]:
         members = [one for one in alternatives if one is not type(None)]
         values = [get_args(one)[0] if get_origin(one) is tuple else one for one in members]
         of_type = dict(detail for one in values if get_origin(one) is Annotated for detail in one.__metadata__)
-        details = {"group": home.heading, "rare": home.all_rare, **of_type, **own.metadata[OPTION]}
+        types = [get_args(one)[0] if get_origin(one) is Annotated else one for one in values]
+        details = {"group": home.heading, "rare": home.all_rare, "metavar": PLACEHOLDERS[types[0]]}
         known[own.name] = Option(
             name=own.name,
-            types=tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in values),
+            types=types,
             default=own.default,
             is_list=any(get_origin(one) is tuple for one in members),
             takes_none=type(None) in alternatives,
-            **details,
+            **{**details, **of_type, **own.metadata[OPTION]},
         )
     return {name: one for name, one in known.items() if name not in options.hidden}
 
@@ -379,11 +377,6 @@ def option_names(options: Any) -> frozenset[str]:
     return _other_parser(options)[1] | options_of(options).keys()
 
 
-def has_option(options: Any, name: str) -> bool:
-    """Return whether a dataclass has an option; another library is imported only if the name is not one of ours."""
-    return name in options_of(options) or name in option_names(options)
-
-
 def checked_values(options: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return given values by name as the types of their options, another library's by its own parser.
 
@@ -397,7 +390,7 @@ def checked_values(options: type[Options], values: Mapping[str, Any]) -> dict[st
     parser, names = _other_parser(options)
     others = {name: value for name, value in values.items() if name not in known}
     if unknown := [name for name in others if name not in names]:
-        raise UnknownOptionError(unknown, _named(options) + sorted(names))
+        raise UnknownOptionError(unknown, options)
     words = []
     for name, value in others.items():
         items = value if isinstance(value, list | tuple) else [value]
@@ -410,11 +403,6 @@ def checked_values(options: type[Options], values: Mapping[str, Any]) -> dict[st
         # With an equals sign, a negative number is not taken for an option.
         words += [f"--{name}={texts[0]}"] if len(texts) == 1 else [f"--{name}", *texts]
     return own | vars(parser.parse_args(words))
-
-
-def _named(options: type[Options]) -> list[str]:
-    """The names of our own options that are given with their names."""
-    return [name for name, known in options_of(options).items() if not known.positional]
 
 
 def resolve(options: type[S], values: Mapping[str, Any]) -> S:
@@ -551,7 +539,7 @@ def build_parser(
             groups[entry.group] = parser.add_argument_group(entry.group)
         groups[entry.group].add_argument(
             entry.name if entry.positional else f"--{entry.name}",
-            metavar=entry.placeholder,
+            metavar=entry.metavar,
             nargs=many if entry.is_list else one,
             action="store" if entry.positional else action,
             help=argparse.SUPPRESS if entry.rare and not everything else text.replace("%", "%%"),
@@ -583,18 +571,30 @@ def read_words(options: type[Options], words: Sequence[str], parser: OneLineErro
         UnknownOptionError: if a word is an unknown option.
     """
     known = options_of(options)
-    parsed, left = parser.parse_known_intermixed_args(list(_normalised(known, words)))
+    # Option names have underscores, and a flag without a value gets one.
+    normalised = []
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        _, equals, value = word.partition("=")
+        name = _name(word)
+        if not word.startswith("--") or name not in known:
+            # A value, such as a text that starts with a dash, or an option that is not ours.
+            normalised.append(word)
+        elif known[name].is_flag and not equals and following.lower() not in BOOLEANS:
+            normalised.append(f"--{name}=true")
+        else:
+            normalised.append(f"--{name}{equals}{value}")
+    parsed, left = parser.parse_known_intermixed_args(normalised)
     given = vars(parsed)
     rest = next((entry.name for entry in known.values() if entry.rest), None)
     if rest is not None:
         given |= {rest: tuple(left)} if left else {}
     elif left:
-        other_parser, names = _other_parser(options)
+        other_parser, _ = _other_parser(options)
         other_parser.prog = parser.prog
         others, left = other_parser.parse_known_args(left)
         given |= vars(others)
         if unknown := [_name(word) for word in left if word.startswith("--")]:
-            raise UnknownOptionError(unknown, [*_named(options), *sorted(names), CONFIG.name])
+            raise UnknownOptionError(unknown, options)
         if left:
             parser.error(f"unexpected words: {' '.join(left)}")
     path = CONFIG.checked(given.pop(CONFIG.name, None))
@@ -613,20 +613,6 @@ def read_words(options: type[Options], words: Sequence[str], parser: OneLineErro
                     entries[key] = entry
             given[name] = list(entries.values()) or None
     return of_file | given
-
-
-def _normalised(known: Mapping[str, Option], words: Sequence[str]) -> Iterator[str]:
-    """Yield the words with underscores in option names, and a value for each flag without one."""
-    for word, following in zip(words, [*words[1:], ""], strict=False):
-        _, equals, value = word.partition("=")
-        name = _name(word)
-        if not word.startswith("--") or name not in known:
-            # A value, such as a text that starts with a dash, or an unknown option.
-            yield word
-        elif known[name].is_flag and not equals and following.lower() not in BOOLEANS:
-            yield f"--{name}=true"
-        else:
-            yield f"--{name}{equals}{value}"
 
 
 def _name(word: str) -> str:

@@ -85,14 +85,7 @@ def test_training_defaults_of_a_model_are_options(model: str):
 def test_own_options_need_no_torch():
     words = [
         *GIVEN,
-        "--attention",
-        "soft",
-        "--r_drop_weight",
-        "1",
-        "--early_stopping_patience",
-        "2",
-        "--balance",
-        "start",
+        *["--attention", "soft", "--r_drop_weight", "1", "--early_stopping_patience", "2", "--balance", "start"],
     ]
     code = f"import sys; from alignattn.commands import get_command; get_command('finetune').parse({words}); "
     code += "assert not sys.modules.keys() & {'torch', 'transformers'}"

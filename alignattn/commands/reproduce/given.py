@@ -13,7 +13,6 @@ from alignattn.utils.options import (
     Options,
     build_parser,
     checked_values,
-    has_option,
     option_names,
     options_of,
     read_words,
@@ -23,7 +22,9 @@ from alignattn.utils.options import (
 def is_table_option(command: str, name: str) -> bool:
     """Return whether a command has an option of this name that a table or a user may set."""
     withheld = {OUTPUT_DIR, *results_of(command).withheld}
-    return name not in withheld and has_option(get_command(command).options, name)
+    options = get_command(command).options
+    # Another library is imported only for a name that is not one of ours.
+    return name not in withheld and (name in options_of(options) or name in option_names(options))
 
 
 def owners_of(commands: Sequence[str], name: str) -> list[type[Options]]:
