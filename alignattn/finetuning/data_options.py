@@ -236,11 +236,6 @@ class DataOptions(Options):
         return len(self.label_column) > 1
 
     @property
-    def has_evaluation_rows(self) -> bool:
-        """Whether there are rows to evaluate on."""
-        return self.train_file is None or self.validation_file is not None or self.validation_share is not None
-
-    @property
     def has_windows(self) -> bool:
         """Whether long texts are read in windows, whose logits are pooled."""
         return self.long_texts == WINDOWS

@@ -78,7 +78,7 @@ class RunOptions(Options):
         if patience is None and not training.load_best_model_at_end:
             return
         given = f"--{LOADING}" if patience is None else f"--{PATIENCE} {patience}"
-        if not data.has_evaluation_rows:
+        if data.train_file is not None and data.validation_file is None and data.validation_share is None:
             raise AlignAttnError(
                 f"{given}: selecting the best checkpoint needs evaluation rows: give --validation_file or "
                 "--validation_share"
@@ -206,11 +206,8 @@ class RunOptions(Options):
 
     def of_seed(self, seed: int) -> Self:
         """Return the options of the run of one seed of the call."""
-        return self.changed(seeds=None, seed=seed, output_dir=str(self.output_dir / f"{SEED_FOLDER_PREFIX}{seed}"))
-
-    def changed(self, **training: Any) -> Self:
-        """Return a copy with some training options replaced."""
-        return replace(self, training=replace(self.training, **training))
+        folder = str(self.output_dir / f"{SEED_FOLDER_PREFIX}{seed}")
+        return replace(self, training=replace(self.training, seeds=None, seed=seed, output_dir=folder))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as plain types, without the secret and without options left at a default of None."""

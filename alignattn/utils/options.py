@@ -396,10 +396,7 @@ def checked_values(options: type[Options], values: Mapping[str, Any]) -> dict[st
         items = value if isinstance(value, list | tuple) else [value]
         if not items or None in items:
             raise AlignAttnError(f"--{name} {shown(value)}: give a value, or leave it out")
-        texts = [
-            str(item).lower() if isinstance(item, bool) else json.dumps(item) if isinstance(item, dict) else str(item)
-            for item in items
-        ]
+        texts = [json.dumps(item, default=str) if isinstance(item, bool | dict) else str(item) for item in items]
         # With an equals sign, a negative number is not taken for an option.
         words += [f"--{name}={texts[0]}"] if len(texts) == 1 else [f"--{name}", *texts]
     return own | vars(parser.parse_args(words))
@@ -439,10 +436,6 @@ def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> No
     """Check the options that each given option requires and excludes; an option at its default counts as not given.
 
     Names that are not in `known` are ignored.
-
-    Args:
-        known: the options by name.
-        values: the value of each option.
 
     Raises:
         AlignAttnError: if an option that another requires is missing, or two options exclude each other.
@@ -510,9 +503,9 @@ def build_parser(
     Args:
         options: the dataclass.
         prog: the command's words.
-        description: what the command does.
+        description: the start of the help.
         epilog: the end of the help.
-        everything: whether to show rare options in the help.
+        everything: whether the help shows rare options.
     """
     known = options_of(options).values()
     usage = [*(entry.usage for entry in known if entry.is_required), "[options]"]
@@ -534,13 +527,13 @@ def build_parser(
         if not is_told:
             text += f" (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"
         action: Any = "extend" if entry.metavar == NAMED_VALUE else _Once if entry.is_list else "store"
-        many, one = ("*", "?") if entry.positional else ("+", None)
+        several, single = ("*", "?") if entry.positional else ("+", None)
         if entry.group not in groups:
             groups[entry.group] = parser.add_argument_group(entry.group)
         groups[entry.group].add_argument(
             entry.name if entry.positional else f"--{entry.name}",
             metavar=entry.metavar,
-            nargs=many if entry.is_list else one,
+            nargs=several if entry.is_list else single,
             action="store" if entry.positional else action,
             help=argparse.SUPPRESS if entry.rare and not everything else text.replace("%", "%%"),
         )

@@ -41,6 +41,17 @@ MISTAKES = [
     (f"{CHOICE} --load_best_model_at_end --eval_strategy epoch --save_strategy steps", "--save_strategy"),
     (f"{CHOICE} --load_best_model_at_end --eval_strategy steps --eval_steps 5 --save_steps 10", "--save_steps"),
     ("--model any --early_stopping_patience 2 --train_file rows.csv --text_columns a", "--validation_file"),
+    # Options that need or exclude others.
+    (f"{CHOICE} --balance_centre true", "--balance_centre"),
+    (f"{CHOICE} --seeds 1 2 --seed 3", "--seed"),
+    (f"{CHOICE} --weight_averaging swa --ema_decay 0.5", "--ema_decay"),
+    (f"{CHOICE} --validation_share 0.1", "--validation_share"),
+    (f"{CHOICE} --logging_steps 1.5", "--logging_steps"),
+    # Options of transformers.
+    (f"{CHOICE} --adam_beta1 much", "--adam_beta1"),
+    (f"{CHOICE} --lr_scheduler_kwargs nonsense", "--lr_scheduler_kwargs"),
+    (f"{CHOICE} --logging_strategy never", "--logging_strategy"),
+    (f"{CHOICE} --remove_unused_columns false", "--remove_unused_columns"),
 ]
 
 

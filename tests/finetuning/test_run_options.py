@@ -138,28 +138,6 @@ def test_fsdp_that_saves_no_model_is_refused(kind: str, by_launcher: bool, monke
 @pytest.mark.parametrize(
     "words",
     [
-        "--balance_centre true",
-        "--lora_alpha 8",
-        "--seeds 1 2 --seed 3",
-        "--weight_averaging swa --ema_decay 0.5",
-        "--weight_averaging ema --early_stopping_patience 2",
-        "--validation_share 0.1",
-        "--adam_beta1 much",
-        "--lr_scheduler_kwargs nonsense",
-        "--logging_strategy never",
-        "--remove_unused_columns false",
-        "--logging_steps 1.5",
-    ],
-)
-def test_options_without_effect_or_in_conflict_are_refused(words: str):
-    with pytest.raises(AlignAttnError) as raised:
-        get_command("finetune").parse([*GIVEN, *words.split()])
-    assert any(word.removeprefix("--") in str(raised.value) for word in words.split() if word.startswith("--"))
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
         "--attention aa-ct --alignment_weight 0.1 --gradient_scope all --alignment_learning_rate 1e-2",
         "--attention aa-ot --balance start --balance_centre true",
         "--normalizer entmax --normalizer_options learned=true --slot_learning_rate 1e-2",
