@@ -362,19 +362,20 @@ def source_of_others(options: Any) -> str:
 
 
 @_once
-def _other_parser(options: Any) -> tuple[argparse.ArgumentParser, frozenset[str]]:
-    """Import the other library, and return the parser of its options, without defaults, and their names."""
+def _other_parser(options: Any) -> tuple[argparse.ArgumentParser, Mapping[str, Any]]:
+    """Import the other library, and return the parser of its options, which sets no defaults, and these by name."""
     source = source_of_others(options)
     ours = {*options.hidden, *options_of(options)}
     parser = resolve_name(source)(ours) if source else argparse.ArgumentParser(add_help=False)
+    defaults = vars(parser.parse_args([]))
     for action in parser._actions:
         action.default = argparse.SUPPRESS
-    return parser, frozenset(action.dest for action in parser._actions)
+    return parser, defaults
 
 
 def option_names(options: Any) -> frozenset[str]:
     """Return the names of all options of a dataclass, including those of another library, which is imported."""
-    return _other_parser(options)[1] | options_of(options).keys()
+    return frozenset(_other_parser(options)[1].keys() | options_of(options).keys())
 
 
 def checked_values(options: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,12 +388,14 @@ def checked_values(options: type[Options], values: Mapping[str, Any]) -> dict[st
     own = {name: known[name].checked(value) for name, value in values.items() if name in known}
     if len(own) == len(values):
         return own
-    parser, names = _other_parser(options)
+    parser, defaults = _other_parser(options)
     others = {name: value for name, value in values.items() if name not in known}
-    if unknown := [name for name in others if name not in names]:
+    if unknown := [name for name in others if name not in defaults]:
         raise UnknownOptionError(unknown, options)
     words = []
     for name, value in others.items():
+        if value is None and defaults[name] is None:
+            continue
         items = value if isinstance(value, list | tuple) else [value]
         if not items or None in items:
             raise AlignAttnError(f"--{name} {shown(value)}: give a value, or leave it out")

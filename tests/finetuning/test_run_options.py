@@ -52,14 +52,13 @@ def test_given_values_of_transformers_options_have_their_types(tmp_path: Path):
         "adam_beta1": 0.8, "tf32": True, "dataloader_pin_memory": False, "debug": ["underflow_overflow"],
         "data_seed": -1, "lr_scheduler_kwargs": {"min_lr": 1e-6}, "deepspeed": "ds.json",
     }  # fmt: skip
-    options = get_command("finetune").parse([*GIVEN, *words.split()])
+    finetune, path = get_command("finetune"), tmp_path / "config.yaml"
+    options = finetune.parse([*GIVEN, *words.split()])
     assert options.training.transformers == expected
-    path = tmp_path / "config.yaml"
     path.write_text(options.to_yaml())
-    assert get_command("finetune").parse(["--config", str(path)]) == options
-    assert (
-        get_command("finetune").resolve({"model": "any", "task": "mrpc", "output_dir": "runs/x", **expected}) == options
-    )
+    assert finetune.parse(["--config", str(path)]) == options
+    values = {"model": "any", "task": "mrpc", "output_dir": "runs/x", "run_name": None}
+    assert finetune.resolve(values | expected) == options
 
 
 DAILY = """
