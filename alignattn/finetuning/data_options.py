@@ -15,7 +15,7 @@ from alignattn.tasks import (
     TextClassification,
     TokenClassification,
 )
-from alignattn.tasks.task import (
+from alignattn.tasks.names import (
     BY_SEED,
     CONLL,
     DRAWN,
@@ -26,10 +26,9 @@ from alignattn.tasks.task import (
     TOKENS,
     TRUNCATE,
     WINDOWS,
-    TaskOptions,
     is_picture,
 )
-from alignattn.tasks.task_types import processor_class
+from alignattn.tasks.task import TaskOptions
 from alignattn.training.methods.base import EVALUATION_ROWS
 from alignattn.utils.compression import check_encoding, plain_suffix
 from alignattn.utils.errors import AlignAttnError
@@ -247,7 +246,7 @@ class DataOptions(Options):
 
     def reason_unsupported(self, task: Task) -> str:
         """Return which option a task does not support, and why; empty if it supports all."""
-        if not self.has_windows or processor_class(task).can_pool_windows:
+        if not self.has_windows or task.can_pool_windows:
             return ""
         reason = "has its own windows" if task.kind == QuestionAnswering.kind else "has no logits per row to pool"
         return f"--long_texts {self.long_texts}: task {task.name!r} is {task.kind}, which {reason}"

@@ -7,7 +7,6 @@ from typing import Any
 
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import Task
-from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import MethodOptions, chosen_methods
 from alignattn.training.options import AlignmentTrainingOptions
 from alignattn.utils.errors import AlignAttnError, listing
@@ -219,7 +218,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
             has_crf: whether a CRF scores whole sequences of tags.
         """
         order = self.train_sampling_strategy
-        if task is not None and order in BY_LENGTHS and not processor_class(task).has_lengths:
+        if task is not None and order in BY_LENGTHS and not task.has_lengths:
             return f"--train_sampling_strategy {order}: rows of task {task.name!r} are not sequences and have no length"
         if self.class_weights is not None and (reason := self._reason_unweighted(task, has_crf=has_crf)):
             return f"--class_weights{reason}"
