@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.models.names import model_name
-from alignattn.tasks.task import TEXT_FILE
+from alignattn.tasks.names import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
@@ -56,10 +56,8 @@ def balance_checkpoint(arguments: BalanceOptions) -> Any:
     from alignattn.patching.balance import balance
     from alignattn.patching.checkpoints import load_pretrained
     from alignattn.tasks import get_task
-    from alignattn.tasks.processor import EncodedSplit
     from alignattn.tasks.rows import load_rows
-    from alignattn.tasks.task import TaskOptions
-    from alignattn.tasks.task_types import processor_class, processor_for
+    from alignattn.tasks.task import EncodedSplit, TaskOptions
     from alignattn.utils.files import check_free, unfinished, write_json
     from alignattn.utils.publishing import publishable
 
@@ -70,20 +68,19 @@ def balance_checkpoint(arguments: BalanceOptions) -> Any:
         task, rows = file_texts(Path(str(arguments.train_file)), arguments.text_columns or ())
     else:
         task = get_task(arguments.task)
-        check_only_texts(arguments.model, processor_class(task), task.name)
+        check_only_texts(arguments.model, type(task), task.name)
         loaded = load_rows(task, data_dir=arguments.data_dir)
         assert loaded.train is not None
         task, rows = loaded.task, loaded.train
     moments, measured = split_rows(len(rows), arguments.max_train_samples, arguments.held_back_samples)
-    processor = processor_for(task)
-    model, tokenizer = load_pretrained(arguments.model, model_class, tokenizer_options=processor.tokenizer_options)
+    model, tokenizer = load_pretrained(arguments.model, model_class, tokenizer_options=task.tokenizer_options)
     max_length = arguments.max_length or 128
     if arguments.max_length is None and is_run_folder(Path(arguments.model)):
         run = read_finished_run(Path(arguments.model), "--model")
         max_length = run.options.data.task_options(run.task, tokenizer).max_length
     options = TaskOptions(min(max_length, most_tokens(model, tokenizer)), doc_stride=0)
     chosen = rows.select(range(measured.stop))
-    split = EncodedSplit(chosen, processor.encode(chosen, tokenizer, options), options, tokenizer)
+    split = EncodedSplit(chosen, task.encode(chosen, tokenizer, options), options, tokenizer)
     report = balance(
         model,
         input_batches(task, split, tokenizer, moments, arguments.batch_size),

@@ -18,8 +18,8 @@ from alignattn.finetuning.run_folder import (
     read_finished_run,
     warn_plain,
 )
-from alignattn.tasks.task import TRAIN, LabelledTask
-from alignattn.tasks.task_types import ImageClassification, TextClassification
+from alignattn.tasks import ImageClassification, LabelledTask, TextClassification
+from alignattn.tasks.names import TRAIN
 from alignattn.utils.command import Command
 from alignattn.utils.digests import digest_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line

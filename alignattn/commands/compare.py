@@ -393,7 +393,7 @@ def _cells_of(
     from alignattn.reports.measures import Measure
     from alignattn.reports.table import Cell, Run, filled
     from alignattn.tasks.metrics import metric_of
-    from alignattn.tasks.task import BY_SEED
+    from alignattn.tasks.names import BY_SEED
     from alignattn.utils.files import read_text
     from alignattn.utils.publishing import publishable_text
 

@@ -289,8 +289,8 @@ def _training_options(options: DomainShiftOptions) -> RunOptions:
 
 def _digests_out_of_domain(options: DomainShiftOptions) -> dict[str, str]:
     """Return the SHA-256 of the definition and the rows of the out-of-domain task, as far as they are local files."""
-    from alignattn.tasks.reading import split_path
-    from alignattn.tasks.task import TRAIN
+    from alignattn.tasks.names import TRAIN
+    from alignattn.tasks.rows import split_path
     from alignattn.utils.digests import digest_of
 
     name, task = names_of_pair(options.pair)[1], options.tasks[1]
@@ -381,17 +381,16 @@ def _load_side(name: str, task: LabelledTask, options: DomainShiftOptions) -> Si
 
 def _predict(training: RunOptions, args: "RunArguments", sides: Sequence[Side]) -> list[Side]:
     """Return the sides with the saved model's predictions for their development sets."""
+    import transformers
     from accelerate import PartialState
 
     from alignattn.finetuning.rows import encode_split
     from alignattn.finetuning.task_trainer import TaskTrainer
     from alignattn.patching.checkpoints import load_pretrained
-    from alignattn.tasks.task_types import processor_for
     from alignattn.tasks.truncation import truncated_rows
 
     data, task = training.data, sides[0].loaded.task
-    processor = processor_for(task)
-    model, tokenizer = load_pretrained(str(training.output_dir), processor.auto_class)
+    model, tokenizer = load_pretrained(str(training.output_dir), getattr(transformers, task.auto_class))
     splits = [encode_split(side.loaded.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
     cut = [truncated_rows(side.loaded.task, split) for side, split in zip(sides, splits, strict=True)]
     # The run has already printed this for the in-domain task.
@@ -402,7 +401,7 @@ def _predict(training: RunOptions, args: "RunArguments", sides: Sequence[Side]) 
         splits={side.name: split for side, split in zip(sides, splits, strict=True)},
         model=model,
         args=args,
-        data_collator=processor.collator(tokenizer, splits[0]),
+        data_collator=task.collator(tokenizer, splits[0]),
         processing_class=tokenizer,
     )
     return [
@@ -422,7 +421,6 @@ def _result(
         negative_log_likelihood,
     )
     from alignattn.finetuning.results import device_name, package_versions
-    from alignattn.tasks.task_types import processor_for
     from alignattn.utils.bad_rows import as_json
 
     known, labels = sides[0].half(DEVELOPMENT)
@@ -461,9 +459,7 @@ def _result(
         device=device_name(args.device),
         shift_auroc=scaled[0].shifts_to(scaled[1]),
         constant_prediction={
-            side.name: answer
-            for side in sides
-            if (answer := processor_for(side.loaded.task).constant_prediction(side.predictions))
+            side.name: answer for side in sides if (answer := side.loaded.task.constant_prediction(side.predictions))
         },
     )
 

@@ -14,8 +14,7 @@ from alignattn.reports.plots.drawing import write_figure
 from alignattn.reports.plots.lines import draw_curves
 from alignattn.reports.plots.maps import HeatMapPanel, draw_heat_maps
 from alignattn.tasks import MultipleChoice, NodeClassification, TextClassification
-from alignattn.tasks.task import FIRST, MAX_TEXTS, PROBABILITIES
-from alignattn.tasks.task_types import processor_class, processor_for
+from alignattn.tasks.names import FIRST, MAX_TEXTS, PROBABILITIES
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.options import REQUIRED, Count, InputDir, Options, OutputFile, Seed, option
@@ -156,7 +155,7 @@ def draw_attention(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     examples = choose_examples(list(runs.values()), options, num_rows=1)
     panels = []
     for name, folder in runs.items():
-        if processor_class(read_finished_run(folder, "--run").task).is_generative:
+        if read_finished_run(folder, "--run").task.is_generative:
             panels.append(_generated_words(folder, name, examples))
         elif saved_class(read_config_fields(str(folder))) is MemN2NForSequenceClassification:
             panels.append(_hops(folder, name, examples, options.text))
@@ -185,15 +184,15 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
             # A model that was trained on single texts does not know pairs.
             if len(texts) > len(run.task.input_columns):
                 raise AlignAttnError(f"--text: the task of {run.folder} has one text per row; give one text")
-        first, processor = finished[0], processor_for(finished[0].task)
-        if processor.reads_only_texts and not processor.is_generative:
+        first, task = finished[0], finished[0].task
+        if task.reads_only_texts and not task.is_generative:
             return Examples(
                 "the given text",
-                processor_class(TextClassification),
+                TextClassification,
                 lambda tokenizer: [dict(tokenizer(*texts, return_tensors="pt"))],
             )
-        dataset = processor.normalise_inputs(load_predictor(first, device="cpu").checked([texts]))
-        given = row_examples(first.task, "", processor.add_dummy_labels(dataset), first.options.data)
+        dataset = task.normalise_inputs(load_predictor(first, device="cpu").checked([texts]))
+        given = row_examples(task, "", task.add_dummy_labels(dataset), first.options.data)
         return replace(given, description="the given text")
     runs = [read_run_options(folder) for folder in folders]
     sources = [run.data.validation_file or run.data.task or run.data.train_file for run in runs]
@@ -254,7 +253,7 @@ def _generated_words(folder: Path, name: str, examples: Any) -> HeatMapPanel:
     predictor = load_predictor(run, device="cpu")
     model: Any = recording_all_layers(predictor.model)
     batch = examples.encode(predictor.tokenizer)[0]
-    generated = processor_for(run.task).generate(model, batch, predictor.options)[0]
+    generated = run.task.generate(model, batch, predictor.options)[0]
     with collect(model) as seen, torch.inference_mode():
         model(**batch, labels=generated)
     # The best beam is padded if another beam is longer.

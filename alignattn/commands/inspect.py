@@ -13,8 +13,7 @@ from alignattn.models.names import model_name
 from alignattn.reports.plots.drawing import write_figure
 from alignattn.reports.plots.maps import HeatMapPanel, draw_heat_maps
 from alignattn.tasks import get_task
-from alignattn.tasks.task import TEXT_FILE
-from alignattn.tasks.task_types import processor_class, processor_for
+from alignattn.tasks.names import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
@@ -91,13 +90,12 @@ def inspect_model(options: InspectOptions) -> Any:
     folder = Path(options.output_dir)
     check_free(folder, ("heads.csv", "heads.png"))
     task, rows = load_texts(options)
-    processor = processor_for(task)
     names = [options.model] if options.compare is None else [options.model, options.compare]
-    models = [load_recorded_model(name, processor.tokenizer_options) for name in names]
+    models = [load_recorded_model(name, task.tokenizer_options) for name in names]
     for loaded in models:
         if not loaded.reads_texts_alone:
             raise AlignAttnError(f"{loaded.name!r} reads images with its texts: inspect measures models of texts alone")
-        loaded.check_reads(type(processor), task.name)
+        loaded.check_reads(type(task), task.name)
     most = min(most_tokens(loaded.model, loaded.tokenizer) for loaded in models)
     max_length = row_length(options.max_length, task.max_length, most)
     frames = [measure_heads(loaded, rows, task, max_length, options.batch_size) for loaded in models]
@@ -143,7 +141,7 @@ def load_texts(options: InspectOptions) -> tuple[Any, Any]:
         task, rows = file_texts(Path(str(options.validation_file)), options.text_columns or ())
     else:
         task = get_task(options.task)
-        if not processor_class(task).reads_texts:
+        if not task.reads_texts:
             raise AlignAttnError(f"--task {options.task} has no texts: give a task with texts")
         loaded = load_rows(task, need_train=False, data_dir=options.data_dir)
         task, rows = loaded.task, loaded.evaluation[task.evaluation_splits[0]]
@@ -167,11 +165,11 @@ def measure_heads(loaded: Any, rows: Any, task: Any, max_length: int, batch_size
     from alignattn.finetuning.rows import input_batches
     from alignattn.patching import patch_of
     from alignattn.patching.balance import reason_unbalanced
-    from alignattn.tasks.processor import EncodedSplit
+    from alignattn.tasks.task import EncodedSplit
 
     # Without overlap between the windows of a long context, each token is studied once.
     encoding = replace(DataOptions(max_length=max_length).task_options(task, loaded.tokenizer), doc_stride=0)
-    split = EncodedSplit(rows, processor_for(task).encode(rows, loaded.tokenizer, encoding), encoding)
+    split = EncodedSplit(rows, task.encode(rows, loaded.tokenizer, encoding), encoding)
     ids = split.encoded["input_ids"][:]
     if max(map(len, ids)) > (most := most_tokens(loaded.model, loaded.tokenizer)):
         raise AlignAttnError(f"--max_length {max_length}: {loaded.name} accepts at most {most} tokens")

@@ -30,8 +30,8 @@ from alignattn.finetuning.run_folder import (
     read_finished_run,
     warn_plain,
 )
-from alignattn.tasks import LabelledTask, Task
-from alignattn.tasks.task_types import QuestionAnswering, check_generates, processor_class, processor_for
+from alignattn.tasks import LabelledTask, QuestionAnswering, Task
+from alignattn.tasks.sequence_to_sequence import check_generates
 from alignattn.utils import places
 from alignattn.utils.command import Command
 from alignattn.utils.compression import BYTE_ORDER_MARK, check_encoding, plain_stem, plain_suffix
@@ -285,7 +285,7 @@ def file_source(path: Path, task: Task, *, encoding: str | None = None, may_be_e
     """
     if path.suffix.lower() == PARQUET:
         return _parquet_source(path, task, may_be_empty)
-    rows, suffix = processor_for(task).read_rows(path, encoding), plain_suffix(path)
+    rows, suffix = task.read_rows(path, encoding), plain_suffix(path)
     # Rows of JSON and CoNLL may hold lists.
     written_as = JSON_LINES if suffix in (".json", JSON_LINES, ".conll") else TSV if suffix == TSV else CSV
     return _dataset_source(rows, task, str(path), written_as, path.parent)
@@ -296,7 +296,7 @@ def _dataset_source(rows: "FileRows", task: Task, origin: str, written_as: str, 
     # All columns are written next to the predictions, so a problem in any of them counts.
     problems = rows.problems_in(dataset.column_names)
     _check_columns(dataset.column_names, task, origin)
-    inputs = processor_for(task).locate(dataset.select_columns(list(task.input_columns)), folder)
+    inputs = task.locate(dataset.select_columns(list(task.input_columns)), folder)
     whole = dataset.with_format("arrow")
 
     def parts(size: int) -> Iterator[Part]:
@@ -337,7 +337,7 @@ def _parquet_source(path: Path, task: Task, may_be_empty: bool) -> Source:
                 problems = {index: problem for found in bad.values() for index, problem in found.items()}
                 read = pa.table({name: plain(table[name]) for name in task.input_columns})
                 inputs = datasets.Dataset(datasets.table.InMemoryTable(read))
-                yield Part(table, processor_for(task).locate(inputs, path.parent), problems)
+                yield Part(table, task.locate(inputs, path.parent), problems)
 
     with opened() as file:
         columns, num_rows = file.schema_arrow.names, file.metadata.num_rows
@@ -452,8 +452,8 @@ class FilePredictor:
         from alignattn.finetuning.predictor import Batching
 
         predictor, task, top_k = self.predictor, self.predictor.task, self.options.top_k
-        if not processor_class(task).reads_only_texts:
-            empty, decisions = processor_for(task).empty_predictions(top_k), predictor.decisions
+        if not task.reads_only_texts:
+            empty, decisions = task.empty_predictions(top_k), predictor.decisions
             columns = {} if decisions is None else decisions.columns(np.empty((0, len(decisions.labels))), np.empty(0))
             return pa.table({**{name: empty[name] for name in empty.column_names}, **columns})
         split = predictor.encode(predictor.dataset([task.row_of(["a"] * task.texts_of_a_row)]))

@@ -334,7 +334,6 @@ def _load_target(arguments: RobustnessOptions, folder: Path | None, name: str) -
     from alignattn.robustness.loop import AttackRow
     from alignattn.robustness.resources import label_model
     from alignattn.tasks.rows import load_rows
-    from alignattn.tasks.task_types import processor_for
     from alignattn.utils.digests import model_digest
 
     if folder is None:
@@ -379,7 +378,7 @@ def _load_target(arguments: RobustnessOptions, folder: Path | None, name: str) -
             "classes: give the task of its fine-tuning"
         )
     saved = named_classes(loaded.config)
-    processor_for(task).configure(loaded.config)
+    task.configure(loaded.config)
     if said := keep_classes(loaded, model, saved):
         print(said, file=sys.stderr)
     attacked = [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from alignattn.evaluation.calibration import PassScores
     from alignattn.evaluation.estimates import Estimate
-    from alignattn.tasks.processor import TaskProcessor
+    from alignattn.tasks import Task
 
 UNCERTAINTY_FILE, PREDICTIONS_FILE = "uncertainty.json", "predictions.parquet"
 ORIGINAL, NOISY = "original", "noisy"
@@ -88,8 +88,8 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
     from alignattn.finetuning.rows import encode_split, load_run_evaluation
     from alignattn.reports.report import REPORT_FILE
     from alignattn.tasks.labels import UNLABELLED
+    from alignattn.tasks.names import FIRST
     from alignattn.tasks.rows import max_samples
-    from alignattn.tasks.task import FIRST
     from alignattn.training.methods.mc_dropout import can_drop
     from alignattn.utils.files import check_free
 
@@ -138,7 +138,6 @@ def _measured(predictor: Any, name: str, split: Any, options: UncertaintyOptions
 
     from alignattn.evaluation.calibration import PassScores, summarise_passes
     from alignattn.finetuning.predictor import Batching
-    from alignattn.tasks.task_types import processor_class
     from alignattn.training.methods.mc_dropout import mc_dropout
     from alignattn.utils.progress import counted
 
@@ -151,7 +150,7 @@ def _measured(predictor: Any, name: str, split: Any, options: UncertaintyOptions
     for inputs in (ORIGINAL, NOISY) if options.noise else (ORIGINAL,):
         noise = None
         if inputs == NOISY:
-            noise = InputNoise(model, processor_class(task), amount=options.noise, seed=options.seed)
+            noise = InputNoise(model, task, amount=options.noise, seed=options.seed)
             with noise.measured():
                 predictor.outputs(split, batching)
         passes: list[Any] = []
@@ -255,7 +254,7 @@ class InputNoise:
 
     Args:
         model: the model whose inputs get noise.
-        processor: the class of the task.
+        task_type: the class of the task.
         amount: the factor a.
         seed: the seed of the noise, which is the same in every context of `added` with the same inputs.
 
@@ -263,11 +262,11 @@ class InputNoise:
         AlignAttnError: if a text model has no word embeddings.
     """
 
-    def __init__(self, model: "nn.Module", processor: "type[TaskProcessor[Any]]", *, amount: float, seed: int) -> None:
+    def __init__(self, model: "nn.Module", task_type: "type[Task]", *, amount: float, seed: int) -> None:
         from alignattn.training.embeddings import embeddings_of
 
         self.model = model
-        self.name = processor.continuous_input
+        self.name = task_type.continuous_input
         self.amount = amount
         self.seed = seed
         self._embeddings: Any = embeddings_of(model, "--noise") if self.name is None else None

@@ -22,8 +22,7 @@ from alignattn.finetuning.training_options import TrainingOptions
 from alignattn.patching import collect, is_patched
 from alignattn.patching.balance import balance, reason_unbalanced
 from alignattn.tasks import Task
-from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.task import EncodedSplit
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.progress import in_terminal, terminal_bar
 
@@ -233,7 +232,7 @@ class Balancing(TrainerCallback):
         if state.global_step > 0:
             return
         # A generative model needs the labels in its forward.
-        with_labels = processor_for(self.trainer.task).is_generative
+        with_labels = self.trainer.task.is_generative
         moments, held_back = (batches(with_labels=with_labels) for batches in self.batches)
         report = balance(kwargs["model"], moments, held_back=held_back, centre=self.options.balance_centre)
         means = report.means()

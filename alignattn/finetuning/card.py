@@ -29,7 +29,6 @@ from alignattn.tasks import (
 )
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS
 from alignattn.tasks.metrics import metric_of
-from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import chosen_methods, settings_of
 from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import listing
@@ -150,9 +149,8 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
         [split, result.evaluation_rows[split], *(score_text(m, of[m]) if m in of else "" for m in metrics)]
         for split, of in result.metrics.items()
     ]
-    choosing = _choosing_splits(result, options, processor_class(kind).splits_in_training(list(result.metrics)))
-    processor = processor_class(kind)
-    preprocessor = ("tokenizer", "AutoTokenizer") if processor.reads_texts else None
+    choosing = _choosing_splits(result, options, kind.splits_in_training(list(result.metrics)))
+    preprocessor = ("tokenizer", "AutoTokenizer") if kind.reads_texts else None
     return TEMPLATES.get_template("finetuning/card.md.jinja").render(
         metadata=metadata.to_yaml(),
         name=name,
@@ -166,8 +164,8 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
         metrics=metrics,
         scores=scores,
         settings=_settings(result, options, attention, kind).items(),
-        auto_class=processor.auto_class.__name__,
-        preprocessor=("image_processor", "AutoImageProcessor") if processor.reads_images else preprocessor,
+        auto_class=kind.auto_class,
+        preprocessor=("image_processor", "AutoImageProcessor") if kind.reads_images else preprocessor,
         path=quoted(repo_id or publishable(str(options.output_dir))),
         data=data,
         max_train_windows=MAX_TRAIN_WINDOWS,
@@ -211,15 +209,15 @@ def _choosing_splits(result: RunResult, options: RunOptions, splits: Iterable[st
 
 def _settings(result: RunResult, options: RunOptions, attention: AttentionConfig, kind: type[Task]) -> dict[str, Any]:
     """Return the settings of the training that had an effect."""
-    data, processor = options.data, processor_class(kind)
+    data = options.data
     length = data.max_length or (options.task or Task).max_length
     values = options.values | {"max_length": length, "doc_stride": data.stride(length)}
     idle = set() if attention.alignment is not None else {name for name in SETTINGS if name.startswith("alignment_")}
     if not (data.has_windows or kind is QuestionAnswering):
         idle.add("doc_stride")
-    if not processor.can_pool_windows:
+    if not kind.can_pool_windows:
         idle.add("long_texts")
-    if not processor.reads_texts:
+    if not kind.reads_texts:
         idle.add("max_length")
     # max_steps = -1 means in transformers that the number of epochs decides.
     given = {name: values.get(name) for name in SETTINGS if name not in idle}

@@ -15,7 +15,7 @@ from alignattn.tasks import (
     TextClassification,
     TokenClassification,
 )
-from alignattn.tasks.task import (
+from alignattn.tasks.names import (
     BY_SEED,
     CONLL,
     DRAWN,
@@ -26,10 +26,9 @@ from alignattn.tasks.task import (
     TOKENS,
     TRUNCATE,
     WINDOWS,
-    TaskOptions,
     is_picture,
 )
-from alignattn.tasks.task_types import processor_class
+from alignattn.tasks.task import TaskOptions
 from alignattn.training.methods.base import EVALUATION_ROWS
 from alignattn.utils.compression import check_encoding, plain_suffix
 from alignattn.utils.errors import AlignAttnError
@@ -246,7 +245,7 @@ class DataOptions(Options):
 
     def check(self, task: Task) -> None:
         """Refuse a task whose long texts cannot be read in windows, if the options ask for them."""
-        if self.has_windows and not processor_class(task).can_pool_windows:
+        if self.has_windows and not task.can_pool_windows:
             reason = "has its own windows" if task.kind == QuestionAnswering.kind else "has no logits per row to pool"
             raise AlignAttnError(f"--long_texts {self.long_texts}: task {task.name!r} is {task.kind}, which {reason}")
 

@@ -22,9 +22,9 @@ from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_and_f1
 from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.metrics import metric_of
+from alignattn.tasks.names import PROBABILITIES
+from alignattn.tasks.sequence_to_sequence import ERROR_RATE, EXACT
 from alignattn.tasks.tags.entities import SCORES, score_parts
-from alignattn.tasks.task import PROBABILITIES
-from alignattn.tasks.task_types import ERROR_RATE, EXACT
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import replacing
 from alignattn.utils.parquet import INPUT_COLUMN, read_parquet
@@ -173,7 +173,7 @@ def _written_examples(metric: str, predictions: Any) -> ExampleScores | None:
 
 
 def _label_examples(metric: str, predictions: Any) -> ExampleScores | None:
-    """Return the scores of rows with several labels, as in `alignattn.tasks.multilabel.multi_label_scores`."""
+    """Return the scores of rows with several labels, as in `alignattn.tasks.text_classification.multi_label_scores`."""
     rows = predictions["row"].to_numpy()
     labels, found = (np.stack(predictions[name].to_numpy()) for name in ("label", "prediction"))
     right, counted = 2 * labels * found, labels + found

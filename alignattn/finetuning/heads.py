@@ -28,8 +28,7 @@ from alignattn.patching.checkpoints import class_with_head, load_pretrained, loa
 from alignattn.reports.plots.bars import PointPanel
 from alignattn.reports.plots.maps import HeatMapPanel
 from alignattn.tasks import Task
-from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.task import EncodedSplit
 from alignattn.utils.errors import AlignAttnError
 
 OTHER_INPUTS = {"pixel_values": "images", "input_values": "sound", "input_features": "sound"}
@@ -76,12 +75,12 @@ class RecordedModel:
         """Return the modalities of the queries and keys of attention calls, given their numbers from 0."""
         return [(WORDS, WORDS) if self.reads_texts_alone else self._declared_sides[layer] for layer in layers]
 
-    def check_reads(self, processor: type[TaskProcessor[Any]], of: str) -> None:
+    def check_reads(self, task_type: type[Task], of: str) -> None:
         """Refuse rows that the model does not read; `of` describes them in the message."""
-        if processor.reads_only_texts and not self.reads_texts_alone:
+        if task_type.reads_only_texts and not self.reads_texts_alone:
             raise AlignAttnError(f"{self.name!r} reads images with its texts, which {of} lacks: give rows of its task")
         if self.reads_texts_alone:
-            check_only_texts(self.name, processor, of)
+            check_only_texts(self.name, task_type, of)
 
     @property
     def _declared_sides(self) -> tuple[Sides, ...]:
@@ -90,17 +89,17 @@ class RecordedModel:
         return sides
 
 
-def check_only_texts(name: str, processor: type[TaskProcessor[Any]], of: str) -> None:
+def check_only_texts(name: str, task_type: type[Task], of: str) -> None:
     """Refuse rows that a model of texts alone does not read.
 
     Args:
         name: the model.
-        processor: the processor class of the rows.
+        task_type: the task type of the rows.
         of: describes the rows in the message.
     """
-    if not processor.reads_only_texts:
-        more = "has no texts" if not processor.reads_texts else "has more"
-        more = "generates sequences" if processor.is_generative else more
+    if not task_type.reads_only_texts:
+        more = "has no texts" if not task_type.reads_texts else "has more"
+        more = "generates sequences" if task_type.is_generative else more
         raise AlignAttnError(f"{name!r} reads only texts, and {of} {more}: give other rows")
 
 
@@ -118,7 +117,7 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
 
     Args:
         name: a folder, a Hub id or a packaged model.
-        tokenizer_options: as `TaskProcessor.tokenizer_options`.
+        tokenizer_options: as `Task.tokenizer_options`.
     """
     with loading(name):
         fields = read_config_fields(name)
@@ -163,12 +162,12 @@ class Examples:
 
     Attributes:
         description: a description for messages and titles.
-        processor: the processor class of their task.
+        task_type: the type of their task.
         encode: returns the model inputs of each example as a batch of one without padding, given the model's tokenizer.
     """
 
     description: str
-    processor: type[TaskProcessor[Any]]
+    task_type: type[Task]
     encode: Callable[[PreTrainedTokenizerBase], list[dict[str, Tensor]]]
 
 
@@ -181,16 +180,15 @@ def row_examples(task: Task, split: str, rows: datasets.Dataset, data: DataOptio
         rows: the first rows of the split.
         data: the options of a run, which set the maximum length of a row.
     """
-    processor = processor_for(task)
 
     def encode(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Tensor]]:
         # Show each token once: windows of a long context must not overlap.
         options = replace(data.task_options(task, tokenizer), doc_stride=0)
-        split = EncodedSplit(rows, processor.encode(rows, tokenizer, options), options)
+        split = EncodedSplit(rows, task.encode(rows, tokenizer, options), options)
         return list(input_batches(task, split, tokenizer, range(len(split.encoded)), 1))
 
     number = "the first row" if len(rows) == 1 else f"the first {len(rows)} rows"
-    return Examples(f"{number} of {task.name} {split}", type(processor), encode)
+    return Examples(f"{number} of {task.name} {split}", type(task), encode)
 
 
 @dataclass(frozen=True)
@@ -263,8 +261,8 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
         layer: the number of the layer from 0; None = the last one.
         head: the number of the head from 0.
     """
-    loaded = load_recorded_model(str(folder), examples.processor.tokenizer_options)
-    loaded.check_reads(examples.processor, examples.description)
+    loaded = load_recorded_model(str(folder), examples.task_type.tokenizer_options)
+    loaded.check_reads(examples.task_type, examples.description)
     place, number = _find_layer(loaded, name, layer, head)
     encoded = examples.encode(loaded.tokenizer)
     longest, most = (

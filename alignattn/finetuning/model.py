@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -36,14 +37,12 @@ from alignattn.patching.checkpoints import (
 )
 from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts
-from alignattn.tasks import TokenClassification
-from alignattn.tasks.images import CHANNELS, MODES
+from alignattn.tasks import Task, TokenClassification
+from alignattn.tasks.image_classification import CHANNELS, MODES
 from alignattn.tasks.labels import spelling_key
 from alignattn.tasks.pictures import GREY
-from alignattn.tasks.processor import TaskProcessor
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.tags.scheme import scheme_of
-from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError, did_you_mean, listing, one_line
 from alignattn.utils.publishing import publishable
@@ -94,11 +93,10 @@ def pretrained_config(options: RunOptions) -> Any:
     if asked is not None and most is not None and asked > most:
         raise AlignAttnError(f"--max_length {asked} exceeds the model's maximum of {most} tokens")
     check_precision(options, type_of_weights(arguments, config))
-    auto_class = processor_class(task).auto_class
-    if type(config) not in auto_class._model_mapping:
+    if type(config) not in getattr(transformers, task.auto_class)._model_mapping:
         raise AlignAttnError(
             f"--model {name} is of type {config.model_type!r}, for which transformers has no "
-            f"{auto_class.__name__}, and task {task.name!r} is {task.kind}: give a model for that"
+            f"{task.auto_class}, and task {task.name!r} is {task.kind}: give a model for that"
         )
     return config
 
@@ -125,7 +123,7 @@ def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel
             config_fields=arguments.model_config_fields,
         )
     )
-    processor_for(rows.task).configure(built.model.config)
+    rows.task.configure(built.model.config)
     return built
 
 
@@ -145,9 +143,9 @@ def _hub_options(arguments: ModelOptions) -> dict[str, Any]:
 
 def _load_pretrained(arguments: ModelOptions, rows: Rows[Any], config: Any) -> BuiltModel:
     task, name, hub = rows.task, arguments.model, _hub_options(arguments)
-    processor, saved = processor_for(task), named_classes(config)
+    saved = named_classes(config)
     with loading(name):
-        processor.configure(config)
+        task.configure(config)
     remark = None
     if arguments.crf:
         assert isinstance(task, TokenClassification)
@@ -155,29 +153,29 @@ def _load_pretrained(arguments: ModelOptions, rows: Rows[Any], config: Any) -> B
         crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
         setattr(config, CRF_FIELD, crf_tags)
     kwargs = {"config": config, "dtype": loading_type(arguments), "ignore_mismatched_sizes": True} | hub
-    model = load_checkpoint(name, processor.auto_class, with_slots=False, **kwargs)
+    model = load_checkpoint(name, getattr(transformers, task.auto_class), with_slots=False, **kwargs)
     if reordered := keep_classes(model, name, saved):
         print(reordered, file=sys.stderr)
-    return BuiltModel(model, load_preprocessor(name, model, type(processor), **hub), remark=remark)
+    return BuiltModel(model, load_preprocessor(name, model, type(task), **hub), remark=remark)
 
 
-def load_preprocessor(name: str, model: PreTrainedModel, processor: type[TaskProcessor[Any]], **hub: Any) -> Any:
+def load_preprocessor(name: str, model: PreTrainedModel, task_type: type[Task], **hub: Any) -> Any:
     """Return the model's tokenizer or image processor for a task's rows; None if they need none.
 
     Args:
         name: as for `load_checkpoint`.
         model: the model loaded by that name.
-        processor: the processor class of the task.
+        task_type: the type of the task.
         **hub: keyword arguments of `from_pretrained` that locate the files, such as `revision`.
     """
-    if processor.reads_images:
+    if task_type.reads_images:
         image_processor = load_image_processor(name, **hub)
         _set_channels(name, model, image_processor)
         _check_takes_images(name, model, image_processor)
         return image_processor
-    if not processor.reads_texts:
+    if not task_type.reads_texts:
         return None
-    tokenizer = load_tokenizer(name, model, **hub, **processor.tokenizer_options)
+    tokenizer = load_tokenizer(name, model, **hub, **task_type.tokenizer_options)
     # Not every tokenizer knows the model's maximum length, and longer rows would end the training.
     tokenizer.model_max_length = most_tokens(model, tokenizer)
     return tokenizer

@@ -25,7 +25,7 @@ from alignattn.finetuning.training_options import ALIGNMENT_GROUP
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.names import model_to_train
 from alignattn.tasks import Task, TokenClassification
-from alignattn.tasks.task import MAX_TEXTS
+from alignattn.tasks.names import MAX_TEXTS
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.options import REQUIRED, Count, InputFile, NamedValue, Options, OutputDir, option
 

@@ -26,8 +26,8 @@ from alignattn.finetuning.training_options import (
 from alignattn.models import AT_RANDOM, ENCODER, MODELS, SAMPLING_OPTION, capabilities_of
 from alignattn.tasks import ImageClassification, Task, get_task, is_definition
 from alignattn.tasks.definitions import read_definition
-from alignattn.tasks.task import DRAWN, TEXT, TRAIN
-from alignattn.tasks.task_types import IMAGE, with_features
+from alignattn.tasks.names import DRAWN, IMAGE, TEXT, TRAIN
+from alignattn.tasks.visual_question_answering import with_features
 from alignattn.utils.errors import AlignAttnError, check_installed, listing
 from alignattn.utils.options import Options, options_of, values_of
 

@@ -12,6 +12,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import torch
+import transformers
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.utils.generic import find_labels
@@ -33,10 +34,10 @@ from alignattn.patching.checkpoints import load_checkpoint
 from alignattn.tasks import Task
 from alignattn.tasks.formats.file_rows import TextRows, file_rows
 from alignattn.tasks.long_texts import pooled_outputs
+from alignattn.tasks.names import PROBABILITIES
 from alignattn.tasks.pictures import encode_picture
-from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.task import PROBABILITIES, TaskOptions
-from alignattn.tasks.task_types import check_generates, processor_for
+from alignattn.tasks.sequence_to_sequence import check_generates
+from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.tasks.truncation import count_unknown_rows, unknown_rows_warning
 from alignattn.utils.errors import AlignAttnError, shown
 from alignattn.utils.library_bars import without_library_bars
@@ -150,7 +151,7 @@ class Predictor:
         """Return rows as a data set of the task's input columns."""
         filled = [self._row(row, number) for number, row in enumerate(_listed(rows), start=1)]
         columns = {name: [row[name] for row in filled] for name in self.task.input_columns}
-        if self._processor.reads_images:
+        if self.task.reads_images:
             columns = {name: _pictures(values) for name, values in columns.items()}
         read = file_rows(TextRows(columns), path="a row", is_decoded=True)
         for index, problem in sorted(read.problems_in(columns).items()):
@@ -159,7 +160,7 @@ class Predictor:
 
     def problems(self, dataset: datasets.Dataset) -> dict[int, str]:
         """Return the problem of each row that cannot be used, by its number from 0."""
-        return self._processor.input_problems(self._processor.normalise_inputs(dataset), may_be_empty=False)
+        return self.task.input_problems(self.task.normalise_inputs(dataset), may_be_empty=False)
 
     def input_numbers(self, split: EncodedSplit) -> NDArray[np.uint64] | None:
         """Return numbers `[N]` that are equal for rows with the same input; None for a run without calibration.
@@ -176,7 +177,7 @@ class Predictor:
             inputs: the numbers of the rows' inputs, as from `input_numbers`.
             top_k: as for `predict`.
         """
-        table = self._processor.readable_predictions(answers, top_k)
+        table = self.task.readable_predictions(answers, top_k)
         if self.decisions is not None:
             assert inputs is not None
             for name, column in self.decisions.columns(probabilities_of(answers), uniform_of(inputs)).items():
@@ -196,15 +197,14 @@ class Predictor:
         outputs, labels = self.outputs(split, batching, advance)
         if self.temperature is not None:
             outputs = outputs.astype(np.float64) / self.temperature
-        return self._processor.predictions(split, outputs, labels)
+        return self.task.predictions(split, outputs, labels)
 
     def encode(self, dataset: datasets.Dataset) -> EncodedSplit:
         """Return rows of the task's input columns, encoded for the model."""
-        processor = self._processor
-        rows = processor.add_dummy_labels(processor.normalise_inputs(dataset))
+        rows = self.task.add_dummy_labels(self.task.normalise_inputs(dataset))
         # Rows come in parts, and each part would show its own bar.
         with without_library_bars():
-            encoded = processor.encode(rows, self.tokenizer, self.options)
+            encoded = self.task.encode(rows, self.tokenizer, self.options)
             return EncodedSplit(rows, encoded, self.options, self.tokenizer)
 
     def count_unknown_rows(self, split: EncodedSplit) -> int:
@@ -244,10 +244,6 @@ class Predictor:
             return None
         return shift_warning(self.calibration, probabilities, self.temperature, origin)
 
-    @property
-    def _processor(self) -> TaskProcessor[Any]:
-        return processor_for(self.task)
-
     @cached_property
     def _model_inputs(self) -> frozenset[str]:
         names = inspect.signature(self.model.forward).parameters
@@ -282,9 +278,9 @@ class Predictor:
         encoded = split.encoded
         read = [name for name in encoded.column_names if name in {*self._model_inputs, *LABELS}]
         # Images and long texts may be large, so each batch loads its own.
-        is_large = self._processor.reads_images or split.options.has_windows
+        is_large = self.task.reads_images or split.options.has_windows
         columns = {name: encoded[name] if is_large else encoded[name][:] for name in read}
-        collate, device = self._processor.collator(self.tokenizer, split), self.model.device
+        collate, device = self.task.collator(self.tokenizer, split), self.model.device
         gathered: list[_Gathered] = []
         places: _Gathered | None = None
         done = 0
@@ -313,8 +309,8 @@ class Predictor:
 
     def _outputs_of(self, batch: Mapping[str, torch.Tensor], options: TaskOptions) -> Sequence[torch.Tensor]:
         """Return the model's outputs for a batch, or the sequences that it generates, `[B, …]` each."""
-        if self._processor.is_generative:
-            return self._processor.generate(self.model, batch, options)
+        if self.task.is_generative:
+            return self.task.generate(self.model, batch, options)
         ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
         return [values for name, values in self.model(**batch).items() if name not in ignored]
 
@@ -394,9 +390,9 @@ def load_predictor(
     """Load the trained model of a run; arguments as for `load_run`."""
     if temperature is not None:
         check_has_classes(run.task)
-    processor, name = processor_for(run.task), str(run.folder)
-    model = load_checkpoint(name, processor.auto_class, lacking="trained model: give the folder of a finished run")
-    tokenizer = load_preprocessor(name, model, type(processor))
+    name, auto_class = str(run.folder), getattr(transformers, run.task.auto_class)
+    model = load_checkpoint(name, auto_class, lacking="trained model: give the folder of a finished run")
+    tokenizer = load_preprocessor(name, model, type(run.task))
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model.eval().to(target)
     # Loaded weights lie in memory as in their file, and where a matrix begins decides the last bits of its products.

@@ -23,11 +23,10 @@ from alignattn.reports.charts import reliability_chart
 from alignattn.reports.diagrams import reliability_panel
 from alignattn.reports.report import REPORT_FILE, Section, Shaded, write_report
 from alignattn.tasks import Task
-from alignattn.tasks.multilabel import LABEL_PROBABILITIES
+from alignattn.tasks.names import PROBABILITIES
 from alignattn.tasks.pictures import open_picture
-from alignattn.tasks.processor import EncodedSplit, Evaluation
-from alignattn.tasks.task import PROBABILITIES
-from alignattn.tasks.task_types import processor_class
+from alignattn.tasks.task import EncodedSplit, Evaluation
+from alignattn.tasks.text_classification import LABEL_PROBABILITIES
 
 MAX_CLASSES = 50
 MAX_CONFUSED = 20
@@ -232,7 +231,7 @@ def _quoting(task: Task, split: EncodedSplit) -> tuple[Sequence[str], Quote]:
 
     def quote(row: int) -> list[str]:
         values = split.rows[row]
-        return [_cell(values[name], is_picture=processor_class(task).reads_images) for name in columns]
+        return [_cell(values[name], is_picture=task.reads_images) for name in columns]
 
     return columns, quote
 

@@ -21,9 +21,9 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result
 from alignattn.finetuning.run_folder import changed_rows
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
-from alignattn.tasks import ImageClassification, Task, TextClassification
+from alignattn.tasks import ImageClassification, LabelledTask, Task, TextClassification
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS, WindowedRows
-from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.names import BY_SEED, MAX_TEXTS, TEXT_FILE, TRAIN
 from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import (
     Rows,
@@ -34,8 +34,7 @@ from alignattn.tasks.rows import (
     with_validation_share,
 )
 from alignattn.tasks.sampling import SAMPLING_SEED
-from alignattn.tasks.task import BY_SEED, MAX_TEXTS, TEXT_FILE, TRAIN, LabelledTask
-from alignattn.tasks.task_types import processor_class, processor_for
+from alignattn.tasks.task import EncodedSplit
 from alignattn.tasks.truncation import INPUT, TruncatedRows, lengths_of, truncated_rows
 from alignattn.utils.compression import plain_stem, plain_suffix
 from alignattn.utils.errors import AlignAttnError
@@ -142,7 +141,7 @@ def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: 
         arguments: the options of the rows, such as the maximum length of a sequence.
     """
     options = arguments.task_options(task, processor)
-    return EncodedSplit(rows, processor_for(task).encode(rows, processor, options), options, processor)
+    return EncodedSplit(rows, task.encode(rows, processor, options), options, processor)
 
 
 def input_batches(
@@ -165,11 +164,11 @@ def input_batches(
         with_labels: whether to keep the labels, which a generative model reads in its forward.
     """
     columns = split.encoded.column_names
-    of_texts = processor_class(task).reads_only_texts
+    of_texts = task.reads_only_texts
     read = processor.model_input_names if of_texts else set(columns).difference(LABEL_COLUMNS)
     inputs = [name for name in columns if name in read]
     chosen = split.encoded.select_columns([*inputs, *(name for name in LABEL_COLUMNS if name in columns)])
-    collate = processor_for(task).collator(processor, split)
+    collate = task.collator(processor, split)
     for start in range(0, len(rows), size):
         batch = collate(list(chosen.select(rows[start : start + size])))
         yield {name: values for name, values in batch.items() if with_labels or name not in LABEL_COLUMNS}

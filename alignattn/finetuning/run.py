@@ -51,14 +51,13 @@ from alignattn.models import SAMPLING_OPTION, capabilities_of
 from alignattn.models.build import BuiltModel
 from alignattn.models.packaged import seen_before
 from alignattn.patching import alignment_parameters, function_parameters
-from alignattn.tasks import Task
+from alignattn.tasks import QuestionAnswering, Task, TokenClassification
 from alignattn.tasks.answers.windows import count_truncated_questions, truncated_questions_warning
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.long_texts import WindowCollator, WindowedRows
-from alignattn.tasks.processor import EncodedSplit, Evaluation
+from alignattn.tasks.names import TRAIN
 from alignattn.tasks.rows import Rows
-from alignattn.tasks.task import TRAIN
-from alignattn.tasks.task_types import QuestionAnswering, TokenClassification, processor_class, processor_for
+from alignattn.tasks.task import EncodedSplit, Evaluation
 from alignattn.tasks.truncation import TruncatedRows
 from alignattn.training.checkpoints import remove_checkpoints
 from alignattn.training.saving import remove_torn_weights
@@ -143,7 +142,7 @@ def _rare_classes(task: Any, train: EncodedSplit) -> str:
     """Return a line on the classes that few training rows have; empty if there are none."""
     if not task.can_weight_classes:
         return ""
-    counts = processor_for(task).class_counts(train)
+    counts = task.class_counts(train)
     of_words = isinstance(task, TokenClassification)
     total, label = (counts.sum(), "words have the tag") if of_words else (len(train.rows), "rows have the label")
     fewest = min(RARE_SHARE, 1 / (2 * len(counts))) * total
@@ -159,7 +158,7 @@ def _build_trainer(
 ) -> TaskTrainer:
     """Return the trainer, which adds λ · L_align and the losses of training methods to the task's loss."""
     training = options.training
-    watched = processor_class(task).splits_in_training(list(data.evaluation))
+    watched = task.splits_in_training(list(data.evaluation))
     choose_metric(args, training, task, watched)
     stops = stopping(args, training.early_stopping_patience)
     check_full_batch(args, len(data.train.encoded))
@@ -167,12 +166,12 @@ def _build_trainer(
         print("no evaluation rows, so no scores: give --validation_file, or --validation_share 0.1", file=sys.stderr)
     log_reports(args.report_to)
     rows: Any = data.train.encoded
-    collator = processor_for(task).collator(built.tokenizer, data.train, is_training=True)
+    collator = task.collator(built.tokenizer, data.train, is_training=True)
     if options.data.has_windows:
         rows, collator = WindowedRows(rows, args.seed), WindowCollator(built.tokenizer)
     class_weights: dict[str, float] = {}
     if training.class_weights is not None:
-        weights = processor_for(task).class_weights(data.train, training.named_weights)
+        weights = task.class_weights(data.train, training.named_weights)
         class_weights = dict(zip(getattr(task, "labels", ()), weights.tolist(), strict=True))
     try:
         trainer = TaskTrainer(
@@ -225,7 +224,7 @@ def _print_remarks(
         weigh = f": --class_weights {BALANCED} makes all classes count equally"
         # A CRF refuses weights.
         print(rare + ("" if trainer.class_weights or options.model.has_crf else weigh), file=sys.stderr)
-    reads_all = processor_class(task).can_pool_windows and not options.data.has_windows
+    reads_all = task.can_pool_windows and not options.data.has_windows
     for split, rows in truncated.items():
         print(f"{split}: {rows}{', and --long_texts windows reads all of each' if reads_all else ''}")
     if isinstance(task, QuestionAnswering):
@@ -268,7 +267,7 @@ def _result(
     evaluations: Mapping[str, Evaluation],
 ) -> RunResult:
     task = rows.task
-    constant = processor_for(task).constant_prediction
+    constant = task.constant_prediction
     answers = {split: constant(evaluation.predictions) for split, evaluation in evaluations.items()}
     return RunResult(
         task=task.name,

@@ -22,7 +22,7 @@ from alignattn.tasks import (
     get_task,
 )
 from alignattn.tasks.definitions import read_definition
-from alignattn.tasks.task import TRAIN
+from alignattn.tasks.names import TRAIN
 from alignattn.training.methods import prediction_method
 from alignattn.utils.digests import digest_of, model_digest
 from alignattn.utils.errors import AlignAttnError

@@ -14,8 +14,7 @@ from alignattn.finetuning.rows import LengthGroupedSteps, padded_lengths, scatte
 from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
 from alignattn.tasks import Task
 from alignattn.tasks.long_texts import WindowedRows, WindowPooling, pooled_outputs
-from alignattn.tasks.processor import EncodedSplit, Evaluation
-from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.task import EncodedSplit, Evaluation
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.class_weights import weighted_loss
 from alignattn.training.private_api import TaskTrainerOverrides
@@ -51,9 +50,7 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
             evaluation = next(iter(evaluation.values()))
         self.evaluation_collator = None
         if splits:
-            self.evaluation_collator = processor_for(task).collator(
-                kwargs.get("processing_class"), next(iter(splits.values()))
-            )
+            self.evaluation_collator = task.collator(kwargs.get("processing_class"), next(iter(splits.values())))
         super().__init__(
             *args,
             eval_dataset=evaluation or None,
@@ -114,7 +111,7 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
     def _score(self, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
         """Return the metrics of the outputs for a split; with windows, also the loss of the pooled logits."""
         logits, labels = pooled_outputs(split.encoded, prediction.predictions, prediction.label_ids)
-        metrics = processor_for(self.task).evaluate(split, logits, labels).metrics
+        metrics = self.task.evaluate(split, logits, labels).metrics
         if self.pools_windows:
             metrics = metrics | {"loss": float(self._loss_of(torch.as_tensor(logits), torch.as_tensor(labels)))}
         return metrics
@@ -142,15 +139,14 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
             outputs = self.predict(split.encoded) if method is None else method.predict(self, split.encoded)
         finally:
             self.compute_metrics = scorer
-        return processor_for(self.task).evaluate(split, outputs.predictions, outputs.label_ids)
+        return self.task.evaluate(split, outputs.predictions, outputs.label_ids)
 
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """Return the loss, outputs and labels of a batch as `Trainer` does, or with generated sequences as outputs."""
-        processor = processor_for(self.task)
         step: Any = super().prediction_step
-        if not processor.is_generative or prediction_loss_only:
+        if not self.task.is_generative or prediction_loss_only:
             loss, logits, labels = step(model, inputs, prediction_loss_only, ignore_keys)
             # The loss of windows is not a loss of rows.
             return None if self.pools_windows else loss, logits, labels
@@ -159,7 +155,7 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
         assert self.task_options is not None
         return (
             loss,
-            processor.generate(self.accelerator.unwrap_model(model), batch, self.task_options),
+            self.task.generate(self.accelerator.unwrap_model(model), batch, self.task_options),
             batch.get("labels"),
         )
 

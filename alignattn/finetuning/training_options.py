@@ -7,7 +7,6 @@ from typing import Any
 
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import Task
-from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import MethodOptions, chosen_methods
 from alignattn.training.options import AlignmentTrainingOptions
 from alignattn.utils.errors import AlignAttnError, listing
@@ -200,7 +199,7 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
             AlignAttnError: if an option does not support it.
         """
         order = self.train_sampling_strategy
-        if task is not None and order in (BY_LENGTH, REBALANCED) and not processor_class(task).has_lengths:
+        if task is not None and order in (BY_LENGTH, REBALANCED) and not task.has_lengths:
             raise AlignAttnError(
                 f"--train_sampling_strategy {order}: rows of task {task.name!r} are not sequences and have no length"
             )

@@ -9,7 +9,7 @@ from alignattn.attention.pooling import AttentionPooling
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.layers import Recurrent, average, masked_softmax, maximum, run_recurrent
 from alignattn.models.word_model import Sentences, WordModel, WordModelConfig, take_words
-from alignattn.tasks.task import MAX_TEXTS
+from alignattn.tasks.names import MAX_TEXTS
 from alignattn.utils.errors import AlignAttnError
 
 

@@ -19,7 +19,7 @@ from alignattn.models.build import BuildContext, BuiltModel, build_word_model
 from alignattn.models.layers import GuidedAttentionUnit, SelfAttentionUnit, masked_softmax
 from alignattn.models.word_model import WordModel, WordModelConfig, take_words
 from alignattn.tasks import VisualQuestionAnswering
-from alignattn.tasks.task_types import IMAGE, QUESTION
+from alignattn.tasks.names import IMAGE, QUESTION
 from alignattn.tasks.vqa.images import COLOURS, PICTURE_DIMS, REGION_DIMS, colour_moments
 from alignattn.utils.errors import AlignAttnError
 

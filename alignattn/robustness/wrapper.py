@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.models.lengths import most_tokens
 from alignattn.robustness.batches import ModelInputs, OutputCache
-from alignattn.tasks.task import MAX_TEXTS
+from alignattn.tasks.names import MAX_TEXTS
 from alignattn.utils.errors import AlignAttnError
 
 

@@ -1,31 +1,26 @@
 """Tasks: their definitions, the loading and encoding of their rows, and the scores of predictions.
 
 `reading` reads a file by its format (`formats`). `rows` checks the rows and reads their labels (`labels`,
-`user_labels`). `sampling` draws samples. The `TaskProcessor` of the task type encodes and batches the rows and scores
-their predictions.
+`user_labels`). `sampling` draws samples. The task encodes and batches its rows and scores their predictions.
 
-This module has no heavy imports; the processors are imported on demand.
+This module has no heavy imports; the methods of tasks import what they need.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 
 from alignattn.tasks.definitions import is_definition, read_definition
-from alignattn.tasks.task import LabelledTask, Sources, Task
-from alignattn.tasks.task_types import (
-    GenerationTask,
-    ImageClassification,
-    ImageToText,
-    MultiLabelClassification,
-    MultipleChoice,
-    NodeClassification,
-    QuestionAnswering,
-    SequenceToSequence,
-    TextClassification,
-    TokenClassification,
-    VisualQuestionAnswering,
-)
+from alignattn.tasks.image_classification import ImageClassification
+from alignattn.tasks.image_to_text import ImageToText
+from alignattn.tasks.labelled import LabelledTask
+from alignattn.tasks.multiple_choice import MultipleChoice
+from alignattn.tasks.node_classification import NodeClassification
+from alignattn.tasks.question_answering import QuestionAnswering
+from alignattn.tasks.sequence_to_sequence import GenerationTask, SequenceToSequence
+from alignattn.tasks.task import Sources, Task
+from alignattn.tasks.text_classification import MultiLabelClassification, TextClassification
+from alignattn.tasks.token_classification import TokenClassification
+from alignattn.tasks.visual_question_answering import VisualQuestionAnswering
 from alignattn.utils.errors import AlignAttnError, did_you_mean
 
 __all__ = [
@@ -56,26 +51,20 @@ CATALOG = Path(__file__).parent / "catalog"
 class _Catalog(Mapping[str, Task]):
     """The shipped tasks by name, the stem of their file. A file is read on demand."""
 
+    def __init__(self) -> None:
+        self._files = {path.stem: path for path in sorted(CATALOG.glob("*.yaml"))}
+        self._tasks: dict[str, Task] = {}
+
     def __getitem__(self, name: str) -> Task:
-        if name not in _names():
-            raise KeyError(name)
-        return _read(name)
+        if name not in self._tasks:
+            self._tasks[name] = read_definition(self._files[name])
+        return self._tasks[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_names())
+        return iter(self._files)
 
     def __len__(self) -> int:
-        return len(_names())
-
-
-@cache
-def _names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in CATALOG.glob("*.yaml")))
-
-
-@cache
-def _read(name: str) -> Task:
-    return read_definition(CATALOG / f"{name}.yaml")
+        return len(self._files)
 
 
 TASKS: Mapping[str, Task] = _Catalog()

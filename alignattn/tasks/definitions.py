@@ -1,15 +1,41 @@
 """Reading and writing of task files, shipped or a user's, with messages for invalid ones."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.tasks.task import NPZ, TRAIN, Sources, Task
-from alignattn.tasks.task_types import TASK_TYPES, NodeClassification
+from alignattn.tasks.image_classification import ImageClassification
+from alignattn.tasks.image_to_text import ImageToText
+from alignattn.tasks.multiple_choice import MultipleChoice
+from alignattn.tasks.names import NPZ, TRAIN
+from alignattn.tasks.node_classification import NodeClassification
+from alignattn.tasks.question_answering import QuestionAnswering
+from alignattn.tasks.sequence_to_sequence import SequenceToSequence
+from alignattn.tasks.task import Sources, Task
+from alignattn.tasks.text_classification import MultiLabelClassification, TextClassification
+from alignattn.tasks.token_classification import TokenClassification
+from alignattn.tasks.visual_question_answering import VisualQuestionAnswering
 from alignattn.utils.errors import AlignAttnError, did_you_mean, unknown
 from alignattn.utils.files import read_yaml, write_json
+
+TASK_TYPES: Mapping[str, type[Task]] = {
+    task_type.kind: task_type
+    for task_type in (
+        TextClassification,
+        MultiLabelClassification,
+        MultipleChoice,
+        TokenClassification,
+        QuestionAnswering,
+        VisualQuestionAnswering,
+        ImageClassification,
+        SequenceToSequence,
+        ImageToText,
+        NodeClassification,
+    )
+}
+"""The task types by the Hub's names. A new one is a file like these, and a line here."""
 
 SUFFIXES = (".yaml", ".yml")
 

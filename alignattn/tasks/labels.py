@@ -1,19 +1,17 @@
-"""Validation of labels, and their conversion to class numbers or scores."""
+"""Labels as files have them: numbers, names of classes, missing ones. This module has no heavy imports."""
 
-import math
+from __future__ import annotations
+
 import re
-import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
-import numpy as np
-from numpy.typing import NDArray
+from alignattn.utils.errors import AlignAttnError, shown
 
-from alignattn.tasks.task import LabelledTask
-from alignattn.utils.errors import AlignAttnError, listing, shown
+if TYPE_CHECKING:
+    import datasets
 
 UNLABELLED = -1
 """The label of an unlabelled row, as in SNLI (no majority) and GLUE's test splits."""
@@ -21,7 +19,7 @@ UNLABELLED = -1
 Label = int | float | str
 """A label in a file: a class number, a score or a class name."""
 
-_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 """An integer as Python prints it; 007 and +1 are codes."""
 _DECIMAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)")
 _SCIENTIFIC = re.compile(rf"{_DECIMAL.pattern}([eE][+-]?[0-9]+)?")
@@ -32,32 +30,6 @@ _JOINT = re.compile(r"(?<=[^\W_])[-_]+(?=[^\W_])")
 _QUOTES = "\"'`´‘’‚“”„«»‹›"
 _INVISIBLE = "Cf"
 """Unicode's category of zero-width characters, such as U+200B and U+FEFF."""
-
-
-def label_problems(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
-    """Return the problem of each row, by index from 0, whose label is neither one of the task's nor -1."""
-    problems = {}
-    expected = f"a class number from 0 to {task.num_labels - 1} ({listing(task.labels)})"
-    if task.is_regression:
-        limits = task.label_range
-        expected = "a finite number" if limits is None else f"a score from {limits[0]:g} to {limits[1]:g}"
-    for index, (value, number) in enumerate(zip(map(only_item, values), _numbers(task, values), strict=True)):
-        if number is None or (number != UNLABELLED and not _is_label(task, number)):
-            is_comma = task.is_regression and has_decimal_comma(value)
-            hint = "; write a decimal point" if is_comma else twin_hint(value, task.labels)
-            problems[index] = form_problem(value) or f"label {shown(value)} is not {expected}{hint}"
-    return problems
-
-
-def label_numbers(
-    task: LabelledTask, values: Sequence[Any], origin: str
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return valid labels as numbers, `[N]`, and which rows have one: -1 marks the others unless it is a score."""
-    numbers = np.array(_numbers(task, values), dtype=np.float64)
-    is_labelled = np.array([_is_label(task, number) for number in numbers], dtype=bool)
-    if not is_labelled.any():
-        raise no_labelled_row(origin)
-    return numbers, is_labelled
 
 
 def no_labelled_row(origin: str) -> AlignAttnError:
@@ -77,64 +49,22 @@ def class_names(dataset: datasets.Dataset, column: str) -> tuple[str, ...]:
     return () if names == tuple(map(str, range(len(names)))) else names
 
 
-def number_names(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
-    """Return the class name of each integer label, if a class is named by an integer that is not its number.
-
-    Args:
-        task: the task of the labels.
-        values: the labels of a split.
-
-    Returns:
-        An empty mapping if the integers can only be class numbers.
-    """
-    by_name = {int(label): label for label in task.labels if _INTEGER.fullmatch(label)}
-    by_number = dict(enumerate(task.labels))
-    if all(by_number.get(number) == label for number, label in by_name.items()):
-        return {}
-    parsed = {value: number for value in values if (number := _whole_number(value)) is not None}
-    numbers = {*parsed.values()} - {UNLABELLED}
-    num_names, num_numbers = len(numbers & by_name.keys()), len(numbers & by_number.keys())
-    if numbers and num_names == num_numbers and not all(isinstance(value, str) for value in parsed):
-        raise AlignAttnError(
-            f"column {task.label_column!r} holds {listing([str(number) for number in sorted(numbers)])}, which can be "
-            f"names or numbers of the classes of task {task.name!r} ({listing(task.labels)}): write names as text"
-        )
-    return by_name if num_names >= num_numbers else by_number
-
-
 def named_labels(values: Iterable[Any], names: Mapping[int, str]) -> list[Any]:
     """Return labels with names in place of class numbers; -1 is kept."""
     labels = []
     for value in values:
-        if (number := _whole_number(value)) is not None:
+        if (number := whole_number(value)) is not None:
             value = str(number) if number == UNLABELLED else names.get(number, f"class number {number}")
         labels.append(value)
     return labels
 
 
-def _whole_number(value: Any) -> int | None:
-    """A label's whole number, also of 1.0, as pandas writes 1 in a column with missing values; None for others."""
+def whole_number(value: Any) -> int | None:
+    """Return the whole number of a label, also of 1.0, as pandas writes 1 beside missing values; None for others."""
     number = parse_label(value) if isinstance(value, int | float | str) else None
     if isinstance(number, float) and number.is_integer():
         return int(number)
     return number if isinstance(number, int) else None
-
-
-def report_numbered_labels(task: LabelledTask, splits: Mapping[str, datasets.Dataset]) -> None:
-    """Print how the class numbers of files without class names are read, if another file has names.
-
-    Args:
-        task: the task of the rows.
-        splits: the rows by file.
-    """
-    labelled = {origin: rows for origin, rows in splits.items() if task.label_column in rows.column_names}
-    if not any(class_names(rows, task.label_column) for rows in labelled.values()):
-        return
-    numbered = ", ".join(f"{number} = {name}" for number, name in enumerate(task.labels))
-    for origin, rows in labelled.items():
-        values = [parse_label(only_item(value)) for value in rows[task.label_column][:]]
-        if not class_names(rows, task.label_column) and all(isinstance(value, int | float) for value in values):
-            print(f"{origin}: its labels are numbers without names, which are read as {numbered}", file=sys.stderr)
 
 
 def only_item(value: Any) -> Any:
@@ -161,29 +91,6 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip()) or value != value
 
 
-def _numbers(task: LabelledTask, values: Iterable[Any]) -> list[float | None]:
-    """The labels as numbers: HellaSwag on the Hub and CSV files have numbers as text, users may write names."""
-    by_name = {label: number for number, label in enumerate(task.labels)}
-    numbers: list[float | None] = []
-    for value in map(only_item, values):
-        value = str(value) if isinstance(value, Decimal) else value
-        if isinstance(value, bool):
-            value = str(value)
-        if isinstance(value, str):
-            value = by_name[value] if value in by_name else parse_label(value, is_score=task.is_regression)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        numbers.append(float(value) if is_number else None)
-    return numbers
-
-
-def _is_label(task: LabelledTask, number: float) -> bool:
-    if not task.is_regression:
-        # Not "in range(...)", which compares a float with one number after another.
-        return number.is_integer() and 0 <= number < task.num_labels
-    low, high = task.label_range or (-math.inf, math.inf)
-    return math.isfinite(number) and low <= number <= high
-
-
 def parse_label(value: Any, *, is_score: bool = False) -> Label:
     """Return a label as a number if it is a plain decimal number, because CSV files hold only text.
 
@@ -196,7 +103,7 @@ def parse_label(value: Any, *, is_score: bool = False) -> Label:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     text = str(value).strip()
-    if _INTEGER.fullmatch(text):
+    if INTEGER.fullmatch(text):
         return int(text)
     pattern = _SCIENTIFIC if is_score else _DECIMAL
     return text if pattern.fullmatch(text) is None or is_code(text) else float(text)
@@ -209,7 +116,7 @@ def is_score(value: Label) -> bool:
 
 def is_code(text: str) -> bool:
     """Return whether text is digits, signed or not, but not an integer as Python prints it, such as 0101 and +1."""
-    return text.lstrip("+-").isdecimal() and _INTEGER.fullmatch(text) is None
+    return text.lstrip("+-").isdecimal() and INTEGER.fullmatch(text) is None
 
 
 def has_decimal_comma(value: Any) -> bool:

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from transformers import BatchEncoding, DataCollatorWithPadding, PreTrainedTokenizerBase
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from alignattn.tasks.processor import check_max_length, map_rows
-from alignattn.tasks.task import IS_TRUNCATED, WINDOW_COUNTS, WINDOW_OF, TaskOptions
-from alignattn.tasks.task_types import MultiLabelClassification, TextClassification
+from alignattn.tasks.names import IS_TRUNCATED, WINDOW_COUNTS, WINDOW_OF
+from alignattn.tasks.shared import check_max_length, map_rows
+from alignattn.tasks.task import TaskOptions
 from alignattn.utils.errors import AlignAttnError
 
 MAX_TRAIN_WINDOWS = 8
@@ -36,8 +36,8 @@ NEW_TOKENS_SHARE = 2
 
 
 def encode_texts(
-    labels_of: Callable[[Mapping[str, Any], Any], list[Any]],
-    task: TextClassification | MultiLabelClassification,
+    task: Any,
+    labels_of: Callable[[Mapping[str, Any]], list[Any]],
     dataset: datasets.Dataset,
     tokenizer: PreTrainedTokenizerBase,
     options: TaskOptions,
@@ -48,15 +48,16 @@ def encode_texts(
     truncated to half of the tokens that special tokens and the overlap leave.
 
     Args:
-        labels_of: returns the labels of a batch of rows of the task.
-        task: the task of the rows.
+        task: the task of the rows, which has `text_columns`.
+        labels_of: returns the labels of a batch of rows.
         dataset: the rows.
         tokenizer: the model's tokenizer.
         options: the encoding options, such as `max_length`.
     """
     num_texts = len(task.text_columns)
-    check_max_length(task, tokenizer, options.max_length, num_texts)
-    given: dict[str, Any] = {"labels_of": labels_of, "task": task, "tokenizer": tokenizer, "options": options}
+    check_max_length(task.name, tokenizer, options.max_length, num_texts)
+    given: dict[str, Any] = {"text_columns": task.text_columns, "labels_of": labels_of}
+    given |= {"tokenizer": tokenizer, "options": options}
     details: dict[str, Any] = {"with_indices": False}
     encode_batch: Callable[..., dict[str, list[Any]]] = _truncated
     if options.has_windows:
@@ -113,25 +114,25 @@ def plain_tokens(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> An
 
 def _truncated(
     batch: dict[str, list[Any]],
+    text_columns: Sequence[str],
     labels_of: Callable[..., list[Any]],
-    task: TextClassification | MultiLabelClassification,
     tokenizer: PreTrainedTokenizerBase,
     options: TaskOptions,
 ) -> dict[str, list[Any]]:
-    texts = [batch[column] for column in task.text_columns]
-    return {**tokenizer(*texts, truncation=True, max_length=options.max_length), "label": labels_of(batch, task)}
+    texts = [batch[column] for column in text_columns]
+    return {**tokenizer(*texts, truncation=True, max_length=options.max_length), "label": labels_of(batch)}
 
 
 def _windows(
     batch: dict[str, list[Any]],
     indices: list[int],
+    text_columns: Sequence[str],
     labels_of: Callable[..., list[Any]],
-    task: TextClassification | MultiLabelClassification,
     tokenizer: PreTrainedTokenizerBase,
     options: TaskOptions,
     fixed_tokens: int,
 ) -> dict[str, list[Any]]:
-    texts = [list(batch[column]) for column in task.text_columns]
+    texts = [list(batch[column]) for column in text_columns]
     is_truncated = [False] * len(indices)
     # Keyed by the text that is split, the first or the second.
     rows: dict[str, list[int]] = {"only_first": list(range(len(indices)))}
@@ -165,7 +166,7 @@ def _windows(
             columns.setdefault(name, []).extend(values)
     order = sorted(range(len(owners)), key=owners.__getitem__)
     owners = [owners[window] for window in order]
-    labels = labels_of(batch, task)
+    labels = labels_of(batch)
     return {
         **{name: [values[window] for window in order] for name, values in columns.items()},
         "label": [labels[row] for row in owners],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from alignattn.tasks.formats.class_folders import class_files
-from alignattn.tasks.task import PICTURES, is_picture
+from alignattn.tasks.names import PICTURES, is_picture
 from alignattn.utils.errors import AlignAttnError, check_installed, one_line, shown
 
 if TYPE_CHECKING:

@@ -1,7 +1,4 @@
-"""Reading of rows from the Hub, a data folder or a file. Only readability is checked here.
-
-Every reader returns `FileRows` or a `datasets.Dataset`, or raises `AlignAttnError`.
-"""
+"""Reading of rows from a user's file or folder. Only readability is checked here."""
 
 import csv
 from collections.abc import Callable, Mapping
@@ -21,13 +18,12 @@ from alignattn.tasks.formats.conll import read_conll
 from alignattn.tasks.formats.file_rows import FileRows, TextRows, file_rows
 from alignattn.tasks.formats.json_rows import read_json_rows
 from alignattn.tasks.formats.separated import SEPARATORS, read_separated
-from alignattn.tasks.task import CONLL, TEXT_FILE, TRAIN, Task
+from alignattn.tasks.names import CONLL, TEXT_FILE
 from alignattn.utils.bad_rows import list_bad_rows
 from alignattn.utils.compression import BROKEN, BYTE_ORDER_MARK, COMPRESSIONS, plain_suffix, read_whole
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import check_file
 from alignattn.utils.library_bars import without_library_bars
-from alignattn.utils.network import log_download
 from alignattn.utils.parquet import check_parquet, without_bad_texts
 
 PARQUET = ".parquet"
@@ -39,62 +35,6 @@ _TEXT_READERS: Mapping[str, Callable[[Path, str], TextRows]] = {
     TEXT_FILE: read_babi,
 }
 _EXTENSIONS = (*_TEXT_READERS, PARQUET)
-
-
-def hub_origin(task: Task, split: str) -> str:
-    """Return the name of a split on the Hub for messages."""
-    config = f" ({task.sources.config})" if task.sources.config else ""
-    return f"split {split!r} of {task.sources.hub}{config}"
-
-
-def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
-    """Read one split of a task from the Hub, or from the `datasets` cache if the Hub is out of reach."""
-    sources = task.sources
-    if split == TRAIN and task.train_rows_of:
-        raise AlignAttnError(
-            f"task {task.name!r} has no training rows: give the training rows of {task.train_rows_of} as "
-            f"--train_file FILE, and those of {task.name} as --validation_file FILE"
-        )
-    if not sources.hub:
-        file = Path(sources.folder) / f"{split}.parquet"
-        raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
-    log_download(hub_origin(task, split))
-    try:
-        return datasets.load_dataset(
-            sources.hub, sources.config or None, split=split, revision=sources.revision, cache_dir=cache_dir
-        )
-    # The Hub's client raises OSError, ValueError, and the classes of `datasets` and of its HTTP library. Whatever the
-    # cause, the user has the same options.
-    except Exception as error:
-        raise AlignAttnError(
-            f"cannot load {hub_origin(task, split)} from the Hub: {_reason(error)}; give --data_dir DIR (Parquet files "
-            "on disk) or --train_file FILE (your own rows)"
-        ) from error
-
-
-def split_path(task: Task, split: str, data_dir: str | Path | None) -> Path:
-    """Return the file of a split: `<data_dir>/glue/mrpc/train.parquet`, or the task's own file without a `data_dir`."""
-    if data_dir is None:
-        files = task.sources.files
-        if split not in files:
-            raise AlignAttnError(
-                f"task {task.name!r} has no {split!r} split (there: {', '.join(files)}): add its file to sources.files"
-            )
-        return Path(files[split])
-    folder = Path(data_dir) / task.sources.folder
-    if not folder.is_dir():
-        raise AlignAttnError(
-            f"no data for task {task.name!r}: there is no folder {folder}; "
-            "put <split>.parquet files there, or leave out --data_dir to use the Hub"
-        )
-    path = folder / f"{split}{PARQUET}"
-    if not path.is_file():
-        present = ", ".join(sorted(file.stem for file in folder.glob(f"*{PARQUET}"))) or "no split"
-        raise AlignAttnError(
-            f"task {task.name!r} has no {split!r} split in {folder} (there: {present}): put {path.name} "
-            "there, leave out --data_dir to use the Hub, or give --train_file FILE (your own rows)"
-        )
-    return path
 
 
 def read_file(path: Path, *, encoding: str | None = None) -> datasets.Dataset:
@@ -147,7 +87,7 @@ def read_rows(
     except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError, *BROKEN) as error:
         is_encoding = isinstance(error, UnicodeDecodeError)
         advice = "give its --encoding, such as cp1252 or utf-16" if is_encoding else "correct the file"
-        raise AlignAttnError(f"cannot read {path} as {suffix[1:].upper()}: {_reason(error)}; {advice}") from error
+        raise AlignAttnError(f"cannot read {path} as {suffix[1:].upper()}: {reason_of(error)}; {advice}") from error
 
 
 def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:
@@ -172,8 +112,8 @@ def _copies() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="alignattn-rows-", ignore_cleanup_errors=True)
 
 
-def _reason(error: BaseException) -> str:
-    """The reason on one line; `datasets` hides it behind "an error occurred while generating"."""
+def reason_of(error: BaseException) -> str:
+    """Return the reason of an error on one line; `datasets` hides it behind "an error occurred while generating"."""
     if isinstance(error, datasets.exceptions.DatasetGenerationError) and error.__cause__ is not None:
         error = error.__cause__
     return one_line(error).rstrip(".") or type(error).__name__

@@ -13,15 +13,14 @@ import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from alignattn.tasks.labels import report_numbered_labels
-from alignattn.tasks.reading import hub_origin, read_hub, read_rows, split_path
+from alignattn.tasks.image_classification import ImageClassification
+from alignattn.tasks.labelled import LabelledTask
+from alignattn.tasks.labels import class_names, only_item, parse_label
+from alignattn.tasks.names import FIRST, MAX_TEXTS, TRAIN, VALIDATION
+from alignattn.tasks.reading import PARQUET, read_rows, reason_of
 from alignattn.tasks.sampling import SAMPLING_SEED, sample_rows
-from alignattn.tasks.task import FIRST, MAX_TEXTS, TRAIN, VALIDATION, LabelledTask, Task
-from alignattn.tasks.task_types import (
-    ImageClassification,
-    TextClassification,
-    processor_for,
-)
+from alignattn.tasks.task import Task
+from alignattn.tasks.text_classification import TextClassification
 from alignattn.tasks.user_labels import (
     UserLabels,
     has_integer_names,
@@ -34,6 +33,7 @@ from alignattn.tasks.user_labels import (
 from alignattn.utils.bad_rows import BadRow, list_bad_rows, numbers_without
 from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.network import log_download
 
 NUMBER = "__number__"
 """Temporary column with the numbers of the rows, while some are left out."""
@@ -237,13 +237,13 @@ def _read_user_file(
     slice_by: str | None = None,
 ) -> tuple[_RawSplit, UserLabels]:
     """The rows of a split of a user's task, and their labels as the file has them."""
-    processor, origin, label_column = processor_for(task), str(path), task.label_column
-    rows = read_rows(path, cache_dir, encoding=encoding, read_folder=processor.read_folder)
+    origin, label_column = str(path), task.label_column
+    rows = read_rows(path, cache_dir, encoding=encoding, read_folder=task.read_folder)
     read_columns = [*task.input_columns, label_column, *_slice_columns(name, rows.dataset, slice_by)]
     dataset = select_columns(rows.dataset, list(dict.fromkeys(read_columns)), origin)
     read = read_user_labels(dataset, label_column, origin)
-    dataset = processor.normalise_inputs(processor.locate(dataset, path.parent))
-    bad_inputs = processor.input_problems(dataset, may_be_empty=False)
+    dataset = task.normalise_inputs(task.locate(dataset, path.parent))
+    bad_inputs = task.input_problems(dataset, may_be_empty=False)
     problems = dict(read.problems) | bad_inputs | rows.problems_in(dataset.column_names)
     # The good labels of the training file define the task, so there must be some.
     list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows)
@@ -315,8 +315,64 @@ def _files(train_file: str | Path, validation_file: str | Path | None) -> dict[s
     return {name: Path(file) for name, file in files.items() if file is not None}
 
 
+def hub_origin(task: Task, split: str) -> str:
+    """Return the name of a split on the Hub for messages."""
+    config = f" ({task.sources.config})" if task.sources.config else ""
+    return f"split {split!r} of {task.sources.hub}{config}"
+
+
+def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
+    """Read one split of a task from the Hub, or from the `datasets` cache if the Hub is out of reach."""
+    sources = task.sources
+    if split == TRAIN and task.train_rows_of:
+        raise AlignAttnError(
+            f"task {task.name!r} has no training rows: give the training rows of {task.train_rows_of} as "
+            f"--train_file FILE, and those of {task.name} as --validation_file FILE"
+        )
+    if not sources.hub:
+        file = Path(sources.folder) / f"{split}.parquet"
+        raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
+    log_download(hub_origin(task, split))
+    try:
+        return datasets.load_dataset(
+            sources.hub, sources.config or None, split=split, revision=sources.revision, cache_dir=cache_dir
+        )
+    # The Hub's client raises OSError, ValueError, and the classes of `datasets` and of its HTTP library. Whatever the
+    # cause, the user has the same options.
+    except Exception as error:
+        raise AlignAttnError(
+            f"cannot load {hub_origin(task, split)} from the Hub: {reason_of(error)}; give --data_dir DIR (Parquet "
+            "files on disk) or --train_file FILE (your own rows)"
+        ) from error
+
+
+def split_path(task: Task, split: str, data_dir: str | Path | None) -> Path:
+    """Return the file of a split: `<data_dir>/glue/mrpc/train.parquet`, or the task's own file without a `data_dir`."""
+    if data_dir is None:
+        files = task.sources.files
+        if split not in files:
+            raise AlignAttnError(
+                f"task {task.name!r} has no {split!r} split (there: {', '.join(files)}): add its file to sources.files"
+            )
+        return Path(files[split])
+    folder = Path(data_dir) / task.sources.folder
+    if not folder.is_dir():
+        raise AlignAttnError(
+            f"no data for task {task.name!r}: there is no folder {folder}; "
+            "put <split>.parquet files there, or leave out --data_dir to use the Hub"
+        )
+    path = folder / f"{split}{PARQUET}"
+    if not path.is_file():
+        present = ", ".join(sorted(file.stem for file in folder.glob(f"*{PARQUET}"))) or "no split"
+        raise AlignAttnError(
+            f"task {task.name!r} has no {split!r} split in {folder} (there: {present}): put {path.name} "
+            "there, leave out --data_dir to use the Hub, or give --train_file FILE (your own rows)"
+        )
+    return path
+
+
 def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: str | None) -> _RawSplit:
-    own = processor_for(task).read_split(name, data_dir, cache_dir)
+    own = task.read_split(name, data_dir, cache_dir)
     if own is not None:
         return _RawSplit(*own)
     if data_dir is None and not task.sources.files:
@@ -325,12 +381,11 @@ def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: s
 
 
 def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | None = None) -> _RawSplit:
-    processor = processor_for(task)
-    rows = read_rows(path, cache_dir, encoding=encoding, read_folder=processor.read_folder)
-    problems = rows.problems_in(processor.columns())
+    rows = read_rows(path, cache_dir, encoding=encoding, read_folder=task.read_folder)
+    problems = rows.problems_in(task.columns())
     # The good rows define the task, so there must be some.
     list_bad_rows(problems, str(path), len(rows.dataset), skip=True)
-    return _RawSplit(processor.locate(rows.dataset, path.parent), str(path), problems=problems)
+    return _RawSplit(task.locate(rows.dataset, path.parent), str(path), problems=problems)
 
 
 def _slice_columns(name: str, dataset: datasets.Dataset, slice_by: str | None) -> list[str]:
@@ -339,15 +394,26 @@ def _slice_columns(name: str, dataset: datasets.Dataset, slice_by: str | None) -
     return [str(slice_by)] if is_kept else []
 
 
+def _report_numbered_labels(task: LabelledTask, splits: Mapping[str, datasets.Dataset]) -> None:
+    """Print how the class numbers of files without class names are read, if another file has names."""
+    labelled = {origin: rows for origin, rows in splits.items() if task.label_column in rows.column_names}
+    if not any(class_names(rows, task.label_column) for rows in labelled.values()):
+        return
+    numbered = ", ".join(f"{number} = {name}" for number, name in enumerate(task.labels))
+    for origin, rows in labelled.items():
+        values = [parse_label(only_item(value)) for value in rows[task.label_column][:]]
+        if not class_names(rows, task.label_column) and all(isinstance(value, int | float) for value in values):
+            print(f"{origin}: its labels are numbers without names, which are read as {numbered}", file=sys.stderr)
+
+
 def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, slice_by: str | None = None) -> Rows[T]:
     """The rows of the splits without bad and unlabelled ones; a task without labels gets those of the first split."""
-    processor = processor_for(task)
     splits: dict[str, datasets.Dataset] = {}
     dropped: dict[str, int] = {}
     bad_rows: dict[str, list[BadRow]] = {}
     left_out: dict[str, frozenset[int]] = {}
     derived: dict[str, str] = {}
-    columns = processor.columns()
+    columns = task.columns()
     if slice_by in columns and slice_by not in task.input_columns:
         raise AlignAttnError(f"--slice_by {slice_by} is the label or the id of the rows: name another column")
     selected = {
@@ -357,22 +423,21 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, 
         for name, split in raw.items()
     }
     if isinstance(task, LabelledTask):
-        report_numbered_labels(task, {split.origin: selected[name] for name, split in raw.items()})
+        _report_numbered_labels(task, {split.origin: selected[name] for name, split in raw.items()})
     first = next(iter(raw))
-    task = processor.infer_labels(selected[first], raw[first].origin)
-    processor = processor_for(task)
+    task = task.infer_labels(selected[first], raw[first].origin)
     for name, split in raw.items():
-        dataset = processor.normalise(selected[name])
-        problems = processor.problems(dataset, may_be_empty=split.is_published) | dict(split.problems)
+        dataset = task.normalise(selected[name])
+        problems = task.row_problems(dataset, may_be_empty=split.is_published) | dict(split.problems)
         bad = list_bad_rows(problems, split.origin, len(dataset), skip=skip_bad_rows)
         numbers = range(len(dataset))
         dataset = dataset.add_column(NUMBER, np.array(numbers))
         if bad:
             bad_rows[name] = bad
             dataset = dataset.select([index for index in numbers if index not in problems])
-        labelled = processor.drop_unlabelled(dataset, split.origin)
+        labelled = task.drop_unlabelled(dataset, split.origin)
         dropped[name] = len(dataset) - len(labelled)
-        if (subset := processor.subset(labelled)) is not None:
+        if (subset := task.subset(labelled)) is not None:
             labelled, derived[name] = labelled.select(subset[0]), subset[1]
         left_out[name] = frozenset(numbers).difference(labelled[NUMBER][:])
         splits[name] = labelled.remove_columns(NUMBER)

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alignattn.tasks.task import Task
-from alignattn.tasks.task_types import processor_for
 
 SAMPLING_SEED = 42
 """Default seed of samples, the same for all runs, so that they use the same rows."""
@@ -28,7 +27,7 @@ def sample_rows(
         leave_each: whether to leave a row of each class outside the sample, even if the sample is then smaller.
         seed: the seed of the sample.
     """
-    classes = processor_for(task).strata(dataset)
+    classes = task.strata(dataset)
     strata = _numbered(np.zeros(len(dataset)) if classes is None else classes)
     if classes is not None and classes.ndim > 1:
         # Rare combinations of labels share a stratum: with one of each, or none, the sample would be of other rows.

@@ -1,59 +1,31 @@
-"""The base class of all tasks, a record with the fields of a task's YAML file.
+"""The base class of all tasks: the fields of a task's YAML file, and how runs process its rows and outputs.
 
-`tasks/task_types.py` defines the record of each task type; each `TaskProcessor` has its own module or package.
+Each task type is one file with one class. Its methods import what is heavy, so that reading a task's file does not
+import PyTorch.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from alignattn.tasks.metrics import METRICS, MetricName, metric_of
+from alignattn.tasks.metrics import metric_of
+from alignattn.tasks.names import TEST, TRAIN, TRUNCATE, VALIDATION, WINDOWS
+from alignattn.tasks.shared import TEXT_DTYPES, check_present, map_rows
 
-MAX_TEXTS = 2
-"""Maximum number of texts that a tokenizer joins into one sequence."""
+if TYPE_CHECKING:
+    import datasets
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from torch import Tensor
+    from transformers import PreTrainedConfig
 
-MAX_CLASSES = 10_000
-"""Maximum number of distinct labels; columns with more hold free text or row numbers."""
-
-CONLL = ".conll"
-TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
-"""Endings of tables; all but the last may be compressed."""
-TEXT_FILE = ".txt"
-TEXT_FILES = (TEXT_FILE, *TABLES)
-"""Endings of files of unlabelled texts: one text per line, or a table."""
-PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Endings of the pictures in a folder."""
-NPZ = ".npz"
-"""The ending of a graph's file."""
-
-TEXT, LABEL = "text", "label"
-"""The columns of a folder of texts."""
-TOKENS, TAGS = "tokens", "ner_tags"
-"""The columns of a CoNLL file."""
-PROBABILITIES = "probabilities"
-"""The column of the probabilities of all classes in predictions."""
-
-TRUNCATE, WINDOWS = "truncate", "windows"
-"""What to do with texts longer than the model: truncate them, or read all of them in overlapping windows."""
-
-WINDOW_OF, IS_TRUNCATED = "window_of", "is_truncated"
-"""Columns of windows: the number of the row, and whether its shorter text is truncated."""
-WINDOW_COUNTS = "window_counts"
-"""Key of a training batch of windows: the number of windows of each row, `[B]`, in the order of the windows."""
-
-DRAWN, FIRST, BY_SEED = "drawn", "first", "seed"
-"""How to sample rows: a fixed sample, the first rows, or a sample per seed."""
-
-TRAIN = "train"
-VALIDATION = "validation"
-TEST = "test"
-
-
-def is_picture(path: Path) -> bool:
-    """Return whether a file's name is that of a picture; hidden files are excluded."""
-    return path.suffix.lower() in PICTURES and not path.name.startswith(".")
-
+    from alignattn.tasks.formats.file_rows import FileRows
 
 _FORBID_OTHERS = {"extra": "forbid"}
 
@@ -79,13 +51,77 @@ class Sources:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class TaskOptions:
+    """The user's options for encoding rows and reading outputs.
+
+    Attributes:
+        max_length: The maximum number of tokens per sequence, special tokens included.
+        long_texts: `TRUNCATE`, or `WINDOWS` whose logits are pooled.
+        doc_stride: The number of tokens that neighbouring windows of a long text or context share.
+        n_best_size: The number of answers to keep per question.
+        max_answer_length: The maximum number of tokens per answer.
+        num_beams: The number of beams of beam search.
+        num_proc: The number of processes that tokenize; None for this one.
+        fan_out: The number of neighbours of a node to sample at each step away from a batch's nodes; None to use the
+            whole graph as a batch.
+    """
+
+    max_length: int
+    long_texts: str = TRUNCATE
+    doc_stride: int = 128
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    num_beams: int = 1
+    num_proc: int | None = None
+    fan_out: tuple[int, ...] | None = None
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether long texts are read in windows whose logits are pooled."""
+        return self.long_texts == WINDOWS
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """The rows of a split and their encoding.
+
+    Attributes:
+        rows: the rows as loaded.
+        encoded: one item per sequence, which is a row or a window of one.
+        options: the options of the encoding.
+        tokenizer: the tokenizer of the encoding, which also decodes generated sequences.
+    """
+
+    rows: datasets.Dataset
+    encoded: datasets.Dataset
+    options: TaskOptions
+    tokenizer: Any = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of a model on a split.
+
+    Attributes:
+        metrics: fractions by name; NaN where a metric is undefined.
+        predictions: one line per row: its number from 0 among the evaluated rows, its label and the prediction.
+        thresholds: the thresholds of metrics that tune one on the same rows, by metric.
+        classes: `precision`, `recall` and `f1` of each class as fractions, and `support`, its number of labels.
+    """
+
+    metrics: dict[str, float]
+    predictions: pa.Table
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    classes: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(ABC):
     """The base of all task types.
 
     Attributes:
         kind: The name of the task type, as on the Hub.
-        processor: `module:class` of its `TaskProcessor`, imported on demand because it needs transformers.
         name: The name of the task.
         metrics: The names of the task's official metrics. The first selects checkpoints and ranks runs.
         evaluation_splits: The names of the labelled splits to evaluate on.
@@ -101,7 +137,39 @@ class Task:
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = _FORBID_OTHERS
     kind: ClassVar[str]
-    processor: ClassVar[str]
+
+    auto_class: ClassVar[str]
+    """The name of transformers' auto class of models with the head of this task type."""
+
+    reads_texts: ClassVar[bool] = True
+    """Whether a tokenizer converts rows to tensors."""
+
+    reads_images: ClassVar[bool] = False
+    """Whether an image processor converts rows to tensors; the methods below then receive it as `tokenizer`."""
+
+    continuous_input: ClassVar[str | None] = None
+    """The tensor of a batch to which noise can be added; None for tokens, to whose embeddings it is added."""
+
+    reads_only_texts: ClassVar[bool] = True
+    """Whether a model attends only to tokens of a row's texts."""
+
+    has_lengths: ClassVar[bool] = True
+    """Whether encoded rows are sequences of tokens."""
+
+    truncates_rows: ClassVar[bool] = True
+    """Whether long rows are truncated, not split into windows."""
+
+    can_pool_windows: ClassVar[bool] = False
+    """Whether long texts may be read in windows whose logits are pooled (`--long_texts windows`)."""
+
+    is_generative: ClassVar[bool] = False
+    """Whether `generate` makes the predictions, token by token; the model's forward is then only for training."""
+
+    can_average: ClassVar[bool] = False
+    """Whether the outputs of several passes can be averaged (`average_outputs`)."""
+
+    tokenizer_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Options that the model's tokenizer must be loaded with."""
 
     name: str
     metrics: tuple[str, ...]
@@ -115,9 +183,9 @@ class Task:
     citation: str = ""
 
     @property
+    @abstractmethod
     def input_columns(self) -> tuple[str, ...]:
         """The columns that a model reads; unlabelled rows must have them."""
-        raise NotImplementedError
 
     @property
     def has_classes(self) -> bool:
@@ -168,93 +236,206 @@ class Task:
                 return f"sources.files has an unknown split {split!r}: choose from {', '.join((TRAIN, *splits))}"
         return None
 
+    @staticmethod
+    def splits_in_training(splits: Sequence[str]) -> Sequence[str]:
+        """Return the splits to evaluate during training: all but `test`, which must not influence any choice."""
+        return [name for name in splits if name != TEST] or splits
 
-@dataclass(frozen=True, kw_only=True)
-class LabelledTask(Task):
-    """A task with one label per row: a class or a score.
+    def read_split(
+        self, name: str, data_dir: str | Path | None, cache_dir: str | None
+    ) -> tuple[datasets.Dataset, str] | None:
+        """Return the rows of a split and their origin if this type has its own reader for them, otherwise None."""
+        return None
 
-    Attributes:
-        metrics: Metrics of `alignattn.tasks.metrics`.
-        label_column: The column of class numbers 0 to C-1 or of real numbers; -1 marks an unlabelled row.
-        labels: The names of the classes in the order of their numbers; empty for a regression.
-        label_range: The smallest and the largest score of a regression; None for no limits.
-    """
+    def read_rows(self, path: Path, encoding: str | None) -> FileRows:
+        """Return the rows of a user's file, which may lack labels."""
+        from alignattn.tasks.reading import read_rows
 
-    metrics: tuple[MetricName, ...]
-    label_column: str = LABEL
-    labels: tuple[str, ...] = ()
-    label_range: tuple[float, float] | None = None
+        return read_rows(path, encoding=encoding, read_folder=self.read_folder, is_labelled=False)
 
-    @property
-    def is_regression(self) -> bool:
-        """Whether the label is a real number and not a class."""
-        return not self.labels
+    def read_folder(self, folder: Path, encoding: str | None) -> FileRows:
+        """Return the rows of a folder with a folder per class."""
+        from alignattn.tasks.formats.class_folders import read_class_folder
 
-    @property
-    def has_classes(self) -> bool:
-        """Whether the label is a class."""
-        return not self.is_regression
+        return read_class_folder(folder, encoding)
 
     @property
-    def num_labels(self) -> int:
-        """The number of outputs per row: the number of classes, 1 for a regression."""
-        return len(self.labels) or 1
+    def file_column(self) -> str | None:
+        """The input column that may name files; None if rows hold everything."""
+        return None
+
+    def locate(self, dataset: datasets.Dataset, folder: Path) -> datasets.Dataset:
+        """Return the rows with paths relative to the current folder; a table has paths relative to its folder."""
+        import datasets
+
+        column = self.file_column
+        feature = dataset.features.get(column)
+        if not isinstance(feature, datasets.Value) or feature.dtype not in TEXT_DTYPES:
+            return dataset
+        paths = [str(folder / path) if path else path for path in dataset[column][:]]
+        located, others = datasets.Dataset.from_dict({column: paths}), dataset.remove_columns(column)
+        # A data set without columns has no rows.
+        return datasets.concatenate_datasets([others, located], axis=1) if others.column_names else located
+
+    @abstractmethod
+    def columns(self) -> list[str]:
+        """Return the columns of a labelled row."""
+
+    def infer_labels(self, dataset: datasets.Dataset, origin: str) -> Self:
+        """Return the task completed from its training rows, for example by its labels."""
+        return self
+
+    def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows in the form that all methods below expect."""
+        return dataset
+
+    def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return unlabelled rows, of the `input_columns` alone, in the form that the methods for them expect."""
+        return dataset
+
+    @abstractmethod
+    def row_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the problem of each bad row, by its index from 0.
+
+        Args:
+            dataset: the rows, with the columns of `columns`.
+            may_be_empty: whether a text may be empty: a user cannot correct published rows.
+        """
+
+    @abstractmethod
+    def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the same for unlabelled rows, which have the task's `input_columns`."""
+
+    @abstractmethod
+    def add_dummy_labels(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return rows of the `input_columns` with a dummy label, so that they can be encoded."""
+
+    def drop_unlabelled(self, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
+        """Return the good rows that have a label."""
+        return dataset
+
+    def subset(self, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str] | None:
+        """Return the indices of the rows of a split that the task uses, and a description; None for all rows."""
+        return None
+
+    def strata(self, dataset: datasets.Dataset) -> NDArray[Any] | None:
+        """Return the stratum of each row for stratified sampling, a value or a vector per row; None without strata."""
+        return None
+
+    def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
+        """Return the number of labels of each class, `[C]`; only for tasks that `can_weight_classes`."""
+        raise NotImplementedError
+
+    def class_weights(self, split: EncodedSplit, named: Mapping[str, float]) -> NDArray[np.float64]:
+        """Return the weight of each class in the loss, `[C]`.
+
+        This method, for one label per row, word or node, scales them to a mean of 1 over the labels.
+
+        Args:
+            split: the training rows.
+            named: weights by class, 1 for the other classes. If empty, the weights are balanced: all classes count the
+                same (`sklearn.utils.class_weight.compute_class_weight`).
+
+        Raises:
+            AlignAttnError: if the weights are balanced and a class has no row.
+        """
+        import numpy as np
+
+        names: tuple[str, ...] = self.labels  # type: ignore[attr-defined]
+        counts = self.class_counts(split)
+        if not named:
+            check_present(names, counts)
+        weights = np.array([named.get(name, 1.0) for name in names]) if named else 1 / counts
+        return np.asarray(weights * counts.sum() / (weights @ counts))
 
     @property
-    def can_weight_classes(self) -> bool:
-        """Whether the label is a class."""
-        return not self.is_regression
+    def can_smooth_labels(self) -> bool:
+        """Whether the Trainer can smooth the labels (`--label_smoothing_factor`)."""
+        return True
 
     @property
-    def measured(self) -> tuple[MetricName, ...]:
-        """The metrics, and macro-F1 if there are classes: accuracy says little about rare ones."""
-        is_missing = self.can_weight_classes and "macro_f1" not in self.metrics
-        return (*self.metrics, "macro_f1") if is_missing else self.metrics
+    def supports_r_drop(self) -> bool:
+        """Whether R-Drop's divergence fits the task's loss."""
+        return True
 
-    def problem(self) -> str | None:
-        """Return the problem of the splits, the labels or their metrics."""
-        if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
-            return f"labels must be two or more different names, or none for scores: {', '.join(self.labels)}"
-        if len(self.labels) > MAX_CLASSES:
-            return f"there are {len(self.labels):,} labels, and a task has at most {MAX_CLASSES:,}"
-        if self.label_range is not None and (self.labels or self.label_range[0] >= self.label_range[1]):
-            return "label_range needs a task without labels, and the smallest score before the largest"
-        unfit = [name for name in self.metrics if metric_of(name).is_of_scores != self.is_regression]
-        if unfit or ("f1" in self.metrics and self.num_labels != 2):
-            return (
-                f"metrics {', '.join(unfit or ['f1'])} do not fit {len(self.labels)} labels: choose "
-                f"{', '.join(sorted(name for name, metric in METRICS.items() if metric.is_of_scores))} for scores, "
-                "f1 for two classes, macro_f1 for more"
-            )
-        return super().problem()
+    def average_outputs(self, outputs: Sequence[Any]) -> Any:
+        """Return the mean of the outputs of several passes over the same rows, in the form of one pass."""
+        raise NotImplementedError
 
+    @abstractmethod
+    def configure(self, config: PreTrainedConfig) -> None:
+        """Write the task's fields into a model's config."""
 
-@dataclass(frozen=True)
-class TaskOptions:
-    """The user's options for encoding rows and reading outputs.
+    @abstractmethod
+    def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
+        """Return the model's inputs for labelled rows; nothing is padded.
 
-    Attributes:
-        max_length: The maximum number of tokens per sequence, special tokens included.
-        long_texts: `TRUNCATE`, or `WINDOWS` whose logits are pooled.
-        doc_stride: The number of tokens that neighbouring windows of a long text or context share.
-        n_best_size: The number of answers to keep per question.
-        max_answer_length: The maximum number of tokens per answer.
-        num_beams: The number of beams of beam search.
-        num_proc: The number of processes that tokenize; None for this one.
-        fan_out: The number of neighbours of a node to sample at each step away from a batch's nodes; None to use the
-            whole graph as a batch.
-    """
+        Args:
+            dataset: the rows.
+            tokenizer: the model's tokenizer; None if the rows need none.
+            options: the encoding options, such as `max_length`.
+        """
 
-    max_length: int
-    long_texts: str = TRUNCATE
-    doc_stride: int = 128
-    n_best_size: int = 20
-    max_answer_length: int = 30
-    num_beams: int = 1
-    num_proc: int | None = None
-    fan_out: tuple[int, ...] | None = None
+    def encode_rows(
+        self,
+        encode_batch: Callable[..., dict[str, list[Any]]],
+        dataset: datasets.Dataset,
+        tokenizer: Any,
+        options: TaskOptions,
+    ) -> datasets.Dataset:
+        """Return `dataset` mapped by `encode_batch(batch, tokenizer, max_length)`, whose columns replace its own."""
+        return map_rows(
+            dataset,
+            encode_batch,
+            fn_kwargs={"tokenizer": tokenizer, "max_length": options.max_length},
+            remove_columns=dataset.column_names,
+            num_proc=options.num_proc,
+            desc=f"tokenizing {self.name}",
+        )
 
-    @property
-    def has_windows(self) -> bool:
-        """Whether long texts are read in windows whose logits are pooled."""
-        return self.long_texts == WINDOWS
+    def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> Any:
+        """Return the collator of a split's encoded rows; the default one pads to the longest row.
+
+        Args:
+            tokenizer: as for `encode`.
+            split: the whole split, which a graph's collator needs.
+            is_training: whether the batches train a model; they may then be sampled.
+        """
+        from transformers import DataCollatorWithPadding
+
+        return DataCollatorWithPadding(tokenizer)
+
+    def generate(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
+        """Return the outputs that a model in evaluation mode generates for a batch, `[B, …]` each."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
+        """Return the predictions for a split, one line per row, in the column `prediction` and others.
+
+        Args:
+            split: the rows.
+            outputs: the logits of `Trainer.predict`, one array or several.
+            labels: the encoded labels, used only for their positions.
+        """
+
+    def readable_predictions(self, predictions: pa.Table, top_k: int | None) -> pa.Table:
+        """Return predictions with class names.
+
+        Args:
+            predictions: the table of `predictions`.
+            top_k: the number of alternatives to list, best first; the type's default if None.
+        """
+        return predictions
+
+    def empty_predictions(self, top_k: int | None) -> pa.Table:
+        """Return an empty table with the columns of `readable_predictions`; for types that read more than texts."""
+        raise NotImplementedError
+
+    def constant_prediction(self, predictions: pa.Table) -> str | None:
+        """Return the prediction in words if two or more rows all share it; `predictions` is that of `evaluate`."""
+        return None
+
+    @abstractmethod
+    def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score a model's outputs for a split; arguments as for `predictions`."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from alignattn.tasks import MultipleChoice, get_task
-from alignattn.tasks.task import TEXT_FILE, TEXT_FILES
+from alignattn.tasks.names import TEXT_FILE, TEXT_FILES
 from alignattn.utils.compression import plain_suffix
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.places import no_folder

@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from alignattn.tasks.task import IS_TRUNCATED, WINDOW_OF, Task
-from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.names import IS_TRUNCATED, WINDOW_OF
+from alignattn.tasks.task import EncodedSplit, Task
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
-
-    from alignattn.tasks.processor import EncodedSplit
 
 INPUT, TARGET = "input_ids", "labels"
 """The columns of a row's tokens and of the tokens to generate."""
@@ -37,13 +35,13 @@ class TruncatedRows:
         return f"{share} reach --max_length {self.max_length}; what is longer is truncated"
 
 
-def truncated_rows(task: Task, split: "EncodedSplit") -> TruncatedRows | None:
+def truncated_rows(task: Task, split: EncodedSplit) -> TruncatedRows | None:
     """Return the rows of a split that reach `--max_length`; None if there are none, or as `count_truncated_rows`."""
     count = count_truncated_rows(task, split)
     return TruncatedRows(count, count / len(split.rows), split.options.max_length) if count else None
 
 
-def count_truncated_rows(task: Task, split: "EncodedSplit") -> int:
+def count_truncated_rows(task: Task, split: EncodedSplit) -> int:
     """Return the number of rows that reach `--max_length`; 0 if the task type does not truncate.
 
     Of rows that are read in windows, it is the number of those whose shorter text is truncated.
@@ -57,10 +55,9 @@ def count_truncated_rows(task: Task, split: "EncodedSplit") -> int:
     if split.options.has_windows:
         windows = split.encoded.with_format("numpy")[:]
         return len(np.unique(windows[WINDOW_OF][windows[IS_TRUNCATED]]))
-    processor = processor_for(task)
-    counted = [INPUT, TARGET] if processor.is_generative else [INPUT]
+    counted = [INPUT, TARGET] if task.is_generative else [INPUT]
     columns = [name for name in counted if name in split.encoded.column_names]
-    if not (processor.reads_texts and processor.truncates_rows and columns):
+    if not (task.reads_texts and task.truncates_rows and columns):
         return 0
     table = split.encoded.with_format("arrow")[:]
     lengths = np.max([lengths_of(table[name]) for name in columns], axis=0)
@@ -78,7 +75,7 @@ def lengths_of(column: "pa.ChunkedArray") -> "NDArray[np.int64]":
     return np.array([max(map(len, row)) for row in column.to_pylist()], dtype=np.int64)
 
 
-def count_unknown_rows(split: "EncodedSplit", tokenizer: Any) -> int:
+def count_unknown_rows(split: EncodedSplit, tokenizer: Any) -> int:
     """Return the number of rows with words that are all unknown to the tokenizer."""
     import numpy as np
     import pyarrow.compute as pc

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import datasets
 
+from alignattn.tasks.labelled import LabelledTask
 from alignattn.tasks.labels import (
     UNLABELLED,
     Label,
@@ -26,7 +27,7 @@ from alignattn.tasks.labels import (
     twin_hint,
 )
 from alignattn.tasks.metrics import MetricName
-from alignattn.tasks.task import MAX_CLASSES, LabelledTask
+from alignattn.tasks.names import MAX_CLASSES
 from alignattn.utils.errors import AlignAttnError, listing
 
 USER_BINARY_METRICS: tuple[MetricName, ...] = ("accuracy", "f1", "matthews_correlation")
@@ -95,7 +96,20 @@ def read_user_labels(dataset: datasets.Dataset, column: str, origin: str) -> Use
         labels = dict(zip(values, (UNLABELLED if name == str(UNLABELLED) else name for name in named), strict=True))
         return UserLabels(origin, labels, problems, names)
     parsed = _parsed(values)
-    _check_not_mixed(parsed, origin)
+    are_names = {index: isinstance(label, str) for index, label in parsed.items()}
+    if len(set(are_names.values())) > 1:
+        first = next(iter(parsed))
+        other = next(index for index, is_name in are_names.items() if is_name != are_names[first])
+        name = next(str(parsed[index]) for index in (first, other) if are_names[index])
+        advice = "use one kind throughout"
+        if has_decimal_comma(name):
+            advice = f"write a decimal point if {name} is a number"
+        elif name.casefold() in NULL_MARKERS:
+            advice = f"leave the field empty if {name!r} marks a row without a label"
+        raise AlignAttnError(
+            f"labels of {origin} mix numbers and names ({parsed[first]!r} in row {first + 1}, {parsed[other]!r} in "
+            f"row {other + 1}): {advice}"
+        )
     return UserLabels(origin, parsed, problems)
 
 
@@ -116,24 +130,6 @@ def _parsed(values: Mapping[int, Any]) -> dict[int, Label]:
     return {index: parse_label(value) for index, value in texts.items()}
 
 
-def _check_not_mixed(labels: Mapping[int, Label], origin: str) -> None:
-    are_names = {index: isinstance(label, str) for index, label in labels.items()}
-    if len(set(are_names.values())) < 2:
-        return
-    first = next(iter(labels))
-    other = next(index for index, is_name in are_names.items() if is_name != are_names[first])
-    name = next(str(labels[index]) for index in (first, other) if are_names[index])
-    advice = "use one kind throughout"
-    if has_decimal_comma(name):
-        advice = f"write a decimal point if {name} is a number"
-    elif name.casefold() in NULL_MARKERS:
-        advice = f"leave the field empty if {name!r} marks a row without a label"
-    raise AlignAttnError(
-        f"labels of {origin} mix numbers and names ({labels[first]!r} in row {first + 1}, {labels[other]!r} in "
-        f"row {other + 1}): {advice}"
-    )
-
-
 def _is_whole(label: Label) -> bool:
     return isinstance(label, int) or (isinstance(label, float) and label.is_integer())
 
@@ -143,31 +139,28 @@ def share_names(splits: Mapping[str, UserLabels]) -> dict[str, UserLabels]:
     named = next((labels for labels in splits.values() if labels.names), None)
     if named is None:
         return dict(splits)
-    return {split: labels if labels.names else _named_like(named, labels) for split, labels in splits.items()}
-
-
-def _named_like(named: UserLabels, labels: UserLabels) -> UserLabels:
-    values = labels.labels.values()
-    if not all(map(_is_whole, values)):
-        return labels
-    numbers = sorted({int(value) for value in values} - {UNLABELLED})
-    listed = listing([str(number) for number in numbers])
-    are_names = all(str(number) in named.names for number in numbers)
-    are_numbers = all(number in range(len(named.names)) for number in numbers)
-    if are_names and not are_numbers:
-        return labels
     numbered = ", ".join(f"{number} = {name}" for number, name in enumerate(named.names))
-    if are_names or not are_numbers:
-        problem = "which may be names or numbers" if are_names else "which are not all class numbers"
-        raise AlignAttnError(
-            f"{named.origin} names its classes ({numbered}), and {labels.origin} has the labels {listed}, {problem}: "
-            "write the names in both"
-        )
-    print(f"{labels.origin}: its label numbers get the names of {named.origin}: {numbered}", file=sys.stderr)
-    by_name = {
-        index: UNLABELLED if value == UNLABELLED else named.names[int(value)] for index, value in labels.labels.items()
-    }
-    return replace(labels, labels=by_name, names=named.names)
+    shared = {}
+    for split, labels in splits.items():
+        shared[split] = labels
+        values = labels.labels.values()
+        if labels.names or not all(map(_is_whole, values)):
+            continue
+        numbers = sorted({int(value) for value in values} - {UNLABELLED})
+        are_names = all(str(number) in named.names for number in numbers)
+        are_numbers = all(number in range(len(named.names)) for number in numbers)
+        if are_names and not are_numbers:
+            continue
+        if are_names or not are_numbers:
+            problem = "which may be names or numbers" if are_names else "which are not all class numbers"
+            raise AlignAttnError(
+                f"{named.origin} names its classes ({numbered}), and {labels.origin} has the labels "
+                f"{listing([str(number) for number in numbers])}, {problem}: write the names in both"
+            )
+        print(f"{labels.origin}: its label numbers get the names of {named.origin}: {numbered}", file=sys.stderr)
+        names = [named.names[int(value)] if value != UNLABELLED else UNLABELLED for value in values]
+        shared[split] = replace(labels, labels=dict(zip(labels.labels, names, strict=True)), names=named.names)
+    return shared
 
 
 def user_task(training: UserLabels, task: L) -> L:

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from alignattn.patching.packing import packing_of_batch
-from alignattn.tasks.task import WINDOW_COUNTS
+from alignattn.tasks.names import WINDOW_COUNTS
 
 IGNORED_LABEL = -100
 """The label of tokens that a loss ignores, in PyTorch and transformers."""

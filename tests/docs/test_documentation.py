@@ -25,7 +25,7 @@ from alignattn.finetuning.tables import TABLES
 from alignattn.robustness.records import RECORDS_SUFFIX
 from alignattn.robustness.summary import TABLE_NAME
 from alignattn.tasks import TASKS
-from alignattn.tasks.task_types import TASK_TYPES
+from alignattn.tasks.definitions import TASK_TYPES
 from alignattn.utils.options import CONFIG, option_names
 
 DOCS = ROOT / "docs"

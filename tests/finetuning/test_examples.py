@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from alignattn.finetuning.examples import metric_examples
-from alignattn.tasks.sequences import Nearest, error_rate
+from alignattn.tasks.sequence_to_sequence import Nearest, error_rate
 from alignattn.tasks.tags.entities import SCORES, entity_scores
 
 GOLD = [["B-PER", "I-PER", "O"], ["O", "O"], ["B-LOC"], ["B-PER", "O", "B-LOC", "I-LOC"]]

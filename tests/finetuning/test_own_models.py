@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import yaml
-from toy_processor import VectorClassification
+from toy_task import VectorClassification
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
@@ -17,7 +17,7 @@ from alignattn.cli import main
 from alignattn.commands.reproduce.table import parse_table
 from alignattn.models import MODELS, ModelCapabilities, ModelEntry
 from alignattn.tasks import TextClassification
-from alignattn.tasks.task_types import TASK_TYPES
+from alignattn.tasks.definitions import TASK_TYPES
 
 WORDS = ("cat", "dog", "man", "sees", "likes", "old")
 TOY = ModelEntry(
@@ -28,7 +28,7 @@ TOY = ModelEntry(
     training_defaults={"learning_rate": 0.003, "num_train_epochs": 2},
 )
 VECTORS = ModelEntry(
-    "toy_processor:VectorModel",
+    "toy_task:VectorModel",
     "a line between vectors",
     tasks=(VectorClassification,),
     training_defaults={"learning_rate": 0.5},

@@ -20,10 +20,8 @@ from alignattn.cli import main
 from alignattn.finetuning.results import read_result, render_metrics
 from alignattn.models.words import build_tokenizer
 from alignattn.tasks import TASKS
-from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import load_task_files
-from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.tasks.truncation import TruncatedRows, count_unknown_rows, truncated_rows
 
 KNOWN, HALF, STRANGE = "the cat sees", "the zebra", "okapi zebra"
@@ -86,12 +84,11 @@ def test_truncated_rows_are_those_that_reach_the_limit(name: str, tiny_checkpoin
     loaded = load_task_files(TASKS[name], path, None)
     tokenizer: Any = AutoTokenizer.from_pretrained(tiny_checkpoint)
     tokenizer.model_max_length = 512
-    processor = processor_for(loaded.task)
 
     def split(length: int) -> EncodedSplit:
         options = TaskOptions(max_length=length, doc_stride=2)
         assert loaded.train is not None
-        return EncodedSplit(loaded.train, processor.encode(loaded.train, tokenizer, options), options)
+        return EncodedSplit(loaded.train, loaded.task.encode(loaded.train, tokenizer, options), options)
 
     assert truncated_rows(loaded.task, split(512)) is None
     if name == "squad":
@@ -114,10 +111,9 @@ def test_truncated_rows_are_those_that_reach_the_limit(name: str, tiny_checkpoin
     ],
 )
 def test_a_constant_prediction_is_named(name: str, same: Any, different: Any, words: str) -> None:
-    processor = processor_for(TASKS[name])
-    assert processor.constant_prediction(pa.table({"prediction": same})) == words
+    assert TASKS[name].constant_prediction(pa.table({"prediction": same})) == words
     for others in (different, same[:1]):
-        assert processor.constant_prediction(pa.table({"prediction": others})) is None
+        assert TASKS[name].constant_prediction(pa.table({"prediction": others})) is None
 
 
 def test_truncated_questions_are_counted(

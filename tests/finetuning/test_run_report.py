@@ -21,11 +21,10 @@ from alignattn.finetuning.examples import metric_examples
 from alignattn.finetuning.report import write_run_report
 from alignattn.finetuning.results import RunResult
 from alignattn.finetuning.slices import MAX_SLICES, MISSING, measured_slices, slice_examples, slices_of
+from alignattn.tasks import ImageClassification, TextClassification
 from alignattn.tasks.metrics import class_scores
-from alignattn.tasks.multilabel import multi_label_scores
-from alignattn.tasks.processor import EncodedSplit, Evaluation
-from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import ImageClassification, TextClassification
+from alignattn.tasks.task import EncodedSplit, Evaluation, TaskOptions
+from alignattn.tasks.text_classification import multi_label_scores
 
 ROWS = 40
 

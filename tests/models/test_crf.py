@@ -16,9 +16,8 @@ from alignattn.models.build import BuildContext
 from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, tagger_with_crf
 from alignattn.models.word_model import WordModel
 from alignattn.tasks import TokenClassification
-from alignattn.tasks.tags.processor import TagCollator, TokenClassificationProcessor
 from alignattn.tasks.tags.scheme import ANY, BIO, is_bio, may_follow, scheme_of
-from alignattn.tasks.tags.tagging import IGNORED
+from alignattn.tasks.tags.tagging import IGNORED, TagCollator
 from alignattn.tasks.task import TaskOptions
 
 TAGGERS = [name for name in MODELS if capabilities_of(name).has_crf]
@@ -50,7 +49,7 @@ def built_of(name, pairs=ROWS, **fields):
 
 
 def batch_of(tokenizer, pairs=ROWS):
-    encoded = TokenClassificationProcessor(TASK).encode(rows_of(pairs), tokenizer, TaskOptions(max_length=64))
+    encoded = TASK.encode(rows_of(pairs), tokenizer, TaskOptions(max_length=64))
     return dict(TagCollator(tokenizer)(list(encoded.remove_columns("words_read"))))
 
 

@@ -21,9 +21,7 @@ from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.models.sequence.model import Limits, beam_search, greedy, log_likelihood
 from alignattn.tasks import SequenceToSequence, get_task
-from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.task import EncodedSplit, TaskOptions
 
 TASK = SequenceToSequence(name="own", source_units="characters", target_units="words")
 WRITING = [name for name in MODELS if SequenceToSequence in capabilities_of(name).tasks]
@@ -52,9 +50,9 @@ def small_model(name, filling=None, **fields):
 
 
 def batch_of(tokenizer, pairs=PAIRS):
-    processor, options, rows = processor_for(TASK), TaskOptions(max_length=32), Dataset.from_dict(rows_of(pairs))
-    split = EncodedSplit(rows, processor.encode(rows, tokenizer, options), options, tokenizer)
-    return dict(processor.collator(tokenizer, split)(list(split.encoded)))
+    options, rows = TaskOptions(max_length=32), Dataset.from_dict(rows_of(pairs))
+    split = EncodedSplit(rows, TASK.encode(rows, tokenizer, options), options, tokenizer)
+    return dict(TASK.collator(tokenizer, split)(list(split.encoded)))
 
 
 def without_labels(batch):

@@ -22,10 +22,8 @@ from alignattn.finetuning.hub import stage
 from alignattn.patching.checkpoints import load_image_processor
 from alignattn.tasks import ImageClassification, Sources, get_task
 from alignattn.tasks.pictures import open_picture, picture_problem
-from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import load_rows, load_task_files, load_user_rows
-from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.utils.errors import AlignAttnError
 
 SIDE = 8
@@ -323,10 +321,10 @@ def test_a_batch_is_the_output_of_the_image_processor(vit, tmp_path, task):
         {"image": [str(path) for path in sorted(tmp_path.glob("*/*.png"))], "label": [0, 1] * 3}
     )
     image_processor = load_image_processor(str(vit))
-    processor, options = processor_for(task), TaskOptions(max_length=1)
-    split = EncodedSplit(rows, processor.encode(rows, image_processor, options), options)
+    options = TaskOptions(max_length=1)
+    split = EncodedSplit(rows, task.encode(rows, image_processor, options), options)
     assert split.encoded["pixel_values"][:] == rows["image"][:], "an image is not read before its batch"
-    batch = processor.collator(image_processor, split)(list(split.encoded))
+    batch = task.collator(image_processor, split)(list(split.encoded))
     expected = image_processor([load_image(path) for path in rows["image"]], return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(batch["pixel_values"], expected)
     assert batch["labels"].tolist() == [0, 1] * 3

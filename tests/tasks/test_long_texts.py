@@ -18,6 +18,7 @@ from task_rows import make_rows
 from alignattn.finetuning.data_options import DataOptions
 from alignattn.tasks import TASKS, MultiLabelClassification, TextClassification, long_texts
 from alignattn.tasks.answers.windows import encode_windows
+from alignattn.tasks.definitions import TASK_TYPES
 from alignattn.tasks.long_texts import (
     MAX_TRAIN_WINDOWS,
     WindowCollator,
@@ -27,9 +28,8 @@ from alignattn.tasks.long_texts import (
     pooled_outputs,
     window_counts,
 )
-from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.task import IS_TRUNCATED, WINDOW_COUNTS, WINDOW_OF, WINDOWS, TaskOptions
-from alignattn.tasks.task_types import TASK_TYPES, processor_class, processor_for
+from alignattn.tasks.names import IS_TRUNCATED, WINDOW_COUNTS, WINDOW_OF, WINDOWS
+from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.tasks.truncation import count_unknown_rows, truncated_rows
 from alignattn.utils.errors import AlignAttnError
 
@@ -51,7 +51,7 @@ def text(words: int, seed: int = 0) -> str:
 def encode(task: Any, rows: list[dict[str, Any]], tokenizer: Any, **options: Any) -> EncodedSplit:
     chosen = TaskOptions(**{"max_length": LENGTH, "long_texts": WINDOWS, "doc_stride": STRIDE, **options})
     dataset = datasets.Dataset.from_list(rows)
-    return EncodedSplit(dataset, processor_for(task).encode(dataset, tokenizer, chosen), chosen, tokenizer)
+    return EncodedSplit(dataset, task.encode(dataset, tokenizer, chosen), chosen, tokenizer)
 
 
 def without_special(ids: list[int], tokenizer: Any) -> list[int]:
@@ -137,7 +137,7 @@ def test_a_model_without_a_length_limit_has_windows_of_the_task_length(tiny_chec
 
 
 def test_only_rows_with_logits_may_have_windows() -> None:
-    able = {name for name, record in TASK_TYPES.items() if processor_class(record).can_pool_windows}
+    able = {name for name, record in TASK_TYPES.items() if record.can_pool_windows}
     assert able == {"text-classification", "multi-label-classification"}
 
 

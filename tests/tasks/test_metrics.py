@@ -8,7 +8,6 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from alignattn.tasks import TASKS, LabelledTask, VisualQuestionAnswering
-from alignattn.tasks.labelled import compute_metrics
 from alignattn.tasks.metrics import METRICS, score
 from alignattn.tasks.user_labels import (
     USER_BINARY_METRICS,
@@ -49,10 +48,10 @@ def test_classification_tasks_against_sklearn():
     logits, labels = generator.normal(size=(200, 2)), generator.integers(0, 2, size=200)
     predicted = (logits[:, 1] > logits[:, 0]).astype(int)
     macro = {"macro_f1": sk.f1_score(labels, predicted, average="macro")}
-    assert compute_metrics(TASKS["mrpc"], logits, labels) == pytest.approx(
+    assert TASKS["mrpc"].compute_metrics(logits, labels) == pytest.approx(
         {"accuracy": sk.accuracy_score(labels, predicted), "f1": sk.f1_score(labels, predicted)} | macro, abs=1e-12
     )
-    assert compute_metrics(TASKS["cola"], logits, labels) == pytest.approx(
+    assert TASKS["cola"].compute_metrics(logits, labels) == pytest.approx(
         {"matthews_correlation": sk.matthews_corrcoef(labels, predicted)} | macro, abs=1e-12
     )
 
@@ -60,7 +59,7 @@ def test_classification_tasks_against_sklearn():
 def test_three_classes():
     logits = logits_for([0, 1, 2, 2], num_labels=3)
     for dtype in (np.float16, np.float32, np.float64):
-        scores = compute_metrics(TASKS["mnli"], logits.astype(dtype), [0, 1, 2, 1])
+        scores = TASKS["mnli"].compute_metrics(logits.astype(dtype), [0, 1, 2, 1])
         assert scores == {"accuracy": 0.75, "macro_f1": pytest.approx((1 + 2 / 3 + 2 / 3) / 3)}
 
 
@@ -71,20 +70,20 @@ def test_stsb_against_scipy_with_ties():
         "pearson": stats.pearsonr(logits[:, 0], labels).statistic,
         "spearmanr": stats.spearmanr(logits[:, 0], labels).statistic,
     }
-    assert compute_metrics(TASKS["stsb"], logits, labels) == pytest.approx(expected, abs=1e-12)
-    assert compute_metrics(TASKS["stsb"], logits[:, 0], labels) == pytest.approx(expected, abs=1e-12)
+    assert TASKS["stsb"].compute_metrics(logits, labels) == pytest.approx(expected, abs=1e-12)
+    assert TASKS["stsb"].compute_metrics(logits[:, 0], labels) == pytest.approx(expected, abs=1e-12)
 
 
 def test_scores_keep_double_precision():
     close = np.array([1.0, 2.0, 4.0]) * 1e-10 + 1.0  # one and the same number in float32
-    scores = compute_metrics(TASKS["stsb"], close, [1.0, 2.0, 3.0])
+    scores = TASKS["stsb"].compute_metrics(close, [1.0, 2.0, 3.0])
     assert scores["pearson"] == pytest.approx(3 / sqrt(2 * 42 / 9), abs=1e-5)
 
 
 @pytest.mark.parametrize("task", ["cola", "stsb"])
 def test_constant_predictions_score_zero(task):
     logits = np.ones((4, TASKS[task].num_labels))
-    scores = compute_metrics(TASKS[task], logits, [0, 1, 1, 0])
+    scores = TASKS[task].compute_metrics(logits, [0, 1, 1, 0])
     assert {scores[name] for name in TASKS[task].metrics} == {0.0}
 
 
@@ -100,7 +99,7 @@ def test_f1_of_an_absent_class_is_undefined():
 
 
 def test_no_predicted_positive_scores_zero_f1():
-    assert compute_metrics(TASKS["mrpc"], logits_for([0, 0]), [1, 0])["f1"] == 0
+    assert TASKS["mrpc"].compute_metrics(logits_for([0, 0]), [1, 0])["f1"] == 0
 
 
 @pytest.mark.parametrize("name", COMPUTED)
@@ -111,7 +110,7 @@ def test_metric_of_nothing_raises(name):
 
 def test_correlation_of_one_row_raises():
     with pytest.raises(AlignAttnError, match="pearson needs at least 2 rows and got 1"):
-        compute_metrics(TASKS["stsb"], np.zeros((1, 1)), np.zeros(1))
+        TASKS["stsb"].compute_metrics(np.zeros((1, 1)), np.zeros(1))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -119,7 +118,7 @@ def test_outputs_that_diverged_are_not_scored(bad):
     logits = logits_for(PREDICTED)
     logits[2, 0] = bad
     with pytest.raises(AlignAttnError, match="hold NaN or infinity"):
-        compute_metrics(TASKS["mrpc"], logits, TRUE)
+        TASKS["mrpc"].compute_metrics(logits, TRUE)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_outputs_that_diverged_are_not_scored(bad):
 )
 def test_wrong_shapes_raise(task, shape):
     with pytest.raises(ValueError, match=r"logits|shape"):
-        compute_metrics(TASKS[task], np.zeros(shape), TRUE)
+        TASKS[task].compute_metrics(np.zeros(shape), TRUE)
 
 
 def test_every_metric_belongs_to_a_task():

@@ -4,11 +4,10 @@ import datasets
 import numpy as np
 import pytest
 
-from alignattn.tasks import TASKS
+from alignattn.tasks import TASKS, MultiLabelClassification, TextClassification
+from alignattn.tasks.names import FIRST
 from alignattn.tasks.rows import load_user_rows, max_samples, with_validation_share
 from alignattn.tasks.sampling import sample_rows
-from alignattn.tasks.task import FIRST
-from alignattn.tasks.task_types import MultiLabelClassification, TextClassification
 from alignattn.utils.errors import AlignAttnError
 
 TASK = TextClassification(name="t", text_columns=("a",), labels=("x", "y", "z"), metrics=("accuracy",))

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import transformers
 from datasets import ClassLabel, Dataset, Features, List, Value
 from task_rows import MAKERS, make_rows, sentence, write_rows
 from transformers import (
@@ -25,12 +26,11 @@ from alignattn.commands.robustness import RobustnessOptions, target_loaders
 from alignattn.finetuning.training_options import TrainingOptions
 from alignattn.tasks import TASKS, TokenClassification
 from alignattn.tasks.answers.squad_metric import squad_scores
-from alignattn.tasks.processor import EncodedSplit, TaskProcessor
+from alignattn.tasks.definitions import TASK_TYPES
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.tags.entities import entity_scores
 from alignattn.tasks.tags.tagging import WORDS_READ
-from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import TASK_TYPES, processor_class, processor_for
+from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.options import resolve
 
@@ -92,12 +92,6 @@ def test_every_task_type_has_a_task_and_test_rows():
     assert {task.kind for task in TASKS.values()} | of_own_files == set(TASK_TYPES) == set(MAKERS) | of_files
 
 
-@pytest.mark.parametrize("name", TASK_TYPES)
-def test_the_record_of_a_task_type_has_a_processor(name):
-    record = TASK_TYPES[name]
-    assert isinstance(processor_for(record), TaskProcessor)
-
-
 @pytest.mark.parametrize(
     ("splits", "watched"),
     [
@@ -109,7 +103,7 @@ def test_the_record_of_a_task_type_has_a_processor(name):
 )
 def test_training_does_not_evaluate_the_test_split_if_there_are_others(splits, watched):
     for task in (TASKS["agnews"], TASKS["squad"], TASKS["cora"]):
-        assert processor_class(task).splits_in_training(splits) == watched
+        assert task.splits_in_training(splits) == watched
 
 
 def test_the_test_split_is_evaluated_only_at_the_end(tmp_path):
@@ -132,19 +126,19 @@ def test_rows_of_every_task_go_from_their_file_to_scores(name, tiny_checkpoint, 
     made = make_rows(TASKS[name], ROWS)
     file = write_rows(tmp_path / "rows.jsonl", made)
     rows = load_task_files(TASKS[name], file, file)
-    task, processor, tokenizer = rows.task, processor_for(rows.task), AutoTokenizer.from_pretrained(tiny_checkpoint)
+    task, tokenizer = rows.task, AutoTokenizer.from_pretrained(tiny_checkpoint)
     chosen = TaskOptions(max_length=32, doc_stride=8)
     dataset = rows.evaluation["validation"]
-    split = EncodedSplit(dataset, processor.encode(dataset, tokenizer, chosen), chosen)
+    split = EncodedSplit(dataset, task.encode(dataset, tokenizer, chosen), chosen)
     config = AutoConfig.from_pretrained(tiny_checkpoint)
-    processor.configure(config)
+    task.configure(config)
     trainer = Trainer(
-        processor.auto_class.from_config(config),
+        getattr(transformers, task.auto_class).from_config(config),
         TrainingArguments(tmp_path / "out", use_cpu=True, disable_tqdm=True, report_to="none"),
-        data_collator=processor.collator(tokenizer, split),
+        data_collator=task.collator(tokenizer, split),
     )
     outputs = trainer.predict(split.encoded)
-    evaluation = processor.evaluate(split, outputs.predictions, outputs.label_ids)
+    evaluation = task.evaluate(split, outputs.predictions, outputs.label_ids)
     assert set(evaluation.metrics) >= set(task.metrics)
     assert all(-1 <= value <= 1 for value in evaluation.metrics.values())
     others = {"token-classification": "ner_tags", "question-answering": None}
@@ -170,8 +164,7 @@ def test_the_common_start_of_swag_endings_is_joined_to_each_ending(tiny_checkpoi
     (row,) = make_rows(TASKS["swag"], 1)
     rows = load_task_files(TASKS["swag"], write_rows(tmp_path / "swag.jsonl", [row]), None)
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
-    processor = processor_for(rows.task)
-    encoded = processor.encode(rows.train, tokenizer, TaskOptions(64))
+    encoded = rows.task.encode(rows.train, tokenizer, TaskOptions(64))
     expected = [f"[CLS] {row['sent1']} [SEP] {row['sent2']} {row[f'ending{index}']} [SEP]" for index in range(4)]
     assert [tokenizer.decode(ids) for ids in encoded[0]["input_ids"]] == expected
 
@@ -233,9 +226,7 @@ def test_tags_that_mark_no_entities_are_scored_by_word(listed, tmp_path, capsys)
     numbers = [rows.task.labels.index(tag) for tag in ("DT", "NN", "RB", "IN", "VB")]
     encoded = Dataset.from_dict({WORDS_READ: [[True] * 5]})
     labels = np.array([[rows.task.labels.index(tag) for tag in PARTS_OF_SPEECH["ner_tags"]]])
-    evaluation = processor_for(rows.task).evaluate(
-        EncodedSplit(rows.train, encoded, TaskOptions(64)), np.eye(5)[[numbers]], labels
-    )
+    evaluation = rows.task.evaluate(EncodedSplit(rows.train, encoded, TaskOptions(64)), np.eye(5)[[numbers]], labels)
     assert evaluation.metrics == {"token_accuracy": 0.6}
     assert {name: scores["f1"] for name, scores in evaluation.classes.items()} == {
         "DT": 1.0,

@@ -13,7 +13,6 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from alignattn.tasks import TASKS, TextClassification, get_task
 from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import processor_for
 from alignattn.utils.errors import AlignAttnError
 
 GLUE = {name: task for name, task in TASKS.items() if task.sources.hub == "nyu-mll/glue"}
@@ -39,7 +38,7 @@ SCORE = TextClassification(name="score", text_columns=("a",), label_column="y", 
 
 
 def encode(rows, task, tokenizer, max_length, num_proc=1):
-    return processor_for(task).encode(rows, tokenizer, TaskOptions(max_length, num_proc=num_proc))
+    return task.encode(rows, tokenizer, TaskOptions(max_length, num_proc=num_proc))
 
 
 @pytest.fixture

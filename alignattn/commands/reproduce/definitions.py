@@ -8,7 +8,7 @@ from pydantic import Field
 
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.reports.measures import Definition, Measure
-from alignattn.tasks.task import BY_SEED
+from alignattn.tasks.names import BY_SEED
 
 COLUMN_OPTIONS = ("task", "pair")
 """Options that name a column; the first one given counts."""

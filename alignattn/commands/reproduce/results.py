@@ -36,7 +36,7 @@ from alignattn.reports.charts import reliability_chart
 from alignattn.reports.diagrams import reliability_panel
 from alignattn.reports.table import UNREADABLE, Cell, ResultTable, Run, compare_cells, filled
 from alignattn.robustness.records import RECORDS_SUFFIX, read_run
-from alignattn.tasks.task import PROBABILITIES
+from alignattn.tasks.names import PROBABILITIES
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import read_text
 from alignattn.utils.progress import counted

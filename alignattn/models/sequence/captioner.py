@@ -14,7 +14,7 @@ from alignattn.models.sequence.lstm import LstmGenerator, LstmGeneratorConfig, M
 from alignattn.models.sequence.model import build_sequence_tokenizer, longest_output
 from alignattn.models.vqa import PictureGrid
 from alignattn.tasks import ImageToText
-from alignattn.tasks.sequences import SPECIAL, units_of
+from alignattn.tasks.sequence_to_sequence import SPECIAL, units_of
 from alignattn.tasks.vqa.images import COLOURS, colour_moments
 
 

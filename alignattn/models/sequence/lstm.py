@@ -16,7 +16,7 @@ from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.layers import Recurrent
 from alignattn.models.sequence.model import SequenceModel, SequenceModelConfig, log_likelihood
 from alignattn.models.word_model import Sentences
-from alignattn.tasks.sequences import NO_LABEL
+from alignattn.tasks.sequence_to_sequence import NO_LABEL
 from alignattn.utils.errors import AlignAttnError
 
 BASELINE_DECAY = 0.9

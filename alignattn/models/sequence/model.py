@@ -18,8 +18,7 @@ from alignattn.models.build import BuildContext, BuiltModel, EmbeddingsReport, b
 from alignattn.models.word_model import Sentences, WordModel, WordModelConfig, take_words
 from alignattn.models.words import MAX_LENGTH, MAX_WORDS
 from alignattn.tasks import SequenceToSequence
-from alignattn.tasks.sequences import BEGIN, END, NO_LABEL, PADDING, SPECIAL, UNKNOWN, units_of
-from alignattn.tasks.task_types import Units
+from alignattn.tasks.sequence_to_sequence import BEGIN, END, NO_LABEL, PADDING, SPECIAL, UNKNOWN, Units, units_of
 
 State = tuple[Any, ...]
 """A decoder's state: tensors `[B, …]`, and entries that all rows share."""

@@ -9,7 +9,8 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 
 from alignattn.tasks.long_texts import fixed_tokens, plain_tokens, truncated_texts, window_encodings
-from alignattn.tasks.processor import EncodedSplit, map_rows
+from alignattn.tasks.shared import map_rows
+from alignattn.tasks.task import EncodedSplit
 from alignattn.utils.errors import AlignAttnError
 
 MAX_QUESTION_TOKENS = 64
@@ -67,6 +68,14 @@ def encode_windows(
         )
     late_from = _late_from(tokenizer)
     question_tokens = _check_lengths(tokenizer, max_length, doc_stride)
+    number = datasets.Value("int32")
+    features: dict[str, Any] = {
+        name: datasets.List(datasets.Value(dtype))
+        for name, dtype in {"input_ids": "int32", "token_type_ids": "int8", "attention_mask": "int8"}.items()
+        if name in tokenizer.model_input_names
+    }
+    features |= dict.fromkeys(("start_positions", "end_positions", "row"), number)
+    features |= dict.fromkeys(("span_start", "span_end"), datasets.List(number))
     return map_rows(
         dataset,
         _encode_batch,
@@ -79,7 +88,7 @@ def encode_windows(
             "late_from": late_from,
         },
         remove_columns=dataset.column_names,
-        features=_features(tokenizer),
+        features=datasets.Features(features),
         num_proc=num_proc,
         desc="tokenizing questions and contexts",
     )
@@ -150,19 +159,6 @@ def _check_lengths(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stri
             f"--max_length {max_length} is too long: the model takes at most {tokenizer.model_max_length} tokens"
         )
     return min(MAX_QUESTION_TOKENS, fixed_tokens(tokenizer, max_length, doc_stride, num_texts=2))
-
-
-def _features(tokenizer: PreTrainedTokenizerBase) -> datasets.Features:
-    tokens = {"input_ids": "int32", "token_type_ids": "int8", "attention_mask": "int8"}
-    features = {
-        name: datasets.List(datasets.Value(dtype))
-        for name, dtype in tokens.items()
-        if name in tokenizer.model_input_names
-    }
-    number = datasets.Value("int32")
-    features |= dict.fromkeys(("start_positions", "end_positions", "row"), number)
-    features |= dict.fromkeys(("span_start", "span_end"), datasets.List(number))
-    return datasets.Features(features)
 
 
 def _encode_batch(

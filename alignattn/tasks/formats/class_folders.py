@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from alignattn.tasks.formats.file_rows import FileRows, TextRows, file_rows
-from alignattn.tasks.task import LABEL, TEXT, TEXT_FILE
+from alignattn.tasks.names import LABEL, TEXT, TEXT_FILE
 from alignattn.utils.compression import BROKEN, plain_suffix, read_whole
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 

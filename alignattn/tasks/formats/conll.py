@@ -10,7 +10,7 @@ from pathlib import Path
 
 from alignattn.tasks.formats.file_rows import TextRows
 from alignattn.tasks.labels import parse_label
-from alignattn.tasks.task import TAGS, TOKENS
+from alignattn.tasks.names import TAGS, TOKENS
 from alignattn.utils.errors import AlignAttnError, shown
 
 _DOCUMENT_START = "-DOCSTART-"

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from alignattn.tasks.labels import UNLABELLED
-from alignattn.tasks.task import TEST, TRAIN, VALIDATION
-from alignattn.tasks.task_types import GRAPH
+from alignattn.tasks.names import GRAPH, TEST, TRAIN, VALIDATION
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import check_file
 

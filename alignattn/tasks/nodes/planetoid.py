@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from alignattn.tasks.task import NPZ
-from alignattn.tasks.task_types import NodeClassification
+from alignattn.tasks.names import NPZ
 from alignattn.utils.errors import AlignAttnError, install_extra, one_line
 from alignattn.utils.files import cache_folder, replacing
 from alignattn.utils.network import log_request
@@ -14,36 +13,38 @@ HOST = "https://github.com/kimiyoung/planetoid"
 """Server that torch-geometric downloads from."""
 
 
-def planetoid_file(task: NodeClassification, cache_dir: str | None) -> Path:
+def planetoid_file(task_name: str, graph_name: str, folder: str, cache_dir: str | None) -> Path:
     """Return the file of a task's graph with the public split, converted once from torch-geometric's download.
 
     The downloaded files are pickles, which torch-geometric unpickles; no user's file is ever unpickled.
 
     Args:
-        task: a task whose `planetoid` names the graph.
+        task_name: the name of the task.
+        graph_name: the name of its graph in torch-geometric; empty if there is none.
+        folder: the folder of its file in a `--data_dir`.
         cache_dir: the cache folder; the user's cache if None.
 
     Raises:
         AlignAttnError: if the task names no graph, torch-geometric is missing, or the download fails.
     """
-    folder = Path(cache_dir) if cache_dir is not None else cache_folder()
-    path = folder / "planetoid" / f"{task.name}{NPZ}"
+    cache = Path(cache_dir) if cache_dir is not None else cache_folder()
+    path = cache / "planetoid" / f"{task_name}{NPZ}"
     if path.is_file():
         return path
-    advice = f"give --data_dir DIR with {task.sources.folder}/{path.name}, or your own graph as --task FILE{NPZ}"
-    if not task.planetoid:
-        raise AlignAttnError(f"task {task.name!r} has no graph on this machine: {advice}")
+    advice = f"give --data_dir DIR with {folder}/{path.name}, or your own graph as --task FILE{NPZ}"
+    if not graph_name:
+        raise AlignAttnError(f"task {task_name!r} has no graph on this machine: {advice}")
     try:
         from torch_geometric.datasets import Planetoid
     except ImportError as error:
         raise AlignAttnError(
-            f"task {task.name!r} needs torch-geometric: {install_extra('graph')}; or {advice}"
+            f"task {task_name!r} needs torch-geometric: {install_extra('graph')}; or {advice}"
         ) from error
-    log_request(f"{task.planetoid}, by torch-geometric", HOST)
+    log_request(f"{graph_name}, by torch-geometric", HOST)
     try:
-        data = Planetoid(str(path.parent), task.planetoid)[0]
+        data = Planetoid(str(path.parent), graph_name)[0]
     except Exception as error:  # from any library that it downloads with
-        raise AlignAttnError(f"cannot load {task.planetoid} by torch-geometric: {one_line(error)}; {advice}") from error
+        raise AlignAttnError(f"cannot load {graph_name} by torch-geometric: {one_line(error)}; {advice}") from error
     masks = {"train_idx": data.train_mask, "val_idx": data.val_mask, "test_idx": data.test_mask}
     row, column = data.x.nonzero().T.numpy()
     arrays = {

@@ -8,11 +8,12 @@ from typing import Any
 
 import datasets
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
+from transformers import DataCollatorForTokenClassification, PreTrainedTokenizerBase
 
 from alignattn.tasks.labels import is_code
-from alignattn.tasks.processor import check_finite, map_rows
+from alignattn.tasks.shared import check_finite, map_rows
 from alignattn.tasks.tags.entities import OUTSIDE
 from alignattn.utils.errors import AlignAttnError, listing, shown
 
@@ -217,3 +218,19 @@ def word_tags(
         tags[np.array(read, dtype=bool)] = predicted[end - count : end]
         rows.append(tags.tolist())
     return rows
+
+
+class TagCollator(DataCollatorForTokenClassification):
+    """Pads like the collator of transformers, and also pads the column of word starts, if the rows have it."""
+
+    def torch_call(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return a batch of encoded rows."""
+        starts = [list(feature[WORD_STARTS]) for feature in features if WORD_STARTS in feature]
+        others = [{name: value for name, value in feature.items() if name != WORD_STARTS} for feature in features]
+        batch: dict[str, Any] = super().torch_call(others)  # type: ignore[no-untyped-call]
+        if starts:
+            length, pads_left = batch["input_ids"].shape[1], self.tokenizer.padding_side == "left"
+            gaps = [[0] * (length - len(row)) for row in starts]
+            rows = [gap + row if pads_left else row + gap for row, gap in zip(starts, gaps, strict=True)]
+            batch[WORD_STARTS] = torch.tensor(rows)
+        return batch

@@ -2,7 +2,7 @@
 
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,10 +12,11 @@ import torch
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
+from alignattn.tasks.names import ANSWER_IDS, ANSWER_SCORES, IMAGE, NPZ
 from alignattn.tasks.pictures import open_picture, picture_problem
-from alignattn.tasks.task import NPZ
-from alignattn.tasks.task_types import VisualQuestionAnswering
 from alignattn.utils.errors import AlignAttnError, one_line
 
 NPY = ".npy"
@@ -41,14 +42,19 @@ def is_of_features(path: str) -> bool:
     return Path(path).suffix.lower() in (NPZ, NPY)
 
 
-def image_problem(path: str, task: VisualQuestionAnswering) -> str | None:
-    """Return the problem of an image file, or None; of a file of features, only the header is read."""
-    if not task.reads_features and not is_of_features(path):
+def image_problem(path: str, width: int) -> str | None:
+    """Return the problem of an image file, or None; of a file of features, only the header is read.
+
+    Args:
+        path: the file.
+        width: the number of features of a region; 0 for pictures.
+    """
+    if width == 0 and not is_of_features(path):
         return picture_problem(path)
     if not Path(path).is_file():
         return f"there is no image {path}"
-    if is_of_features(path) != task.reads_features:
-        wanted = f"features of width {task.feature_width} (.npz or .npy)" if task.reads_features else "a picture"
+    if is_of_features(path) != (width > 0):
+        wanted = f"features of width {width} (.npz or .npy)" if width else "a picture"
         return f"{path} does not fit the task, which reads {wanted}"
     try:
         shape, dtype = _header(path)
@@ -56,8 +62,8 @@ def image_problem(path: str, task: VisualQuestionAnswering) -> str | None:
         return f"image {path} cannot be read ({one_line(error)})"
     if dtype.hasobject:
         return f"{path} holds a pickle, which is never loaded"
-    if dtype.kind != "f" or len(shape) != 2 or task.feature_width not in shape or not min(shape):
-        return f"{path} holds {dtype} {list(shape)}, and features are floats [boxes, {task.feature_width}]"
+    if dtype.kind != "f" or len(shape) != 2 or width not in shape or not min(shape):
+        return f"{path} holds {dtype} {list(shape)}, and features are floats [boxes, {width}]"
     return None
 
 
@@ -146,3 +152,43 @@ def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(file)
     return tuple(shape), dtype
+
+
+class ImageCollator:
+    """A collator of encoded questions and the files of their images.
+
+    Args:
+        tokenizer: the tokenizer of the questions.
+        size: pixels per side to which pictures are scaled.
+        width: number of features of a region.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, size: int, width: int) -> None:
+        self.pad_questions = DataCollatorWithPadding(tokenizer)
+        self.size = size
+        self.width = width
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return the padded questions and the tensors of `images`.
+
+        If the rows have several people's answers, also `answer_ids` `[B, a]` and `answer_scores` `[B, a]`, padded by 0.
+        """
+        others = (IMAGE, ANSWER_IDS, ANSWER_SCORES)
+        questions = [{name: value for name, value in row.items() if name not in others} for row in rows]
+        batch = {**self.pad_questions(questions), **self.images([row[IMAGE] for row in rows])}
+        if ANSWER_IDS in rows[0]:
+            batch[ANSWER_IDS] = _padded([torch.tensor(row[ANSWER_IDS], dtype=torch.int64) for row in rows])
+            batch[ANSWER_SCORES] = _padded([torch.tensor(row[ANSWER_SCORES]) for row in rows])
+        return batch
+
+    def images(self, paths: Sequence[str]) -> dict[str, Tensor]:
+        """Return `image`: pictures `[B, 3, size, size]` in [0, 1], or regions `[B, boxes, width]` and `image_mask`."""
+        if not is_of_features(paths[0]):
+            return {IMAGE: torch.stack([read_picture(path, self.size) for path in paths]).float() / WHITE}
+        regions = [read_features(path, self.width) for path in paths]
+        mask = _padded([torch.ones(len(boxes), dtype=torch.bool) for boxes in regions])
+        return {IMAGE: _padded(regions), "image_mask": mask}
+
+
+def _padded(rows: Sequence[Tensor]) -> Tensor:
+    return pad_sequence(list(rows), batch_first=True)

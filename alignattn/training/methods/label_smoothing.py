@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from alignattn.tasks import Task
-from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import OptionsOfMethod, TrainingMethod
 from alignattn.utils.options import option
 
@@ -32,6 +31,6 @@ class LabelSmoothing(TrainingMethod):
         """Return why a task's labels cannot be smoothed, as in `TrainingMethod`."""
         if has_crf:
             return " needs probabilities per word, but a CRF has those of whole sequences"
-        if task is not None and not processor_for(task).can_smooth_labels:
+        if task is not None and not task.can_smooth_labels:
             return f": task {task.name!r} has no classes to smooth"
         return ""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
-from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import EVALUATION_ROWS, OptionsOfMethod, TrainingMethod
 from alignattn.utils.options import Count, option
 
@@ -45,7 +44,7 @@ class MCDropout(TrainingMethod):
     @classmethod
     def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
         """Return why predictions of a task have no mean, as in `TrainingMethod`."""
-        if task is None or processor_for(task).can_average:
+        if task is None or task.can_average:
             return ""
         return f": predictions of task {task.name!r} are neither classes nor scores of a row and cannot be averaged"
 
@@ -64,7 +63,7 @@ class MCDropout(TrainingMethod):
         """Return the mean prediction."""
         with mc_dropout(trainer.model, trainer.args.seed, trainer.args.device):
             outputs = [trainer.predict(rows) for _ in range(self.passes)]
-        mean = processor_for(trainer.task).average_outputs([one.predictions for one in outputs])
+        mean = trainer.task.average_outputs([one.predictions for one in outputs])
         return outputs[0]._replace(predictions=mean)
 
 

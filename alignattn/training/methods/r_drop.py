@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
-from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import Inputs, OptionsOfMethod, TrainingMethod
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.options import option
@@ -61,7 +60,7 @@ class RDrop(TrainingMethod):
         """Return why predictions of a task have no divergence, as in `TrainingMethod`."""
         if has_crf:
             return " needs probabilities per word, but a CRF has those of whole sequences"
-        if task is not None and not processor_for(task).supports_r_drop:
+        if task is not None and not task.supports_r_drop:
             return f": task {task.name!r} does not have one class per row: its loss scores each answer separately"
         return ""
 

@@ -10,11 +10,9 @@ import tokenizers
 import transformers
 
 from alignattn.tasks import TASKS
-from alignattn.tasks.answers.squad_rows import qa_problem
 from alignattn.tasks.answers.windows import MAX_QUESTION_TOKENS, NO_CHARACTER, NULL_POSITION, encode_windows
-from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.question_answering import qa_problem
+from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.utils.errors import AlignAttnError
 
 CHINESE = "北京是中华人民共和国的首都，面积约一万六千平方公里，人口两千多万。" * 3
@@ -429,7 +427,7 @@ def test_windows_are_padded_on_the_right_whatever_the_tokenizer(word_pieces):
     split = rows(EXAMPLES[0], EXAMPLES[-1])
     read = ("input_ids", "attention_mask", "start_positions", "end_positions")
     items = [{name: window[name] for name in read} for window in windows(split, tokenizer)]
-    batch = processor_for(TASKS["squad"]).collator(tokenizer, EncodedSplit(split, split, TaskOptions(64)))(items)
+    batch = TASKS["squad"].collator(tokenizer, EncodedSplit(split, split, TaskOptions(64)))(items)
     for number, item in enumerate(items):
         assert batch["input_ids"][number, : len(item["input_ids"])].tolist() == item["input_ids"]
     assert batch["attention_mask"][:, -1].tolist().count(0) > 0

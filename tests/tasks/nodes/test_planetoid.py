@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from alignattn.tasks import get_task
 from alignattn.tasks.nodes.graph import read_graph
 from alignattn.tasks.nodes.planetoid import planetoid_file
 from alignattn.utils.errors import AlignAttnError
@@ -48,7 +47,7 @@ def write_raw(folder):
 
 def test_raw_files_become_the_graph(tmp_path):
     features, labels, edges = write_raw(tmp_path / "planetoid" / "Cora" / "raw")
-    path = planetoid_file(get_task("cora"), str(tmp_path))
+    path = planetoid_file("cora", "Cora", "planetoid", str(tmp_path))
     graph = read_graph(path)
     assert graph.labels.tolist() == labels.tolist()
     sums = np.maximum(features.sum(axis=1, keepdims=True), 1)
@@ -63,13 +62,13 @@ def test_raw_files_become_the_graph(tmp_path):
     }
     # It is converted once: the raw files are not read again.
     (tmp_path / "planetoid" / "Cora" / "raw" / "ind.cora.x").unlink()
-    assert planetoid_file(get_task("cora"), str(tmp_path)) == path
+    assert planetoid_file("cora", "Cora", "planetoid", str(tmp_path)) == path
 
 
 def test_unreadable_raw_files_are_refused_in_one_line(tmp_path):
     write_raw(tmp_path / "planetoid" / "Cora" / "raw")
     (tmp_path / "planetoid" / "Cora" / "raw" / "ind.cora.graph").write_bytes(b"torn")
     with pytest.raises(AlignAttnError, match=r"cannot load Cora by torch-geometric: .*give --data_dir DIR") as raised:
-        planetoid_file(get_task("cora"), str(tmp_path))
+        planetoid_file("cora", "Cora", "planetoid", str(tmp_path))
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "planetoid" / "cora.npz").exists()

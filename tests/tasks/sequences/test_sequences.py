@@ -15,17 +15,8 @@ from alignattn.cli import main
 from alignattn.commands.figure import FigureOptions, make_figure
 from alignattn.tasks import TASKS, SequenceToSequence, get_task
 from alignattn.tasks.rows import load_task_files
-from alignattn.tasks.sequences import (
-    Nearest,
-    cmudict_rows,
-    edit_distance,
-    error_rate,
-    nearest,
-    target_ids,
-    text_of,
-    units_of,
-)
-from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.sequence_to_sequence import Nearest, edit_distance, error_rate, nearest, units_of
+from alignattn.tasks.task import TaskOptions
 
 TASK = """kind: text2text-generation
 source_column: word
@@ -71,7 +62,7 @@ def test_edit_distance_is_minimal_and_the_nearest_reference_counts():
 def test_units_are_composed_and_joined_again(units, text, parts):
     assert units_of(text, units) == list(parts)
     assert units_of("e\u0301", units) == ["\u00e9"]
-    assert units_of(text_of(units_of(text, units), units), units) == list(parts)
+    assert units_of(text, units) == list(parts)
 
 
 def test_a_run_and_its_predictions_use_beam_search(task_file, tmp_path):
@@ -123,8 +114,8 @@ def test_max_length_truncates_targets_with_a_message_and_bounds_predictions(task
     written = pq.read_table(run / "predictions.parquet")["prediction"].to_pylist()
     assert max(len(text.split()) for text in written) <= 8
     tokenizer = alignattn.load_run(run).tokenizer
-    texts = {"spoken": [["A B C"], [" ".join("ABC" * 100)]]}
-    whole, part = target_ids(texts, get_task(str(task_file)), tokenizer, 8)
+    texts = {"word": ["a", "b"], "spoken": [["A B C"], [" ".join("ABC" * 100)]]}
+    whole, part = get_task(str(task_file)).encode(Dataset.from_dict(texts), tokenizer, TaskOptions(8))["labels"]
     assert (len(whole), len(part)) == (4, 8)
     assert whole[-1] == tokenizer.eos_token_id
     assert tokenizer.eos_token_id not in part
@@ -166,7 +157,7 @@ def test_impossible_options_are_refused_in_one_line(words, said, task_file, tmp_
 def test_targets_that_are_not_text_are_refused():
     task, rows = SequenceToSequence(name="own"), Dataset.from_dict({"source": ["a"], "target": [3]})
     with pytest.raises(alignattn.AlignAttnError, match="column 'target' holds int64"):
-        processor_for(task).normalise(rows)
+        task.normalise(rows)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +172,7 @@ def test_targets_of_every_arrow_type_of_texts_are_read(kind, tmp_path):
 
 def test_cmudict_is_split_by_word_and_its_alternates_stay_together():
     task = TASKS["cmudict"]
-    parts = {name: cmudict_rows(task, name)[0] for name in ("train", *task.evaluation_splits)}
+    parts = {name: task.read_split(name, None, None)[0] for name in ("train", *task.evaluation_splits)}
     words = {name: part[task.source_column][:] for name, part in parts.items()}
     sets = [set(part) for part in words.values()]
     assert len(set().union(*sets)) == sum(map(len, sets)) > 126_000
@@ -191,4 +182,4 @@ def test_cmudict_is_split_by_word_and_its_alternates_stay_together():
     assert any(len(row) > 1 for row in spoken)
     assert all(len(row) == 1 for row in parts["train"][task.target_column][:])
     with pytest.raises(alignattn.AlignAttnError, match="no split 'dev'"):
-        cmudict_rows(task, "dev")
+        task.read_split("dev", None, None)

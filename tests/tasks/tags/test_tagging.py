@@ -13,11 +13,11 @@ from needs import skip_without
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from alignattn.tasks.tags.entities import entity_scores
-from alignattn.tasks.tags.processor import TagCollator
 from alignattn.tasks.tags.tagging import (
     IGNORED,
     WORD_STARTS,
     WORDS_READ,
+    TagCollator,
     check_tokenizer,
     encode_tags,
     tag_names,

@@ -11,10 +11,9 @@ from questions import ANSWERS, SIDE, WIDTH, question_rows, write_features, write
 
 from alignattn.models.words import build_tokenizer
 from alignattn.tasks import get_task
-from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.rows import load_rows
-from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import processor_for, with_features
+from alignattn.tasks.task import EncodedSplit, TaskOptions
+from alignattn.tasks.visual_question_answering import with_features
 from alignattn.tasks.vqa.images import colour_moments, picture_problem, read_features, read_picture
 from alignattn.utils.errors import AlignAttnError
 
@@ -25,18 +24,18 @@ def rows(tmp_path):
 
 
 def problems_of(task, rows):
-    return processor_for(task).problems(datasets.Dataset.from_list(rows), may_be_empty=False)
+    return task.row_problems(datasets.Dataset.from_list(rows), may_be_empty=False)
 
 
 def batch_of(task, dataset, tokenizer):
-    processor, options = processor_for(task), TaskOptions(max_length=14)
-    split = EncodedSplit(dataset, processor.encode(dataset, tokenizer, options), options)
-    return processor.collator(tokenizer, split)(list(split.encoded))
+    options = TaskOptions(max_length=14)
+    split = EncodedSplit(dataset, task.encode(dataset, tokenizer, options), options)
+    return task.collator(tokenizer, split)(list(split.encoded))
 
 
 def test_a_batch_has_questions_and_pictures(rows, tmp_path):
     task = get_task(str(write_task(tmp_path)))
-    dataset = processor_for(task).drop_unlabelled(datasets.Dataset.from_list(rows), "here")
+    dataset = task.drop_unlabelled(datasets.Dataset.from_list(rows), "here")
     tokenizer = build_tokenizer(dataset["question"][:])
     batch = batch_of(task, dataset, tokenizer)
     assert list(batch["image"].shape) == [9, 3, SIDE, SIDE]
@@ -130,7 +129,7 @@ def test_vqa_v2_is_read_with_its_answers_and_scored_by_the_official_rule(tmp_pat
     loaded = load_rows(task, data_dir=tmp_path / "data")
     assert loaded.task.labels == ("red", "blue", "mauve")
     assert loaded.train["label"][:] == [0, 0, 1, 2]
-    processor, rows = processor_for(loaded.task), loaded.evaluation["validation"]
+    task, rows = loaded.task, loaded.evaluation["validation"]
     tokenizer = build_tokenizer(rows["question"][:])
     batch = batch_of(loaded.task, rows, tokenizer)
     assert list(batch["image"].shape) == [4, 3, 2048]
@@ -140,7 +139,7 @@ def test_vqa_v2_is_read_with_its_answers_and_scored_by_the_official_rule(tmp_pat
     options = TaskOptions(max_length=14)
     split = EncodedSplit(rows, rows, options)
     logits = np.eye(3)[[0, 1, 1, 0]]
-    found = processor.evaluate(split, logits, np.array(rows["label"][:]))
+    found = task.evaluate(split, logits, np.array(rows["label"][:]))
     # All people wrote "blue.", so "blue" matches none of them.
     assert found.predictions["vqa_accuracy"].to_pylist() == [1, 1, 0, 0]
     assert found.metrics == {"vqa_accuracy": 0.5, "accuracy": 0.5}

@@ -9,15 +9,15 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel
-from alignattn.tasks.labelled import LabelledProcessor
-from alignattn.tasks.processor import name_classes
-from alignattn.tasks.task import LabelledTask
+from alignattn.tasks import LabelledTask
+from alignattn.tasks.shared import name_classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorClassification(LabelledTask):
     kind = "vector-classification"
-    processor = "toy_processor:VectorProcessor"
+    auto_class = "AutoModel"
+    reads_texts = False
 
     vector_column: str
 
@@ -25,20 +25,15 @@ class VectorClassification(LabelledTask):
     def input_columns(self):
         return (self.vector_column,)
 
-
-class VectorProcessor(LabelledProcessor[VectorClassification]):
-    auto_class = AutoModel
-    reads_texts = False
-
     def input_problems(self, dataset, *, may_be_empty):
         return {}
 
     def configure(self, config):
-        name_classes(config, self.task.labels)
+        name_classes(config, self.labels)
 
     def encode(self, dataset, tokenizer, options):
         assert tokenizer is None
-        return dataset.rename_columns({self.task.vector_column: "vectors", self.task.label_column: "label"})
+        return dataset.rename_columns({self.vector_column: "vectors", self.label_column: "label"})
 
     def collator(self, tokenizer, split, *, is_training=False):
         assert tokenizer is None

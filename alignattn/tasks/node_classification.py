@@ -1,47 +1,63 @@
 """Classification of the nodes of a graph."""
 
-from dataclasses import replace
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-from transformers import AutoModel, PreTrainedConfig
-
-from alignattn.tasks.formats.file_rows import FileRows
-from alignattn.tasks.labelled import LabelledProcessor
-from alignattn.tasks.nodes.batches import ALL, NodeBatches
-from alignattn.tasks.nodes.graph import graph_of, read_graph
-from alignattn.tasks.nodes.planetoid import planetoid_file
-from alignattn.tasks.processor import EncodedSplit, Evaluation, name_classes
-from alignattn.tasks.reading import read_rows
-from alignattn.tasks.task import NPZ, TaskOptions
-from alignattn.tasks.task_types import GRAPH, NODE, NodeClassification
+from alignattn.tasks.labelled import LabelledTask
+from alignattn.tasks.names import GRAPH, NODE, NPZ, TEST, VALIDATION
+from alignattn.tasks.shared import name_classes
+from alignattn.tasks.task import EncodedSplit, Evaluation, TaskOptions
 from alignattn.utils.errors import AlignAttnError, shown
 
+if TYPE_CHECKING:
+    import datasets
+    import numpy as np
+    from numpy.typing import NDArray
+    from transformers import PreTrainedConfig
 
-class NodeProcessor(LabelledProcessor[NodeClassification]):
-    """One node per row; a batch is the graph around some of them."""
+    from alignattn.tasks.formats.file_rows import FileRows
+    from alignattn.tasks.nodes.batches import NodeBatches
 
-    auto_class = AutoModel
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClassification(LabelledTask):
+    """Classification of the nodes of a graph: a row is a node, and the model reads the graph around it.
+
+    Attributes:
+        planetoid: The graph's name in torch-geometric's `Planetoid` loader, which is used if no file is given.
+    """
+
+    kind = "node-classification"
+    input_columns = (GRAPH, NODE)
+    auto_class = "AutoModel"
     reads_texts = False
     has_lengths = False
     continuous_input = "features"
     reads_only_texts = False
 
+    evaluation_splits: tuple[str, ...] = (VALIDATION, TEST)
+    planetoid: str = ""
+
+    def problem(self) -> str | None:
+        """Return the problem of missing labels, or that of `LabelledTask.problem`."""
+        return "give two or more labels: nodes have classes, not scores" if self.is_regression else super().problem()
+
     def read_split(self, name: str, data_dir: str | Path | None, cache_dir: str | None) -> tuple[datasets.Dataset, str]:
         """Return the nodes of a split of the task's graph: from `--data_dir`, its own file, or torch-geometric."""
-        task = self.task
+        from alignattn.tasks.nodes.graph import read_graph
+        from alignattn.tasks.nodes.planetoid import planetoid_file
+
         if data_dir is not None:
-            path = Path(data_dir) / task.sources.folder / f"{task.name}{NPZ}"
+            path = Path(data_dir) / self.sources.folder / f"{self.name}{NPZ}"
             if not path.is_file():
-                raise AlignAttnError(f"no data for task {task.name!r}: put {path} there")
-        elif task.sources.files:
-            path = Path(task.sources.files[name])
+                raise AlignAttnError(f"no data for task {self.name!r}: put {path} there")
+        elif self.sources.files:
+            path = Path(self.sources.files[name])
         else:
-            path = planetoid_file(task, cache_dir)
+            path = planetoid_file(self.name, self.planetoid, self.sources.folder, cache_dir)
         nodes = read_graph(path).splits.get(name)
         if nodes is None or not len(nodes):
             raise AlignAttnError(f"{path} has no nodes of split {name!r}: choose others with --evaluation_splits")
@@ -49,15 +65,23 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
 
     def read_rows(self, path: Path, encoding: str | None) -> FileRows:
         """Return all nodes of a graph's file with their labels, or the rows of a table of graphs and nodes."""
+        import numpy as np
+
+        from alignattn.tasks.formats.file_rows import FileRows
+        from alignattn.tasks.nodes.graph import read_graph
+        from alignattn.tasks.reading import read_rows
+
         if path.suffix.lower() != NPZ:
             return read_rows(path, encoding=encoding)
         return FileRows(self._rows(path, np.arange(read_graph(path).num_nodes)))
 
     def _rows(self, path: Path, nodes: NDArray[np.int64]) -> datasets.Dataset:
+        import datasets
+
+        from alignattn.tasks.nodes.graph import read_graph
+
         labels = read_graph(path).labels[nodes]
-        return datasets.Dataset.from_dict(
-            {GRAPH: [str(path)] * len(nodes), NODE: nodes, self.task.label_column: labels}
-        )
+        return datasets.Dataset.from_dict({GRAPH: [str(path)] * len(nodes), NODE: nodes, self.label_column: labels})
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows unchanged: the labels of a graph are class numbers, whatever the class names."""
@@ -65,11 +89,15 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
 
     def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with node numbers as integers; CSV files and the command line have them as text."""
+        import datasets
+
         nodes = [int(node) if isinstance(node, str) and node.isdecimal() else node for node in dataset[NODE][:]]
         return datasets.Dataset.from_dict({GRAPH: dataset[GRAPH][:], NODE: nodes}, on_mixed_types="use_json")
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without the path of a graph, and those whose node is not in their graph."""
+        from alignattn.tasks.nodes.graph import read_graph
+
         paths = {path for path in dataset[GRAPH][:] if isinstance(path, str) and path}
         counts = {path: read_graph(path).num_nodes for path in paths}
         problems = {}
@@ -82,14 +110,19 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
 
     def configure(self, config: PreTrainedConfig) -> None:
         """Set the names of the classes."""
-        name_classes(config, self.task.labels)
+        name_classes(config, self.labels)
 
     def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
         """Return `node` and `label`."""
-        return datasets.Dataset.from_dict({NODE: dataset[NODE][:], "label": dataset[self.task.label_column][:]})
+        import datasets
+
+        return datasets.Dataset.from_dict({NODE: dataset[NODE][:], "label": dataset[self.label_column][:]})
 
     def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> NodeBatches:
         """Return a collator that uses the whole graph or sampled neighbours; evaluation uses all neighbours."""
+        from alignattn.tasks.nodes.batches import ALL, NodeBatches
+        from alignattn.tasks.nodes.graph import graph_of
+
         fan_out = split.options.fan_out
         if fan_out is not None and not is_training:
             fan_out = (ALL,) * len(fan_out)
@@ -97,6 +130,8 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score logits as classes; the table of predictions also has the nodes."""
+        import pyarrow as pa
+
         evaluation = super().evaluate(split, outputs, labels)
         predictions = evaluation.predictions.append_column(NODE, pa.array(split.rows[NODE][:]))
         return replace(evaluation, predictions=predictions)

@@ -1,72 +1,88 @@
 """Tags of words, such as those of named entities."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
-
-import datasets
-import numpy as np
-import pyarrow as pa
-import torch
-from numpy.typing import NDArray
-from transformers import (
-    AutoModelForTokenClassification,
-    DataCollatorForTokenClassification,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-)
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from alignattn.tasks.labels import feature_names
 from alignattn.tasks.metrics import class_scores
-from alignattn.tasks.processor import (
-    EncodedSplit,
-    Evaluation,
-    TaskProcessor,
-    by_row,
-    check_max_length,
-    evaluation_table,
-    name_classes,
-)
-from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores, entity_type_scores, marks_entities
-from alignattn.tasks.tags.tagging import (
-    IGNORED,
-    WORD_STARTS,
-    WORDS_READ,
-    encode_tags,
-    tag_names,
-    tag_problem,
-    word_tags,
-    words_problem,
-)
-from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.task_types import TokenClassification
+from alignattn.tasks.names import TAGS, TOKENS
+from alignattn.tasks.shared import by_row, check_max_length, evaluation_table, name_classes
+from alignattn.tasks.task import EncodedSplit, Evaluation, Task, TaskOptions
 from alignattn.utils.errors import shown
 
+if TYPE_CHECKING:
+    import datasets
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from transformers import PreTrainedConfig
 
-class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
-    """One sequence per row; the first piece of a word carries its tag."""
 
-    auto_class = AutoModelForTokenClassification
+@dataclass(frozen=True, kw_only=True)
+class TokenClassification(Task):
+    """Tags of words, such as those of named entities.
+
+    Attributes:
+        metrics: Scores of `alignattn.tasks.tags.entities.entity_scores`.
+        tokens_column: The column of lists of words.
+        tags_column: The column of lists of tags, one per word, as names or class numbers.
+        labels: The tags in the order of their numbers; if empty, those of the training rows.
+    """
+
+    kind = "token-classification"
+    can_weight_classes = True
+    auto_class = "AutoModelForTokenClassification"
     # Without it, byte-level tokenizers read each word of a list as if it were the first of a text.
     tokenizer_options = MappingProxyType({"add_prefix_space": True})
 
+    metrics: tuple[Literal["f1", "precision", "recall", "token_accuracy"], ...] = (
+        "f1",
+        "precision",
+        "recall",
+        "token_accuracy",
+    )
+    tokens_column: str = TOKENS
+    tags_column: str = TAGS
+    labels: tuple[str, ...] = ()
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The column of words."""
+        return (self.tokens_column,)
+
+    def row_of(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the row with the words of a text, split at blanks."""
+        return {self.tokens_column: texts[0].split()}
+
+    def problem(self) -> str | None:
+        """Return the problem of the columns or the tags, or that of `Task.problem`."""
+        if self.tokens_column == self.tags_column or len({*self.labels, ""}) <= len(self.labels):
+            return "tokens_column and tags_column must differ, and labels must not repeat or be empty text"
+        return super().problem()
+
     def columns(self) -> list[str]:
         """Return the columns of words and tags."""
-        return [self.task.tokens_column, self.task.tags_column]
+        return [self.tokens_column, self.tags_column]
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with tags as names; a class number without a name becomes text."""
-        column = self.task.tags_column
+        column = self.tags_column
         given, names = dataset[column][:], feature_names(dataset, column)
         tags = [[_tag_name(tag, names) for tag in row] if isinstance(row, list) else row for row in given]
         return dataset if tags == given else dataset.remove_columns(column).add_column(column, tags)
 
-    def infer_labels(self, dataset: datasets.Dataset, origin: str) -> TokenClassification:
+    def infer_labels(self, dataset: datasets.Dataset, origin: str) -> Self:
         """Return the task with the tags of its rows, and without scores of entities if the tags mark none."""
-        task = self.task
+        from alignattn.tasks.tags.entities import TOKEN_ACCURACY, marks_entities
+        from alignattn.tasks.tags.tagging import tag_names
+
+        task: Self = self
         if not task.labels:
             tags = self.normalise(dataset)[task.tags_column][:]
             task = replace(task, labels=tag_names(tags, feature_names(dataset, task.tags_column), origin))
@@ -80,54 +96,64 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
         )
         return replace(task, metrics=(TOKEN_ACCURACY,))
 
-    def problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+    def row_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows with unequal numbers of words and tags, an empty word, or an unknown tag."""
-        rows = zip(dataset[self.task.tokens_column][:], dataset[self.task.tags_column][:], strict=True)
-        return by_row(tag_problem(tokens, tags, self.task.labels) for tokens, tags in rows)
+        from alignattn.tasks.tags.tagging import tag_problem
+
+        rows = zip(dataset[self.tokens_column][:], dataset[self.tags_column][:], strict=True)
+        return by_row(tag_problem(tokens, tags, self.labels) for tokens, tags in rows)
 
     def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with texts split into words at blanks: a CSV file holds no lists."""
-        values = dataset[self.task.tokens_column][:]
+        import datasets
+
+        values = dataset[self.tokens_column][:]
         if not any(isinstance(value, str) for value in values):
             return dataset
         words = [value.split() if isinstance(value, str) else value for value in values]
-        return datasets.Dataset.from_dict({self.task.tokens_column: words}, on_mixed_types="use_json")
+        return datasets.Dataset.from_dict({self.tokens_column: words}, on_mixed_types="use_json")
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without words, or with an empty one."""
-        return by_row(map(words_problem, dataset[self.task.tokens_column][:]))
+        from alignattn.tasks.tags.tagging import words_problem
+
+        return by_row(map(words_problem, dataset[self.tokens_column][:]))
 
     def add_dummy_labels(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with the first tag at every word."""
-        tags = [[self.task.labels[0]] * len(tokens) for tokens in dataset[self.task.tokens_column][:]]
-        return dataset.add_column(self.task.tags_column, tags)
+        tags = [[self.labels[0]] * len(tokens) for tokens in dataset[self.tokens_column][:]]
+        return dataset.add_column(self.tags_column, tags)
 
     def configure(self, config: PreTrainedConfig) -> None:
         """Set the names of the tags."""
-        name_classes(config, self.task.labels)
+        name_classes(config, self.labels)
 
-    def encode(
-        self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
-    ) -> datasets.Dataset:
+    def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
         """Return the model's inputs, `labels`, and which words the model reads, by `encode_tags`."""
-        check_max_length(self.task, tokenizer, options.max_length, num_texts=1)
+        from alignattn.tasks.tags.tagging import encode_tags
+
+        check_max_length(self.name, tokenizer, options.max_length, num_texts=1)
         return encode_tags(
             dataset.select_columns(self.columns()),
             tokenizer,
-            self.task.labels,
+            self.labels,
             max_length=options.max_length,
             num_proc=options.num_proc,
         )
 
     def class_counts(self, split: EncodedSplit) -> NDArray[np.int64]:
         """Return the number of words with each tag, among the words that the model reads."""
-        tags = np.concatenate(split.encoded.with_format("numpy")["labels"][:])
-        return np.bincount(tags[tags != IGNORED], minlength=len(self.task.labels))
+        import numpy as np
 
-    def collator(
-        self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
-    ) -> "TagCollator":
+        from alignattn.tasks.tags.tagging import IGNORED
+
+        tags = np.concatenate(split.encoded.with_format("numpy")["labels"][:])
+        return np.bincount(tags[tags != IGNORED], minlength=len(self.labels))
+
+    def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> Any:
         """Return a collator that pads inputs and labels to the longest row."""
+        from alignattn.tasks.tags.tagging import TagCollator
+
         return TagCollator(tokenizer)
 
     def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
@@ -135,9 +161,14 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
 
         A model that decodes sequences of tags outputs two arrays, the logits and the numbers of the tags.
         """
+        import numpy as np
+        import pyarrow as pa
+
+        from alignattn.tasks.tags.tagging import WORDS_READ, word_tags
+
         logits, decoded = outputs if isinstance(outputs, tuple) else (outputs, None)
         words_read = split.encoded[WORDS_READ][:]
-        tags = word_tags(np.asarray(logits), np.asarray(labels), self.task.labels, words_read, decoded)
+        tags = word_tags(np.asarray(logits), np.asarray(labels), self.labels, words_read, decoded)
         return pa.table({"prediction": pa.array(tags)})
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
@@ -147,40 +178,30 @@ class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score the entities of the predicted tags, or each tag if they mark no entities."""
+        import pyarrow as pa
+
+        from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores, entity_type_scores
+
         predictions = self.predictions(split, outputs, labels)
         tags = predictions["prediction"].to_pylist()
-        gold = split.rows[self.task.tags_column][:]
+        gold = split.rows[self.tags_column][:]
         scores = entity_scores(tags, gold)
         table = evaluation_table(split.rows, {"label": pa.array(gold)}, predictions)
-        score_classes = self._tag_scores if self.task.metrics == (TOKEN_ACCURACY,) else entity_type_scores
+        score_classes = self._tag_scores if self.metrics == (TOKEN_ACCURACY,) else entity_type_scores
         classes = score_classes(tags, gold)
-        return Evaluation({name: scores[name] for name in self.task.metrics}, table, classes=classes)
+        return Evaluation({name: scores[name] for name in self.metrics}, table, classes=classes)
 
     def _tag_scores(self, predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> dict[str, dict[str, float]]:
         """The scores of each tag, by words; arguments as for `entity_type_scores`."""
-        numbers = {name: number for number, name in enumerate(self.task.labels)}
+        import numpy as np
+
+        numbers = {name: number for number, name in enumerate(self.labels)}
         # A word that the model does not read is predicted `O`, which may be none of the tags.
         right, found = (
             np.array([numbers.get(tag, len(numbers)) for tag in chain.from_iterable(rows)])
             for rows in (gold, predicted)
         )
-        return class_scores(right, found, self.task.labels)
-
-
-class TagCollator(DataCollatorForTokenClassification):
-    """Pads like the collator of transformers, and also pads the column of word starts, if the rows have it."""
-
-    def torch_call(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return a batch of encoded rows."""
-        starts = [list(feature[WORD_STARTS]) for feature in features if WORD_STARTS in feature]
-        others = [{name: value for name, value in feature.items() if name != WORD_STARTS} for feature in features]
-        batch: dict[str, Any] = super().torch_call(others)  # type: ignore[no-untyped-call]
-        if starts:
-            length, pads_left = batch["input_ids"].shape[1], self.tokenizer.padding_side == "left"
-            gaps = [[0] * (length - len(row)) for row in starts]
-            rows = [gap + row if pads_left else row + gap for row, gap in zip(starts, gaps, strict=True)]
-            batch[WORD_STARTS] = torch.tensor(rows)
-        return batch
+        return class_scores(right, found, self.labels)
 
 
 def _tag_name(tag: Any, names: Sequence[str]) -> Any:
