@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedConfig
 
-from alignattn.attention.alignment.draws import SampleDraw
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import AttentionConfig
@@ -136,7 +135,7 @@ class Patch(nn.Module):
     def mean_alignment(self, calls: Sequence[RecordedCall]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return A(Q, K) of a step's calls and its diagnostics, from `alignment_rows` samples of each forward."""
         rows = self.config.alignment_rows
-        result = mean_alignment(calls, self.alignments, None if rows is None else SampleDraw(rows, self.step))
+        result = mean_alignment(calls, self.alignments, rows, None if rows is None else self.step)
         if rows is not None and self.training:
             self.step += 1
         return result

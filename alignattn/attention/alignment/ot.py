@@ -17,8 +17,6 @@ from alignattn.utils.errors import AlignAttnError
 
 Cost = Literal["cosine", "squared_euclidean"]
 
-EPSILON = 0.01
-
 
 class OTAlignment(Alignment):
     """The cost <C, π> of the plan π from queries to keys that minimises <C, π> + ε Σ π log π.
@@ -53,7 +51,7 @@ class OTAlignment(Alignment):
         *,
         num_layers: int = 1,
         cost: Cost = "cosine",
-        epsilon: float = EPSILON,
+        epsilon: float = 0.01,
         iterations: int = ITERATIONS,
         anneal_from: float = ANNEAL_FROM,
         head_reduction: HeadReduction = "sum",
