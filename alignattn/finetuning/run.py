@@ -60,8 +60,7 @@ from alignattn.tasks.rows import Rows
 from alignattn.tasks.task import TRAIN
 from alignattn.tasks.task_types import QuestionAnswering, TokenClassification, processor_class, processor_for
 from alignattn.tasks.truncation import TruncatedRows
-from alignattn.training.checkpoints import remove_checkpoints
-from alignattn.training.saving import remove_torn_weights
+from alignattn.training.checkpoints import remove_checkpoints, remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.bad_rows import as_json
 from alignattn.utils.errors import AlignAttnError, listing, one_line

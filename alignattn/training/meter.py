@@ -9,8 +9,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from alignattn.training.checkpoints import restore
-from alignattn.training.saving import LOWER
+from alignattn.training.checkpoints import LOWER, restore
 from alignattn.utils.errors import AlignAttnError
 
 

@@ -22,8 +22,7 @@ from alignattn.attention.alignment import one_pass
 from alignattn.patching import aligned_patches, alignment_parameters
 from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.training.checkpoints import MODEL_FILES, last_whole_checkpoint, remove_checkpoints
-from alignattn.training.step import AfterStep
-from alignattn.training.trainer import AlignmentTrainer
+from alignattn.training.trainer import AfterStep, AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
 
 ROWS = 16
