@@ -44,19 +44,6 @@ from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.network import log_download
 from alignattn.utils.saved_config import LOADING_HINT, restored_fields
 
-OF_WEIGHTS = ("dtype", "torch_dtype", "quantization_config")
-"""Keyword arguments for the weights, which a config would otherwise keep as its own fields."""
-
-OF_DAMAGE = (SafetensorError, EOFError, RecursionError, pickle.UnpicklingError)
-"""Errors that only files cause; the caller's arguments may cause others."""
-
-UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument|multiple values for keyword argument")
-DEVICES = re.compile(r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b", re.IGNORECASE)
-"""Words of errors about a keyword argument, and about devices."""
-
-CLASSIFIER = "classifier."
-"""First part of the names of the head of a model that is its own base model, such as CLIP and SigLIP for images."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -162,10 +149,20 @@ def load_checkpoint(
             if hasattr(config, CRF_FIELD) and auto_class is AutoModelForTokenClassification:
                 auto_class = tagger_with_crf(config)
             check_fills(name, source, auto_class, config, hub)
-        with _without_report(), without_library_bars():
-            model, report = auto_class.from_pretrained(
-                source, **kwargs | {"output_loading_info": True, "ignore_mismatched_sizes": True}
-            )
+        # One logged line replaces the load report of transformers, and slots are loaded afterwards.
+        of_transformers = logging.getLogger("transformers.modeling_utils")
+
+        def is_no_report(record: logging.LogRecord) -> bool:
+            return "LOAD REPORT" not in record.getMessage()
+
+        of_transformers.addFilter(is_no_report)
+        try:
+            with without_library_bars():
+                model, report = auto_class.from_pretrained(
+                    source, **kwargs | {"output_loading_info": True, "ignore_mismatched_sizes": True}
+                )
+        finally:
+            of_transformers.removeFilter(is_no_report)
         for architecture in fields.get("architectures") or ():
             # A bare encoder's weights may fit another family, but positions and norms differ.
             config_class = type(model.config)
@@ -180,7 +177,8 @@ def load_checkpoint(
         poolers = {weight for weight in new if weight.removeprefix(prefix).startswith("pooler.")}
         needed = new - poolers
         if lacking is None and model.base_model is model:
-            needed = {weight for weight in needed if not weight.startswith(CLASSIFIER)}
+            # A model that is its own base model may have a head, such as CLIP and SigLIP for images.
+            needed = {weight for weight in needed if not weight.startswith("classifier.")}
         elif lacking is None:
             needed = {weight for weight in needed if weight.startswith(prefix)}
         elif model.base_model is not model:
@@ -218,7 +216,9 @@ def load_checkpoint(
 def _with_config(fields: Mapping[str, Any], model_class: Any, source: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments of `from_pretrained` with the config of a folder that plain transformers refuses."""
     config_class = getattr(model_class, "config_class", None) or CONFIG_MAPPING[fields["model_type"]]
-    of_config = {name: value for name, value in kwargs.items() if name not in (*FILE_OPTIONS, *OF_WEIGHTS, "config")}
+    # A config would keep options of the weights as its own fields.
+    others = (*FILE_OPTIONS, "dtype", "torch_dtype", "quantization_config", "config")
+    of_config = {name: value for name, value in kwargs.items() if name not in others}
     plain = {name: value for name, value in fields.items() if name != LOADER_FIELD}
     config, rest = config_class.from_dict(plain, return_unused_kwargs=True, name_or_path=source, **of_config)
     # Until it is patched, a model of this config lacks the slots.
@@ -335,7 +335,8 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
         reason = one_line(error)
         if _is_of_surroundings(error):
             raise AlignAttnError(f"cannot load the model {name!r}: {reason}") from error
-        if isinstance(error, OF_DAMAGE):
+        # Only files cause these.
+        if isinstance(error, SafetensorError | EOFError | RecursionError | pickle.UnpicklingError):
             reason = f"it is damaged ({type(error).__name__}: {reason})"
         elif not isinstance(error, OSError | ValueError):
             reason = f"{type(error).__name__}: {reason}"
@@ -350,10 +351,11 @@ def _is_of_surroundings(error: Exception) -> bool:
     """Tell whether arguments, installed packages or the machine cause an error, and not the files."""
     if isinstance(error, ImportError | MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
         return True
-    words = UNKNOWN_KEYWORD if isinstance(error, TypeError) else DEVICES
-    return isinstance(error, TypeError | AssertionError | NotImplementedError | RuntimeError) and bool(
-        words.search(str(error))
-    )
+    words = r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b"
+    if isinstance(error, TypeError):
+        words = "unexpected keyword argument|multiple values for keyword argument"
+    is_of_code = isinstance(error, TypeError | AssertionError | NotImplementedError | RuntimeError)
+    return is_of_code and re.search(words, str(error), re.IGNORECASE) is not None
 
 
 def class_with_head(fields: Mapping[str, Any]) -> Any | None:
@@ -369,18 +371,16 @@ def class_with_head(fields: Mapping[str, Any]) -> Any | None:
 
 def check_finite(name: str, model: PreTrainedModel) -> None:
     """Refuse a model, given by its name for messages, with a weight that is NaN or infinite."""
-    odd = [weight for weight, values in model.named_parameters() if not (values.is_meta or _is_finite(values))]
+    odd = []
+    for weight, values in model.named_parameters():
+        # torch has no `isfinite` for most floating-point types of one byte.
+        is_of_byte = values.is_floating_point() and values.element_size() == 1
+        if not values.is_meta and not (values.float() if is_of_byte else values).isfinite().all():
+            odd.append(weight)
     if odd:
         raise AlignAttnError(
             f"{name} holds {len(odd)} weights that are not finite, such as {odd[0]}: choose another checkpoint"
         )
-
-
-def _is_finite(values: torch.Tensor) -> bool:
-    if values.is_floating_point() and values.element_size() == 1:
-        # torch has no `isfinite` for most of these types.
-        values = values.float()
-    return bool(values.isfinite().all())
 
 
 def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:
@@ -396,18 +396,3 @@ def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:
     with loading(name):
         if read_config_fields(name, **hub).get(LOADER_FIELD) == LOADING_HINT:
             load_slots(model, model_source(name), hub, None, FUNCTION_SLOT)
-
-
-@contextmanager
-def _without_report() -> Iterator[None]:
-    """Silence the load report of transformers: one logged line replaces it, and slots are loaded afterwards."""
-    transformers_logger = logging.getLogger("transformers.modeling_utils")
-
-    def is_not_report(record: logging.LogRecord) -> bool:
-        return "LOAD REPORT" not in record.getMessage()
-
-    transformers_logger.addFilter(is_not_report)
-    try:
-        yield
-    finally:
-        transformers_logger.removeFilter(is_not_report)

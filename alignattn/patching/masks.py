@@ -41,14 +41,39 @@ def real_tokens(mask: AttentionMask | None, batch: int | None = None, lengths: t
     if isinstance(mask, CrossMask):
         return mask.query, mask.key
     if lengths is not None and lengths[0] != lengths[1]:
-        queries, keys = _across(mask, *lengths)
+        if isinstance(mask, BlockMask):
+            device = mask.kv_num_blocks.device
+            places = [torch.arange(size, device=device) for size in (mask.shape[0], *lengths)]
+            sample, query, key = torch.meshgrid(*places, indexing="ij")
+            pairs: Tensor = mask.mask_mod(sample, torch.zeros_like(sample), query, key).expand(sample.shape)
+        else:
+            pairs = mask[:, None] if mask.dim() == 2 else allowed_pairs(mask if mask.dim() == 3 else mask[:, 0])
+        if pairs.dim() != 3 or pairs.shape[-1] != lengths[1] or pairs.shape[-2] not in (1, lengths[0]):
+            raise AlignAttnError(
+                f"an alignment cannot tell the padding of an attention mask {list(mask.shape)} for {lengths[0]} "
+                f"queries and {lengths[1]} keys"
+            )
+        queries, keys = pairs.bool().any(-1).expand(-1, lengths[0]), pairs.bool().any(-2)
     elif isinstance(mask, BlockMask):
         device = mask.kv_num_blocks.device
         sample, token = (torch.arange(size, device=device) for size in (mask.shape[0], mask.shape[2]))
         allowed: Tensor = mask.mask_mod(sample[:, None], torch.zeros_like(sample)[:, None], token[None], token[None])
         queries = keys = allowed.expand(len(sample), len(token))
+    elif mask.dim() == 2:
+        queries = keys = mask.bool()
     else:
-        queries = keys = _diagonal(mask)
+        pairs = mask[:, None] if mask.dim() == 3 else mask
+        if pairs.dim() != 4 or not pairs.shape[-2] <= pairs.shape[-1]:
+            raise AlignAttnError(
+                f"an alignment cannot tell the padding of an attention mask {list(mask.shape)}: it reads [batch, "
+                "tokens] and [batch, 1, tokens, tokens]"
+            )
+        # A token is real in all heads, or in none. The mask has keys of a cache or a prefix first.
+        pairs = pairs[:, 0]
+        earlier = pairs.shape[-1] - pairs.shape[-2]
+        queries = keys = allowed_pairs(
+            pairs[:, 0] if pairs.shape[-2] == 1 else pairs.diagonal(earlier, dim1=-2, dim2=-1)
+        )
     if lengths is not None and queries is keys:
         queries = keys = queries[:, -lengths[0] :]
     if batch is None or len(queries) == batch:
@@ -70,35 +95,3 @@ def is_causal(mask: AttentionMask) -> bool:
     real = pairs.diagonal(dim1=-2, dim2=-1)
     pairs = pairs & real[..., :, None] & real[..., None, :]
     return bool(pairs.tril(-1).any()) and not bool(pairs.triu(1).any())
-
-
-def _diagonal(mask: Tensor) -> Tensor:
-    if mask.dim() == 2:
-        return mask.bool()
-    pairs = mask[:, None] if mask.dim() == 3 else mask
-    if pairs.dim() != 4 or not pairs.shape[-2] <= pairs.shape[-1]:
-        raise AlignAttnError(
-            f"an alignment cannot tell the padding of an attention mask {list(mask.shape)}: it reads [batch, tokens] "
-            "and [batch, 1, tokens, tokens]"
-        )
-    # A token is real in all heads, or in none.
-    pairs = pairs[:, 0]
-    earlier = pairs.shape[-1] - pairs.shape[-2]
-    return allowed_pairs(pairs[:, 0] if pairs.shape[-2] == 1 else pairs.diagonal(earlier, dim1=-2, dim2=-1))
-
-
-def _across(mask: Tensor | BlockMask, queries: int, keys: int) -> tuple[Tensor, Tensor]:
-    """Return which of n queries and m keys are real, given the mask between them."""
-    if isinstance(mask, BlockMask):
-        device = mask.kv_num_blocks.device
-        places = [torch.arange(size, device=device) for size in (mask.shape[0], queries, keys)]
-        sample, query, key = torch.meshgrid(*places, indexing="ij")
-        pairs: Tensor = mask.mask_mod(sample, torch.zeros_like(sample), query, key).expand(sample.shape)
-    else:
-        pairs = mask[:, None] if mask.dim() == 2 else allowed_pairs(mask if mask.dim() == 3 else mask[:, 0])
-    if pairs.dim() != 3 or pairs.shape[-1] != keys or pairs.shape[-2] not in (1, queries):
-        raise AlignAttnError(
-            f"an alignment cannot tell the padding of an attention mask {list(mask.shape)} for {queries} queries and "
-            f"{keys} keys"
-        )
-    return pairs.bool().any(-1).expand(-1, queries), pairs.bool().any(-2)

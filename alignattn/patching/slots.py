@@ -50,9 +50,6 @@ per number. Eager functions compute a softmax in float32."""
 WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model(\.model)?)\.)*")
 """Prefixes under which wrappers keep a model: data parallelism, `torch.compile`, FSDP, checkpointing, peft."""
 
-IN_SEQUENCE = re.compile(r"\d")
-"""First character of a child's name in an `nn.Sequential`, such as a SentenceTransformer, which saves each child."""
-
 
 def _guard_hooks() -> Callable[[], None]:
     dynamo: Any = torch._dynamo.config
@@ -143,7 +140,8 @@ class Patch(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         within = WRAPPERS.sub("", prefix.removesuffix(f"{CHILD_NAME}."), count=1)
-        if self.config.changes_function and within and not IN_SEQUENCE.match(within):
+        # A child of an `nn.Sequential`, such as a SentenceTransformer, has a number as its name and is saved by itself.
+        if self.config.changes_function and within and not within[0].isdecimal():
             warnings.warn(
                 f"the state of a {type(self.collector.owner).__name__} that attends by {self.config.name!r} is taken "
                 f"as a part of another model's ({within.rstrip('.')}), whose config lacks the patch: it would load "
@@ -342,7 +340,11 @@ class LayerSlots(AttentionVariant):
                 attended, weights = attention_with_weights(
                     query, key, value, added, scale=scoring.get("scale"), dropout=dropout
                 )
-        call = self._recorded(mask, packing, position_ids)
+        call = None
+        if self.aligns and (self.training or is_proven):
+            call = self._record(mask, packing, position_ids)
+        elif self.aligns and recording is not None:
+            call = self._projected_call(mask, packing, position_ids)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
             real = real_tokens(mask, lengths=(query.shape[2], key.shape[2]))
@@ -424,15 +426,6 @@ class LayerSlots(AttentionVariant):
         if mask is None or isinstance(mask, Tensor):
             self.collector.note_mixed(positions, mask)
         return None
-
-    def _recorded(self, mask: Mask | None, packing: Packing | None, position_ids: Tensor | None) -> RecordedCall | None:
-        """Record and return the call for the alignment; None without one."""
-        if not self.aligns:
-            return None
-        if not self.training and self.collector.proof is None:
-            is_recorded = self.collector.recording is not None
-            return self._projected_call(mask, packing, position_ids) if is_recorded else None
-        return self._record(mask, packing, position_ids)
 
     def _record(
         self, mask: AttentionMask | None, packing: Packing | None, position_ids: Tensor | None
