@@ -54,12 +54,6 @@ implementation. A module without it belongs to no patched model."""
 GUARD = "alignattn_guard"
 """Attribute of a model that is built from the config of a patched one: the handle of the hook that refuses forwards."""
 
-SERVED_KEYWORDS = frozenset({"softcap", "position_bias", "sliding_window"})
-"""Arguments of a model's own attention function that all slots support. The mask contains the sliding window."""
-
-OTHER_SCORES = frozenset({"s_aux", "sinks", "indices", "block_indices"})
-"""Arguments of attention functions that add weights or choose keys, which no slots support."""
-
 
 def is_ours(implementation: str | None) -> bool:
     """Tell whether an attention implementation is one of ours."""
@@ -116,7 +110,9 @@ def unserved_keywords(module: nn.Module) -> frozenset[str]:
     eager = own_functions(module).get(EAGER)
     standard = signature(attention_function).parameters
     own = set() if eager is None else signature(eager).parameters.keys() - standard.keys()
-    return frozenset(own | OTHER_SCORES) - SERVED_KEYWORDS
+    # These add weights or choose keys, for every model. All slots support the others; the mask contains the window.
+    own |= {"s_aux", "sinks", "indices", "block_indices"}
+    return frozenset(own - {"softcap", "position_bias", "sliding_window"})
 
 
 def _guard_model(parent: nn.Module, _name: str, _child: nn.Module | None) -> None:

@@ -19,12 +19,6 @@ from alignattn.utils.json_records import read_json
 FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """The keyword arguments of `from_pretrained` that say where a file is found."""
 
-COUNTS = (
-    (re.compile(r".*(layers?|groups?|group_num|heads?)", re.IGNORECASE), 1_000),
-    (re.compile(r"num_labels"), 1_000_000),
-)
-"""Fields of a config that count parts that are built one by one, and their maxima."""
-
 NEEDED = ("hidden_size", "dim", "num_hidden_layers", "n_layers", "num_attention_heads", "n_heads", "vocab_size")
 """Fields of a config that every encoder needs, under the names that families give them."""
 
@@ -32,26 +26,19 @@ SAFETENSORS = ".safetensors"
 FLOATS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """The types of weights as safetensors and as torch name them."""
 
-MAX_NEW_PARAMETERS = 10**8
-"""Maximum number of parameters of a head and of other parts that a checkpoint may lack."""
-
 
 def check_counts(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a config with so many parts that building them takes hours, or with none.
-
-    Args:
-        name: the model as the user named it.
-        fields: fields of its config.
-    """
+    """Refuse the fields of a config with so many parts that building them takes hours, or with none."""
     for field, value in fields.items():
         # Image models may have a number for each stage.
         counts = value if isinstance(value, list) and value else [value]
-        if field in NEEDED and any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in counts):
+        if field in NEEDED and any(type(count) is not int or count < 1 for count in counts):
             raise AlignAttnError(
                 f"the config of {name} says {field} {shown(value)}: it must be a whole number of at least 1"
             )
-        for pattern, most in COUNTS:
-            if isinstance(value, int) and value > most and pattern.fullmatch(field):
+        # Parts that are built one by one.
+        for pattern, most in ((r".*(layers?|groups?|group_num|heads?)", 1_000), ("num_labels", 1_000_000)):
+            if isinstance(value, int) and value > most and re.fullmatch(pattern, field, re.IGNORECASE):
                 raise AlignAttnError(f"the config of {name} says {field} {value}: it must be at most {most}")
 
 
@@ -69,9 +56,9 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
     saved = sum(file.stat().st_size for file in weight_files(source, hub))
     if not saved:
         return
-    # A weight takes a byte at least.
+    # A weight takes a byte at least; a checkpoint may lack a head and other parts.
     parameters = sum(parameter.numel() for parameter in bare_model(auto_class, config).parameters())
-    if parameters > saved + MAX_NEW_PARAMETERS:
+    if parameters > saved + 10**8:
         raise AlignAttnError(
             f"the config of {name} does not match its weights: it describes {parameters:,} parameters, but the weights "
             f"take {in_megabytes(saved)}: correct it"
