@@ -44,6 +44,9 @@ from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.network import log_download
 from alignattn.utils.saved_config import LOADING_HINT, restored_fields
 
+CLASSIFIER = "classifier."
+"""First part of the names of the head of a model that is its own base model, such as CLIP and SigLIP for images."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -177,8 +180,7 @@ def load_checkpoint(
         poolers = {weight for weight in new if weight.removeprefix(prefix).startswith("pooler.")}
         needed = new - poolers
         if lacking is None and model.base_model is model:
-            # A model that is its own base model may have a head, such as CLIP and SigLIP for images.
-            needed = {weight for weight in needed if not weight.startswith("classifier.")}
+            needed = {weight for weight in needed if not weight.startswith(CLASSIFIER)}
         elif lacking is None:
             needed = {weight for weight in needed if weight.startswith(prefix)}
         elif model.base_model is not model:
