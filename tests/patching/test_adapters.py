@@ -9,7 +9,7 @@ import peft
 import pytest
 import torch
 from checkpointing import enable_checkpointing
-from conftest import ALIGNED, FAMILIES, WITHOUT_NETWORKS, crossed, tiny_batch, tiny_model
+from conftest import ALIGNED, FAMILIES, WITHOUT_NETWORKS, crossed, logits_of, tiny_batch, tiny_model
 from documentation import python_block
 from safetensors.torch import load_file
 from torch import nn
@@ -317,11 +317,6 @@ def trained(base, preset, **options):
             if parameter.requires_grad:
                 parameter += 0.1 * torch.randn_like(parameter)
     return model.eval()
-
-
-def logits_of(model):
-    with torch.no_grad():
-        return model.eval()(**tiny_batch()).logits
 
 
 @pytest.mark.parametrize("task_type", ["SEQ_CLS", None])

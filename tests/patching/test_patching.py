@@ -8,7 +8,16 @@ import pytest
 import torch
 import transformers
 from checkpointing import enable_checkpointing
-from conftest import ALIGNED, FAMILIES, PADDED_LENGTH, WITHOUT_NETWORKS, crossed, tiny_batch, tiny_model
+from conftest import (
+    ALIGNED,
+    FAMILIES,
+    PADDED_LENGTH,
+    WITHOUT_NETWORKS,
+    crossed,
+    tiny_batch,
+    tiny_model,
+    without_dropout,
+)
 from torch import nn
 from torch.nn import functional as F
 
@@ -33,11 +42,8 @@ def align_loss(model, batch, *, loss_scale=1.0):
     return loss_scale * loss
 
 
-def without_dropout(model):
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return model.train()
+def in_training(model):
+    return without_dropout(model).train()
 
 
 @pytest.mark.parametrize(("family", "variant"), crossed(FAMILIES, ["soft", *ALIGNED]))
@@ -164,7 +170,7 @@ def test_eager_models_stay_bitwise_eager(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_mode_gives_the_plain_outputs(family):
-    plain, patched = without_dropout(tiny_model(family)), without_dropout(tiny_model(family))
+    plain, patched = in_training(tiny_model(family)), in_training(tiny_model(family))
     alignattn.patch(patched, "aa-ct")
     align_loss(patched, tiny_batch())
     torch.testing.assert_close(patched(**tiny_batch()).logits, plain(**tiny_batch()).logits)
@@ -182,7 +188,7 @@ def test_patching_does_not_change_the_random_numbers_of_the_run(family):
 
 @pytest.mark.parametrize(("family", "variant"), crossed(FAMILIES, ALIGNED))
 def test_padding_never_enters_the_loss(family, variant):
-    model = without_dropout(tiny_model(family))
+    model = in_training(tiny_model(family))
     alignattn.patch(model, variant)
     padded = tiny_batch(batch=2, padded=False)
     for name in ("input_ids", "attention_mask"):
@@ -245,7 +251,7 @@ def test_attention_is_collected_in_double_precision():
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("scope", ["projections", "all"])
 def test_the_gradient_scope_limits_the_gradient(family, scope):
-    model = without_dropout(tiny_model(family))
+    model = in_training(tiny_model(family))
     alignattn.patch(model, "aa-ct", gradient_scope=scope)
     align_loss(model, tiny_batch()).backward()
     own = {id(parameter) for parameter in alignment_parameters(model)}
@@ -263,7 +269,7 @@ def test_the_gradient_scope_limits_the_gradient(family, scope):
 @pytest.mark.parametrize("family", ["albert", "bert", "distilbert", "modernbert", "deberta-v3", "mpnet"])
 def test_projection_gradient_is_that_of_a_detached_input(family):
     """Compare the sum of both gradients, the task's and the alignment's, with a loss rebuilt from detached inputs."""
-    model = without_dropout(tiny_model(family)).double()
+    model = in_training(tiny_model(family)).double()
     alignattn.patch(model, "aa-ct", head_reduction="mean")
     weight = 0.7
     batch = tiny_batch()
@@ -342,7 +348,7 @@ def test_a_copy_of_a_patched_model_has_its_own_collector():
 
 
 def test_half_precision_models_keep_their_losses_in_float32():
-    model = alignattn.patch(without_dropout(tiny_model("bert")).bfloat16(), "aa-ct")
+    model = alignattn.patch(in_training(tiny_model("bert")).bfloat16(), "aa-ct")
     assert {parameter.dtype for parameter in alignment_parameters(model)} == {torch.float32}
     loss = align_loss(model, tiny_batch())
     assert loss.dtype == torch.float32
@@ -352,7 +358,7 @@ def test_half_precision_models_keep_their_losses_in_float32():
 
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
 def test_autocast_computes_the_loss_in_float32_of_its_rounded_inputs(alignment):
-    model = alignattn.patch_alignment(without_dropout(tiny_model("bert")), alignment)
+    model = alignattn.patch_alignment(in_training(tiny_model("bert")), alignment)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = align_loss(model, tiny_batch())
     assert loss.dtype == torch.float32

@@ -4,8 +4,7 @@ import pytest
 import torch
 import transformers
 from checkpointing import enable_checkpointing
-from conftest import FAMILIES, PADDED_LENGTH, crossed, tiny_batch, tiny_model
-from torch import nn
+from conftest import FAMILIES, PADDED_LENGTH, crossed, tiny_batch, tiny_model, without_dropout
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModel, AutoModelForSequenceClassification
@@ -129,9 +128,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(attention):
     gradients = []
     for checkpointing in (False, True):
         model = alignattn.patch(tiny_model("bert"), attention).train()
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
+        without_dropout(model)
         if checkpointing:
             enable_checkpointing(model)
         model(**tiny_batch()).loss.backward()

@@ -11,7 +11,17 @@ import pytest
 import torch
 import transformers
 from checkpointing import checkpointing_arguments
-from conftest import ALIGNED, BY_SAMPLE, ROOT, WITHOUT_NETWORKS, chosen, diagnostic_of, tiny_batch, tiny_model
+from conftest import (
+    ALIGNED,
+    BY_SAMPLE,
+    ROOT,
+    WITHOUT_NETWORKS,
+    chosen,
+    diagnostic_of,
+    tiny_batch,
+    tiny_model,
+    without_dropout,
+)
 from processes import run_python
 from torch import nn
 from torch.utils.data import Dataset
@@ -72,13 +82,6 @@ def timeless(trainer):
         {name: value for name, value in entry.items() if not name.endswith(("_runtime", "_per_second"))}
         for entry in trainer.state.log_history
     ]
-
-
-def without_dropout(model):
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return model
 
 
 @pytest.mark.parametrize("family", ["albert", "bert", "roberta"])
