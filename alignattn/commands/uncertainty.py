@@ -265,7 +265,7 @@ class InputNoise:
     """
 
     def __init__(self, model: "nn.Module", processor: "type[TaskProcessor[Any]]", *, amount: float, seed: int) -> None:
-        from alignattn.training.embeddings import embeddings_of
+        from alignattn.training.trainer import embeddings_of
 
         self.model = model
         self.name = processor.continuous_input

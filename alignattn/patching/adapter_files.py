@@ -14,9 +14,9 @@ from alignattn.attention.config import AttentionConfig
 from alignattn.models.packaged import installed_source
 from alignattn.patching.attach import unpatch
 from alignattn.patching.patch import patch
+from alignattn.patching.saving import DESCRIPTION, FUNCTION_SLOT, read_description
 from alignattn.patching.sizes import find_file
 from alignattn.patching.slots import is_patched
-from alignattn.patching.state_dicts import DESCRIPTION, FUNCTION_SLOT, read_description
 from alignattn.utils.errors import AlignAttnError, install_extra
 
 CONFIG_FIELD = "base_model_name_or_path"

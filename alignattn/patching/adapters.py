@@ -28,10 +28,9 @@ from transformers.integrations.peft import PeftAdapterMixin
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.adapter_files import adapter_contents, adapter_fields, function_parameters_in
 from alignattn.patching.process_changes import ProcessChange, replace_attributes
-from alignattn.patching.saving import is_changed
+from alignattn.patching.saving import ADAPTERS_COPIES, DESCRIPTION, is_changed, written_description
 from alignattn.patching.sizes import FILE_OPTIONS
 from alignattn.patching.slots import LayerSlots, Patch, patch_of, update_taps
-from alignattn.patching.state_dicts import ADAPTERS_COPIES, DESCRIPTION, written_description
 from alignattn.utils.errors import AlignAttnError, listing
 from alignattn.utils.saved_config import LOADING_HINT
 
@@ -177,11 +176,11 @@ def _keeping_patches(give: Callable[..., Any], model_of: Callable[..., nn.Module
         model = model_of(self, *args, **kwargs)
         carried = [module for module in model.modules() if isinstance(module, _Carried)]
         trained = {own: own.requires_grad for module in carried for own in module.parameters()}
-        given = give(self, *args, **kwargs)
+        result = give(self, *args, **kwargs)
         for own, is_trained in trained.items():
             own.requires_grad_(is_trained)
         _claim(model, self.peft_config, self.active_adapters)
-        return given
+        return result
 
     return give_and_keep
 
@@ -207,10 +206,10 @@ def _taking_patched(load: Callable[..., Any]) -> Callable[..., Any]:
     def load_and_take(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
-        given = call.arguments
-        model = given["model"] if "model" in given else given["self"]
-        path = given.get("model_id") or given.get("peft_model_id")
-        options = given["kwargs"] | (given.get("adapter_kwargs") or {})
+        arguments = call.arguments
+        model = arguments["model"] if "model" in arguments else arguments["self"]
+        path = arguments.get("model_id") or arguments.get("peft_model_id")
+        options = arguments["kwargs"] | (arguments.get("adapter_kwargs") or {})
         hub = {name: options[name] for name in FILE_OPTIONS if name in options}
         patch = getattr(model, CHILD_NAME, None)
         changes_function = isinstance(patch, Patch) and patch.config.changes_function
@@ -221,7 +220,7 @@ def _taking_patched(load: Callable[..., Any]) -> Callable[..., Any]:
             return load(*args, **kwargs)
         adapters = getattr(model, "peft_config", {})
         # A trainer that resumes loads the adapters that are there again.
-        if adapters and given["adapter_name"] not in adapters:
+        if adapters and arguments["adapter_name"] not in adapters:
             held = (model.get_base_model() if hasattr(model, "get_base_model") else model).state_dict()
             for name, values in function_parameters_in(str(path), hub).items():
                 if name in held and not torch.equal(values.to(held[name].dtype), held[name].cpu()):

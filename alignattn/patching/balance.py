@@ -117,22 +117,22 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
             )
         if isinstance(module, Patch) and (reason := module.config.reason_unbalanced):
             raise AlignAttnError(f"{reason}, so balancing would change what {name} computes: it needs dot products")
-    found = [
+    layers = [
         _heads_of(path, module)
         for path, module in model.named_modules()
         if isinstance(module._modules.get(CHILD_NAME), LayerSlots)
     ]
     # Something else that uses a projection would change with it.
     owners = Counter(id(values) for module in model.modules() for values in module._parameters.values())
-    users = Counter(id(module) for heads in found for module in heads.modules.values())
-    for heads in found:
+    users = Counter(id(module) for heads in layers for module in heads.modules.values())
+    for heads in layers:
         is_tied = any(owners[id(parameter)] > 1 for parameter in heads.parameters())
         if is_tied or any(users[id(module)] > 1 for module in heads.modules.values()):
             raise AlignAttnError(
                 f"the projections of {heads.path} share their weights with others, which would change together "
                 "with them"
             )
-    return found
+    return layers
 
 
 def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
@@ -474,7 +474,7 @@ def _outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None
     device = next(model.parameters()).device
     read = signature(model.forward).parameters
     left_out = {name for name in LABELS if name not in read or read[name].default is not Parameter.empty}
-    given = {
+    inputs = {
         name: value.to(device, dtype if value.is_floating_point() else None) if isinstance(value, Tensor) else value
         for name, value in batch.items()
         if name not in left_out
@@ -485,7 +485,7 @@ def _outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None
     # A compiled model would not see the hooks that watch it.
     eager = torch.compiler.set_stance("force_eager")
     with torch.no_grad(), eager, own_forward, torch.autocast(device.type, enabled=False):
-        result = model(**given)
+        result = model(**inputs)
     several = result if isinstance(result, Sequence) else (result,)
     named = result.items() if isinstance(result, Mapping) else enumerate(several)
     outputs = {
@@ -536,13 +536,13 @@ def _checking_projections(heads: Sequence[BalancedHeads]) -> Iterator[None]:
                     projected["query"], projected["key"] = part.slots.heads.split(projected.pop(FUSED))
                 for role, received in (("query", args[0]), ("key", args[1])):
                     received = received.transpose(1, 2).float()
-                    given = projected.get(role, received.new_zeros(0)).float()
-                    is_direct = given.numel() == received.numel()
+                    output = projected.get(role, received.new_zeros(0)).float()
+                    is_direct = output.numel() == received.numel()
                     if is_direct:
-                        given, received = given.flatten(), received.flatten()
-                        factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
+                        output, received = output.flatten(), received.flatten()
+                        factor = (output @ received) / (output @ output).clamp_min(torch.finfo(output.dtype).tiny)
                         # A later check reports values that are not finite.
-                        is_direct = not (received - factor * given).norm() > DIRECT_TOLERANCE * received.norm()
+                        is_direct = not (received - factor * output).norm() > DIRECT_TOLERANCE * received.norm()
                     if not is_direct:
                         raise AlignAttnError(
                             f"{part.path} does not attend with the {role} that its projection gives: it rotates or "

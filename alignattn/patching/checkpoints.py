@@ -35,9 +35,8 @@ from alignattn.patching import CHILD_NAME, is_patched, patch
 from alignattn.patching.adapter_files import adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES
 from alignattn.patching.routing import GUARDED_MODELS, lift_guard
-from alignattn.patching.saving import LOADER_FIELD
+from alignattn.patching.saving import FUNCTION_SLOT, LOADER_FIELD, is_of_slots, load_slots
 from alignattn.patching.sizes import FILE_OPTIONS, check_counts, check_fills, find_file
-from alignattn.patching.state_dicts import FUNCTION_SLOT, is_of_slots, load_slots
 from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line
 from alignattn.utils.json_records import parse_json
 from alignattn.utils.library_bars import without_library_bars

@@ -20,9 +20,8 @@ from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.calls import Call, ranks
 from alignattn.attention.masks import CrossMask, Packing, sample_starts
 from alignattn.patching.hooks import recording_hook, remove_hooks
-from alignattn.patching.masks import AttentionMask, Sides, real_tokens
+from alignattn.patching.masks import PACKING_ADVICE, AttentionMask, Sides, packing_by_positions, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
-from alignattn.patching.packing import PACKING_ADVICE, packing_by_positions
 from alignattn.patching.process_changes import ProcessChange
 from alignattn.patching.recording import Recording
 from alignattn.utils.errors import ONE_PROCESS_PER_GPU, AlignAttnError

@@ -44,9 +44,9 @@ class ProjectionNames:
 
     def of(self, module: nn.Module) -> dict[str, nn.Module] | None:
         """Return the projections of `module` by role, or None if it is not attention of this family."""
-        found = {role: getattr(module, name, None) for role, name in self.roles.items()}
-        projections = {role: child for role, child in found.items() if isinstance(child, nn.Module)}
-        return projections if len(projections) == len(found) else None
+        children = {role: getattr(module, name, None) for role, name in self.roles.items()}
+        projections = {role: child for role, child in children.items() if isinstance(child, nn.Module)}
+        return projections if len(projections) == len(children) else None
 
 
 PROJECTIONS = (
@@ -190,7 +190,7 @@ def _attention_module(module: nn.Module, names: ProjectionNames, count: int, mod
 
 def norms_of(module: nn.Module) -> dict[str, nn.Module]:
     """Return the norms of the outputs of an attention module's projections, by role; empty if it has none."""
-    return next((found for names in NORMS if (found := ProjectionNames(names).of(module))), {})
+    return next((norms for names in NORMS if (norms := ProjectionNames(names).of(module))), {})
 
 
 def _count_of(module: nn.Module, model: nn.Module, names: Sequence[str]) -> int | None:

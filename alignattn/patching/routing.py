@@ -99,10 +99,10 @@ def _name_of_eager(of_class: Any) -> str:
     A modelling file may define several; a class uses the one that its forward passes as the default.
     """
     try:
-        found = _EAGER_DEFAULT.search(getsource(of_class.forward))
+        default = _EAGER_DEFAULT.search(getsource(of_class.forward))
     except (OSError, TypeError):
-        found = None
-    return "eager_attention_forward" if found is None else found[1]
+        default = None
+    return "eager_attention_forward" if default is None else default[1]
 
 
 def unserved_keywords(module: nn.Module) -> frozenset[str]:
@@ -166,8 +166,8 @@ GUARDED_MODELS = ProcessChange(lambda: register_module_module_registration_hook(
 
 def configs_of(model: nn.Module) -> list[Any]:
     """Return the configs of a model and of its modules, each once."""
-    found = {id(config): config for module in model.modules() if (config := vars(module).get("config")) is not None}
-    return [config for config in found.values() if isinstance(config, PreTrainedConfig)]
+    configs = {id(config): config for module in model.modules() if (config := vars(module).get("config")) is not None}
+    return [config for config in configs.values() if isinstance(config, PreTrainedConfig)]
 
 
 def enter_route(model: nn.Module) -> None:

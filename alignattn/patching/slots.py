@@ -21,8 +21,7 @@ from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
 from alignattn.patching.collector import OPTIMIZER_STEPS, Collector, RecordedCall, mean_alignment
 from alignattn.patching.hooks import has_recording_hook, recording_hook, remove_hooks
-from alignattn.patching.masks import AttentionMask, is_causal, real_tokens
-from alignattn.patching.packing import has_pairs, is_flash
+from alignattn.patching.masks import AttentionMask, has_pairs, is_causal, is_flash, real_tokens
 from alignattn.patching.process_changes import ProcessChange
 from alignattn.patching.projections import (
     FUSED,
@@ -508,20 +507,20 @@ def has_alignment(model: Any) -> bool:
 
 def aligned_patches(model: nn.Module) -> list[Patch]:
     """Return the patches with an alignment of a model and of its parts."""
-    found: dict[nn.Module, Patch] = {}
-    _find_patches(model, found)
-    return [state for state in found.values() if state.alignments]
+    patches: dict[nn.Module, Patch] = {}
+    _find_patches(model, patches)
+    return [patch for patch in patches.values() if patch.alignments]
 
 
-def _find_patches(module: nn.Module, found: dict[nn.Module, Patch]) -> None:
+def _find_patches(module: nn.Module, patches: dict[nn.Module, Patch]) -> None:
     # By `_modules`: a wrapper such as peft's exposes the attributes of the module that it wraps.
-    state = module._modules.get(CHILD_NAME)
-    if isinstance(state, Patch):
+    patch = module._modules.get(CHILD_NAME)
+    if isinstance(patch, Patch):
         # No part of a patched model is patched, and a step has no time for a walk over its modules.
-        found[module] = state
+        patches[module] = patch
         return
     for child in module.children():
-        _find_patches(child, found)
+        _find_patches(child, patches)
 
 
 def patch_of(model: nn.Module) -> Patch:

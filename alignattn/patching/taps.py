@@ -76,8 +76,8 @@ class LinearTap:
                 return output
         elif around.is_repeated:
             # An empty input comes from `before`.
-            known: Tensor = around.projected.get(id(module), output) if len(input) == 0 else output
-            return known
+            first: Tensor = around.projected.get(id(module), output) if len(input) == 0 else output
+            return first
         elif input is not around.input:
             return output
         if tap.gradient_scope == "all":

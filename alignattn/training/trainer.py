@@ -22,7 +22,6 @@ from alignattn.patching import Patch, aligned_patches, step_alignments
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.checkpoints import SaveAfterEpoch, check_finite_weights, explain_disk_errors
 from alignattn.training.distributed import reach_alignment_from_output
-from alignattn.training.embeddings import embeddings_of
 from alignattn.training.meter import LossMeter
 from alignattn.training.methods import Inputs, TrainingMethod, chosen_methods
 from alignattn.training.options import ALIGNMENT_LEARNING_RATE
@@ -369,3 +368,20 @@ class AlignmentTrainer(AlignmentMixin, Trainer):
 
     See `AlignmentMixin`.
     """
+
+
+def embeddings_of(model: nn.Module, option: str) -> nn.Embedding:
+    """Return the word embeddings of a model, which an option perturbs.
+
+    Raises:
+        AlignAttnError: if they are not a single `nn.Embedding`.
+    """
+    try:
+        table: Any = model.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        table = None
+    if not isinstance(table, nn.Embedding):
+        raise AlignAttnError(
+            f"{option} perturbs word embeddings, and {type(model).__name__} has no single table of them: leave it out"
+        )
+    return table

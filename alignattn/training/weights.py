@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from alignattn.patching.packing import packing_of_batch
+from alignattn.patching.masks import packing_of_batch
 from alignattn.tasks.task import WINDOW_COUNTS
 
 IGNORED_LABEL = -100

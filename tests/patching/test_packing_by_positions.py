@@ -16,7 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import flash_attention_mask
 
 import alignattn
-from alignattn.patching.packing import packing_by_positions
+from alignattn.patching.masks import packing_by_positions
 from alignattn.training.weights import BatchSize
 
 LENGTHS = ((3, 5), (4, 4))

@@ -1,11 +1,9 @@
 """The base class of the families' attention modules with slots."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor, nn
 
-from alignattn.attention.attend import CHILD_NAME
-from alignattn.patching.slots import LayerSlots
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -39,17 +37,7 @@ class SlottedAttention(nn.Module):
             )
         return mask.expand(shape)
 
-    def dropout_of(self, dropout: nn.Dropout) -> float:
-        """Return the probability with which a weight is dropped now."""
-        return dropout.p if self.training else 0.0
-
 
 def heads_of(projected: Tensor, num_heads: int) -> Tensor:
     """Split the output of a projection, `[B, n, H * d]`, into heads, `[B, H, n, d]`."""
     return projected.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-
-
-def slots_of(module: nn.Module) -> LayerSlots | None:
-    """Return the slots of an attention module; None if a hook around its forward outlived `unpatch`."""
-    slots: Any = module._modules.get(CHILD_NAME)
-    return slots
