@@ -228,12 +228,7 @@ def _with_config(fields: Mapping[str, Any], model_class: Any, source: str, kwarg
 
 
 def load_config(name: str, **kwargs: Any) -> PreTrainedConfig:
-    """Load the config of a model, including one with a patch that changes the function.
-
-    Args:
-        name: as for `load_checkpoint`.
-        **kwargs: as for `AutoConfig.from_pretrained`.
-    """
+    """Load the config of a model, also with a patch that changes the function; as `AutoConfig.from_pretrained`."""
     source = model_source(name)
     fields = read_config_fields(name, **{option: kwargs[option] for option in FILE_OPTIONS if option in kwargs})
     if fields.get(LOADER_FIELD) == LOADING_HINT:
@@ -247,10 +242,6 @@ def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
     """Return the fields of a model's config, including those that a patch hides from plain transformers.
 
     A config whose model could not be built is refused.
-
-    Args:
-        name: as for `load_checkpoint`.
-        **hub: the keyword arguments of `from_pretrained` that say where a file is found.
     """
     fields: dict[str, Any]
     source = model_source(name)
@@ -267,12 +258,7 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
     """Load the tokenizer of a model; refuse one without words, or with more tokens than the model.
 
     For an adapter without a tokenizer, that of its base model is loaded. A tokenizer without a padding token, such as
-    that of most decoders, pads by its EOS token.
-
-    Args:
-        name: as for `load_checkpoint`.
-        model: the model that was loaded under that name.
-        **kwargs: as for `AutoTokenizer.from_pretrained`.
+    that of most decoders, pads by its EOS token. Keyword arguments are those of `AutoTokenizer.from_pretrained`.
     """
     with loading(name):
         source, hub = model_source(name), {option: kwargs[option] for option in FILE_OPTIONS if option in kwargs}
@@ -305,12 +291,7 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
 
 
 def load_image_processor(name: str, **kwargs: Any) -> Any:
-    """Load the image processor of a model.
-
-    Args:
-        name: as for `load_checkpoint`.
-        **kwargs: as for `AutoImageProcessor.from_pretrained`.
-    """
+    """Load the image processor of a model; keyword arguments as for `AutoImageProcessor.from_pretrained`."""
     check_installed("PIL", "images", "an image processor")
     with loading(name), without_library_bars():
         return AutoImageProcessor.from_pretrained(model_source(name), **kwargs)
@@ -318,12 +299,7 @@ def load_image_processor(name: str, **kwargs: Any) -> Any:
 
 @contextmanager
 def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
-    """Turn errors of transformers about a checkpoint into one line.
-
-    Args:
-        name: the model as the user named it.
-        choices: what to give instead.
-    """
+    """Turn errors of transformers about a checkpoint into one line, with the choices to give instead."""
     if HUB_ID.fullmatch(name) and not Path(model_source(name)).exists():
         log_download(f"the model {name}")
     try:
@@ -387,12 +363,7 @@ def check_finite(name: str, model: PreTrainedModel) -> None:
 def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:
     """Load the scores, normalizers and values of a patched model from a checkpoint of the same attention function.
 
-    The networks of an alignment start from scratch.
-
-    Args:
-        name: as for `load_checkpoint`; nothing is loaded if no patch changed the function of the checkpoint.
-        model: a patched model.
-        **hub: the keyword arguments of `from_pretrained` that say where a file is found.
+    The networks of an alignment start from scratch. Nothing is loaded if no patch changed the checkpoint's function.
     """
     with loading(name):
         if read_config_fields(name, **hub).get(LOADER_FIELD) == LOADING_HINT:

@@ -218,11 +218,6 @@ def _is_refused(fields: Mapping[str, Any], model: PreTrainedModel) -> bool:
 def prepare_state(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
     """Check a state dict before a patched model loads it, and give its stacked tensors the model's rows, in place.
 
-    Args:
-        model: a patched model.
-        state_dict: state dict of a patched model, of an adapter, or of neither.
-        prefix: prefix of the model's names in it.
-
     Raises:
         AlignAttnError: if it is of an adapter that was trained with another attention function.
     """
@@ -275,14 +270,7 @@ def written_description(fields: dict[str, Any]) -> Tensor:
 def load_slots(
     model: PreTrainedModel, path: str, hub: dict[str, Any], variant: str | None, part: re.Pattern[str] | None = None
 ) -> None:
-    """Load the slot parameters of a patched model from a checkpoint.
-
-    Args:
-        model: a patched model.
-        path: a folder or Hub id.
-        hub: keyword arguments that say where a file is found.
-        variant: variant of the weight files; None for the default.
-        part: pattern in the names of the parameters to load; None for those of all slots.
+    """Load the slot parameters of a patched model from a checkpoint, or those whose names match `part`.
 
     Raises:
         AlignAttnError: if the checkpoint does not hold the parameters that the model has.

@@ -43,15 +43,7 @@ def check_counts(name: str, fields: Mapping[str, Any]) -> None:
 
 
 def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfig, hub: Mapping[str, Any]) -> None:
-    """Refuse a config that describes a far larger model than its checkpoint: most weights would be random.
-
-    Args:
-        name: the model as the user named it.
-        source: path or Hub id of the checkpoint.
-        auto_class: class of the model, as for `bare_model`.
-        config: config of the model.
-        hub: the keyword arguments of `from_pretrained` that say where a file is found.
-    """
+    """Refuse a config that describes a far larger model than its checkpoint: most weights would be random."""
     check_counts(name, config.to_dict())
     saved = sum(file.stat().st_size for file in weight_files(source, hub))
     if not saved:
@@ -66,12 +58,7 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
 
 
 def stored_types(source: str, hub: Mapping[str, Any]) -> list[str]:
-    """Return the types of the floating-point weights of a checkpoint by torch's names, the most frequent first.
-
-    Args:
-        source: path or Hub id of the checkpoint.
-        hub: the keyword arguments of `from_pretrained` that say where a file is found.
-    """
+    """Return the types of the floating-point weights of a checkpoint by torch's names, the most frequent first."""
     counts: Counter[str] = Counter()
     for file in weight_files(source, hub):
         if file.suffix == SAFETENSORS:
@@ -81,25 +68,14 @@ def stored_types(source: str, hub: Mapping[str, Any]) -> list[str]:
 
 
 def bare_model(auto_class: Any, config: PreTrainedConfig) -> Any:
-    """Return the model that a config describes, on the meta device: without weights.
-
-    Args:
-        auto_class: an `AutoModel…` class or a model class of transformers.
-        config: config of the model.
-    """
+    """Return the model of a class or an `AutoModel…` class that a config describes, on the meta device."""
     make = getattr(auto_class, "from_config", None) or auto_class._from_config
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         return make(deepcopy(config), attn_implementation="eager")
 
 
 def weight_files(source: str, hub: Mapping[str, Any], variant: str | None = None) -> list[Path]:
-    """Return the weight files of a checkpoint; empty if it has none under a usual name.
-
-    Args:
-        source: path or Hub id of the checkpoint.
-        hub: the keyword arguments of `from_pretrained` that say where a file is found.
-        variant: variant of the files; None for the default.
-    """
+    """Return the weight files of a checkpoint, or of a variant of it; empty if it has none under a usual name."""
     for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME):
         stem, _, suffix = name.rpartition(".")
         file = find_file(source, name if variant is None else f"{stem}.{variant}.{suffix}", hub)
@@ -113,6 +89,6 @@ def weight_files(source: str, hub: Mapping[str, Any], variant: str | None = None
 
 
 def find_file(source: str, name: str, hub: Mapping[str, Any]) -> Path | None:
-    """Return the path of a file in a folder or on the Hub, None if it is missing; arguments as for `weight_files`."""
+    """Return the path of a file of a checkpoint, given by its folder or Hub id; None if it is missing."""
     file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub)
     return None if file is None else Path(file)

@@ -101,11 +101,7 @@ def remove_checkpoints(output_dir: str | Path) -> None:
 
 
 def damaged_file(checkpoint: Path) -> Path | None:
-    """Return a truncated file of the weights or the optimizer, or None if there is none.
-
-    Args:
-        checkpoint: the folder.
-    """
+    """Return a truncated file of the weights or the optimizer in a checkpoint's folder, or None."""
     for weights in checkpoint.glob(_WEIGHTS):
         try:
             with safe_open(weights, "pt"):

@@ -88,13 +88,9 @@ def groups_for(calls: Sequence[Call], elements_of: Callable[[Call], int], budget
 def loss_in_one_pass(
     differentiate: Differentiate, groups: Sequence[Group], samples: int, parameters: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean of a loss over calls, each weighted by its number of samples, and of its diagnostic.
+    """Return the mean over `samples` of a loss and of its diagnostic, given the calls from `groups_for`.
 
-    Args:
-        differentiate: computes the loss of a piece and its gradient.
-        groups: the calls, from `groups_for`.
-        samples: the number of samples in the mean.
-        parameters: the parameters of the loss, `[L, …]`.
+    The parameters of the loss are `[L, …]`.
     """
     features = [side for _, calls in groups for call in calls for side in (call.query, call.key)]
     result: tuple[Tensor, Tensor] = _OnePass.apply(  # type: ignore[no-untyped-call]

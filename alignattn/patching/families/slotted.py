@@ -20,11 +20,7 @@ class SlottedAttention(nn.Module):
     plain_class: ClassVar[type[nn.Module]]
 
     def check_pairs(self, mask: Tensor, states: Tensor) -> Tensor:
-        """Return a mask as slots read it, `[B, 1, n, n]`.
-
-        Args:
-            mask: mask of pairs of tokens, which may be the same for all samples or queries.
-            states: `[B, n, hidden]`, the attending tokens.
+        """Return a mask of pairs of the tokens `[B, n, hidden]` as slots read it, `[B, 1, n, n]`.
 
         Raises:
             AlignAttnError: if it has another shape, such as that of one mask per head or of other tokens.
