@@ -1,7 +1,12 @@
 """Queries and keys that the forwards of a patched model record for the alignment loss.
 
-The attention modules of one model share one collector. In training, each call is added to a linked list. So no
-`torch.compile` guard depends on the number of calls, and nothing stays on the modules.
+The attention modules of one model share one collector. Taps `keep` the outputs of the projections until their module
+attends, the module joins them to a `RecordedCall` and `add`s it, and the loss of the step `take`s all calls. Calls that
+no loss takes go at the optimizer's step (`end_step`), or as soon as a backward pass has freed their graph
+(`free_spent`): no later loss could use them.
+
+In training, the calls are a linked list. So no `torch.compile` guard depends on their number, and nothing stays on the
+modules.
 """
 
 import itertools

@@ -127,6 +127,10 @@ def is_real(probability: Tensor) -> Tensor:
 def _scale(kernel: Tensor, real: Tensor, rows_a_column: Tensor | None, rounds: int) -> tuple[Tensor, Tensor]:
     """Return scalings `[B * H, 1, n]` for which row · kernel · column has row sums of about 1 and exact column sums.
 
+    With the kernel K, the plain updates of the scalings r and c alternate,
+
+        r_i = 1 / Σ_j K_ij c_j,    c_j = b_j / Σ_i K_ij r_i,    b the target of the column sums.
+
     They are the plan's scalings times the number of real rows; rows of padding, where `real` is 0, are scaled to 0. The
     column sums are the number of real rows per real column, or 1 if `rows_a_column` is None. The first and
     the last update are plain: the first has nothing to relax, and the last makes the column sums exact. The vectors are
