@@ -310,7 +310,15 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
     except Exception as error:
         # transformers treats a folder that does not exist as a Hub id.
         reason = one_line(error)
-        if _is_of_surroundings(error):
+        # Arguments, installed packages or the machine cause these, and not the files.
+        words = r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b"
+        if isinstance(error, TypeError):
+            words = "unexpected keyword argument|multiple values for keyword argument"
+        is_of_code = isinstance(error, TypeError | AssertionError | NotImplementedError | RuntimeError)
+        is_of_surroundings = is_of_code and re.search(words, str(error), re.IGNORECASE) is not None
+        if is_of_surroundings or isinstance(
+            error, ImportError | MemoryError | torch.OutOfMemoryError | torch.AcceleratorError
+        ):
             raise AlignAttnError(f"cannot load the model {name!r}: {reason}") from error
         # Only files cause these.
         if isinstance(error, SafetensorError | EOFError | RecursionError | pickle.UnpicklingError):
@@ -322,17 +330,6 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
                 f"there is no such folder here, and: {reason}" if HUB_ID.fullmatch(name) else "there is no such folder"
             )
         raise AlignAttnError(f"cannot load the model {name!r}: {reason} (give {choices})") from error
-
-
-def _is_of_surroundings(error: Exception) -> bool:
-    """Tell whether arguments, installed packages or the machine cause an error, and not the files."""
-    if isinstance(error, ImportError | MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
-        return True
-    words = r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b"
-    if isinstance(error, TypeError):
-        words = "unexpected keyword argument|multiple values for keyword argument"
-    is_of_code = isinstance(error, TypeError | AssertionError | NotImplementedError | RuntimeError)
-    return is_of_code and re.search(words, str(error), re.IGNORECASE) is not None
 
 
 def class_with_head(fields: Mapping[str, Any]) -> Any | None:

@@ -22,9 +22,6 @@ from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, lift
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 
-SOFTMAX_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"})
-"""Values of a config's `layer_types` for layers whose attention has scores and weights."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -144,13 +141,14 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
     if config.layers is None:
         kinds = getattr(model.config, "layer_types", None) or []
         if len(layers) < len(kinds):
-            # A hybrid model, with state-space layers for example.
+            # In a hybrid model, state-space layers for example have no scores and weights.
+            with_softmax = {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"}
             logger.warning(
                 "%s: %d of %d layers have attention that supports slots; the others stay as they are (%s)",
                 name,
                 len(layers),
                 len(kinds),
-                ", ".join(sorted(set(kinds) - SOFTMAX_LAYERS)),
+                ", ".join(sorted(set(kinds) - with_softmax)),
             )
         return layers
     num_layers = getattr(model.config, "num_hidden_layers", len(layers))

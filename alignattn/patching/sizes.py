@@ -23,8 +23,6 @@ NEEDED = ("hidden_size", "dim", "num_hidden_layers", "n_layers", "num_attention_
 """Fields of a config that every encoder needs, under the names that families give them."""
 
 SAFETENSORS = ".safetensors"
-FLOATS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""The types of weights as safetensors and as torch name them."""
 
 
 def check_counts(name: str, fields: Mapping[str, Any]) -> None:
@@ -64,7 +62,8 @@ def stored_types(source: str, hub: Mapping[str, Any]) -> list[str]:
         if file.suffix == SAFETENSORS:
             with safe_open(file, "pt") as weights:
                 counts.update(weights.get_slice(name).get_dtype() for name in weights.keys())  # noqa: SIM118
-    return [FLOATS[name] for name, _ in counts.most_common() if name in FLOATS]
+    floats = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+    return [floats[name] for name, _ in counts.most_common() if name in floats]
 
 
 def bare_model(auto_class: Any, config: PreTrainedConfig) -> Any:
