@@ -26,6 +26,7 @@ def test_overrides_replace_fields_of_presets_and_configs():
         ({"alignment": "wgan"}, r"alignment 'wgan'.*gan, ot, ct"),
         ({"alignment": ["ct"]}, r"alignment \['ct'\]"),
         ({"score": None}, "score None"),
+        ({"alignment": "ct", "normalizer": "entmax15", "cross_attention": True}, "cross_attention"),
         ({"alignment_weight": -1.0}, "alignment_weight=-1.0"),
         ({"alignment_weight": float("nan")}, "alignment_weight=nan"),
         ({"alignment_weight": True}, "alignment_weight=True"),
