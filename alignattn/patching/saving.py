@@ -11,7 +11,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -175,9 +175,11 @@ def _save_config(
     path = Path(folder, CONFIG_NAME)
     fields = read_json(path)
     plain = {name: value for name, value in fields.items() if name != LOADER_FIELD}
-    hidden = next(
-        (name for name in _fields_to_hide(plain, model) if _is_refused(plain | {name: LOADING_HINT}, model)), None
-    )
+    # Activations first: with one hidden, the config alone can still be read, as peft does when it saves an adapter.
+    names = [name for name, value in plain.items() if isinstance(value, str) and value in ACT2FN]
+    common = {CHILD_NAME, *(field.name for field in dataclasses.fields(PreTrainedConfig))}
+    names += [field.name for field in dataclasses.fields(model.config) if field.name in plain.keys() - common]
+    hidden = next((name for name in names if _is_refused(plain | {name: LOADING_HINT}, model)), None)
     fields |= {
         "model_type": f"{fields['model_type']}{TYPE_SUFFIX}",
         HIDDEN_FIELD: {} if hidden is None else {hidden: fields[hidden]},
@@ -185,20 +187,6 @@ def _save_config(
     if hidden is not None:
         fields[hidden] = LOADING_HINT
     path.write_text(to_json(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _fields_to_hide(fields: Mapping[str, Any], model: PreTrainedModel) -> Iterator[str]:
-    """Yield the names of fields that a config may hide.
-
-    Activations come first: with one hidden, the config alone can still be read, as peft does when it saves an adapter.
-    """
-    yield from (name for name, value in fields.items() if isinstance(value, str) and value in ACT2FN)
-    inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
-    yield from (
-        field.name
-        for field in dataclasses.fields(model.config)
-        if field.name in fields and field.name not in inherited and field.name != CHILD_NAME
-    )
 
 
 def _is_refused(fields: Mapping[str, Any], model: PreTrainedModel) -> bool:
