@@ -23,7 +23,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from alignattn.evaluation.calibration import expected_calibration_error
 from alignattn.models.packaged import model_source
-from alignattn.training.class_weights import weighted_loss
+from alignattn.training.weights import weighted_loss
 
 TRAIN_ROWS, TEST_ROWS = (600, 150, 6), 150
 DRAWS, EPOCHS, LEARNING_RATE, MAX_LENGTH = 20, 20, 1e-2, 48

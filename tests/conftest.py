@@ -142,6 +142,21 @@ def tiny_batch(batch: int = 4, length: int = 9, padded: bool = True, seed: int =
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
+def logits_of(model: Any) -> torch.Tensor:
+    """Return the logits of a model in evaluation mode for a tiny batch."""
+    with torch.no_grad():
+        logits: torch.Tensor = model.eval()(**tiny_batch()).logits
+    return logits
+
+
+def without_dropout(model: Any) -> Any:
+    """Set the dropout rates of a model to 0, and return it."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
 def seed_generators(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)

@@ -175,8 +175,8 @@ def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
         values = values.sqrt()
         is_bounded = values.amax(dim=1) > CONDITION_BOUND * values.amin(dim=1)
         # The eigenvalues are clipped around their geometric mean.
-        middle, reach = values.log().mean(dim=1, keepdim=True).exp(), CONDITION_BOUND**0.5
-        clipped = torch.minimum(torch.maximum(values, middle / reach), middle * reach)
+        geometric_mean, reach = values.log().mean(dim=1, keepdim=True).exp(), CONDITION_BOUND**0.5
+        clipped = torch.minimum(torch.maximum(values, geometric_mean / reach), geometric_mean * reach)
         values = torch.where(is_bounded[:, None], clipped, values)
         matrix, inverse = (_symmetric(vectors * part[:, None] @ vectors.mT) for part in (values, 1 / values))
         condition, shrinkage = values[:, -1] / values[:, 0], torch.maximum(first, second)

@@ -59,8 +59,8 @@ class Choice(Entry):
         if self.with_option is None:
             return self
         name, value, attributes = self.with_option
-        found = options.get(name)
-        return replace(self, **attributes) if found is not None and value in (None, found) else self
+        setting = options.get(name)
+        return replace(self, **attributes) if setting is not None and value in (None, setting) else self
 
 
 def _option(name: str, kind: type[Any], **limits: Any) -> Option:

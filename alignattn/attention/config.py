@@ -125,13 +125,13 @@ class AttentionConfig:
         _check_choice(slot, choice, SLOTS[slot])
         if not options:
             return
-        known = {option.name: option for option in SLOTS[slot][choice].options}
+        declared = {option.name: option for option in SLOTS[slot][choice].options}
         for name in options:
-            if not known:
+            if not declared:
                 raise AlignAttnError(f"{slot} {choice!r} takes no options: drop {name!r}, or choose another {slot}")
-            _check_choice(f"option of {slot} {choice!r}", name, known)
+            _check_choice(f"option of {slot} {choice!r}", name, declared)
         try:
-            options = {name: _checked(known[name], value) for name, value in options.items()}
+            options = {name: _checked(declared[name], value) for name, value in options.items()}
         except AlignAttnError as error:
             raise AlignAttnError(f"{slot} {choice!r}: {error}") from error
         object.__setattr__(self, f"{slot}_options", options)
@@ -198,9 +198,9 @@ class AttentionConfig:
         Raises:
             AlignAttnError: if a field is unknown or its value invalid.
         """
-        known = [known_field.name for known_field in dataclasses.fields(cls)]
+        names = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
-            _check_choice("field of AttentionConfig", name, known)
+            _check_choice("field of AttentionConfig", name, names)
         return cls(**fields)
 
     @classmethod

@@ -70,14 +70,14 @@ def spread_distance(query: Tensor, key: Tensor) -> Tensor:
         `[H]` float64: 0 for equal clouds, infinite for two different points.
     """
     query, key = (points.to("cpu", torch.float64) for points in (query, key))
-    middle = (query.mean(dim=1, keepdim=True) + key.mean(dim=1, keepdim=True)) / 2
+    common_mean = (query.mean(dim=1, keepdim=True) + key.mean(dim=1, keepdim=True)) / 2
     # At least 128 directions, the columns of random orthogonal matrices: whole frames.
     size, generator = query.shape[-1], torch.Generator().manual_seed(SEED)
     frames = torch.linalg.qr(torch.randn(-(-128 // size), size, size, generator=generator, dtype=torch.float64)).Q
     directions = frames.transpose(0, 1).flatten(1)
     # Around the common mean float32 is precise enough. NumPy sorts float32 30 times as fast as torch.
     along_query, along_key = (
-        np.sort((directions.mT @ (points - middle).mT).float().numpy(), axis=-1) for points in (query, key)
+        np.sort((directions.mT @ (points - common_mean).mT).float().numpy(), axis=-1) for points in (query, key)
     )
     gap = torch.from_numpy(along_query - along_key).double().square().mean(dim=(1, 2))
     spread = torch.stack([points.var(dim=1, correction=0).sum(dim=-1) for points in (query, key)]).mean(dim=0)

@@ -156,9 +156,9 @@ def attend_edges(
     by_node = [features[0].transpose(0, 1) for features in (query, key, value)]
     weights = normalizer(score(by_node[0], by_node[1], edges), edges.by_query).to(value.dtype)
     weights = F.dropout(weights, p=dropout, training=dropout > 0)
-    moved = weights[..., None] * by_node[2].index_select(0, edges.key)
+    weighted = weights[..., None] * by_node[2].index_select(0, edges.key)
     # Heads and features are joined: the sum is several times faster for contiguous rows.
-    attended = edges.by_query.sum(moved.flatten(1)).view(edges.nodes, *moved.shape[1:])
+    attended = edges.by_query.sum(weighted.flatten(1)).view(edges.nodes, *weighted.shape[1:])
     return attended.transpose(0, 1)[None], weights.transpose(0, 1)[None]
 
 

@@ -102,8 +102,6 @@ class Sum(_Interacting):
     """Q̂ ∗ W V + V.
 
     Args:
-        head_dim: as for `Slot`.
-        num_heads: as for `Slot`.
         init: `pretrained`, W = 0, which keeps the pretrained function; or `paper`, a random W.
 
     Raises:

@@ -263,7 +263,7 @@ class InputNoise:
     """
 
     def __init__(self, model: "nn.Module", task_type: "type[Task]", *, amount: float, seed: int) -> None:
-        from alignattn.training.embeddings import embeddings_of
+        from alignattn.training.trainer import embeddings_of
 
         self.model = model
         self.name = task_type.continuous_input

@@ -59,8 +59,7 @@ from alignattn.tasks.names import TRAIN
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.task import EncodedSplit, Evaluation
 from alignattn.tasks.truncation import TruncatedRows
-from alignattn.training.checkpoints import remove_checkpoints
-from alignattn.training.saving import remove_torn_weights
+from alignattn.training.checkpoints import remove_checkpoints, remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.bad_rows import as_json
 from alignattn.utils.errors import AlignAttnError, listing, one_line

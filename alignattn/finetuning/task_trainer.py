@@ -16,9 +16,9 @@ from alignattn.tasks import Task
 from alignattn.tasks.long_texts import WindowedRows, WindowPooling, pooled_outputs
 from alignattn.tasks.task import EncodedSplit, Evaluation
 from alignattn.training.arguments import refuse_data_parallel
-from alignattn.training.class_weights import weighted_loss
 from alignattn.training.private_api import TaskTrainerOverrides
 from alignattn.training.trainer import AlignmentTrainer
+from alignattn.training.weights import weighted_loss
 from alignattn.utils.attributes import replaced
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}

@@ -14,28 +14,17 @@ from alignattn.attention.config import AttentionConfig
 from alignattn.models.packaged import installed_source
 from alignattn.patching.attach import unpatch
 from alignattn.patching.patch import patch
+from alignattn.patching.saving import DESCRIPTION, FUNCTION_SLOT, read_description
 from alignattn.patching.sizes import find_file
 from alignattn.patching.slots import is_patched
-from alignattn.patching.state_dicts import DESCRIPTION, FUNCTION_SLOT, read_description
 from alignattn.utils.errors import AlignAttnError, install_extra
 
 CONFIG_FIELD = "base_model_name_or_path"
 """Field of an adapter's config that names its base model."""
 
-PREFIX = "base_model.model."
-"""Prefix of the names of the wrapped model's weights in a `peft.PeftModel`."""
-
-PROMPTS, PREFIX_BESIDE_PROMPTS = "prompt_embeddings", "base_model."
-"""Name of the prompts in an adapter's file, and prefix of the model's weights in a file with prompts."""
-
 
 def adapter_fields(path: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the fields of an adapter's config, or None if there is no adapter at `path`.
-
-    Args:
-        path: a folder or Hub id.
-        hub: keyword arguments that say where a file is found.
-    """
+    """Return the fields of an adapter's config, or None if there is no adapter in a folder or on the Hub."""
     file = find_file(path, ADAPTER_CONFIG_NAME, hub)
     if file is None:
         return None
@@ -44,12 +33,7 @@ def adapter_fields(path: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def adapter_contents(path: str, hub: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, Any]]:
-    """Return the names of an adapter's weights and the description of the patch in its file, empty without a patch.
-
-    Args:
-        path: a folder or Hub id.
-        hub: as for `adapter_fields`.
-    """
+    """Return the names of an adapter's weights and the description of the patch in its file, empty without a patch."""
     file = find_file(path, ADAPTER_SAFE_WEIGHTS_NAME, hub)
     if file is None:
         raise AlignAttnError(f"{path!r} has no {ADAPTER_SAFE_WEIGHTS_NAME}: save the adapter with save_pretrained")
@@ -57,26 +41,21 @@ def adapter_contents(path: str, hub: Mapping[str, Any]) -> tuple[frozenset[str],
         names = frozenset(weights.keys())
         descriptions = [weights.get_tensor(name) for name in names if name.endswith(DESCRIPTION)]
     description = read_description(descriptions[0]) if descriptions else {}
-    prefix = _prefix(names)
-    return frozenset(name.removeprefix(prefix) for name in names), description
+    return frozenset(_names_in_model(names)), description
 
 
-def _prefix(names: Collection[str]) -> str:
-    """Return the prefix of the names of the model's weights among the names in an adapter's file."""
-    return PREFIX_BESIDE_PROMPTS if PROMPTS in names else PREFIX
+def _names_in_model(names: Collection[str]) -> dict[str, str]:
+    """Return the names in an adapter's file by those of the model's weights, without their prefix."""
+    # Prompts stand beside the model's weights.
+    prefix = "base_model." if "prompt_embeddings" in names else "base_model.model."
+    return {name.removeprefix(prefix): name for name in names}
 
 
 def function_parameters_in(path: str, hub: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the parameters of slots that change the function in an adapter's file, by their names in the model.
-
-    Args:
-        path: a folder or Hub id of an adapter with such slots.
-        hub: as for `adapter_fields`.
-    """
+    """Return the parameters of slots that change the function in an adapter's file, by their names in the model."""
     with safe_open(find_file(path, ADAPTER_SAFE_WEIGHTS_NAME, hub), "pt") as weights:
-        names = weights.keys()
-        prefix = _prefix(names)
-        return {name.removeprefix(prefix): weights.get_tensor(name) for name in names if FUNCTION_SLOT.search(name)}
+        names = _names_in_model(weights.keys()).items()
+        return {own: weights.get_tensor(name) for own, name in names if FUNCTION_SLOT.search(name)}
 
 
 def base_model_of(path: str, fields: Mapping[str, Any]) -> str:
@@ -106,19 +85,9 @@ def load_adapter(
     is_trainable: bool = False,
     **hub: Any,
 ) -> Any:
-    """Patch a model and load an adapter into it, both from the adapter's files.
+    """Patch a base model and load an adapter into it, given `adapter_fields` and `adapter_contents`.
 
-    Args:
-        model: the base model.
-        path: the adapter's folder or Hub id.
-        fields: fields of the adapter's config.
-        weights: names of the adapter's weights.
-        description: description of the patch in the adapter's file.
-        is_trainable: whether the adapter is loaded for training.
-        **hub: as for `adapter_fields`.
-
-    Returns:
-        A `peft.PeftModel` around `model`, in evaluation mode unless `is_trainable`.
+    It returns a `peft.PeftModel` around the model, in evaluation mode unless `is_trainable`.
     """
     from peft import PeftConfig, PeftModel
 

@@ -28,16 +28,11 @@ from transformers.integrations.peft import PeftAdapterMixin
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.adapter_files import adapter_contents, adapter_fields, function_parameters_in
 from alignattn.patching.process_changes import ProcessChange, replace_attributes
-from alignattn.patching.saving import is_changed
+from alignattn.patching.saving import ADAPTERS_COPIES, DESCRIPTION, is_changed, written_description
 from alignattn.patching.sizes import FILE_OPTIONS
 from alignattn.patching.slots import LayerSlots, Patch, patch_of, update_taps
-from alignattn.patching.state_dicts import ADAPTERS_COPIES, DESCRIPTION, written_description
 from alignattn.utils.errors import AlignAttnError, listing
 from alignattn.utils.saved_config import LOADING_HINT
-
-LABEL_FIELDS = ("id2label", "label2id", "problem_type")
-"""Fields of a model's config that an adapter's files lack and that building its head requires."""
-
 
 SAVING = "save_pretrained"
 """The method of an adapter's config that is replaced while a patched model is saved."""
@@ -140,7 +135,10 @@ class CarriedPatch(Patch, _Carried):
         description = {
             "attention": self.config.to_dict(),
             "task_type": self.adapters[adapter_name].task_type,
-            "labels": {name: fields[name] for name in LABEL_FIELDS if fields.get(name) is not None},
+            # Building the head requires these fields of the model's config, which an adapter's files lack.
+            "labels": {
+                name: fields[name] for name in ("id2label", "label2id", "problem_type") if fields.get(name) is not None
+            },
         }
         name = DESCRIPTION.rpartition(".")[2]
         return super().adapter_state_dict(adapter_name, state_dict) | {name: written_description(description)}
@@ -148,29 +146,26 @@ class CarriedPatch(Patch, _Carried):
 
 @contextmanager
 def refused_by_plain_peft(model: Any) -> Iterator[None]:
-    """Within this context, save the adapters of a model with a task type that plain peft refuses.
+    """Within this context, save the adapters of a model, or of the `peft.PeftModel` around it, for no plain peft.
 
-    This applies only if a patch changes the model's function. The user's own configs stay unchanged.
-
-    Args:
-        model: a model with adapters, or the `peft.PeftModel` around it.
+    If a patch changes the model's function, plain peft refuses their task type. The user's own configs stay unchanged.
     """
     patch = getattr(model, CHILD_NAME, None)
     configs = model.peft_config.values() if isinstance(patch, Patch) and patch.config.changes_function else ()
+
+    def save_with_hint(config: PeftConfig, *args: Any, **kwargs: Any) -> None:
+        written = copy.copy(config)
+        del vars(written)[SAVING]
+        written.task_type = LOADING_HINT
+        written.save_pretrained(*args, **kwargs)
+
     for config in configs:
-        vars(config)[SAVING] = functools.partial(_save_with_hint, config)
+        vars(config)[SAVING] = functools.partial(save_with_hint, config)
     try:
         yield
     finally:
         for config in configs:
             vars(config).pop(SAVING, None)
-
-
-def _save_with_hint(config: PeftConfig, *args: Any, **kwargs: Any) -> None:
-    written = copy.copy(config)
-    del vars(written)[SAVING]
-    written.task_type = LOADING_HINT
-    written.save_pretrained(*args, **kwargs)
 
 
 def _keeping_patches(give: Callable[..., Any], model_of: Callable[..., nn.Module]) -> Callable[..., Any]:
@@ -181,11 +176,11 @@ def _keeping_patches(give: Callable[..., Any], model_of: Callable[..., nn.Module
         model = model_of(self, *args, **kwargs)
         carried = [module for module in model.modules() if isinstance(module, _Carried)]
         trained = {own: own.requires_grad for module in carried for own in module.parameters()}
-        given = give(self, *args, **kwargs)
+        result = give(self, *args, **kwargs)
         for own, is_trained in trained.items():
             own.requires_grad_(is_trained)
         _claim(model, self.peft_config, self.active_adapters)
-        return given
+        return result
 
     return give_and_keep
 
@@ -203,47 +198,6 @@ def _claim(model: Any, configs: Mapping[str, PeftConfig], active: list[str]) -> 
     update_taps(model)
 
 
-def _saving_patches(save: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the method that saves a model with adapters: it calls `refused_by_plain_peft`."""
-
-    @functools.wraps(save)
-    def save_patched(self: PeftModel, *args: Any, **kwargs: Any) -> Any:
-        with refused_by_plain_peft(self):
-            return save(self, *args, **kwargs)
-
-    return save_patched
-
-
-def _of_another_function(model: Any, path: str, hub: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of the patch in the files of an adapter that plain peft refuses, for a model of its kind.
-
-    Args:
-        model: any model, or the `peft.PeftModel` around it.
-        path: the adapter's folder or Hub id.
-        hub: keyword arguments that say where a file is found.
-
-    Returns:
-        The description; empty if peft takes the adapter as it is, or if no patch changes the model's function.
-    """
-    patch = getattr(model, CHILD_NAME, None)
-    if not (isinstance(patch, Patch) and patch.config.changes_function):
-        return {}
-    fields = adapter_fields(path, hub) or {}
-    return adapter_contents(path, hub)[1] if fields.get("task_type") == LOADING_HINT else {}
-
-
-@contextmanager
-def _with_task_type(task_type: str | None) -> Iterator[None]:
-    """Within this context, peft reads this task type of an adapter instead of the one that it refuses."""
-    reader: Any = PeftConfigMixin
-    before, read = vars(reader)["from_json_file"], reader.from_json_file
-    reader.from_json_file = lambda *args, **kwargs: read(*args, **kwargs) | {"task_type": task_type}
-    try:
-        yield
-    finally:
-        reader.from_json_file = before
-
-
 def _taking_patched(load: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method that loads an adapter: a model whose function a patch changes takes adapters of its kind."""
     signature = inspect.signature(load)
@@ -252,17 +206,21 @@ def _taking_patched(load: Callable[..., Any]) -> Callable[..., Any]:
     def load_and_take(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
-        given = call.arguments
-        model = given["model"] if "model" in given else given["self"]
-        path = given.get("model_id") or given.get("peft_model_id")
-        options = given["kwargs"] | (given.get("adapter_kwargs") or {})
+        arguments = call.arguments
+        model = arguments["model"] if "model" in arguments else arguments["self"]
+        path = arguments.get("model_id") or arguments.get("peft_model_id")
+        options = arguments["kwargs"] | (arguments.get("adapter_kwargs") or {})
         hub = {name: options[name] for name in FILE_OPTIONS if name in options}
-        description = {} if path is None else _of_another_function(model, str(path), hub)
+        patch = getattr(model, CHILD_NAME, None)
+        changes_function = isinstance(patch, Patch) and patch.config.changes_function
+        fields = (adapter_fields(str(path), hub) or {}) if changes_function and path is not None else {}
+        # A plain model refuses such an adapter, and peft takes every other one as it is.
+        description = adapter_contents(str(path), hub)[1] if fields.get("task_type") == LOADING_HINT else {}
         if not description:
             return load(*args, **kwargs)
         adapters = getattr(model, "peft_config", {})
         # A trainer that resumes loads the adapters that are there again.
-        if adapters and given["adapter_name"] not in adapters:
+        if adapters and arguments["adapter_name"] not in adapters:
             held = (model.get_base_model() if hasattr(model, "get_base_model") else model).state_dict()
             for name, values in function_parameters_in(str(path), hub).items():
                 if name in held and not torch.equal(values.to(held[name].dtype), held[name].cpu()):
@@ -271,36 +229,49 @@ def _taking_patched(load: Callable[..., Any]) -> Callable[..., Any]:
                         f"{patch_of(model).config.describe_slots()} than the model, and all adapters of a model share "
                         f"them, so {listing(sorted(adapters))} would change: load it alone by alignattn.from_pretrained"
                     )
-        with _with_task_type(description["task_type"]):
+        # peft reads the adapter's own task type instead of the one that it refuses.
+        reader: Any = PeftConfigMixin
+        of_class, read = vars(reader)["from_json_file"], reader.from_json_file
+        reader.from_json_file = lambda *args, **kwargs: read(*args, **kwargs) | {"task_type": description["task_type"]}
+        try:
             return load(*args, **kwargs)
+        finally:
+            reader.from_json_file = of_class
 
     return load_and_take
 
 
-def _keep_patches() -> Callable[[], None]:
-    replacements: dict[tuple[type, str], Any] = {
-        (BaseTuner, "inject_adapter"): _keeping_patches(
-            BaseTuner.inject_adapter, lambda _tuner, model, *_, **__: model
-        ),
-        (PeftModel, "_setup_prompt_encoder"): _keeping_patches(
-            PeftModel._setup_prompt_encoder, lambda peft_model, *_, **__: peft_model.base_model
-        ),
-    }
-    return replace_attributes(replacements)
+ADDED_ADAPTERS = ProcessChange(
+    lambda: replace_attributes(
+        {
+            (BaseTuner, "inject_adapter"): _keeping_patches(
+                BaseTuner.inject_adapter, lambda _tuner, model, *_, **__: model
+            ),
+            (PeftModel, "_setup_prompt_encoder"): _keeping_patches(
+                PeftModel._setup_prompt_encoder, lambda peft_model, *_, **__: peft_model.base_model
+            ),
+        }
+    )
+)
+"""Adapters that peft adds to a patched model keep the patch's parameters trainable, and save them."""
 
 
 def _save_and_load_patches() -> Callable[[], None]:
     wrappers: tuple[Any, ...] = (PeftModel, PeftMixedModel)
+    save = PeftModel.save_pretrained
+
+    @functools.wraps(save)
+    def save_patched(self: PeftModel, *args: Any, **kwargs: Any) -> Any:
+        with refused_by_plain_peft(self):
+            return save(self, *args, **kwargs)
+
     replacements: dict[tuple[type, str], Any] = {
-        (PeftModel, SAVING): _saving_patches(PeftModel.save_pretrained),
+        (PeftModel, SAVING): save_patched,
         **{(each, "from_pretrained"): classmethod(_taking_patched(each.from_pretrained.__func__)) for each in wrappers},
         **{(each, "load_adapter"): _taking_patched(each.load_adapter) for each in (*wrappers, PeftAdapterMixin)},
     }
     return replace_attributes(replacements)
 
-
-ADDED_ADAPTERS = ProcessChange(_keep_patches)
-"""Adapters that peft adds to a patched model keep the patch's parameters trainable, and save them."""
 
 SAVED_ADAPTERS = ProcessChange(_save_and_load_patches)
 """peft saves adapters of a model whose function a patch changes so that a plain model refuses them, and loads them into

@@ -28,9 +28,8 @@ from alignattn.patching.projections import (
     names_of,
 )
 from alignattn.patching.routing import GUARDED_MODELS, leave_route
-from alignattn.patching.saving import PatchedSaving
+from alignattn.patching.saving import PatchedSaving, prepare_state
 from alignattn.patching.slots import ConfigPairs, LayerSlots, Patch, check_causal, is_patched, patch_of, update_taps
-from alignattn.patching.state_dicts import prepare_state
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.saved_config import LOADING_HINT
 

@@ -7,6 +7,7 @@ import copy
 import itertools
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -18,16 +19,18 @@ import torch.distributed as dist
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
+from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.basis import Basis, Form, Moments, balancing_basis, cloud
 from alignattn.attention.distance import equal_counts, halves, spread_distance
+from alignattn.attention.scores import Dot, ScaledDot
 from alignattn.patching.attach import attach, unpatch
-from alignattn.patching.heads import BalancedHeads, balanced_heads
 from alignattn.patching.masks import real_tokens
 from alignattn.patching.patch import patch
 from alignattn.patching.probe import evaluating
-from alignattn.patching.projections import FUSED, declared_layers
+from alignattn.patching.projections import DECLARED_POOLED, FUSED, Heads, declared_layers, norms_of
 from alignattn.patching.routing import routed
-from alignattn.patching.slots import LayerSlots
+from alignattn.patching.slots import LayerSlots, Patch
+from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.text_tables import render_table
 
@@ -48,13 +51,142 @@ Batch = Mapping[str, Any]
 Moment = tuple[Moments, Moments]
 """Moments of queries and of keys."""
 
-CallPoints = tuple[str, Tensor, Tensor]
-"""The path of an attention call's module, and equally many queries and keys, `[H, N, d]` each."""
-
 ByHead = tuple[tuple[float, ...], ...]
 """A number for each layer and head."""
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BalancedHeads:
+    """The projections of one attention module.
+
+    Attributes:
+        path: path of the module in its model.
+        slots: slots of the module.
+        query: weight `[G, H / G, d, in]` and bias `[G, H / G, d]`, by head of keys, views of the model's parameters; a
+            bias may be None.
+        key: weight `[G, d, in]` and bias `[G, d]`, likewise.
+        modules: the projections by role.
+    """
+
+    path: str
+    slots: LayerSlots
+    query: tuple[Tensor, Tensor | None]
+    key: tuple[Tensor, Tensor | None]
+    modules: dict[str, nn.Linear]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the weights and biases that balancing changes."""
+        return [parameter for module in self.modules.values() for parameter in module.parameters()]
+
+    @torch.no_grad()
+    def change(self, basis: Basis) -> None:
+        """Move queries and keys to another basis `[G, d, d]`, in place; products in float64."""
+        for (weight, bias), matrix in ((self.query, basis.matrix[:, None]), (self.key, basis.inverse)):
+            weight.copy_(matrix @ weight.to("cpu", torch.float64))
+            if bias is not None:
+                shift = basis.shift if bias is self.key[1] else 0
+                bias.copy_((matrix @ bias.to("cpu", torch.float64)[..., None])[..., 0] + shift)
+
+
+def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
+    """Return the heads of a model with slots, by attention module.
+
+    Raises:
+        AlignAttnError: if a change of basis would change what its attention computes, or its projections are shared.
+    """
+    name = type(model).__name__
+    if not isinstance(model, nn.Module) or hasattr(model, "get_base_model"):
+        raise AlignAttnError(f"{name} has adapters: merge them first (merge_and_unload), or balance the base model")
+    for module in model.modules():
+        kind = type(module).__name__.lower()
+        if any(part in kind for part in ("rotary", "rope")):
+            raise AlignAttnError(
+                f"{name} rotates queries and keys by position, which leaves no basis free: it cannot be balanced"
+            )
+        if "disentangled" in kind:  # projects positions as well
+            raise AlignAttnError(
+                f"{name} scores positions by its queries and keys, too ({type(module).__name__}): it cannot be balanced"
+            )
+        own_score = getattr(module, "own_score", None)
+        if own_score is not None and not isinstance(own_score, (Dot, ScaledDot)):
+            raise AlignAttnError(
+                f"{name} attends by a score of its own ({type(own_score).__name__}), which is no dot product of "
+                "queries and keys: balancing would change what it computes"
+            )
+        if isinstance(module, Patch) and (reason := module.config.reason_unbalanced):
+            raise AlignAttnError(f"{reason}, so balancing would change what {name} computes: it needs dot products")
+    layers = [
+        _heads_of(path, module)
+        for path, module in model.named_modules()
+        if isinstance(module._modules.get(CHILD_NAME), LayerSlots)
+    ]
+    # Something else that uses a projection would change with it.
+    owners = Counter(id(values) for module in model.modules() for values in module._parameters.values())
+    users = Counter(id(module) for heads in layers for module in heads.modules.values())
+    for heads in layers:
+        is_tied = any(owners[id(parameter)] > 1 for parameter in heads.parameters())
+        if is_tied or any(users[id(module)] > 1 for module in heads.modules.values()):
+            raise AlignAttnError(
+                f"the projections of {heads.path} share their weights with others, which would change together "
+                "with them"
+            )
+    return layers
+
+
+def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
+    slots: Any = getattr(module, CHILD_NAME)
+    modules = slots.heads.names.of(module) or {}
+    if slots.heads.names == DECLARED_POOLED:
+        raise AlignAttnError(f"{path} pools by a learned query, which has no distribution: it cannot be balanced")
+    for role, projection in modules.items():
+        _check_plain(f"{path}.{slots.heads.names.roles[role]}", projection)
+    if norms_of(module):
+        raise AlignAttnError(f"{path} normalises its queries and keys, which fixes the basis: it cannot be balanced")
+
+    def part(role: str) -> tuple[Tensor, Tensor | None]:
+        projection = modules[FUSED if FUSED in modules else role]
+        weight, bias = projection.weight, projection.bias
+        return _part(slots.heads, role, weight), None if bias is None else _part(slots.heads, role, bias)
+
+    return BalancedHeads(path, slots, part("query"), part("key"), modules)
+
+
+def _part(heads: Heads, role: str, values: Tensor) -> Tensor:
+    """Return the queries' `[G, H / G, d, …]` or the keys' `[G, d, …]` part of a projection's weight or bias, a view."""
+    by_group, values = (heads.key_count, -1, heads.size), values.detach()
+    if heads.names.is_grouped:
+        grouped = values.unflatten(0, by_group)
+        return grouped[:, :-2] if role == "query" else grouped[:, -2]
+    if FUSED in heads.names.roles:
+        count = heads.count if role == "query" else heads.key_count
+        values = values.narrow(0, 0 if role == "query" else heads.count * heads.size, count * heads.size)
+    return values.unflatten(0, by_group) if role == "query" else values.unflatten(0, by_group)[:, 0]
+
+
+def _check_plain(path: str, projection: nn.Module) -> None:
+    """Refuse a projection of queries or keys that is not a plain linear layer with finite weights."""
+    if type(projection) is not nn.Linear or "forward" in vars(projection):
+        if hasattr(projection, "base_layer"):
+            raise AlignAttnError(
+                f"{path} has an adapter: merge it first (merge_and_unload), or balance the base and adapt that"
+            )
+        replaced = " with a forward that is not its own" if "forward" in vars(projection) else ""
+        raise AlignAttnError(
+            f"{path} is a {type(projection).__name__}, not a plain linear layer{replaced}: balance the model before "
+            "it is quantised or wrapped"
+        )
+    weight: Any = projection.weight
+    is_plain = type(weight) is nn.Parameter and weight.is_floating_point()
+    if not is_plain or weight.shape != (projection.out_features, projection.in_features):
+        raise AlignAttnError(
+            f"the weights of {path} are quantised or sharded ({type(weight).__name__}, {weight.dtype}, "
+            f"{list(weight.shape)}): balance the whole model before"
+        )
+    # Weights on the meta device cannot be checked here.
+    if not weight.is_meta and not all(part.isfinite().all() for part in projection.parameters()):
+        raise AlignAttnError(f"{path} holds weights that are not finite: there is nothing to balance")
 
 
 @dataclass(frozen=True)
@@ -208,12 +340,18 @@ def balance(
             if not outputs.isfinite().all():
                 raise AlignAttnError(f"the outputs of {type(model).__name__} on held-back batches are not finite")
         bases = [balancing_basis(query, key, form) for query, key in moments]
-        with _as_before_if_refused(heads):
+        kept = [(parameter, parameter.detach().clone()) for part in heads for parameter in part.parameters()]
+        try:
             with _together(model):
                 for part, basis in zip(heads, bases, strict=True):
                     part.change(basis)
                 points_after, outputs_after = _points_and_outputs(model, heads, checked)
             change, rounding = _checked_change(model, outputs, outputs_after, exact)
+        except BaseException:
+            with torch.no_grad():
+                for parameter, values in kept:
+                    parameter.copy_(values)
+            raise
     before, after, floor = [], [], []
     for (_, *first), (_, *second) in zip(points, points_after, strict=True):
         query, key = map(halves, first)
@@ -293,8 +431,11 @@ def _moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Itera
 
 def _points_and_outputs(
     model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterable[Batch]
-) -> tuple[list[CallPoints], Tensor]:
-    """Return the first queries and keys of each attention call, and the outputs of the model, joined."""
+) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor]:
+    """Return the module's path and equally many queries and keys `[H, N, d]` of each attention call, and the outputs.
+
+    Queries and keys are those of the first tokens; the outputs of the model are joined.
+    """
     paths: list[str] = []
     queries: list[list[Tensor]] = []
     keys: list[list[Tensor]] = []
@@ -333,14 +474,18 @@ def _outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None
     device = next(model.parameters()).device
     read = signature(model.forward).parameters
     left_out = {name for name in LABELS if name not in read or read[name].default is not Parameter.empty}
-    given = {
+    inputs = {
         name: value.to(device, dtype if value.is_floating_point() else None) if isinstance(value, Tensor) else value
         for name, value in batch.items()
         if name not in left_out
     }
+    # In the type of the weights, also if accelerate wraps the forward for mixed precision.
+    own = vars(model).get("_original_forward")
+    own_forward = nullcontext() if own is None else replaced(model, forward=own)
     # A compiled model would not see the hooks that watch it.
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), _in_own_precision(model, device):
-        result = model(**given)
+    eager = torch.compiler.set_stance("force_eager")
+    with torch.no_grad(), eager, own_forward, torch.autocast(device.type, enabled=False):
+        result = model(**inputs)
     several = result if isinstance(result, Sequence) else (result,)
     named = result.items() if isinstance(result, Mapping) else enumerate(several)
     outputs = {
@@ -357,21 +502,6 @@ def _outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None
 
 def _joined(outputs: Iterable[Sequence[Tensor]]) -> Tensor:
     return torch.cat([values.flatten() for of_batch in outputs for values in of_batch])
-
-
-@contextmanager
-def _in_own_precision(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Compute in the type of the weights, also during mixed-precision training."""
-    attributes = vars(model)
-    mixed, own = attributes.get("forward"), attributes.get("_original_forward")  # accelerate's
-    if own is not None:
-        attributes["forward"] = own
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        if own is not None:
-            attributes["forward"] = mixed
 
 
 @contextmanager
@@ -406,13 +536,13 @@ def _checking_projections(heads: Sequence[BalancedHeads]) -> Iterator[None]:
                     projected["query"], projected["key"] = part.slots.heads.split(projected.pop(FUSED))
                 for role, received in (("query", args[0]), ("key", args[1])):
                     received = received.transpose(1, 2).float()
-                    given = projected.get(role, received.new_zeros(0)).float()
-                    is_direct = given.numel() == received.numel()
+                    output = projected.get(role, received.new_zeros(0)).float()
+                    is_direct = output.numel() == received.numel()
                     if is_direct:
-                        given, received = given.flatten(), received.flatten()
-                        factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
+                        output, received = output.flatten(), received.flatten()
+                        factor = (output @ received) / (output @ output).clamp_min(torch.finfo(output.dtype).tiny)
                         # A later check reports values that are not finite.
-                        is_direct = not (received - factor * given).norm() > DIRECT_TOLERANCE * received.norm()
+                        is_direct = not (received - factor * output).norm() > DIRECT_TOLERANCE * received.norm()
                     if not is_direct:
                         raise AlignAttnError(
                             f"{part.path} does not attend with the {role} that its projection gives: it rotates or "
@@ -427,19 +557,6 @@ def _checking_projections(heads: Sequence[BalancedHeads]) -> Iterator[None]:
                 )
             hooks.enter_context(part.slots.register_forward_pre_hook(check))
         yield
-
-
-@contextmanager
-def _as_before_if_refused(heads: Sequence[BalancedHeads]) -> Iterator[None]:
-    """Restore the weights of the heads' projections, bitwise, on any error."""
-    kept = [(parameter, parameter.detach().clone()) for part in heads for parameter in part.parameters()]
-    try:
-        yield
-    except BaseException:
-        with torch.no_grad():
-            for parameter, values in kept:
-                parameter.copy_(values)
-        raise
 
 
 def _checked_change(
@@ -546,14 +663,11 @@ def _moments_of_all_processes(heads: Sequence[BalancedHeads], moments: list[Mome
         dist.broadcast(values, 0)
         return values.cpu()
 
+    def of_all(own: Moments) -> Moments:
+        return Moments(summed(own.count), summed(own.total), summed(own.outer))
+
     if _is_group():
-        moments = [
-            (
-                Moments(summed(query.count), summed(query.total), summed(query.outer)),
-                Moments(summed(key.count), summed(key.total), summed(key.outer)),
-            )
-            for query, key in moments
-        ]
+        moments = [(of_all(query), of_all(key)) for query, key in moments]
     for part, (query, key) in zip(heads, moments, strict=True):
         if query.count == 0:
             raise AlignAttnError(

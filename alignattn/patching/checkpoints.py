@@ -35,24 +35,13 @@ from alignattn.patching import CHILD_NAME, is_patched, patch
 from alignattn.patching.adapter_files import adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES
 from alignattn.patching.routing import GUARDED_MODELS, lift_guard
-from alignattn.patching.saving import LOADER_FIELD
+from alignattn.patching.saving import FUNCTION_SLOT, LOADER_FIELD, is_of_slots, load_slots
 from alignattn.patching.sizes import FILE_OPTIONS, check_counts, check_fills, find_file
-from alignattn.patching.state_dicts import FUNCTION_SLOT, is_of_slots, load_slots
 from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line
 from alignattn.utils.json_records import parse_json
 from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.network import log_download
 from alignattn.utils.saved_config import LOADING_HINT, restored_fields
-
-OF_WEIGHTS = ("dtype", "torch_dtype", "quantization_config")
-"""Keyword arguments for the weights, which a config would otherwise keep as its own fields."""
-
-OF_DAMAGE = (SafetensorError, EOFError, RecursionError, pickle.UnpicklingError)
-"""Errors that only files cause; the caller's arguments may cause others."""
-
-UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument|multiple values for keyword argument")
-DEVICES = re.compile(r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b", re.IGNORECASE)
-"""Words of errors about a keyword argument, and about devices."""
 
 CLASSIFIER = "classifier."
 """First part of the names of the head of a model that is its own base model, such as CLIP and SigLIP for images."""
@@ -162,10 +151,20 @@ def load_checkpoint(
             if hasattr(config, CRF_FIELD) and auto_class is AutoModelForTokenClassification:
                 auto_class = tagger_with_crf(config)
             check_fills(name, source, auto_class, config, hub)
-        with _without_report(), without_library_bars():
-            model, report = auto_class.from_pretrained(
-                source, **kwargs | {"output_loading_info": True, "ignore_mismatched_sizes": True}
-            )
+        # One logged line replaces the load report of transformers, and slots are loaded afterwards.
+        of_transformers = logging.getLogger("transformers.modeling_utils")
+
+        def is_no_report(record: logging.LogRecord) -> bool:
+            return "LOAD REPORT" not in record.getMessage()
+
+        of_transformers.addFilter(is_no_report)
+        try:
+            with without_library_bars():
+                model, report = auto_class.from_pretrained(
+                    source, **kwargs | {"output_loading_info": True, "ignore_mismatched_sizes": True}
+                )
+        finally:
+            of_transformers.removeFilter(is_no_report)
         for architecture in fields.get("architectures") or ():
             # A bare encoder's weights may fit another family, but positions and norms differ.
             config_class = type(model.config)
@@ -218,7 +217,9 @@ def load_checkpoint(
 def _with_config(fields: Mapping[str, Any], model_class: Any, source: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments of `from_pretrained` with the config of a folder that plain transformers refuses."""
     config_class = getattr(model_class, "config_class", None) or CONFIG_MAPPING[fields["model_type"]]
-    of_config = {name: value for name, value in kwargs.items() if name not in (*FILE_OPTIONS, *OF_WEIGHTS, "config")}
+    # A config would keep options of the weights as its own fields.
+    others = (*FILE_OPTIONS, "dtype", "torch_dtype", "quantization_config", "config")
+    of_config = {name: value for name, value in kwargs.items() if name not in others}
     plain = {name: value for name, value in fields.items() if name != LOADER_FIELD}
     config, rest = config_class.from_dict(plain, return_unused_kwargs=True, name_or_path=source, **of_config)
     # Until it is patched, a model of this config lacks the slots.
@@ -227,12 +228,7 @@ def _with_config(fields: Mapping[str, Any], model_class: Any, source: str, kwarg
 
 
 def load_config(name: str, **kwargs: Any) -> PreTrainedConfig:
-    """Load the config of a model, including one with a patch that changes the function.
-
-    Args:
-        name: as for `load_checkpoint`.
-        **kwargs: as for `AutoConfig.from_pretrained`.
-    """
+    """Load the config of a model, also with a patch that changes the function; as `AutoConfig.from_pretrained`."""
     source = model_source(name)
     fields = read_config_fields(name, **{option: kwargs[option] for option in FILE_OPTIONS if option in kwargs})
     if fields.get(LOADER_FIELD) == LOADING_HINT:
@@ -246,10 +242,6 @@ def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
     """Return the fields of a model's config, including those that a patch hides from plain transformers.
 
     A config whose model could not be built is refused.
-
-    Args:
-        name: as for `load_checkpoint`.
-        **hub: the keyword arguments of `from_pretrained` that say where a file is found.
     """
     fields: dict[str, Any]
     source = model_source(name)
@@ -266,12 +258,7 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
     """Load the tokenizer of a model; refuse one without words, or with more tokens than the model.
 
     For an adapter without a tokenizer, that of its base model is loaded. A tokenizer without a padding token, such as
-    that of most decoders, pads by its EOS token.
-
-    Args:
-        name: as for `load_checkpoint`.
-        model: the model that was loaded under that name.
-        **kwargs: as for `AutoTokenizer.from_pretrained`.
+    that of most decoders, pads by its EOS token. Keyword arguments are those of `AutoTokenizer.from_pretrained`.
     """
     with loading(name):
         source, hub = model_source(name), {option: kwargs[option] for option in FILE_OPTIONS if option in kwargs}
@@ -304,12 +291,7 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
 
 
 def load_image_processor(name: str, **kwargs: Any) -> Any:
-    """Load the image processor of a model.
-
-    Args:
-        name: as for `load_checkpoint`.
-        **kwargs: as for `AutoImageProcessor.from_pretrained`.
-    """
+    """Load the image processor of a model; keyword arguments as for `AutoImageProcessor.from_pretrained`."""
     check_installed("PIL", "images", "an image processor")
     with loading(name), without_library_bars():
         return AutoImageProcessor.from_pretrained(model_source(name), **kwargs)
@@ -317,12 +299,7 @@ def load_image_processor(name: str, **kwargs: Any) -> Any:
 
 @contextmanager
 def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
-    """Turn errors of transformers about a checkpoint into one line.
-
-    Args:
-        name: the model as the user named it.
-        choices: what to give instead.
-    """
+    """Turn errors of transformers about a checkpoint into one line, with the choices to give instead."""
     if HUB_ID.fullmatch(name) and not Path(model_source(name)).exists():
         log_download(f"the model {name}")
     try:
@@ -333,9 +310,18 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
     except Exception as error:
         # transformers treats a folder that does not exist as a Hub id.
         reason = one_line(error)
-        if _is_of_surroundings(error):
+        # Arguments, installed packages or the machine cause these, and not the files.
+        words = r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b"
+        if isinstance(error, TypeError):
+            words = "unexpected keyword argument|multiple values for keyword argument"
+        is_of_code = isinstance(error, TypeError | AssertionError | NotImplementedError | RuntimeError)
+        is_of_surroundings = is_of_code and re.search(words, str(error), re.IGNORECASE) is not None
+        if is_of_surroundings or isinstance(
+            error, ImportError | MemoryError | torch.OutOfMemoryError | torch.AcceleratorError
+        ):
             raise AlignAttnError(f"cannot load the model {name!r}: {reason}") from error
-        if isinstance(error, OF_DAMAGE):
+        # Only files cause these.
+        if isinstance(error, SafetensorError | EOFError | RecursionError | pickle.UnpicklingError):
             reason = f"it is damaged ({type(error).__name__}: {reason})"
         elif not isinstance(error, OSError | ValueError):
             reason = f"{type(error).__name__}: {reason}"
@@ -344,16 +330,6 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
                 f"there is no such folder here, and: {reason}" if HUB_ID.fullmatch(name) else "there is no such folder"
             )
         raise AlignAttnError(f"cannot load the model {name!r}: {reason} (give {choices})") from error
-
-
-def _is_of_surroundings(error: Exception) -> bool:
-    """Tell whether arguments, installed packages or the machine cause an error, and not the files."""
-    if isinstance(error, ImportError | MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
-        return True
-    words = UNKNOWN_KEYWORD if isinstance(error, TypeError) else DEVICES
-    return isinstance(error, TypeError | AssertionError | NotImplementedError | RuntimeError) and bool(
-        words.search(str(error))
-    )
 
 
 def class_with_head(fields: Mapping[str, Any]) -> Any | None:
@@ -369,45 +345,23 @@ def class_with_head(fields: Mapping[str, Any]) -> Any | None:
 
 def check_finite(name: str, model: PreTrainedModel) -> None:
     """Refuse a model, given by its name for messages, with a weight that is NaN or infinite."""
-    odd = [weight for weight, values in model.named_parameters() if not (values.is_meta or _is_finite(values))]
+    odd = []
+    for weight, values in model.named_parameters():
+        # torch has no `isfinite` for most floating-point types of one byte.
+        is_of_byte = values.is_floating_point() and values.element_size() == 1
+        if not values.is_meta and not (values.float() if is_of_byte else values).isfinite().all():
+            odd.append(weight)
     if odd:
         raise AlignAttnError(
             f"{name} holds {len(odd)} weights that are not finite, such as {odd[0]}: choose another checkpoint"
         )
 
 
-def _is_finite(values: torch.Tensor) -> bool:
-    if values.is_floating_point() and values.element_size() == 1:
-        # torch has no `isfinite` for most of these types.
-        values = values.float()
-    return bool(values.isfinite().all())
-
-
 def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:
     """Load the scores, normalizers and values of a patched model from a checkpoint of the same attention function.
 
-    The networks of an alignment start from scratch.
-
-    Args:
-        name: as for `load_checkpoint`; nothing is loaded if no patch changed the function of the checkpoint.
-        model: a patched model.
-        **hub: the keyword arguments of `from_pretrained` that say where a file is found.
+    The networks of an alignment start from scratch. Nothing is loaded if no patch changed the checkpoint's function.
     """
     with loading(name):
         if read_config_fields(name, **hub).get(LOADER_FIELD) == LOADING_HINT:
             load_slots(model, model_source(name), hub, None, FUNCTION_SLOT)
-
-
-@contextmanager
-def _without_report() -> Iterator[None]:
-    """Silence the load report of transformers: one logged line replaces it, and slots are loaded afterwards."""
-    transformers_logger = logging.getLogger("transformers.modeling_utils")
-
-    def is_not_report(record: logging.LogRecord) -> bool:
-        return "LOAD REPORT" not in record.getMessage()
-
-    transformers_logger.addFilter(is_not_report)
-    try:
-        yield
-    finally:
-        transformers_logger.removeFilter(is_not_report)

@@ -1,7 +1,12 @@
 """Queries and keys that the forwards of a patched model record for the alignment loss.
 
-The attention modules of one model share one collector. In training, each call is added to a linked list. So no
-`torch.compile` guard depends on the number of calls, and nothing stays on the modules.
+The attention modules of one model share one collector. Taps `keep` the outputs of the projections until their module
+attends, the module joins them to a `RecordedCall` and `add`s it, and the loss of the step `take`s all calls. Calls that
+no loss takes go at the optimizer's step (`end_step`), or as soon as a backward pass has freed their graph
+(`free_spent`): no later loss could use them.
+
+In training, the calls are a linked list. So no `torch.compile` guard depends on their number, and nothing stays on the
+modules.
 """
 
 import itertools
@@ -17,13 +22,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import PreTrainedModel
 
 from alignattn.attention.alignment.base import Alignment, sum_of
-from alignattn.attention.alignment.calls import Call
-from alignattn.attention.alignment.draws import SampleDraw
+from alignattn.attention.alignment.calls import Call, ranks
 from alignattn.attention.masks import CrossMask, Packing, sample_starts
 from alignattn.patching.hooks import recording_hook, remove_hooks
-from alignattn.patching.masks import AttentionMask, Sides, real_tokens
+from alignattn.patching.masks import PACKING_ADVICE, AttentionMask, Sides, packing_by_positions, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
-from alignattn.patching.packing import PACKING_ADVICE, packing_by_positions
 from alignattn.patching.process_changes import ProcessChange
 from alignattn.patching.recording import Recording
 from alignattn.utils.errors import ONE_PROCESS_PER_GPU, AlignAttnError
@@ -32,15 +35,6 @@ WITHOUT_REENTRANCE = (
     'set activation_checkpointing_kwargs={"use_reentrant": False}; transformers < 5.23: gradient_checkpointing_kwargs'
 )
 """How to keep an alignment's gradient under checkpointing, for messages."""
-
-RealTokens = tuple[AttentionMask | None, tuple[int, int], Sides]
-"""A mask, the numbers of queries and keys, and which of them are real."""
-
-RowPacking = tuple[Tensor, AttentionMask | None, Packing | None]
-"""Positions of tokens, their mask, and their packing."""
-
-DrawnSamples = tuple[Sides, int, Tensor, Sides]
-"""Masks of a call, its number of samples, the indices of the drawn ones, and their masks."""
 
 
 class ForwardPass:
@@ -517,24 +511,38 @@ OPTIMIZER_STEPS = ProcessChange(lambda: register_optimizer_step_post_hook(_end_s
 
 
 def mean_alignment(
-    calls: Sequence[RecordedCall], alignments: nn.ModuleDict, draw: SampleDraw | None = None
+    calls: Sequence[RecordedCall], alignments: nn.ModuleDict, rows: int | None = None, step: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the mean distance A(Q, K) of recorded calls, weighted by their samples, and its diagnostics.
 
     Args:
         calls: at least one.
         alignments: an `Alignment` for each head size.
-        draw: which samples to use of each call; None = all.
+        rows: the maximum number of samples of a forward that the loss uses, the same in all its calls; None = all.
+        step: an int64 scalar that determines which samples these are.
     """
     # The layers of a forward share their masks and positions, so what these say is computed once, not in each layer.
-    drawn: list[DrawnSamples] = []
-    masks: list[RealTokens] = []
-    packings: list[RowPacking] = []
+    # They are compared with `is`: the compiler would guard on an id, and recompile in each step.
+    masks: list[tuple[AttentionMask | None, tuple[int, int], Sides]] = []
+    packings: list[tuple[Tensor, AttentionMask | None, Packing | None]] = []
+    draws: list[tuple[Sides, int, Tensor, Sides]] = []
     by_size: dict[str, list[Call]] = {}
     samples = 0
     for call in calls:
-        heads, query, key, sides = call.slots.heads, call.query, call.key, _real_tokens_once(call, masks)
-        packing = None if call.position_ids is None else _packing_once(call, packings)
+        heads, query, key, lengths = call.slots.heads, call.query, call.key, (call.query.shape[1], call.key.shape[1])
+        sides = next((real for mask, of_lengths, real in masks if mask is call.mask and of_lengths == lengths), None)
+        if sides is None:
+            sides = real_tokens(call.mask, len(query), lengths)
+            masks.append((call.mask, lengths, sides))
+        packing = None
+        if call.position_ids is not None:
+            same_row = (row for row in packings if row[0] is call.position_ids and row[1] is call.mask)
+            if (row := next(same_row, None)) is None:
+                packing, is_mixed = packing_by_positions(call.position_ids.expand(len(query), -1), call.mask)
+                if is_mixed:
+                    call.slots.collector.warn_of_mixing()
+                packings.append(row := (call.position_ids, call.mask, packing))
+            packing = row[2]
         if packing is not None:
             # Each sample of a packed row counts as one, with padding, as in a padded batch.
             query, key = (packing.padded(side.flatten(0, 1)[None]) for side in (query, key))
@@ -542,8 +550,18 @@ def mean_alignment(
             sides = real, real
         samples += len(query)
         chosen = None
-        if draw is not None and len(query) > draw.rows:
-            chosen, sides = _drawn_once(draw, sides, query, drawn)
+        if rows is not None and step is not None and len(query) > rows:
+            same_masks = (draw for draw in draws if draw[0][0] is sides[0] and draw[0][1] is sides[1])
+            if (draw := next((draw for draw in same_masks if draw[1] == len(query)), None)) is None:
+                # Samples of padding are drawn last.
+                real_samples = [mask.any(dim=-1) for mask in dict.fromkeys(sides) if mask is not None]
+                are_real = torch.stack(real_samples).all(dim=0) if real_samples else None
+                chosen = ranks(step.to(query.device), len(query), are_real).topk(rows).indices
+                of_query, of_key = (None if mask is None else mask.index_select(0, chosen) for mask in sides)
+                # Queries and keys of the same tokens keep one mask.
+                of_chosen = (of_query, of_query if sides[0] is sides[1] else of_key)
+                draws.append(draw := (sides, len(query), chosen, of_chosen))
+            _, _, chosen, sides = draw
         by_size.setdefault(str(heads.size), []).append(
             Call(query, heads.shared(key), heads.count, *sides, call.slots.layer, chosen)
         )
@@ -551,41 +569,3 @@ def mean_alignment(
     parts = [cast(Alignment, alignments[size]).of_calls(group, samples) for size, group in by_size.items()]
     diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
     return sum_of(loss for loss, _ in parts), diagnostics
-
-
-def _packing_once(call: RecordedCall, packings: list[RowPacking]) -> Packing | None:
-    """Return the packing of rows whose samples the attention separates; None if each row is one sample."""
-    assert call.position_ids is not None
-    for position_ids, mask, packing in packings:
-        if position_ids is call.position_ids and mask is call.mask:
-            return packing
-    packing, is_mixed = packing_by_positions(call.position_ids.expand(len(call.query), -1), call.mask)
-    if is_mixed:
-        call.slots.collector.warn_of_mixing()
-    packings.append((call.position_ids, call.mask, packing))
-    return packing
-
-
-def _drawn_once(draw: SampleDraw, sides: Sides, query: Tensor, drawn: list[DrawnSamples]) -> tuple[Tensor, Sides]:
-    """Return the indices of the samples to use, and their masks."""
-    for of_sides, count, chosen, masks in drawn:
-        if of_sides[0] is sides[0] and of_sides[1] is sides[1] and count == len(query):
-            return chosen, masks
-    real = [mask.any(dim=-1) for mask in dict.fromkeys(sides) if mask is not None]
-    chosen = draw.chosen(len(query), None if not real else torch.stack(real).all(dim=0), query.device)
-    of_query, of_key = (None if mask is None else mask.index_select(0, chosen) for mask in sides)
-    if sides[0] is sides[1]:
-        of_key = of_query  # queries and keys of the same tokens keep one mask
-    drawn.append((sides, len(query), chosen, (of_query, of_key)))
-    return chosen, (of_query, of_key)
-
-
-def _real_tokens_once(call: RecordedCall, masks: list[RealTokens]) -> Sides:
-    lengths = call.query.shape[1], call.key.shape[1]
-    # Compared with `is`: the compiler would guard on an id, and recompile in each step.
-    for mask, of_lengths, real in masks:
-        if mask is call.mask and of_lengths == lengths:
-            return real
-    real = real_tokens(call.mask, len(call.query), lengths)
-    masks.append((call.mask, lengths, real))
-    return real

@@ -33,5 +33,5 @@ def remove_hooks(module: nn.Module) -> None:
         for numbered in (before, after):
             for number, hook in list(numbered[0].items()):
                 if getattr(hook, "is_recording_hook", None) is True:
-                    for known in numbered:
-                        known.pop(number, None)
+                    for by_number in numbered:
+                        by_number.pop(number, None)

@@ -113,4 +113,4 @@ def _parameters_of(optimizer: Any) -> Iterator[int]:
 
 def _all_optimizers() -> Iterator[Any]:
     # type(), not isinstance: the latter may call code of the object.
-    return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
+    return (candidate for candidate in gc.get_objects() if issubclass(type(candidate), Optimizer))

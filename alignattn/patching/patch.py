@@ -22,9 +22,6 @@ from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, lift
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 
-SOFTMAX_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"})
-"""Values of a config's `layer_types` for layers whose attention has scores and weights."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -87,7 +84,14 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     try:
         if config.changes_function:
             enter_route(model)
-        _check_on_a_device(model)
+        if is_dispatched(model) and any(
+            own.is_meta for own in [*alignment_parameters(model), *function_parameters(model)]
+        ):
+            raise AlignAttnError(
+                f"weights of this {type(model).__name__} are offloaded, and accelerate would never load those of "
+                "slots: patch it before it is offloaded (load it without device_map, and call "
+                "accelerate.dispatch_model after)"
+            )
         if not is_in_memory:
             prove_at_first_forward(model)
         elif config.filled_slots:
@@ -126,15 +130,6 @@ def patch_alignment(
     return patch(model, AttentionConfig(alignment=alignment, alignment_weight=cast(float, weight)), **options)
 
 
-def _check_on_a_device(model: PreTrainedModel) -> None:
-    """Refuse slots on the meta device in a model that accelerate offloads: it would never load their weights."""
-    if is_dispatched(model) and any(own.is_meta for own in [*alignment_parameters(model), *function_parameters(model)]):
-        raise AlignAttnError(
-            f"weights of this {type(model).__name__} are offloaded, and accelerate would never load those of slots: "
-            "patch it before it is offloaded (load it without device_map, and call accelerate.dispatch_model after)"
-        )
-
-
 def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[AttentionModule]:
     name = type(model).__name__
     layers = attention_modules(model, with_cross_attention=config.cross_attention)
@@ -144,7 +139,17 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
             "the models that it takes; alignattn.attach serves modules of your own)"
         )
     if config.layers is None:
-        _name_other_layers(model, len(layers))
+        kinds = getattr(model.config, "layer_types", None) or []
+        if len(layers) < len(kinds):
+            # In a hybrid model, state-space layers for example have no scores and weights.
+            with_softmax = {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"}
+            logger.warning(
+                "%s: %d of %d layers have attention that supports slots; the others stay as they are (%s)",
+                name,
+                len(layers),
+                len(kinds),
+                ", ".join(sorted(set(kinds) - with_softmax)),
+            )
         return layers
     num_layers = getattr(model.config, "num_hidden_layers", len(layers))
     if len(layers) != num_layers:
@@ -155,20 +160,6 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
     if config.layers[-1] >= num_layers:
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {num_layers - 1}")
     return [layers[index] for index in config.layers]
-
-
-def _name_other_layers(model: PreTrainedModel, found: int) -> None:
-    """Log which layers of a hybrid model, such as state-space layers, get no slots."""
-    kinds = getattr(model.config, "layer_types", None) or []
-    if found < len(kinds):
-        others = sorted(set(kinds) - SOFTMAX_LAYERS)
-        logger.warning(
-            "%s: %d of %d layers have attention that supports slots; the others stay as they are (%s)",
-            type(model).__name__,
-            found,
-            len(kinds),
-            ", ".join(others),
-        )
 
 
 def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None:

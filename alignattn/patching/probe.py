@@ -20,7 +20,7 @@ from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.collector import RecordedCall
 from alignattn.patching.families import is_slotted
 from alignattn.patching.masks import real_tokens
-from alignattn.patching.probe_inputs import IDS, padding_of, probe_inputs
+from alignattn.patching.probe_inputs import IDS, MASK, probe_inputs
 from alignattn.patching.projections import FUSED, features_of
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, unrouted
 from alignattn.patching.slots import LayerSlots, patch_of, update_taps
@@ -344,7 +344,8 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
         raise AlignAttnError(
             f"{name} runs its attention without gradients (torch.no_grad), so an alignment would train nothing"
         )
-    real, ids = padding_of(inputs), inputs.get(IDS)
+    ids = inputs.get(IDS)
+    real = inputs[MASK].bool() if ids is not None and MASK in inputs else None
     for call in calls:
         if ids is not None and len(call.query) != len(ids) == call.query.shape[1]:
             raise AlignAttnError(

@@ -1,6 +1,6 @@
 """Small inputs for any model of transformers, made from its `main_input_name` and the sizes in its config."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from typing import Any
 
@@ -15,12 +15,6 @@ PROBED_TOKENS = 6
 """Tokens of a sequence."""
 
 PROBED_ROWS = 2
-
-DEFAULT_IMAGE_SIZE = 32
-"""Height and width in pixels, for a model that accepts images of any size."""
-
-DEFAULT_FRAMES = 64
-"""Number of frames, for a model that accepts audio features of any length."""
 
 Inputs = dict[str, Tensor]
 
@@ -59,11 +53,6 @@ def probe_inputs(model: Any) -> Iterator[Sequence[Inputs]]:
         yield inputs[-1:] if first else inputs
 
 
-def padding_of(inputs: Mapping[str, Tensor]) -> Tensor | None:
-    """Return which tokens of ids are real, `[B, n]` bool; None without ids or a mask."""
-    return inputs[MASK].bool() if IDS in inputs and MASK in inputs else None
-
-
 def _with_and_without_padding(inputs: Inputs, *, takes_mask: bool) -> list[Inputs]:
     if IDS not in inputs or not takes_mask:
         return [inputs]
@@ -98,7 +87,7 @@ def _decoder_ids(config: Any) -> Tensor | None:
 def _pixels(config: Any) -> Tensor | None:
     """Return one image, `[1, C, H, W]`, of the size that the model was made for."""
     vision = getattr(config, "vision_config", None) or config
-    size = getattr(vision, "image_size", None) or DEFAULT_IMAGE_SIZE
+    size = getattr(vision, "image_size", None) or 32  # if it accepts any
     height, width = size if isinstance(size, list | tuple) else (size, size)
     channels = getattr(vision, "num_channels", None) or 3
     return _ramp(1, channels, height, width)
@@ -128,7 +117,7 @@ def _audio_features(config: Any) -> Tensor | None:
     for name in ("feature_projection_input_dim", "num_mel_bins", "input_feat_per_channel", "input_dim"):
         size = getattr(audio, name, None)
         if isinstance(size, int):
-            return _ramp(1, DEFAULT_FRAMES, size)
+            return _ramp(1, 64, size)  # it accepts any number of frames
     return None
 
 

@@ -16,12 +16,6 @@ FUSED = "fused"
 MASK_ARGUMENTS = ("attention_mask", "mask")
 """Names of the argument of transformers' attention modules that says which tokens may attend to which."""
 
-HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
-"""Attributes of an attention module, or of its config, that hold its number of heads of queries."""
-
-KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads", "kv_heads")
-"""The same for heads of keys and values, which several heads of queries may share (grouped-query attention)."""
-
 CROSS_ATTENTION = re.compile(r"cross_?att|encoder_attn|EncDec", re.IGNORECASE)
 """Parts of the path of a cross-attention module, whose keys belong to other tokens than its queries."""
 
@@ -50,9 +44,9 @@ class ProjectionNames:
 
     def of(self, module: nn.Module) -> dict[str, nn.Module] | None:
         """Return the projections of `module` by role, or None if it is not attention of this family."""
-        found = {role: getattr(module, name, None) for role, name in self.roles.items()}
-        projections = {role: child for role, child in found.items() if isinstance(child, nn.Module)}
-        return projections if len(projections) == len(found) else None
+        children = {role: getattr(module, name, None) for role, name in self.roles.items()}
+        projections = {role: child for role, child in children.items() if isinstance(child, nn.Module)}
+        return projections if len(projections) == len(children) else None
 
 
 PROJECTIONS = (
@@ -77,33 +71,20 @@ def names_of(module: nn.Module) -> list[ProjectionNames]:
     return [name for name in names if name.of(module)]
 
 
-DECLARED = ProjectionNames({"query": "query_projection", "key": "key_projection"})
-"""The names of `alignattn.attention.attend.AttentionLayer`."""
-
-DECLARED_SHARED = ProjectionNames({FUSED: "shared_projection"}, has_values=False)
-"""The names of `alignattn.attention.attend.SharedAttentionLayer`, which computes queries and keys itself."""
-
-
 DECLARED_POOLED = ProjectionNames({"key": "key_projection"})
 """The names of `alignattn.attention.attend.PooledAttentionLayer`, which does not project its queries."""
 
-
 DECLARATIONS: Sequence[tuple[Any, ProjectionNames]] = (
-    (AttentionLayer, DECLARED),
-    (SharedAttentionLayer, DECLARED_SHARED),
+    (AttentionLayer, ProjectionNames({"query": "query_projection", "key": "key_projection"})),
+    # It computes queries and keys itself.
+    (SharedAttentionLayer, ProjectionNames({FUSED: "shared_projection"}, has_values=False)),
     (PooledAttentionLayer, DECLARED_POOLED),
 )
 """The protocols by which a module declares its projections, and the names that they use."""
 
 
 def repeated(heads: Tensor, count: int, dim: int) -> Tensor:
-    """Repeat heads of keys or values that queries share, so that each of `count` heads of queries has one.
-
-    Args:
-        heads: `[..., G, ...]`.
-        count: H, a multiple of G.
-        dim: dimension of G.
-    """
+    """Repeat G heads of keys or values along `dim`, so that each of `count` heads of queries, a multiple, has one."""
     own = heads.shape[dim]
     return heads if own == count else heads.repeat_interleave(count // own, dim=dim)
 
@@ -186,7 +167,7 @@ def attention_modules(model: nn.Module, *, with_cross_attention: bool = False) -
         for path, module in model.named_modules()
         if with_cross_attention >= (is_cross := CROSS_ATTENTION.search(path) is not None)
         for names in names_of(module)[:1]
-        if (count := _count_of(module, model, HEAD_COUNTS)) is not None
+        if (count := _count_of(module, model, ("num_attention_heads", "num_heads", "n_heads"))) is not None
     ]
 
 
@@ -196,7 +177,8 @@ def _attention_module(module: nn.Module, names: ProjectionNames, count: int, mod
     if FUSED in features and not names.has_values:
         size, key_count = features[FUSED] // count, count
     elif FUSED in features:
-        key_count = _count_of(module, model, KEY_HEAD_COUNTS) or count
+        # Several heads of queries may share a head of keys and values (grouped-query attention).
+        key_count = _count_of(module, model, ("num_key_value_heads", "num_kv_heads", "kv_heads")) or count
         size = features[FUSED] // (count + 2 * key_count)
     else:
         size = features.get("query", features["key"]) // count
@@ -208,7 +190,7 @@ def _attention_module(module: nn.Module, names: ProjectionNames, count: int, mod
 
 def norms_of(module: nn.Module) -> dict[str, nn.Module]:
     """Return the norms of the outputs of an attention module's projections, by role; empty if it has none."""
-    return next((found for names in NORMS if (found := ProjectionNames(names).of(module))), {})
+    return next((norms for names in NORMS if (norms := ProjectionNames(names).of(module))), {})
 
 
 def _count_of(module: nn.Module, model: nn.Module, names: Sequence[str]) -> int | None:

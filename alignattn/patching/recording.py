@@ -40,12 +40,10 @@ class LayerRecord:
 
     def __repr__(self) -> str:
         """Return the shapes of the tensors, because their values would fill pages."""
-        named = [*((name, getattr(self, name)) for name in _TENSORS), *self.diagnostics.items()]
+        tensors = ("query", "key", "weights", "mask", "key_mask", "loss")
+        named = [*((name, getattr(self, name)) for name in tensors), *self.diagnostics.items()]
         shapes = (f"{name}={list(value.shape)}" for name, value in named if value is not None)
         return f"{type(self).__name__}({', '.join(shapes)})"
-
-
-_TENSORS = ("query", "key", "weights", "mask", "key_mask", "loss")
 
 
 @dataclass

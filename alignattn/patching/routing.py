@@ -54,12 +54,6 @@ implementation. A module without it belongs to no patched model."""
 GUARD = "alignattn_guard"
 """Attribute of a model that is built from the config of a patched one: the handle of the hook that refuses forwards."""
 
-SERVED_KEYWORDS = frozenset({"softcap", "position_bias", "sliding_window"})
-"""Arguments of a model's own attention function that all slots support. The mask contains the sliding window."""
-
-OTHER_SCORES = frozenset({"s_aux", "sinks", "indices", "block_indices"})
-"""Arguments of attention functions that add weights or choose keys, which no slots support."""
-
 
 def is_ours(implementation: str | None) -> bool:
     """Tell whether an attention implementation is one of ours."""
@@ -105,10 +99,10 @@ def _name_of_eager(of_class: Any) -> str:
     A modelling file may define several; a class uses the one that its forward passes as the default.
     """
     try:
-        found = _EAGER_DEFAULT.search(getsource(of_class.forward))
+        default = _EAGER_DEFAULT.search(getsource(of_class.forward))
     except (OSError, TypeError):
-        found = None
-    return "eager_attention_forward" if found is None else found[1]
+        default = None
+    return "eager_attention_forward" if default is None else default[1]
 
 
 def unserved_keywords(module: nn.Module) -> frozenset[str]:
@@ -116,7 +110,9 @@ def unserved_keywords(module: nn.Module) -> frozenset[str]:
     eager = own_functions(module).get(EAGER)
     standard = signature(attention_function).parameters
     own = set() if eager is None else signature(eager).parameters.keys() - standard.keys()
-    return frozenset(own | OTHER_SCORES) - SERVED_KEYWORDS
+    # These add weights or choose keys, for every model. All slots support the others; the mask contains the window.
+    own |= {"s_aux", "sinks", "indices", "block_indices"}
+    return frozenset(own - {"softcap", "position_bias", "sliding_window"})
 
 
 def _guard_model(parent: nn.Module, _name: str, _child: nn.Module | None) -> None:
@@ -170,8 +166,8 @@ GUARDED_MODELS = ProcessChange(lambda: register_module_module_registration_hook(
 
 def configs_of(model: nn.Module) -> list[Any]:
     """Return the configs of a model and of its modules, each once."""
-    found = {id(config): config for module in model.modules() if (config := vars(module).get("config")) is not None}
-    return [config for config in found.values() if isinstance(config, PreTrainedConfig)]
+    configs = {id(config): config for module in model.modules() if (config := vars(module).get("config")) is not None}
+    return [config for config in configs.values() if isinstance(config, PreTrainedConfig)]
 
 
 def enter_route(model: nn.Module) -> None:

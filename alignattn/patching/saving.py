@@ -1,4 +1,4 @@
-"""Save a patched model with its current layers, so that nothing loads it with another function.
+"""Save a patched model with its current layers, so that nothing loads it with another function; load its slots.
 
 An alignment does not change the function, and such a model is saved as an ordinary folder. A score, normalizer or value
 changes it, but plain transformers would load the folder with softmax attention. So its `config.json` names a model type
@@ -9,29 +9,46 @@ import copy
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
-from transformers.utils import CONFIG_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.projections import attention_modules, declared_layers
 from alignattn.patching.routing import base_of
-from alignattn.patching.sizes import bare_model
+from alignattn.patching.sizes import SAFETENSORS, bare_model, weight_files
 from alignattn.patching.slots import LayerSlots, patch_of
-from alignattn.patching.state_dicts import REMAINING, rows_of
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_json, to_json
 from alignattn.utils.saved_config import HIDDEN_FIELD, LOADING_HINT, TYPE_SUFFIX
 
 LOADER_FIELD = "attn_implementation"
 """Field of such a config that holds the hint as its attention implementation."""
+
+DESCRIPTION = f"{CHILD_NAME}.description"
+"""End of the name, in an adapter's file, of a tensor of bytes: JSON that describes the patch."""
+
+REMAINING = f"{CHILD_NAME}.of_remaining_layers"
+"""Tensor that marks a model whose layers changed after the patch: stacked tensors cover only its current layers."""
+
+SLOT_MARKER = f".{CHILD_NAME}."
+"""Part of the state-dict keys of all slot parameters, if a dot is put before the key."""
+
+FUNCTION_SLOT = re.compile(rf"{re.escape(SLOT_MARKER)}(score|normalizer|value)_slot\.")
+"""Pattern of the keys of slots that change what the model computes, likewise."""
+
+ADAPTERS_COPIES = "modules_to_save"
+"""Attribute under which peft keeps the copies of a module that adapters train."""
 
 
 class PatchedSaving:
@@ -59,18 +76,18 @@ class PatchedSaving:
             with refused_by_plain_peft(model):
                 save(*args, **kwargs)
             return
-        given = inspect.signature(save).bind(*args, **kwargs)
+        call = inspect.signature(save).bind(*args, **kwargs)
         attention = attention_as_saved(model)
         if is_changed(model):
             check_loadable(model)
-            state_dict = given.arguments.get("state_dict") or model.state_dict()
-            given.arguments["state_dict"] = _with_remaining_layers(model, state_dict)
+            state_dict = call.arguments.get("state_dict") or model.state_dict()
+            call.arguments["state_dict"] = _with_remaining_layers(model, state_dict)
         own, written = model.config, copy.copy(model.config)
         # Set in the dict, because the class validates attributes and saves only its fields.
         vars(written)["save_pretrained"] = functools.partial(_save_config, written, model, attention)
         model.config = written
         try:
-            save(*given.args, **given.kwargs)
+            save(*call.args, **call.kwargs)
         finally:
             model.config = own
 
@@ -158,9 +175,11 @@ def _save_config(
     path = Path(folder, CONFIG_NAME)
     fields = read_json(path)
     plain = {name: value for name, value in fields.items() if name != LOADER_FIELD}
-    hidden = next(
-        (name for name in _fields_to_hide(plain, model) if _is_refused(plain | {name: LOADING_HINT}, model)), None
-    )
+    # Activations first: with one hidden, the config alone can still be read, as peft does when it saves an adapter.
+    names = [name for name, value in plain.items() if isinstance(value, str) and value in ACT2FN]
+    common = {CHILD_NAME, *(field.name for field in dataclasses.fields(PreTrainedConfig))}
+    names += [field.name for field in dataclasses.fields(model.config) if field.name in plain.keys() - common]
+    hidden = next((name for name in names if _is_refused(plain | {name: LOADING_HINT}, model)), None)
     fields |= {
         "model_type": f"{fields['model_type']}{TYPE_SUFFIX}",
         HIDDEN_FIELD: {} if hidden is None else {hidden: fields[hidden]},
@@ -168,20 +187,6 @@ def _save_config(
     if hidden is not None:
         fields[hidden] = LOADING_HINT
     path.write_text(to_json(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _fields_to_hide(fields: Mapping[str, Any], model: PreTrainedModel) -> Iterator[str]:
-    """Yield the names of fields that a config may hide.
-
-    Activations come first: with one hidden, the config alone can still be read, as peft does when it saves an adapter.
-    """
-    yield from (name for name, value in fields.items() if isinstance(value, str) and value in ACT2FN)
-    inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
-    yield from (
-        field.name
-        for field in dataclasses.fields(model.config)
-        if field.name in fields and field.name not in inherited and field.name != CHILD_NAME
-    )
 
 
 def _is_refused(fields: Mapping[str, Any], model: PreTrainedModel) -> bool:
@@ -196,3 +201,98 @@ def _is_refused(fields: Mapping[str, Any], model: PreTrainedModel) -> bool:
     except Exception as error:  # whatever the class raises
         return LOADING_HINT in str(error)
     return False
+
+
+def prepare_state(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
+    """Check a state dict before a patched model loads it, and give its stacked tensors the model's rows, in place.
+
+    Raises:
+        AlignAttnError: if it is of an adapter that was trained with another attention function.
+    """
+    if prefix + DESCRIPTION in state_dict:
+        theirs = AttentionConfig.from_dict(read_description(state_dict[prefix + DESCRIPTION])["attention"])
+        mine = patch_of(model).config
+        if theirs.function_fields() != mine.function_fields():
+            raise AlignAttnError(
+                f"the adapter was trained with the attention {theirs.name!r}, and the model has {mine.name!r}: patch "
+                "it with the adapter's, or load both with alignattn.from_pretrained"
+            )
+    # Tensors that were saved for the current layers go into the rows of the model's own tensors.
+    is_of_remaining = state_dict.pop(f"{prefix}{REMAINING}", None) is not None
+    stacked = f"{prefix}{CHILD_NAME}.alignments."
+    rows = rows_of(model)
+    for name, tensor in patch_of(model).alignments.state_dict(prefix=stacked).items():
+        saved = state_dict.get(name)
+        # A scalar, the step of the draws, belongs to all layers.
+        if saved is None or not tensor.dim() or (saved.shape == tensor.shape and not is_of_remaining):
+            continue
+        of_size = rows.get(name.removeprefix(stacked).partition(".")[0], [])
+        if saved.shape[:1] == (len(of_size),):
+            index = torch.tensor(of_size, device=saved.device)
+            state_dict[name] = tensor.detach().to(saved, copy=True).index_copy(0, index, saved)
+
+
+def rows_of(model: nn.Module) -> dict[str, list[int]]:
+    """Return the rows of the alignment's stacked parameters that the current layers of a model use, by head size.
+
+    A copy that an adapter trains in place of a layer does not count.
+    """
+    rows: dict[str, list[int]] = {}
+    for path, slots in model.named_modules():
+        if isinstance(slots, LayerSlots) and ADAPTERS_COPIES not in path.split("."):
+            rows.setdefault(str(slots.heads.size), []).append(slots.layer)
+    return rows
+
+
+def read_description(tensor: Tensor) -> dict[str, Any]:
+    """Return the JSON fields in a tensor of bytes."""
+    fields: dict[str, Any] = json.loads(bytes(tensor.tolist()))
+    return fields
+
+
+def written_description(fields: dict[str, Any]) -> Tensor:
+    """Return JSON as a tensor of bytes, `[N]` uint8."""
+    return torch.tensor(list(json.dumps(fields).encode()), dtype=torch.uint8)
+
+
+def load_slots(
+    model: PreTrainedModel, path: str, hub: dict[str, Any], variant: str | None, part: re.Pattern[str] | None = None
+) -> None:
+    """Load the slot parameters of a patched model from a checkpoint, or those whose names match `part`.
+
+    Raises:
+        AlignAttnError: if the checkpoint does not hold the parameters that the model has.
+    """
+
+    def is_wanted(name: str) -> bool:
+        return is_of_slots(name) if part is None else part.search(f".{name}") is not None
+
+    expected = {name: tensor for name, tensor in model.state_dict().items() if is_wanted(name)}
+    saved: dict[str, Tensor] = {}
+    if expected:
+        files = [file for file in weight_files(path, hub, variant) if file.suffix == SAFETENSORS]
+        if not files:
+            raise AlignAttnError(f"{path!r} has no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
+        for file in files:
+            with safe_open(file, "pt") as weights:
+                saved |= {name: weights.get_tensor(name) for name in weights.keys() if is_of_slots(name)}  # noqa: SIM118
+    prepare_state(model, saved, "")
+    saved = {name: tensor for name, tensor in saved.items() if is_wanted(name)}
+    prefix = f"{model.base_model_prefix}."
+    # The names in a model with a head and in its encoder alone differ by the prefix.
+    saved = {
+        name if name in expected else name.removeprefix(prefix) if name.startswith(prefix) else prefix + name: tensor
+        for name, tensor in saved.items()
+    }
+    if saved.keys() != expected.keys():
+        odd = sorted(saved.keys() ^ expected.keys())
+        raise AlignAttnError(
+            f"{path!r} does not hold the parameters of the attention its config names ({len(odd)} differ, such as "
+            f"{odd[0]}): load it with {type(model).__name__}.from_pretrained and patch it again"
+        )
+    model.load_state_dict(saved, strict=False)
+
+
+def is_of_slots(name: str) -> bool:
+    """Tell whether a state-dict key belongs to slots."""
+    return SLOT_MARKER in f".{name}"

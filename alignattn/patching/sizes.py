@@ -19,59 +19,36 @@ from alignattn.utils.json_records import read_json
 FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """The keyword arguments of `from_pretrained` that say where a file is found."""
 
-COUNTS = (
-    (re.compile(r".*(layers?|groups?|group_num|heads?)", re.IGNORECASE), 1_000),
-    (re.compile(r"num_labels"), 1_000_000),
-)
-"""Fields of a config that count parts that are built one by one, and their maxima."""
-
 NEEDED = ("hidden_size", "dim", "num_hidden_layers", "n_layers", "num_attention_heads", "n_heads", "vocab_size")
 """Fields of a config that every encoder needs, under the names that families give them."""
 
 SAFETENSORS = ".safetensors"
-FLOATS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""The types of weights as safetensors and as torch name them."""
-
-MAX_NEW_PARAMETERS = 10**8
-"""Maximum number of parameters of a head and of other parts that a checkpoint may lack."""
 
 
 def check_counts(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a config with so many parts that building them takes hours, or with none.
-
-    Args:
-        name: the model as the user named it.
-        fields: fields of its config.
-    """
+    """Refuse the fields of a config with so many parts that building them takes hours, or with none."""
     for field, value in fields.items():
         # Image models may have a number for each stage.
         counts = value if isinstance(value, list) and value else [value]
-        if field in NEEDED and any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in counts):
+        if field in NEEDED and any(type(count) is not int or count < 1 for count in counts):
             raise AlignAttnError(
                 f"the config of {name} says {field} {shown(value)}: it must be a whole number of at least 1"
             )
-        for pattern, most in COUNTS:
-            if isinstance(value, int) and value > most and pattern.fullmatch(field):
+        # Parts that are built one by one.
+        for pattern, most in ((r".*(layers?|groups?|group_num|heads?)", 1_000), ("num_labels", 1_000_000)):
+            if isinstance(value, int) and value > most and re.fullmatch(pattern, field, re.IGNORECASE):
                 raise AlignAttnError(f"the config of {name} says {field} {value}: it must be at most {most}")
 
 
 def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfig, hub: Mapping[str, Any]) -> None:
-    """Refuse a config that describes a far larger model than its checkpoint: most weights would be random.
-
-    Args:
-        name: the model as the user named it.
-        source: path or Hub id of the checkpoint.
-        auto_class: class of the model, as for `bare_model`.
-        config: config of the model.
-        hub: the keyword arguments of `from_pretrained` that say where a file is found.
-    """
+    """Refuse a config that describes a far larger model than its checkpoint: most weights would be random."""
     check_counts(name, config.to_dict())
     saved = sum(file.stat().st_size for file in weight_files(source, hub))
     if not saved:
         return
-    # A weight takes a byte at least.
+    # A weight takes a byte at least; a checkpoint may lack a head and other parts.
     parameters = sum(parameter.numel() for parameter in bare_model(auto_class, config).parameters())
-    if parameters > saved + MAX_NEW_PARAMETERS:
+    if parameters > saved + 10**8:
         raise AlignAttnError(
             f"the config of {name} does not match its weights: it describes {parameters:,} parameters, but the weights "
             f"take {in_megabytes(saved)}: correct it"
@@ -79,40 +56,25 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
 
 
 def stored_types(source: str, hub: Mapping[str, Any]) -> list[str]:
-    """Return the types of the floating-point weights of a checkpoint by torch's names, the most frequent first.
-
-    Args:
-        source: path or Hub id of the checkpoint.
-        hub: the keyword arguments of `from_pretrained` that say where a file is found.
-    """
+    """Return the types of the floating-point weights of a checkpoint by torch's names, the most frequent first."""
     counts: Counter[str] = Counter()
     for file in weight_files(source, hub):
         if file.suffix == SAFETENSORS:
             with safe_open(file, "pt") as weights:
                 counts.update(weights.get_slice(name).get_dtype() for name in weights.keys())  # noqa: SIM118
-    return [FLOATS[name] for name, _ in counts.most_common() if name in FLOATS]
+    floats = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+    return [floats[name] for name, _ in counts.most_common() if name in floats]
 
 
 def bare_model(auto_class: Any, config: PreTrainedConfig) -> Any:
-    """Return the model that a config describes, on the meta device: without weights.
-
-    Args:
-        auto_class: an `AutoModel…` class or a model class of transformers.
-        config: config of the model.
-    """
+    """Return the model of a class or an `AutoModel…` class that a config describes, on the meta device."""
     make = getattr(auto_class, "from_config", None) or auto_class._from_config
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         return make(deepcopy(config), attn_implementation="eager")
 
 
 def weight_files(source: str, hub: Mapping[str, Any], variant: str | None = None) -> list[Path]:
-    """Return the weight files of a checkpoint; empty if it has none under a usual name.
-
-    Args:
-        source: path or Hub id of the checkpoint.
-        hub: the keyword arguments of `from_pretrained` that say where a file is found.
-        variant: variant of the files; None for the default.
-    """
+    """Return the weight files of a checkpoint, or of a variant of it; empty if it has none under a usual name."""
     for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME):
         stem, _, suffix = name.rpartition(".")
         file = find_file(source, name if variant is None else f"{stem}.{variant}.{suffix}", hub)
@@ -126,6 +88,6 @@ def weight_files(source: str, hub: Mapping[str, Any], variant: str | None = None
 
 
 def find_file(source: str, name: str, hub: Mapping[str, Any]) -> Path | None:
-    """Return the path of a file in a folder or on the Hub, None if it is missing; arguments as for `weight_files`."""
+    """Return the path of a file of a checkpoint, given by its folder or Hub id; None if it is missing."""
     file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub)
     return None if file is None else Path(file)

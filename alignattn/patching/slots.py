@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedConfig
 
-from alignattn.attention.alignment.draws import SampleDraw
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import AttentionConfig
@@ -22,8 +21,7 @@ from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
 from alignattn.patching.collector import OPTIMIZER_STEPS, Collector, RecordedCall, mean_alignment
 from alignattn.patching.hooks import has_recording_hook, recording_hook, remove_hooks
-from alignattn.patching.masks import AttentionMask, is_causal, real_tokens
-from alignattn.patching.packing import has_pairs, is_flash
+from alignattn.patching.masks import AttentionMask, has_pairs, is_causal, is_flash, real_tokens
 from alignattn.patching.process_changes import ProcessChange
 from alignattn.patching.projections import (
     FUSED,
@@ -50,9 +48,6 @@ per number. Eager functions compute a softmax in float32."""
 
 WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model(\.model)?)\.)*")
 """Prefixes under which wrappers keep a model: data parallelism, `torch.compile`, FSDP, checkpointing, peft."""
-
-IN_SEQUENCE = re.compile(r"\d")
-"""First character of a child's name in an `nn.Sequential`, such as a SentenceTransformer, which saves each child."""
 
 
 def _guard_hooks() -> Callable[[], None]:
@@ -136,7 +131,7 @@ class Patch(nn.Module):
     def mean_alignment(self, calls: Sequence[RecordedCall]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return A(Q, K) of a step's calls and its diagnostics, from `alignment_rows` samples of each forward."""
         rows = self.config.alignment_rows
-        result = mean_alignment(calls, self.alignments, None if rows is None else SampleDraw(rows, self.step))
+        result = mean_alignment(calls, self.alignments, rows, None if rows is None else self.step)
         if rows is not None and self.training:
             self.step += 1
         return result
@@ -144,7 +139,8 @@ class Patch(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         within = WRAPPERS.sub("", prefix.removesuffix(f"{CHILD_NAME}."), count=1)
-        if self.config.changes_function and within and not IN_SEQUENCE.match(within):
+        # A child of an `nn.Sequential`, such as a SentenceTransformer, has a number as its name and is saved by itself.
+        if self.config.changes_function and within and not within[0].isdecimal():
             warnings.warn(
                 f"the state of a {type(self.collector.owner).__name__} that attends by {self.config.name!r} is taken "
                 f"as a part of another model's ({within.rstrip('.')}), whose config lacks the patch: it would load "
@@ -343,7 +339,11 @@ class LayerSlots(AttentionVariant):
                 attended, weights = attention_with_weights(
                     query, key, value, added, scale=scoring.get("scale"), dropout=dropout
                 )
-        call = self._recorded(mask, packing, position_ids)
+        call = None
+        if self.aligns and (self.training or is_proven):
+            call = self._record(mask, packing, position_ids)
+        elif self.aligns and recording is not None:
+            call = self._projected_call(mask, packing, position_ids)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
             real = real_tokens(mask, lengths=(query.shape[2], key.shape[2]))
@@ -426,15 +426,6 @@ class LayerSlots(AttentionVariant):
             self.collector.note_mixed(positions, mask)
         return None
 
-    def _recorded(self, mask: Mask | None, packing: Packing | None, position_ids: Tensor | None) -> RecordedCall | None:
-        """Record and return the call for the alignment; None without one."""
-        if not self.aligns:
-            return None
-        if not self.training and self.collector.proof is None:
-            is_recorded = self.collector.recording is not None
-            return self._projected_call(mask, packing, position_ids) if is_recorded else None
-        return self._record(mask, packing, position_ids)
-
     def _record(
         self, mask: AttentionMask | None, packing: Packing | None, position_ids: Tensor | None
     ) -> RecordedCall | None:
@@ -516,20 +507,20 @@ def has_alignment(model: Any) -> bool:
 
 def aligned_patches(model: nn.Module) -> list[Patch]:
     """Return the patches with an alignment of a model and of its parts."""
-    found: dict[nn.Module, Patch] = {}
-    _find_patches(model, found)
-    return [state for state in found.values() if state.alignments]
+    patches: dict[nn.Module, Patch] = {}
+    _find_patches(model, patches)
+    return [patch for patch in patches.values() if patch.alignments]
 
 
-def _find_patches(module: nn.Module, found: dict[nn.Module, Patch]) -> None:
+def _find_patches(module: nn.Module, patches: dict[nn.Module, Patch]) -> None:
     # By `_modules`: a wrapper such as peft's exposes the attributes of the module that it wraps.
-    state = module._modules.get(CHILD_NAME)
-    if isinstance(state, Patch):
+    patch = module._modules.get(CHILD_NAME)
+    if isinstance(patch, Patch):
         # No part of a patched model is patched, and a step has no time for a walk over its modules.
-        found[module] = state
+        patches[module] = patch
         return
     for child in module.children():
-        _find_patches(child, found)
+        _find_patches(child, patches)
 
 
 def patch_of(model: nn.Module) -> Patch:

@@ -27,12 +27,6 @@ from alignattn.patching.hooks import recording_hook, remove_hooks
 from alignattn.patching.projections import Heads
 from alignattn.utils.errors import AlignAttnError
 
-QUIET = (nn.Linear, nn.Identity, nn.ModuleDict, nn.ParameterDict)
-"""Modules that draw no random numbers."""
-
-LORA_LAYERS = "peft.tuners.lora.layer"
-"""Module of LoRA layers, which draw random numbers only in their dropout, unless they are of a variant."""
-
 
 @dataclass(frozen=True)
 class ProjectionTap:
@@ -82,8 +76,8 @@ class LinearTap:
                 return output
         elif around.is_repeated:
             # An empty input comes from `before`.
-            known: Tensor = around.projected.get(id(module), output) if len(input) == 0 else output
-            return known
+            first: Tensor = around.projected.get(id(module), output) if len(input) == 0 else output
+            return first
         elif input is not around.input:
             return output
         if tap.gradient_scope == "all":
@@ -135,7 +129,8 @@ class OutputTap:
             return
         around = collector.around
         if around is None or around.module is module or all(part is not module for part in around.module.modules()):
-            state = (torch.get_rng_state(), *get_device_states(args[0])) if _may_draw(module) else None
+            is_quiet = all(map(_draws_nothing, module.modules()))
+            state = None if is_quiet else (torch.get_rng_state(), *get_device_states(args[0]))
             collector.assign("around", AroundProjection(module, args[0], state))
 
     @recording_hook
@@ -178,18 +173,15 @@ class NormTap:
             collector.replace(self.tap.role, normed)
 
 
-def _may_draw(module: nn.Module) -> bool:
-    """Tell whether a module's forward may draw random numbers; True if that is unknown."""
-    return any(not _is_quiet(part) for part in module.modules())
-
-
-def _is_quiet(module: nn.Module) -> bool:
+def _draws_nothing(module: nn.Module) -> bool:
+    """Tell whether a module itself draws no random numbers; False if that is unknown."""
     if isinstance(module, nn.Dropout):
         return not module.training or module.p == 0
-    if type(module) in QUIET:
+    if type(module) in (nn.Linear, nn.Identity, nn.ModuleDict, nn.ParameterDict):
         return "forward" not in vars(module)
-    # Compared by name: peft may not be installed, and takes half a second to import.
-    return type(module).__module__ == LORA_LAYERS and not getattr(module, "lora_variant", None)
+    # LoRA draws in its dropout alone, unless it is of a variant. Compared by name: peft may not be installed, and takes
+    # half a second to import.
+    return type(module).__module__ == "peft.tuners.lora.layer" and not getattr(module, "lora_variant", None)
 
 
 @contextmanager

@@ -22,12 +22,12 @@ def arguments_of(groups: Iterable[type[Options]]) -> type:
     """Return a dataclass whose fields are the options, as in the arguments of a Trainer."""
     declared = [
         (
-            one.name,
-            get_type_hints(group)[one.name],
-            field(default=one.default, metadata={"help": one.metadata[OPTION]["help"]}),
+            option.name,
+            get_type_hints(group)[option.name],
+            field(default=option.default, metadata={"help": option.metadata[OPTION]["help"]}),
         )
         for group in groups
-        for one in fields(group)
+        for option in fields(group)
     ]
     return make_dataclass("OptionArguments", declared)
 
@@ -58,10 +58,10 @@ class AlignmentArguments(OptionArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()  # type: ignore[misc]
-        known = {name: one for group in GROUPS for name, one in options_of(group).items()}
-        for name, one in known.items():
-            setattr(self, name, one.checked(getattr(self, name)))
-        check_together({**known, BEST.name: BEST}, vars(self))
+        options = {name: option for group in GROUPS for name, option in options_of(group).items()}
+        for name, option in options.items():
+            setattr(self, name, option.checked(getattr(self, name)))
+        check_together({**options, BEST.name: BEST}, vars(self))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The checkpoint from which a killed run resumes: its state, whether it is whole, the parameters of its patches."""
+"""Checkpoints: saved completely and with finite weights or not at all, and the one from which a killed run resumes."""
 
 import shutil
 import zipfile
@@ -11,13 +11,13 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.patching import CHILD_NAME
-from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.errors import AlignAttnError, free_space, in_megabytes, one_line
 
 _PREFIX = f"{PREFIX_CHECKPOINT_DIR}-"
 _ARCHIVES = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "pytorch_model_fsdp.bin")
@@ -39,6 +39,12 @@ MODEL_FILES = (
     *("chat_template.jinja", "preprocessor_config.json", "processor_config.json"),
 )
 """Files of a saved model and its tokenizer or processor: also the vocabularies of every tokenizer of transformers."""
+
+LOWER = (
+    "lower --learning_rate, or with an alignment --alignment_learning_rate or its weight; earlier checkpoints are "
+    "untouched"
+)
+"""Advice for a run that diverges."""
 
 _WRITTEN = (
     *(*_ARCHIVES, "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin", "README.md"),
@@ -95,11 +101,7 @@ def remove_checkpoints(output_dir: str | Path) -> None:
 
 
 def damaged_file(checkpoint: Path) -> Path | None:
-    """Return a truncated file of the weights or the optimizer, or None if there is none.
-
-    Args:
-        checkpoint: the folder.
-    """
+    """Return a truncated file of the weights or the optimizer in a checkpoint's folder, or None."""
     for weights in checkpoint.glob(_WEIGHTS):
         try:
             with safe_open(weights, "pt"):
@@ -172,3 +174,58 @@ def own_parameters_from(checkpoint: str | Path, model: nn.Module) -> Iterator[No
         yield
     finally:
         hook.remove()
+
+
+@contextmanager
+def explain_disk_errors(what: str, output_dir: Any) -> Iterator[None]:
+    """Turn an error of writing to the run's folder, such as a full disk, into one line that names what is written."""
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        # On a full disk, errors of `torch.save` do not mention the disk.
+        of_disk = ("PytorchStreamWriter", "inline_container", "unexpected pos")
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in of_disk):
+            raise
+        folder = Path(str(output_dir))
+        whole = last_whole_checkpoint(folder)
+        kept = "nothing was saved before" if whole is None else f"the last whole checkpoint, {whole.name}, is kept"
+        raise AlignAttnError(
+            f"cannot write {what} to {folder} ({one_line(error)}), where {in_megabytes(free_space(folder))} are free; "
+            f"{kept}: free some space and run the same command again"
+        ) from error
+
+
+class SaveAfterEpoch(TrainerCallback):
+    """Saves the checkpoint of an epoch's last step after the epoch's log and evaluation, which it would lack."""
+
+    def __init__(self) -> None:
+        self.is_due = False
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Postpone a save at the end of an epoch."""
+        self.is_due = control.should_save and state.epoch is not None and state.epoch % 1 == 0
+        control.should_save = control.should_save and not self.is_due
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save what is due."""
+        control.should_save = control.should_save or self.is_due
+
+
+def remove_torn_weights(folder: Path) -> None:
+    """Remove the incomplete files that a killed run left in its folder and checkpoints; safetensors uses no lock.
+
+    Args:
+        folder: the run's folder; no other process may write to it.
+    """
+    for part in (folder, *folder.glob(f"{_PREFIX}*")):
+        for torn in part.glob(".tmp" + 6 * "[A-Za-z0-9]"):
+            torn.unlink(missing_ok=True)
+
+
+def check_finite_weights(model: nn.Module, step: int) -> None:
+    """Refuse to save a model with a parameter that is not finite; the message names the training step."""
+    for name, parameter in model.named_parameters():
+        if not parameter.detach().isfinite().all():
+            raise AlignAttnError(f"the weights are not finite (step {step}, {name}) and are not saved: {LOWER}")

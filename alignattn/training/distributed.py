@@ -71,6 +71,9 @@ def reach_alignment_from_output(model: nn.Module) -> RemovableHandle:
 
     With `find_unused_parameters=True` it marks parameters that the output does not reach as ready, and raises "marked
     ready only once" when the alignment loss, which is not part of the output, gives them a gradient.
+
+    Returns:
+        The handle by which the hook is removed after training.
     """
 
     def reach(module: nn.Module, _inputs: Any, output: Any) -> Any:

@@ -9,8 +9,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from alignattn.training.checkpoints import restore
-from alignattn.training.saving import LOWER
+from alignattn.training.checkpoints import LOWER, restore
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -70,9 +69,6 @@ class LossMeter(TrainerCallback, ExportableState):
     ) -> None:
         """Restore the state of the checkpoint, or start at zero."""
         restore(self, state, LossMeter())
-        if "loss" not in self.interval:
-            # Nothing is measured yet, or the checkpoint is of version 0.1.0, which saved only the parts of the loss.
-            self.interval, self.interval_steps = {}, 0
         self.num_processes = args.world_size
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

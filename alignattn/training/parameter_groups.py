@@ -10,9 +10,6 @@ from transformers.trainer_pt_utils import get_parameter_names
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.training.options import ALIGNMENT_LEARNING_RATE
 
-WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
-"""Names of parameters without weight decay, as in `transformers.Trainer`."""
-
 
 def parameter_groups(
     model: nn.Module,
@@ -35,7 +32,8 @@ def parameter_groups(
         weight_decay: weight decay; as in `transformers.Trainer`, biases and normalisation layers have none, nor have
             the alignment's networks.
     """
-    decaying = set(get_parameter_names(model, [nn.LayerNorm], WITHOUT_DECAY))
+    without_decay = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]  # as in `Trainer`
+    decaying = set(get_parameter_names(model, [nn.LayerNorm], without_decay))
     groups: list[dict[str, Any]] = [
         {
             "params": [

@@ -16,10 +16,9 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.patching import alignment_parameters
-from alignattn.training.checkpoints import own_parameters_from
+from alignattn.training.checkpoints import explain_disk_errors, own_parameters_from
 from alignattn.training.early_stopping import JointBest
 from alignattn.training.methods import TrainingMethod
-from alignattn.training.saving import explain_disk_errors
 from alignattn.training.weights import without_labels
 from alignattn.utils.errors import AlignAttnError
 

@@ -1,30 +1,75 @@
 """Trainers that add λ · A(Q, K) to the task loss (Zhang et al. 2021, eq. 1)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer
+from torch.utils.hooks import RemovableHandle
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import TrainOutput
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching import Patch, aligned_patches, step_alignments
 from alignattn.training.arguments import refuse_data_parallel
+from alignattn.training.checkpoints import SaveAfterEpoch, check_finite_weights, explain_disk_errors
 from alignattn.training.distributed import reach_alignment_from_output
-from alignattn.training.embeddings import embeddings_of
 from alignattn.training.meter import LossMeter
 from alignattn.training.methods import Inputs, TrainingMethod, chosen_methods
 from alignattn.training.options import ALIGNMENT_LEARNING_RATE
 from alignattn.training.parameter_groups import add_l2, take_own_groups
 from alignattn.training.private_api import TrainerOverrides, division_after_loss, knows_shifted_labels, loss_is_scaled
 from alignattn.training.repeats import own_rows, without_repeats
-from alignattn.training.saving import SaveAfterEpoch, check_finite_weights, explain_disk_errors
-from alignattn.training.step import AfterStep, step_losses
 from alignattn.training.weights import BatchSize, StepSize, shifts_labels, weighted
 from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError
+
+
+def step_losses(
+    methods: Sequence[TrainingMethod],
+    forward: Callable[[Inputs], tuple[Tensor, Any]],
+    model: nn.Module,
+    inputs: Inputs,
+) -> tuple[Tensor, Any, list[tuple[TrainingMethod, Tensor]]]:
+    """Run the forward passes of a batch that training methods ask for.
+
+    Args:
+        methods: the training methods; at most one of them makes several forward passes.
+        forward: maps a batch to the task's loss, a scalar, and the model's outputs.
+        model: the model that `forward` calls.
+        inputs: the batch; with several forward passes it is not changed.
+
+    Returns:
+        The mean task loss of the forward passes, a scalar; the outputs of the first one; and the extra loss of each
+        method that adds one.
+    """
+    forwards = max((method.forwards for method in methods), default=1)
+    # A loss that reads the labels may remove them from its inputs.
+    passes = [forward(dict(inputs) if forwards > 1 else inputs) for _ in range(forwards)]
+    losses, outputs = [loss for loss, _ in passes], [found for _, found in passes]
+    extra = ((method, method.extra_loss(model, inputs, outputs)) for method in methods)
+    task_loss = torch.stack(losses).mean() if forwards > 1 else losses[0]
+    return task_loss, outputs[0], [(method, loss) for method, loss in extra if loss is not None]
+
+
+class AfterStep(TrainerCallback):
+    """Calls `TrainingMethod.after_step` of each method."""
+
+    def __init__(self, methods: Sequence[TrainingMethod]) -> None:
+        self.methods = methods
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Pass the model and the step to the methods."""
+        for method in self.methods:
+            method.after_step(kwargs["model"], state.global_step, state.max_steps)
 
 
 class AlignmentMixin(TrainerOverrides):
@@ -74,7 +119,7 @@ class AlignmentMixin(TrainerOverrides):
         self._batch_sizes: list[tuple[Any, BatchSize]] = []
         self.repeated_batches = []
         self._train_loader: DataLoader[Any] | None = None
-        self._reached: nn.Module | None = None
+        self._reach: RemovableHandle | None = None
         self.add_callback(LossMeter())
         if getattr(self.args, "neftune_noise_alpha", None) is not None:
             # Checked here, because Trainer's own noise would fail only at the first step.
@@ -130,7 +175,12 @@ class AlignmentMixin(TrainerOverrides):
         """Train as the Trainer does; `training_loss` is the mean over the whole run, resumed or not."""
         for method in self.methods:
             method.before_training()
-        output = super().train(*args, **kwargs)
+        try:
+            output = super().train(*args, **kwargs)
+        finally:
+            if self._reach is not None:
+                self._reach.remove()
+                self._reach = None
         self._step_size, self._batch_sizes, self.repeated_batches = None, [], []
         self.meter.check_finite(self.state.global_step)
         for method in self.methods:
@@ -286,9 +336,8 @@ class AlignmentMixin(TrainerOverrides):
         optimizer = super().create_optimizer(model)
         model = self._model if model is None else model
         searches = self.accelerator.ddp_handler is not None and self.accelerator.ddp_handler.find_unused_parameters
-        if self.accelerator.num_processes > 1 and searches and self._reached is not model:
-            reach_alignment_from_output(model)
-            self._reached = model
+        if self.accelerator.num_processes > 1 and searches and self._reach is None:
+            self._reach = reach_alignment_from_output(model)
         if is_new:
             alignment_rate = getattr(self.args, "alignment_learning_rate", ALIGNMENT_LEARNING_RATE)
             slot_rate = getattr(self.args, "slot_learning_rate", None)
@@ -319,3 +368,20 @@ class AlignmentTrainer(AlignmentMixin, Trainer):
 
     See `AlignmentMixin`.
     """
+
+
+def embeddings_of(model: nn.Module, option: str) -> nn.Embedding:
+    """Return the word embeddings of a model, which an option perturbs.
+
+    Raises:
+        AlignAttnError: if they are not a single `nn.Embedding`.
+    """
+    try:
+        table: Any = model.get_input_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        table = None
+    if not isinstance(table, nn.Embedding):
+        raise AlignAttnError(
+            f"{option} perturbs word embeddings, and {type(model).__name__} has no single table of them: leave it out"
+        )
+    return table

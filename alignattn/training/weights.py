@@ -1,4 +1,11 @@
-"""The weight of a batch in its step, from the number of rows or labels over which its losses are averaged."""
+"""The weight of a batch in its step, from the number of rows or labels over which its losses are averaged.
+
+With batches b of P processes, whose losses are means over n_b rows (or labels), the loss of a step is
+
+    L = Σ_b n_b L_b / N,    N = Σ_b n_b,
+
+the same for any split into batches and processes. Gradients are means over processes, so a batch weighs P n_b / N.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -7,22 +14,14 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from alignattn.patching.packing import packing_of_batch
+from alignattn.patching.masks import packing_of_batch
 from alignattn.tasks.names import WINDOW_COUNTS
 
 IGNORED_LABEL = -100
 """The label of tokens that a loss ignores, in PyTorch and transformers."""
-
-PIXEL_DIMS = 3
-"""Dimensions of labels of pixels, `[B, height, width]`."""
-
-OF_CTC = "ForCTC"
-"""Part of the names of transformers' classes for connectionist temporal classification."""
-
-PACKED_BOUNDS = "cu_seq_lens_q"
-"""Key of the sample bounds of a packed batch, `[samples + 1]`, as in `DataCollatorWithFlattening`."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,8 @@ class BatchSize:
             ignored = getattr(getattr(model, "config", None), "semantic_loss_ignore_index", None)
             ignored = ignored if isinstance(ignored, int) else IGNORED_LABEL
             counted = num_labels(labels[..., 1:] if is_shifted else labels, ignored)
-        bounds = batch.get(PACKED_BOUNDS)
+        # The sample bounds of a packed batch, `[samples + 1]`, as in `DataCollatorWithFlattening`.
+        bounds = batch.get("cu_seq_lens_q")
         if _is_column(bounds):
             return cls(len(bounds) - 1, counted)
         if WINDOW_COUNTS in batch:
@@ -87,7 +87,7 @@ def num_labels(labels: Tensor, ignored_pixel: int = IGNORED_LABEL) -> Tensor:
     if labels.is_floating_point():
         return torch.full((), labels.numel(), device=labels.device)
     is_counted = labels.ne(IGNORED_LABEL)
-    if labels.dim() == PIXEL_DIMS:
+    if labels.dim() == 3:  # of pixels, `[B, height, width]`
         is_counted = is_counted & labels.ne(ignored_pixel)
     return is_counted.sum()
 
@@ -99,7 +99,7 @@ def loss_is_of_rows(model: Any) -> bool:
     """
     model = _without_adapters(model)
     is_mean = getattr(getattr(model, "config", None), "ctc_loss_reduction", None) == "mean"
-    return bool(getattr(model, "loss_is_of_rows", False)) or (is_mean and OF_CTC in type(model).__name__)
+    return bool(getattr(model, "loss_is_of_rows", False)) or (is_mean and "ForCTC" in type(model).__name__)
 
 
 def shifts_labels(model: Any) -> bool:
@@ -153,11 +153,12 @@ class StepSize:
 
     def weights_of(self, batch: BatchSize) -> tuple[Tensor | float, Tensor | float]:
         """Return the weights of a batch's task loss and alignment loss; those of a step's batches sum to 1."""
-        return self._weight(batch.items, self.items), self._weight(batch.samples, self.samples)
 
-    def _weight(self, part: Tensor | int, whole: Tensor | int) -> Tensor | float:
-        whole = whole.clamp(min=1) if isinstance(whole, Tensor) else max(whole, 1)
-        return part * self.processes / whole
+        def weight(count: Tensor | int, total: Tensor | int) -> Tensor | float:
+            total = total.clamp(min=1) if isinstance(total, Tensor) else max(total, 1)
+            return self.processes * count / total  # P n_b / N
+
+        return weight(batch.items, self.items), weight(batch.samples, self.samples)
 
 
 def without_labels(batch: Any) -> Any:
@@ -177,3 +178,40 @@ def weighted(loss: Tensor, weight: Tensor | float) -> Tensor:
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, loss * weight.to(loss.device), 0.0)
     return loss if weight == 1.0 else loss * weight if weight > 0 else loss.nan_to_num() * 0.0
+
+
+def weighted_loss(
+    outputs: Any,
+    labels: Tensor,
+    num_items_in_batch: Tensor | int | None = None,
+    *,
+    weights: Tensor,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Return the class-weighted loss of a batch, a scalar, as a `compute_loss_func` of `Trainer`.
+
+    It is Σ w_y · loss / number of labels. PyTorch's weighted mean divides by Σ w_y of the batch instead: a batch
+    without a rare class would count as much as one with it, so that the weight would have little effect in small
+    batches, and the loss would depend on how a step is split into batches. If the mean weight of the training labels is
+    1, both are the same over all training rows.
+
+    Args:
+        outputs: the model's outputs, with `logits` `[..., C]`.
+        labels: class numbers `[...]`, -100 for none; or, with several labels per row, floating-point 0 and 1,
+            `[..., C]`.
+        num_items_in_batch: the number of labels that the loss is a mean over; those of the batch if None.
+        weights: `[C]`, one per class; with several labels per row, the weights of positive labels (`pos_weight`).
+        label_smoothing: as for `torch.nn.functional.cross_entropy`: every class has its own weight.
+    """
+    logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    weights = weights.to(logits)
+    if labels.is_floating_point():
+        loss = F.binary_cross_entropy_with_logits(logits, labels.to(logits), pos_weight=weights, reduction="sum")
+    else:
+        loss = F.cross_entropy(
+            logits.flatten(0, -2), labels.flatten(), weights, label_smoothing=label_smoothing, reduction="sum"
+        )
+    if num_items_in_batch is None:
+        num_items_in_batch = num_labels(labels).clamp(min=1)
+    return loss / num_items_in_batch

@@ -7,8 +7,7 @@ import scipy.linalg
 import scipy.spatial
 import torch
 
-from alignattn.attention.alignment import draws
-from alignattn.attention.alignment.calls import Call
+from alignattn.attention.alignment.calls import Call, hashed
 from alignattn.attention.alignment.moments import SHRINKAGE
 from alignattn.attention.choices import ALIGNMENTS
 
@@ -169,11 +168,11 @@ def test_two_distant_points_have_a_loss_of_four_and_a_gap_of_two(name):
 
 def test_hashes_are_distinct_and_uniform():
     step = torch.tensor(7)
-    hashes = draws.hashed(step, torch.arange(100_000))
+    hashes = hashed(step, torch.arange(100_000))
     assert len(hashes.unique()) == 100_000
     shares = torch.histc(hashes.double(), bins=16, min=0, max=2**32) / 100_000
     assert (shares - 1 / 16).abs().max() < 0.005
-    assert not torch.equal(hashes, draws.hashed(step + 1, torch.arange(100_000)))
+    assert not torch.equal(hashes, hashed(step + 1, torch.arange(100_000)))
 
 
 def test_each_call_keeps_its_own_mask():

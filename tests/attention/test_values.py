@@ -12,7 +12,7 @@ from alignattn.attention.pooling import AttentionPooling, FeaturePooling
 from alignattn.models.memory import MemN2NConfig, MemoryHop, SentenceTable
 from alignattn.models.sequence.lstm import StepAttention
 from alignattn.models.text_classifiers import MetaEmbedding
-from alignattn.patching.heads import balanced_heads
+from alignattn.patching.balance import balanced_heads
 from alignattn.utils.errors import AlignAttnError
 
 ONE_QUERY = {

@@ -21,7 +21,7 @@ from processes import Python, run_python
 
 from alignattn.cli import main
 from alignattn.commands.reproduce.launchers.worker import ORPHANED
-from alignattn.training.saving import check_finite_weights, remove_torn_weights
+from alignattn.training.checkpoints import check_finite_weights, remove_torn_weights
 from alignattn.utils import ray_cluster
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, entries, replacing, unfinished, write_text

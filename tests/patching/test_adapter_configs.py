@@ -6,7 +6,7 @@ import json
 import peft
 import pytest
 import torch
-from conftest import tiny_batch, tiny_model
+from conftest import logits_of, tiny_batch, tiny_model
 from packaging.version import Version
 from peft.peft_model import get_model_status
 from peft.utils.other import AuxiliaryTrainingWrapper
@@ -83,11 +83,6 @@ def test_adapters_of_a_patched_model_can_be_deleted(base, order):
             assert wrappers
             model.delete_adapter("default")
     assert model.base_model(**tiny_batch()).logits.isfinite().all()
-
-
-def logits_of(model):
-    with torch.no_grad():
-        return model.eval()(**tiny_batch()).logits
 
 
 def task_in(folder):

@@ -52,9 +52,8 @@ def test_it_is_the_loss_of_some_samples_the_same_in_all_layers(name):
     torch.testing.assert_close(found, gradients(losses[nearest], model))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_sample_is_drawn_as_often(name):
-    model, batch = patched(name), tiny_batch(batch=BATCH)
+def test_every_sample_is_drawn_as_often():
+    model, batch = patched("gan"), tiny_batch(batch=BATCH)
     subsets = list(itertools.combinations(range(BATCH), ROWS))
     of_subset = [loss_of_rows(model, batch, rows).item() for rows in subsets]
     draws = 200

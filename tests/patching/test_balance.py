@@ -16,8 +16,7 @@ from torch import nn
 
 import alignattn
 from alignattn.attention.basis import cloud
-from alignattn.patching.balance import _slots_of
-from alignattn.patching.heads import balanced_heads
+from alignattn.patching.balance import _slots_of, balanced_heads
 from alignattn.utils.errors import AlignAttnError
 
 BALANCED = [family for family in FAMILIES if family not in ("modernbert", "deberta-v3")]

@@ -6,8 +6,7 @@ import gc
 import pytest
 import torch
 import transformers
-from conftest import FAMILIES, tiny_batch, tiny_model
-from torch import nn
+from conftest import FAMILIES, tiny_batch, tiny_model, without_dropout
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoModelForSequenceClassification
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -139,9 +138,7 @@ def test_masks_of_flash_and_flex_attention_mark_padding(implementation, padded):
         model = tiny_model("bert")
         model.set_attn_implementation(name)
         model = alignattn.patch(model, "aa-moments").train()
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
+        without_dropout(model)
         model(**tiny_batch(padded=padded))
         losses.append(alignattn.alignment_loss(model))
     torch.testing.assert_close(losses[1], losses[0])
@@ -266,9 +263,7 @@ def eager_config(config):
 
 def test_a_failed_forward_leaves_no_records():
     model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    without_dropout(model)
     model(**tiny_batch())
     expected = alignattn.alignment_loss(model)
 
@@ -291,9 +286,7 @@ def test_a_failed_forward_leaves_no_records():
 def test_an_abandoned_forward_is_discarded():
     model = alignattn.patch(tiny_model("bert"), "aa-moments").eval()
     model.train()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    without_dropout(model)
     model(**tiny_batch())
     expected = alignattn.alignment_loss(model)
     model(**tiny_batch(seed=2))
@@ -308,9 +301,7 @@ def test_backward_passes_without_a_step_keep_no_records(frozen_layers):
     model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
     model.bert.embeddings.requires_grad_(frozen_layers == 0)
     model.bert.encoder.layer[:frozen_layers].requires_grad_(False)
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    without_dropout(model)
     model(**tiny_batch())
     expected = alignattn.alignment_loss(model)
     counts = []
@@ -398,9 +389,7 @@ def test_the_alignment_follows_a_projections_forward_replaced_after_the_patch():
     torch.manual_seed(0)
     for patched in (model, twin):
         patched.zero_grad()
-        for module in patched.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
+        without_dropout(patched)
         patched(**tiny_batch())
         alignattn.alignment_loss(patched).backward()
     torch.testing.assert_close(query.weight.grad, 2 * seen.weight.grad)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ALIGNED, VOCABULARY, tiny_model
+from conftest import ALIGNED, VOCABULARY, tiny_model, without_dropout
 from transformers import AttentionInterface, AttentionMaskInterface, DataCollatorWithFlattening
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -58,9 +58,7 @@ def packed_batch(family="bert"):
 def encoder(variant, family="bert", implementation="sdpa", **overrides):
     model = tiny_model(family)
     model.set_attn_implementation(implementation)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    without_dropout(model)
     return alignattn.patch(model, variant, **({"alignment_weight": 0.3} | overrides)).double().train()
 
 

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 import transformers
-from conftest import tiny_model
+from conftest import tiny_model, without_dropout
 from decoders import MODELS, decoder
 from sgd_settings import SGD_SETTINGS, stacked
 from torch.nn.attention.flex_attention import create_block_mask
@@ -16,7 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import flash_attention_mask
 
 import alignattn
-from alignattn.patching.packing import packing_by_positions
+from alignattn.patching.masks import packing_by_positions
 from alignattn.training.weights import BatchSize
 
 LENGTHS = ((3, 5), (4, 4))
@@ -153,9 +153,7 @@ def test_an_encoder_separates_samples_by_a_mask_of_pairs_alone(how):
     if how == "a mask of blocks":
         pairs = [torch.block_diag(*(torch.ones(length, length) for length in row)).bool() for row in LENGTHS]
         batch["attention_mask"] = torch.stack(pairs)[:, None]
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    without_dropout(model)
     is_separated = separates(model.eval(), batch)
     assert is_separated == (how == "a mask of blocks")
     alignattn.patch(model, "aa-ct", layers=(0,)).train()

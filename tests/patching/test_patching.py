@@ -8,7 +8,16 @@ import pytest
 import torch
 import transformers
 from checkpointing import enable_checkpointing
-from conftest import ALIGNED, FAMILIES, PADDED_LENGTH, WITHOUT_NETWORKS, crossed, tiny_batch, tiny_model
+from conftest import (
+    ALIGNED,
+    FAMILIES,
+    PADDED_LENGTH,
+    WITHOUT_NETWORKS,
+    crossed,
+    tiny_batch,
+    tiny_model,
+    without_dropout,
+)
 from torch import nn
 from torch.nn import functional as F
 
@@ -33,11 +42,8 @@ def align_loss(model, batch, *, loss_scale=1.0):
     return loss_scale * loss
 
 
-def without_dropout(model):
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return model.train()
+def in_training(model):
+    return without_dropout(model).train()
 
 
 @pytest.mark.parametrize(("family", "variant"), crossed(FAMILIES, ["soft", *ALIGNED]))
@@ -164,25 +170,15 @@ def test_eager_models_stay_bitwise_eager(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_mode_gives_the_plain_outputs(family):
-    plain, patched = without_dropout(tiny_model(family)), without_dropout(tiny_model(family))
+    plain, patched = in_training(tiny_model(family)), in_training(tiny_model(family))
     alignattn.patch(patched, "aa-ct")
     align_loss(patched, tiny_batch())
     torch.testing.assert_close(patched(**tiny_batch()).logits, plain(**tiny_batch()).logits)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_patching_does_not_change_the_random_numbers_of_the_run(family):
-    model = tiny_model(family)
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    alignattn.patch(model, "aa-gan")
-    assert torch.equal(torch.rand(3), expected)
-
-
 @pytest.mark.parametrize(("family", "variant"), crossed(FAMILIES, ALIGNED))
 def test_padding_never_enters_the_loss(family, variant):
-    model = without_dropout(tiny_model(family))
+    model = in_training(tiny_model(family))
     alignattn.patch(model, variant)
     padded = tiny_batch(batch=2, padded=False)
     for name in ("input_ids", "attention_mask"):
@@ -214,10 +210,7 @@ def test_the_repr_of_a_recording_shows_shapes():
         model(**tiny_batch())
     first, *others = repr(seen).splitlines()
     assert first == "Recording of 3 attention calls"
-    for index, line in enumerate(others):
-        assert line.startswith(f"  {index}: LayerRecord(query=[4, 3, 9, 8], key=[4, 3, 9, 8], weights=[4, 3, 9, 9], ")
-        assert "mask=[4, 9], loss=[]" in line
-    assert repr(alignattn.patching.recording.LayerRecord()) == "LayerRecord()"
+    assert all("key=[4, 3, 9, 8], weights=[4, 3, 9, 9], mask=[4, 9]" in line for line in others)
 
 
 def test_collected_weights_are_those_of_eager_attention():
@@ -245,7 +238,7 @@ def test_attention_is_collected_in_double_precision():
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("scope", ["projections", "all"])
 def test_the_gradient_scope_limits_the_gradient(family, scope):
-    model = without_dropout(tiny_model(family))
+    model = in_training(tiny_model(family))
     alignattn.patch(model, "aa-ct", gradient_scope=scope)
     align_loss(model, tiny_batch()).backward()
     own = {id(parameter) for parameter in alignment_parameters(model)}
@@ -263,7 +256,7 @@ def test_the_gradient_scope_limits_the_gradient(family, scope):
 @pytest.mark.parametrize("family", ["albert", "bert", "distilbert", "modernbert", "deberta-v3", "mpnet"])
 def test_projection_gradient_is_that_of_a_detached_input(family):
     """Compare the sum of both gradients, the task's and the alignment's, with a loss rebuilt from detached inputs."""
-    model = without_dropout(tiny_model(family)).double()
+    model = in_training(tiny_model(family)).double()
     alignattn.patch(model, "aa-ct", head_reduction="mean")
     weight = 0.7
     batch = tiny_batch()
@@ -342,7 +335,7 @@ def test_a_copy_of_a_patched_model_has_its_own_collector():
 
 
 def test_half_precision_models_keep_their_losses_in_float32():
-    model = alignattn.patch(without_dropout(tiny_model("bert")).bfloat16(), "aa-ct")
+    model = alignattn.patch(in_training(tiny_model("bert")).bfloat16(), "aa-ct")
     assert {parameter.dtype for parameter in alignment_parameters(model)} == {torch.float32}
     loss = align_loss(model, tiny_batch())
     assert loss.dtype == torch.float32
@@ -352,7 +345,7 @@ def test_half_precision_models_keep_their_losses_in_float32():
 
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
 def test_autocast_computes_the_loss_in_float32_of_its_rounded_inputs(alignment):
-    model = alignattn.patch_alignment(without_dropout(tiny_model("bert")), alignment)
+    model = alignattn.patch_alignment(in_training(tiny_model("bert")), alignment)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = align_loss(model, tiny_batch())
     assert loss.dtype == torch.float32
@@ -427,10 +420,13 @@ class TestRefusals:
         with pytest.raises(AlignAttnError, match=r"DebertaModel keeps no projections"):
             alignattn.patch(transformers.DebertaModel(config), "aa-ct")
 
-    @pytest.mark.parametrize("layers", [[3], [-1], [0, 0], []])
-    def test_layers_out_of_range(self, layers):
+    def test_layers_out_of_range_leave_the_model_plain(self):
+        model = tiny_model("bert")
+        keys = list(model.state_dict())
         with pytest.raises(AlignAttnError, match="layers="):
-            alignattn.patch(tiny_model("bert"), "aa-ct", layers=layers)
+            alignattn.patch(model, "aa-ct", layers=[3])
+        assert list(model.state_dict()) == keys
+        assert not alignattn.is_patched(model)
 
     def test_values_that_read_all_queries_of_causal_models(self):
         decoder = FAMILIES["bert"]()
@@ -465,14 +461,6 @@ class TestRefusals:
         model = tiny_model("bert")
         with pytest.raises(AlignAttnError, match=r"over the steps .* BertForSequenceClassification attends in one"):
             alignattn.patch(model, "csoftmax", normalizer_options={"fertility": 1.5})
-        assert not alignattn.is_patched(model)
-
-    def test_a_refused_patch_leaves_the_model_plain(self):
-        model = tiny_model("bert")
-        keys = list(model.state_dict())
-        with pytest.raises(AlignAttnError):
-            alignattn.patch(model, "aa-ct", layers=[7])
-        assert list(model.state_dict()) == keys
         assert not alignattn.is_patched(model)
 
 

@@ -12,7 +12,7 @@ import peft
 import pytest
 import torch
 import transformers
-from conftest import FAMILIES, crossed, tiny_batch, tiny_model
+from conftest import FAMILIES, crossed, logits_of, tiny_batch, tiny_model
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
 import alignattn
@@ -22,11 +22,6 @@ from alignattn.utils.saved_config import LOADING_HINT
 
 FUNCTIONS = ("sparsemax", "qvi", "bilinear", "aa-ct+entmax15")
 CONFIG = "config.json"
-
-
-def logits_of(model):
-    with torch.no_grad():
-        return model.eval()(**tiny_batch()).logits
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import torch
 import transformers
-from conftest import TINY, VOCABULARY, tiny_model
+from conftest import TINY, VOCABULARY, tiny_model, without_dropout
 from torch.utils.data import Dataset
 
 import alignattn
@@ -72,9 +72,7 @@ def kind_model(kind, variant="aa-ct", **overrides):
     """Return a model in double precision, without dropout, with a λ large enough to matter."""
     torch.manual_seed(0)
     model = _untrained(kind)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    without_dropout(model)
     return alignattn.patch(model, variant, **({"alignment_weight": 0.3} | overrides)).double()
 
 

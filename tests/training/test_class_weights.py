@@ -25,7 +25,7 @@ from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.patching import alignment_parameters
 from alignattn.tasks import TASKS
 from alignattn.tasks.metrics import class_scores
-from alignattn.training.class_weights import weighted_loss
+from alignattn.training.weights import weighted_loss
 
 CLASSES = 3
 

@@ -6,7 +6,7 @@ import datasets
 import pytest
 import sentence_transformers as st
 import torch
-from conftest import WORDS
+from conftest import WORDS, without_dropout
 from documentation import python_block
 from sentence_transformers import cross_encoder
 from sentence_transformers.sentence_transformer import losses
@@ -56,9 +56,7 @@ def pairs(repeats=1):
 
 
 def in_double_without_dropout(model):
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    without_dropout(model)
     return model.double()
 
 

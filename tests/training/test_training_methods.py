@@ -19,7 +19,7 @@ from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.training.methods import METHODS
 from alignattn.training.methods.mc_dropout import can_drop
 from alignattn.training.methods.r_drop import RDrop
-from alignattn.training.step import step_losses
+from alignattn.training.trainer import step_losses
 from alignattn.utils.errors import AlignAttnError
 
 

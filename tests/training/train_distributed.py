@@ -20,8 +20,8 @@ from torch.utils.data import IterableDataset
 from alignattn.models.graphs import GatConfig, GatForNodeClassification
 from alignattn.tasks.nodes.batches import ALL, NodeBatches
 from alignattn.tasks.nodes.graph import read_graph
-from alignattn.training.class_weights import weighted_loss
 from alignattn.training.trainer import AlignmentTrainer
+from alignattn.training.weights import weighted_loss
 
 ROWS = 12
 """One step of 8, and a last one of 4."""
@@ -164,6 +164,8 @@ def train_sentences(checkpoint, folder, batch_size, accumulation):
         loss=losses.CosineSimilarityLoss(model),
     )
     trainer.train()
+    # DistributedDataParallel searches for unused parameters; the hook that shows it the alignment's goes at the end.
+    assert not model._forward_hooks
     return trainer
 
 

@@ -1,4 +1,4 @@
-"""Attention calls, the input of an alignment: how they are grouped, and the weights of their tokens."""
+"""Attention calls, the input of an alignment: how they are drawn and grouped, and the weights of their tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.draws import ranks
+HASH_ROUNDS = ((16, 0x21F0AAAD), (15, 0x735A2D97))
+"""Shift and multiplier of each round of the hash, from Ettinger 2022, "hash-prospector"; products fit int64."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,39 @@ class Call:
     def length(self) -> int:
         """The larger of n and m."""
         return self.query.shape[1] if self.is_of_same_tokens else max(self.query.shape[1], self.key.shape[1])
+
+
+def hashed(step: Tensor, places: Tensor) -> Tensor:
+    """Return random numbers from 0 to 2^32 - 1, distinct for distinct places below 2^32 of one step.
+
+    As a function of the step they are the same on every device, compiled or not, and after a resumption. No generator
+    is used, so a loss that draws does not change the model's dropout.
+
+    Args:
+        step: an int64 scalar.
+        places: int64, from 0.
+    """
+    low_bits = 0xFFFFFFFF
+    # Odd multipliers keep distinct places distinct.
+    word = (places * 0x9E3779B1 + step * 0x85EBCA77) & low_bits
+    for shift, factor in HASH_ROUNDS:
+        word = ((word ^ (word >> shift)) * factor) & low_bits
+    return word ^ (word >> HASH_ROUNDS[-1][0])
+
+
+def ranks(step: Tensor, size: int, real: Tensor | None) -> Tensor:
+    """Return random ranks of tokens or samples, `[size]` or in the mask's shape; the largest are drawn, padding is -1.
+
+    The rank of a real one depends on its place among the real ones, so padding does not change a draw.
+
+    Args:
+        step: an int64 scalar.
+        size: number of tokens or samples.
+        real: `[..., size]` bool; None = all are real.
+    """
+    if real is None:
+        return hashed(step, torch.arange(size, device=step.device))
+    return hashed(step, real.cumsum(dim=-1) - 1).masked_fill(~real, -1)
 
 
 def drawn(call: Call, points: int, step: Tensor) -> Call:

@@ -23,8 +23,6 @@ from alignattn.attention.alignment.plans import (
 )
 from alignattn.attention.choices import HeadReduction
 
-FEATURE_DIM = 16
-
 
 class CTAlignment(Alignment):
     """The cost of moving queries to keys and keys to queries along learned conditional plans.
@@ -55,7 +53,7 @@ class CTAlignment(Alignment):
         *,
         num_layers: int = 1,
         hidden_dim: int = HIDDEN_DIM,
-        feature_dim: int = FEATURE_DIM,
+        feature_dim: int = 16,
         head_reduction: HeadReduction = "sum",
         points: int | None = None,
     ) -> None:

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 HIDDEN_DIM = 16
 """Default size of the hidden layer of a network."""
 LEAKY_SLOPE = 0.2
-GATE_BIAS = -1.0
-"""The highway starts near the identity (Srivastava et al. 2015, section 2.2)."""
 
 NORM_EPSILON = 1e-6
 """Added in quadrature to a norm, so that the gradient at a zero vector stays finite."""
@@ -58,7 +56,8 @@ class Highway(nn.Module):
         super().__init__()
         self.gate_and_transform = Linear(size, 2 * size, num_layers)
         with torch.no_grad():
-            self.gate_and_transform.bias[:, :size] = GATE_BIAS
+            # The layer starts near the identity (Srivastava et al. 2015, section 2.2).
+            self.gate_and_transform.bias[:, :size] = -1.0
 
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
         """Map features `[l * blocks, rows, size]` to the same shape."""

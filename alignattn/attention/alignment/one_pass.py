@@ -88,13 +88,9 @@ def groups_for(calls: Sequence[Call], elements_of: Callable[[Call], int], budget
 def loss_in_one_pass(
     differentiate: Differentiate, groups: Sequence[Group], samples: int, parameters: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean of a loss over calls, each weighted by its number of samples, and of its diagnostic.
+    """Return the mean over `samples` of a loss and of its diagnostic, given the calls from `groups_for`.
 
-    Args:
-        differentiate: computes the loss of a piece and its gradient.
-        groups: the calls, from `groups_for`.
-        samples: the number of samples in the mean.
-        parameters: the parameters of the loss, `[L, …]`.
+    The parameters of the loss are `[L, …]`.
     """
     features = [side for _, calls in groups for call in calls for side in (call.query, call.key)]
     result: tuple[Tensor, Tensor] = _OnePass.apply(  # type: ignore[no-untyped-call]
@@ -155,31 +151,21 @@ class _OnePass(torch.autograd.Function):
         is_kept = torch.compiler.is_compiling() or torch._C._autograd._get_current_graph_task_keep_graph()
         sides: list[Tensor] = []
         for (_, calls), kept in zip(ctx.groups, to_features, strict=True):
-            scaled = kept * scale.to(kept.device) if is_kept else kept.mul_(scale.to(kept.device))
-            sides += _of_sides(scaled, calls)
+            # `[2 * C, B, n, H * d]` of the samples that are used, n the larger number of queries and keys.
+            gradient = kept * scale.to(kept.device) if is_kept else kept.mul_(scale.to(kept.device))
+            chosen = calls[0].chosen
+            if chosen is not None and all(call.chosen is chosen for call in calls):
+                spread = gradient.new_zeros(len(gradient), len(calls[0].query), *gradient.shape[2:])
+                gradient = spread.index_copy_(1, chosen, gradient)
+            for index, of_side in enumerate(gradient):
+                call = calls[index // 2]
+                side = call.key if index % 2 else call.query
+                if len(of_side) < len(side):
+                    assert call.chosen is not None
+                    of_side = of_side.new_zeros(len(side), *of_side.shape[1:]).index_copy_(0, call.chosen, of_side)
+                sides.append(of_side[:, : side.shape[1]].to(side.dtype))
         of_parameters = [None if gradient is None else gradient * scale.to(gradient) for gradient in to_parameters]
         return None, None, None, None, *sides, *of_parameters
-
-
-def _of_sides(gradient: Tensor, calls: Sequence[Call]) -> Iterator[Tensor]:
-    """Yield the gradients with respect to the queries and the keys of each call.
-
-    Args:
-        gradient: `[2 * C, B, n, H * d]` of the samples that are used, n the larger number of queries and keys.
-        calls: C calls.
-    """
-    chosen = calls[0].chosen
-    if chosen is not None and all(call.chosen is chosen for call in calls):
-        spread = gradient.new_zeros(len(gradient), len(calls[0].query), *gradient.shape[2:])
-        gradient = spread.index_copy_(1, chosen, gradient)
-        chosen = None
-    for index, of_side in enumerate(gradient):
-        call = calls[index // 2]
-        side = call.key if index % 2 else call.query
-        if len(of_side) < len(side):
-            assert call.chosen is not None
-            of_side = of_side.new_zeros(len(side), *of_side.shape[1:]).index_copy_(0, call.chosen, of_side)
-        yield of_side[:, : side.shape[1]].to(side.dtype)
 
 
 def _kept_in(features: Tensor) -> torch.dtype:

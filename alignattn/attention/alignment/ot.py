@@ -17,8 +17,6 @@ from alignattn.utils.errors import AlignAttnError
 
 Cost = Literal["cosine", "squared_euclidean"]
 
-EPSILON = 0.01
-
 
 class OTAlignment(Alignment):
     """The cost <C, π> of the plan π from queries to keys that minimises <C, π> + ε Σ π log π.
@@ -53,7 +51,7 @@ class OTAlignment(Alignment):
         *,
         num_layers: int = 1,
         cost: Cost = "cosine",
-        epsilon: float = EPSILON,
+        epsilon: float = 0.01,
         iterations: int = ITERATIONS,
         anneal_from: float = ANNEAL_FROM,
         head_reduction: HeadReduction = "sum",
@@ -107,12 +105,12 @@ class OTAlignment(Alignment):
         plan = self._plan(left, key, marginals)
         with torch.no_grad():
             # A feature of ones gives the marginals in the same product.
-            moved_key = plan.apply(F.pad(key, (0, 1), value=1.0))
-            moved_query = plan.apply_transposed(F.pad(query, (0, 1), value=1.0))
-        by_query = (query * moved_key[..., :-1]).sum(dim=(-2, -1))
-        by_key = (key * moved_query[..., :-1]).sum(dim=(-2, -1))
+            transported_key = plan.apply(F.pad(key, (0, 1), value=1.0))
+            transported_query = plan.apply_transposed(F.pad(query, (0, 1), value=1.0))
+        by_query = (query * transported_key[..., :-1]).sum(dim=(-2, -1))
+        by_key = (key * transported_query[..., :-1]).sum(dim=(-2, -1))
         # Both are the same number; the second contributes to the gradient only.
-        return by_query + (by_key - by_key.detach()), moved_key[..., -1], moved_query[..., -1]
+        return by_query + (by_key - by_key.detach()), transported_key[..., -1], transported_query[..., -1]
 
     def _plan(self, left: Tensor, key: Tensor, marginals: tuple[Tensor, Tensor]) -> TransportPlan:
         """Return the plan of the cost -left_i · key_j."""
@@ -136,13 +134,13 @@ class OTAlignment(Alignment):
         plan = self._plan(query if is_cosine else 2 * query, key, marginals)
         # A feature of ones gives the marginals in the same product.
         padded = F.pad(both, (0, 1), value=1.0)
-        moved = torch.stack((plan.apply(padded[1]), plan.apply_transposed(padded[0])))
-        moved, sums = moved[..., :-1], moved[..., -1]
+        transported = torch.stack((plan.apply(padded[1]), plan.apply_transposed(padded[0])))
+        transported, sums = transported[..., :-1], transported[..., -1]
         errors = sum((total - share[:, None]).abs() for total, share in zip(sums, marginals, strict=True)).sum(dim=-1)
         weight = tokens.sample_weight.expand(calls, batch).reshape(-1, 1)
         error = (errors.mean(dim=1, keepdim=True) * weight).sum()
         weight = weight * self.head_weight(heads)
-        products = (query * moved[0]).sum(dim=(-2, -1))
+        products = (query * transported[0]).sum(dim=(-2, -1))
         if is_cosine:
             costs = sums[0].sum(dim=-1) - products
         else:
@@ -152,9 +150,9 @@ class OTAlignment(Alignment):
             return PieceLoss(loss, error)
         of_sample = weight[:, :, None, None]
         if is_cosine:
-            to_both = normalize_gradient_(moved * -of_sample, both, reciprocal)
+            to_both = normalize_gradient_(transported * -of_sample, both, reciprocal)
         else:
-            to_both = (both * sums[..., None] - moved) * (2 * of_sample)
+            to_both = (both * sums[..., None] - transported) * (2 * of_sample)
         return PieceLoss(loss, error, to_both.unflatten(1, (calls, batch)).permute(1, 0, 2, 4, 3, 5))
 
     def extra_repr(self) -> str:

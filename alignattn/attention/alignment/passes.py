@@ -17,8 +17,6 @@ from alignattn.attention.alignment.networks import NORM_EPSILON, Highway, Linear
 
 SCRATCH_BYTES = 2**25
 """Maximum memory that is kept; a call that needs more allocates the rest itself."""
-CACHE_LINE = 64
-"""Bytes of a cache line, the alignment of every tensor."""
 
 
 class Scratch(threading.local):
@@ -54,7 +52,7 @@ class Scratch(threading.local):
         dtype = like.dtype
         size = math.prod(shape) * dtype.itemsize
         start = self._used
-        self._used += -(-size // CACHE_LINE) * CACHE_LINE
+        self._used += -(-size // 64) * 64  # every tensor starts at a cache line
         self._peak = max(self._peak, self._used)
         if self._used > len(self._memory):
             return torch.empty(shape, dtype=dtype)

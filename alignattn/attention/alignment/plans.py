@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -99,7 +98,6 @@ def _write_scaled(navigated: Tensor, unit: Tensor, scale: Tensor, to_navigated: 
     total = navigated.new_zeros(())
     with SCRATCH.frame():
         gradients = [SCRATCH.take(tensor.shape, tensor) for tensor in features]
-        whole = _Heads(*features, *gradients)
         if at_once == 0:
             # Without an n × n tensor.
             total_by_attention, by_attention = value_and_gradients(
@@ -111,23 +109,14 @@ def _write_scaled(navigated: Tensor, unit: Tensor, scale: Tensor, to_navigated: 
                 target.copy_(gradient)
         else:
             for start in range(0, count, at_once):
-                total += _by_plans(_Heads(*(tensor[:, start : start + at_once] for tensor in whole)))
+                total += _by_plans(*(tensor[:, start : start + at_once] for tensor in (*features, *gradients)))
         for target, gradient in zip((to_navigated, to_unit), gradients, strict=True):
             torch.mul(gradient.view(target.shape), scale, out=target)
     return total
 
 
-class _Heads(NamedTuple):
-    """The vectors of some heads, `[2, heads, n, f]`, and the tensors that receive the gradients."""
-
-    navigated: Tensor
-    unit: Tensor
-    to_navigated: Tensor
-    to_unit: Tensor
-
-
-def _by_plans(heads: _Heads) -> Tensor:
-    """Compute `_write_scaled`, unscaled, with the plans P and R and the products C = u vᵀ as matrices.
+def _by_plans(navigated: Tensor, unit: Tensor, to_navigated: Tensor, to_unit: Tensor) -> Tensor:
+    """Compute `_write_scaled` of some heads, `[2, heads, n, f]`, unscaled, with the matrices P, R and C = u vᵀ.
 
     The gradient of Σ a + Σ b with respect to s tᵀ is
 
@@ -135,22 +124,22 @@ def _by_plans(heads: _Heads) -> Tensor:
 
     with respect to s it is D t, to t Dᵀ s, to u (P + R) v, and to v (P + R)ᵀ u.
     """
-    (query, key), (unit_query, unit_key) = heads.navigated, heads.unit
+    (query, key), (unit_query, unit_key) = navigated, unit
     count, length, _ = query.shape
     with SCRATCH.frame():
         shape = (count, length, length)
-        plan, reverse, product, moved = (SCRATCH.take(shape, query) for _ in range(4))
+        plan, reverse, product, weighted = (SCRATCH.take(shape, query) for _ in range(4))
         _write_plans(torch.bmm(query, key.mT, out=product), plan, reverse)
         torch.bmm(unit_query, unit_key.mT, out=product)
-        of_query = torch.mul(plan, product, out=moved).sum(dim=2, keepdim=True)
+        of_query = torch.mul(plan, product, out=weighted).sum(dim=2, keepdim=True)
         of_key = product.mul_(reverse).sum(dim=1, keepdim=True)
-        product += moved
+        product += weighted
         product.addcmul_(plan, of_query, value=-1).addcmul_(reverse, of_key, value=-1)
         plan += reverse
-        torch.bmm(plan, unit_key, out=heads.to_unit[0])
-        torch.bmm(plan.mT, unit_query, out=heads.to_unit[1])
-        torch.bmm(product, key, out=heads.to_navigated[0])
-        torch.bmm(product.mT, query, out=heads.to_navigated[1])
+        torch.bmm(plan, unit_key, out=to_unit[0])
+        torch.bmm(plan.mT, unit_query, out=to_unit[1])
+        torch.bmm(product, key, out=to_navigated[0])
+        torch.bmm(product.mT, query, out=to_navigated[1])
         return of_query.sum() + of_key.sum()
 
 

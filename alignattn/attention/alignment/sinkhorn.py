@@ -15,18 +15,10 @@ ANNEAL_FROM = 0.16
 ITERATIONS = 14
 """They give an L1 marginal error of 0.014 (0.019 in the worst layer) on MiniLM's queries and keys at ε = 0.01."""
 
-_ITERATIONS_A_STEP = 2
-"""Iterations at each ε but the last, where further iterations gain more."""
-_MAX_STEPS = 10
-"""A step costs a new kernel, as much as three iterations; more than ten steps do not pay off."""
-_ITERATIONS_A_KERNEL = 25
-"""Iterations with each kernel at the last ε: a new kernel around the new potential restores underflowed entries."""
 RELAXATION = 1.6
 """Over-relaxation (Thibault et al. 2021), with the lowest marginal error on MiniLM among 1.3 to 1.8."""
 PLAIN = 1.0
 MIN_RATIO = 1e-12
-MAX_SCALING = 1e18
-"""Bound of a scaling where the kernel underflows: the product of two is finite."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +110,12 @@ def sinkhorn(
 
 def schedule(iterations: int) -> list[tuple[float, int]]:
     """Return for each kernel the progress of log ε, from 0 to 1, and the number of iterations."""
-    steps = min(iterations // (2 * _ITERATIONS_A_STEP), _MAX_STEPS)
-    annealed = [(step / steps, _ITERATIONS_A_STEP) for step in range(steps)]
-    left_over = range(iterations - steps * _ITERATIONS_A_STEP)
-    # In parts: a new kernel restores the entries that underflowed in the one before.
-    chunks = [left_over[start : start + _ITERATIONS_A_KERNEL] for start in left_over[::_ITERATIONS_A_KERNEL]]
-    return annealed + [(1.0, len(chunk)) for chunk in chunks]
+    # Two iterations at each ε but the last, where further iterations gain more. A new kernel costs as much as three
+    # iterations: more than ten do not pay off.
+    steps = min(iterations // 4, 10)
+    last = iterations - 2 * steps
+    # At the last ε a new kernel after 25 iterations restores the entries that underflowed in the one before.
+    return [(step / steps, 2) for step in range(steps)] + [(1.0, min(25, last - done)) for done in range(0, last, 25)]
 
 
 def is_real(probability: Tensor) -> Tensor:
@@ -135,26 +127,32 @@ def is_real(probability: Tensor) -> Tensor:
 def _scale(kernel: Tensor, real: Tensor, rows_a_column: Tensor | None, rounds: int) -> tuple[Tensor, Tensor]:
     """Return scalings `[B * H, 1, n]` for which row · kernel · column has row sums of about 1 and exact column sums.
 
+    With the kernel K, the plain updates of the scalings r and c alternate,
+
+        r_i = 1 / Σ_j K_ij c_j,    c_j = b_j / Σ_i K_ij r_i,    b the target of the column sums.
+
     They are the plan's scalings times the number of real rows; rows of padding, where `real` is 0, are scaled to 0. The
     column sums are the number of real rows per real column, or 1 if `rows_a_column` is None. The first and
     the last update are plain: the first has nothing to relax, and the last makes the column sums exact. The vectors are
     rows, for which the product is twice as fast as for columns.
     """
     row = real
-    column = _divided(torch.bmm(row, kernel), rows_a_column).clamp_(min=MIN_RATIO).reciprocal_()
+
+    def column_sums() -> Tensor:
+        """Return Σ_i row_i · kernel_ij over its target, which the column's scaling makes 1."""
+        sums = torch.bmm(row, kernel)
+        return sums if rows_a_column is None else sums.div_(rows_a_column)
+
+    column = column_sums().clamp_(min=MIN_RATIO).reciprocal_()
     for index in range(1, rounds):
         row = _update(row, torch.bmm(column, kernel.mT), RELAXATION)
-        relaxation = RELAXATION if index < rounds - 1 else PLAIN
-        column = _update(column, _divided(torch.bmm(row, kernel), rows_a_column), relaxation)
+        column = _update(column, column_sums(), RELAXATION if index < rounds - 1 else PLAIN)
     return row, column
-
-
-def _divided(sums: Tensor, shares: Tensor | None) -> Tensor:
-    return sums if shares is None else sums.div_(shares)
 
 
 def _update(scaling: Tensor, unscaled: Tensor, relaxation: float) -> Tensor:
     # With sums s of the plan and target 1, the plain update divides the scaling by s, the relaxed one by s^ω, ω > 1: it
     # goes further in the direction in which the iteration converges slowly.
     ratio = unscaled.mul_(scaling).clamp_(min=MIN_RATIO)
-    return ratio.pow_(-relaxation).mul_(scaling).clamp_(max=MAX_SCALING)
+    # Where the kernel underflows, a scaling is bounded so that the product of two is finite.
+    return ratio.pow_(-relaxation).mul_(scaling).clamp_(max=1e18)

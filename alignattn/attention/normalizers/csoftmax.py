@@ -99,8 +99,6 @@ class CSoftmax(Normalizer):
     in total, `csoftmax` raises the bounds.
 
     Args:
-        head_dim: as for `Slot`.
-        num_heads: as for `Slot`.
         bound: u, above 0 and at most 1.
         fertility: f, above 0; None = use the bound.
 

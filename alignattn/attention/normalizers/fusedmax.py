@@ -110,8 +110,6 @@ class Fusedmax(Normalizer):
     """`fusedmax` as a module.
 
     Args:
-        head_dim: as for `Slot`.
-        num_heads: as for `Slot`.
         weight: λ, above 0.
 
     Raises:

@@ -104,8 +104,6 @@ class Local(Normalizer):
     query may attend and h_t the query; each head has its own W_p and v_p.
 
     Args:
-        head_dim: as for `Slot`.
-        num_heads: as for `Slot`.
         kind: `monotonic` (local-m) or `predictive` (local-p).
         window: D, 1 or more.
 

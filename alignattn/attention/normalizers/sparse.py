@@ -248,8 +248,6 @@ class Entmax(Normalizer):
     """`entmax` as a module; with learned α, adaptively sparse attention (Correia et al. 2019).
 
     Args:
-        head_dim: as for `Slot`.
-        num_heads: as for `Slot`.
         alpha: α, at least `MIN_ALPHA`; the initial value, below 2, if it is learned.
         learned: whether each head learns its own α = 1 + sigmoid(`alpha_logit`), clamped at `MIN_ALPHA`.
 

@@ -5,7 +5,8 @@ from typing import Any
 from torch import Tensor
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
 
-from alignattn.patching.families.slotted import SlottedAttention, heads_of, slots_of
+from alignattn.attention.attend import CHILD_NAME
+from alignattn.patching.families.slotted import SlottedAttention, heads_of
 
 
 class SlottedDisentangledSelfAttention(SlottedAttention, DisentangledSelfAttention):
@@ -27,8 +28,8 @@ class SlottedDisentangledSelfAttention(SlottedAttention, DisentangledSelfAttenti
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend `[B, n, hidden]`, with arguments and results of the model's own forward."""
-        slots = slots_of(self)
-        if slots is None:
+        slots: Any = self._modules.get(CHILD_NAME)
+        if slots is None:  # a hook around the forward outlived `unpatch`
             output: tuple[Tensor, Tensor | None] = DisentangledSelfAttention.forward(
                 self, hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
             )
@@ -51,7 +52,7 @@ class SlottedDisentangledSelfAttention(SlottedAttention, DisentangledSelfAttenti
             None,
             bias=self._bias(query, key, relative_pos, rel_embeddings, parts) if self.relative_attention else None,
             scale=(query.shape[-1] * parts) ** -0.5,
-            dropout=self.dropout_of(self.dropout),
+            dropout=self.dropout.p if self.training else 0.0,
             wants_weights=output_attentions,
         )
         return attended.transpose(1, 2).flatten(2), weights if output_attentions else None

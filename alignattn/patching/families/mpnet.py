@@ -6,7 +6,8 @@ from torch import Tensor
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 from alignattn.attention.alignment.base import sum_of
-from alignattn.patching.families.slotted import SlottedAttention, heads_of, slots_of
+from alignattn.attention.attend import CHILD_NAME
+from alignattn.patching.families.slotted import SlottedAttention, heads_of
 from alignattn.patching.masks import allowed_pairs
 
 
@@ -24,8 +25,8 @@ class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         """Attend `[B, n, hidden]`, with arguments and results of the model's own forward."""
-        slots = slots_of(self)
-        if slots is None:
+        slots: Any = self._modules.get(CHILD_NAME)
+        if slots is None:  # a hook around the forward outlived `unpatch`
             outputs: tuple[Tensor, ...] = MPNetSelfAttention.forward(
                 self, hidden_states, attention_mask, position_bias, output_attentions, **kwargs
             )
@@ -42,7 +43,7 @@ class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
             None if attention_mask is None else allowed_pairs(self.check_pairs(attention_mask, hidden_states)),
             None,
             bias=sum_of(added).to(query.dtype) if added else None,
-            dropout=self.dropout_of(self.dropout),
+            dropout=self.dropout.p if self.training else 0.0,
             wants_weights=output_attentions,
         )
         output = self.o(attended.transpose(1, 2).flatten(2))

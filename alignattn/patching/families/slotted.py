@@ -1,11 +1,9 @@
 """The base class of the families' attention modules with slots."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor, nn
 
-from alignattn.attention.attend import CHILD_NAME
-from alignattn.patching.slots import LayerSlots
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -22,11 +20,7 @@ class SlottedAttention(nn.Module):
     plain_class: ClassVar[type[nn.Module]]
 
     def check_pairs(self, mask: Tensor, states: Tensor) -> Tensor:
-        """Return a mask as slots read it, `[B, 1, n, n]`.
-
-        Args:
-            mask: mask of pairs of tokens, which may be the same for all samples or queries.
-            states: `[B, n, hidden]`, the attending tokens.
+        """Return a mask of pairs of the tokens `[B, n, hidden]` as slots read it, `[B, 1, n, n]`.
 
         Raises:
             AlignAttnError: if it has another shape, such as that of one mask per head or of other tokens.
@@ -39,17 +33,7 @@ class SlottedAttention(nn.Module):
             )
         return mask.expand(shape)
 
-    def dropout_of(self, dropout: nn.Dropout) -> float:
-        """Return the probability with which a weight is dropped now."""
-        return dropout.p if self.training else 0.0
-
 
 def heads_of(projected: Tensor, num_heads: int) -> Tensor:
     """Split the output of a projection, `[B, n, H * d]`, into heads, `[B, H, n, d]`."""
     return projected.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-
-
-def slots_of(module: nn.Module) -> LayerSlots | None:
-    """Return the slots of an attention module; None if a hook around its forward outlived `unpatch`."""
-    slots: Any = module._modules.get(CHILD_NAME)
-    return slots

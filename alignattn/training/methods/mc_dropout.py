@@ -63,7 +63,7 @@ class MCDropout(TrainingMethod):
         """Return the mean prediction."""
         with mc_dropout(trainer.model, trainer.args.seed, trainer.args.device):
             outputs = [trainer.predict(rows) for _ in range(self.passes)]
-        mean = trainer.task.average_outputs([one.predictions for one in outputs])
+        mean = trainer.task.average_outputs([output.predictions for output in outputs])
         return outputs[0]._replace(predictions=mean)
 
 

@@ -14,12 +14,6 @@ from alignattn.utils.options import option
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-SPAN_LOGITS = ("start_logits", "end_logits")
-"""Names of a model's outputs for spans."""
-
-REGRESSION = "regression"
-"""A `problem_type` of a model's config."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RDropOptions(OptionsOfMethod):
@@ -94,11 +88,11 @@ def _logits(outputs: Any) -> list[Tensor]:
     """Return the logits of a model's outputs, in float32: those of the classes, or of the start and the end."""
     from torch import Tensor
 
-    found = outputs if isinstance(outputs, Mapping) else {}
-    names = [name for name in SPAN_LOGITS if isinstance(found.get(name), Tensor)] or ["logits"]
-    if not all(isinstance(found.get(name), Tensor) for name in names):
+    named = outputs if isinstance(outputs, Mapping) else {}
+    names = [name for name in ("start_logits", "end_logits") if isinstance(named.get(name), Tensor)] or ["logits"]
+    if not all(isinstance(named.get(name), Tensor) for name in names):
         raise AlignAttnError("r_drop_weight compares logits, but this model returns none: leave it out")
-    return [found[name].float() for name in names]
+    return [named[name].float() for name in names]
 
 
 def symmetric_divergence(
@@ -116,7 +110,7 @@ def symmetric_divergence(
     from alignattn.training.weights import IGNORED_LABEL
 
     is_number = labels is not None and labels.is_floating_point()
-    if is_number and (first.shape[-1] == 1 or problem_type == REGRESSION):
+    if is_number and (first.shape[-1] == 1 or problem_type == "regression"):
         return (first - second).square().mean()
     if is_number:
         return ((first.sigmoid() - second.sigmoid()) * (first - second)).mean() / 2

@@ -25,12 +25,6 @@ NAME_PREFIX = "average/"
 COUNT = "steps"
 """Key of its metadata for the number of averaged steps."""
 
-RUNNING_STATISTICS = ("running_mean", "running_var")
-"""Buffers of batch normalization that follow the weights; the others are counts, or constants such as masks."""
-
-EMA_WARMUP = 10
-"""The decay after n steps is at most (1 + n) / (10 + n), as in TensorFlow."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class WeightAveragingOptions(OptionsOfMethod):
@@ -98,7 +92,7 @@ class WeightAveraging(TrainingMethod):
             if not self.count:
                 self.averages = {name: _in_full(weight, copy=True) for name, weight in weights.items()}
             else:
-                left = min(self.decay, (1 + self.count) / (EMA_WARMUP + self.count))
+                left = min(self.decay, (1 + self.count) / (10 + self.count))  # as in TensorFlow
                 average = get_ema_multi_avg_fn(left) if self.kind == EMA else get_swa_multi_avg_fn()
                 for name, weight in weights.items():
                     average([self.averages[name]], [_in_full(weight)], self.count)
@@ -157,5 +151,6 @@ def _averaged(model: nn.Module) -> dict[str, Tensor]:
     for path, module in model.named_modules():
         if isinstance(module, BatchNorm) and module.track_running_stats:
             prefix = f"{path}." if path else ""
-            trained |= {f"{prefix}{name}": getattr(module, name) for name in RUNNING_STATISTICS}
+            # Other buffers are counts, or constants such as masks.
+            trained |= {f"{prefix}{name}": getattr(module, name) for name in ("running_mean", "running_var")}
     return trained

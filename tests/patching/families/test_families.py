@@ -7,10 +7,9 @@ import pytest
 import torch
 import transformers
 from checkpointing import enable_checkpointing
-from conftest import ALIGNED, TINY, tiny_batch
+from conftest import ALIGNED, TINY, tiny_batch, without_dropout
 from own_encoder import own_encoder
 from packaging.version import Version
-from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
 
@@ -65,9 +64,7 @@ def model_of(name, seed=0, **fields):
         for part, values in model.named_parameters():
             if "LayerNorm" not in part:
                 values.normal_(std=0.3)
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    without_dropout(model)
     return model
 
 
