@@ -13,8 +13,8 @@ from conftest import ROOT, WORDS
 
 # The counts that were reached plus 5 %: (functions, files). When a way becomes shorter, lower its numbers.
 MOST = {
-    "finetune": {"upper": (394, 73), "lower": (344, 54)},
-    "predict": {"upper": (177, 32), "lower": (178, 37)},
+    "finetune": {"upper": (390, 73), "lower": (344, 54)},
+    "predict": {"upper": (175, 32), "lower": (178, 37)},
     "patch": {"upper": (8, 4), "lower": (145, 28)},
 }
 
