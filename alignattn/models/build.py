@@ -161,7 +161,7 @@ def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig
     All integer fields are counts of at least 1: units, filters, words, heads, layers, hops.
 
     Raises:
-        AlignAttnError: if a field is determined by the data, is unknown, has an invalid value, or has no effect.
+        AlignAttnError: if a field is determined by the data, is unknown, or has an invalid value.
     """
     inherited = {one.name for one in dataclasses.fields(PreTrainedConfig)}
     known = [one.name for one in dataclasses.fields(config_class) if one.name not in inherited | {*FIELDS_OF_THE_DATA}]
@@ -178,12 +178,9 @@ def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig
         if isinstance(getattr(usual, name), float):
             fields[name] = float(value)
     try:
-        config = config_class(**fields)
+        config_class(**fields)
     except (StrictDataclassError, TypeError, ValueError) as error:
         raise AlignAttnError(f"{config_class.__name__}: {one_line(error)}") from error
-    idle = next((name for name in OF_HARD_ATTENTION if name in fields), None)
-    if idle is not None and not getattr(config, "hard_attention", False):
-        raise AlignAttnError(f"{idle} has no effect without hard_attention=true: give both, or leave it out")
     return fields
 
 

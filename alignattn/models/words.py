@@ -49,25 +49,19 @@ class Embeddings:
 def build_tokenizer(
     texts: Iterable[str],
     *,
-    max_words: int = MAX_WORDS,
-    min_count: int = 1,
     reads_pairs: bool = True,
     whole_words: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer whose tokens are the lower-cased words and punctuation marks of texts.
+    """Return a tokenizer whose tokens are the lower-cased words and punctuation marks of texts, at most `MAX_WORDS`.
 
     Each character of `WITHOUT_BLANKS` is a word. A pair is joined without special tokens; `token_type_ids` distinguish
     its sentences.
 
     Args:
         texts: the source of the words.
-        max_words: the maximum number of words; the most frequent are kept.
-        min_count: a word that occurs less often is unknown.
         reads_pairs: whether the tokenizer returns `token_type_ids`.
         whole_words: whether words are split only at blanks and keep their case, which may indicate a word's tag.
     """
-    if min(max_words, min_count) < 1:
-        raise AlignAttnError(f"max_words is {max_words}, min_count {min_count}: give at least 1")
     special = [PADDING, UNKNOWN]
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     if whole_words:
@@ -79,11 +73,11 @@ def build_tokenizer(
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([ideographs, pre_tokenizers.BertPreTokenizer()])
     tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
     trainer = trainers.WordLevelTrainer(
-        vocab_size=max_words + len(special), min_frequency=min_count, special_tokens=special, show_progress=False
+        vocab_size=MAX_WORDS + len(special), special_tokens=special, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() == len(special):
-        raise AlignAttnError(f"no word of the texts occurs {min_count} times: give more texts")
+        raise AlignAttnError("the texts have no words: give more texts")
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token=UNKNOWN,

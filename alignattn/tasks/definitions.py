@@ -48,7 +48,19 @@ def is_definition(name: str) -> bool:
 def read_definition(path: Path) -> Task:
     """Return the task that a YAML or graph file defines, named after the file."""
     if path.suffix.lower() == NPZ:
-        return _task_of_graph(path)
+        # Imported here because it imports PyTorch.
+        from alignattn.tasks.nodes.graph import read_graph
+
+        graph = read_graph(path)
+        if problem := graph.problem:
+            raise AlignAttnError(f"{path}: {problem}; correct the file")
+        return NodeClassification(
+            name=path.stem,
+            labels=graph.class_names,
+            metrics=("accuracy",),
+            evaluation_splits=tuple(split for split in graph.splits if split != TRAIN),
+            sources=Sources(files=dict.fromkeys(graph.splits, str(path.resolve()))),
+        )
     # Imported here because listing task names does not need it.
     from pydantic import TypeAdapter, ValidationError
 
@@ -66,23 +78,6 @@ def read_definition(path: Path) -> Task:
         raise AlignAttnError(f"{path}: {problem}")
     files = {split: str(path.resolve().parent / file) for split, file in task.sources.files.items()}
     return replace(task, sources=replace(task.sources, files=files))
-
-
-def _task_of_graph(path: Path) -> Task:
-    # Imported here because it imports PyTorch.
-    from alignattn.tasks.nodes.graph import read_graph
-
-    graph = read_graph(path)
-    if problem := graph.problem:
-        raise AlignAttnError(f"{path}: {problem}; correct the file")
-    file = str(path.resolve())
-    return NodeClassification(
-        name=path.stem,
-        labels=graph.class_names,
-        metrics=("accuracy",),
-        evaluation_splits=tuple(split for split in graph.splits if split != TRAIN),
-        sources=Sources(files=dict.fromkeys(graph.splits, file)),
-    )
 
 
 def write_definition(path: Path, task: Task) -> None:

@@ -82,17 +82,14 @@ def encode_picture(value: Any) -> Any:
 def picture_problem(source: Any) -> str | None:
     """Return the problem of a picture, or None; reads it to its end. The argument is that of `open_picture`."""
     check_installed("PIL", "images", "a picture")
-    if not (isinstance(source, str | bytes) and source) and not _is_held_by_datasets(source):
+    held = [source.get("bytes"), source.get("path")] if isinstance(source, Mapping) else []
+    if not (isinstance(source, str | bytes) and source) and not any(isinstance(part, str | bytes) for part in held):
         return f"no image is named ({shown(source)})"
     try:
         open_picture(source, draft=True)
     except AlignAttnError as error:
         return str(error)
     return None
-
-
-def _is_held_by_datasets(source: Any) -> bool:
-    return isinstance(source, Mapping) and any(isinstance(source.get(name), str | bytes) for name in ("bytes", "path"))
 
 
 def _in_rgb(picture: "Image") -> "Image":

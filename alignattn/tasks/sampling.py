@@ -33,19 +33,7 @@ def sample_rows(
         # Rare combinations of labels share a stratum: with one of each, or none, the sample would be of other rows.
         is_rare = np.bincount(strata) * count < len(dataset)
         strata = _numbered(np.where(is_rare[strata], -1, strata))
-    shares = _shares(np.bincount(strata), min(count, len(dataset)), leave_each)
-    order = np.random.default_rng(seed).permutation(len(dataset))
-    chosen = [order[strata[order] == stratum][:share] for stratum, share in enumerate(shares)]
-    return np.sort(np.concatenate(chosen))
-
-
-def _numbered(classes: NDArray[Any]) -> NDArray[np.int64]:
-    """The number of each row's class or combination of classes, from 0."""
-    return np.unique(classes, return_inverse=True, axis=0)[1].ravel()
-
-
-def _shares(sizes: NDArray[np.int64], count: int, leave_each: bool) -> NDArray[np.int64]:
-    """The number of rows of each stratum in a sample of `count` rows, `[strata]`."""
+    count, sizes = min(count, len(dataset)), np.bincount(strata)
     limits = sizes - 1 if leave_each else sizes
     exact = count * sizes / sizes.sum()
     shares = np.minimum(np.floor(exact).astype(np.int64), limits)
@@ -56,4 +44,11 @@ def _shares(sizes: NDArray[np.int64], count: int, leave_each: bool) -> NDArray[n
         shares[np.argmax(np.where(shares < limits, exact - shares, -np.inf))] += 1
     while shares.sum() > count:
         shares[np.argmax(np.where(shares > 1, shares - exact, -np.inf))] -= 1
-    return shares
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    chosen = [order[strata[order] == stratum][:share] for stratum, share in enumerate(shares)]
+    return np.sort(np.concatenate(chosen))
+
+
+def _numbered(classes: NDArray[Any]) -> NDArray[np.int64]:
+    """The number of each row's class or combination of classes, from 0."""
+    return np.unique(classes, return_inverse=True, axis=0)[1].ravel()

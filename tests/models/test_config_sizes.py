@@ -62,7 +62,7 @@ def test_an_invalid_value_is_refused_by_the_name_of_its_field(name, fields, mess
 @pytest.mark.parametrize("name", MODELS)
 def test_a_whole_number_is_a_number(name):
     config = MODELS.load(name).config_class()
-    own = {one.name for one in dataclasses.fields(config)} - {*INHERITED, *OF_HARD_ATTENTION}
+    own = {one.name for one in dataclasses.fields(config)} - INHERITED
     numbers = [field for field in own if type(getattr(config, field)) is float]
     assert numbers or name == "memn2n"
     fields = checked_fields(dict.fromkeys(numbers, 0), type(config))
@@ -78,7 +78,7 @@ def test_given_fields_are_not_modified():
 
 @pytest.mark.parametrize("name", ["seq2seq-lstm", "captioner"])
 @pytest.mark.parametrize("field", OF_HARD_ATTENTION)
-def test_weights_of_hard_attention_are_finite_and_need_hard_attention(name, field):
+def test_weights_of_hard_attention_are_finite(name, field):
     config_class = MODELS.load(name).config_class
     for value in (float("nan"), float("inf"), -float("inf"), -0.5, -1, 10**400, None, True, "much"):
         said = refusal(name, **{field: value}, hard_attention=True)
@@ -86,10 +86,6 @@ def test_weights_of_hard_attention_are_finite_and_need_hard_attention(name, fiel
         assert said.endswith(" and must be a finite number from 0: correct it")
     for value in (0, 2, 0.5):
         assert checked_fields({field: value, "hard_attention": True}, config_class)[field] == value
-    for beside in ({}, {"hard_attention": False}):
-        assert refusal(name, **{field: 1.0}, **beside) == (
-            f"{field} has no effect without hard_attention=true: give both, or leave it out"
-        )
 
 
 def test_states_must_divide_into_heads():

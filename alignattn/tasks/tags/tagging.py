@@ -3,7 +3,7 @@
 A tokenizer splits each word of a row into pieces, and the first piece carries the word's tag.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import datasets
@@ -48,7 +48,7 @@ def tag_names(values: Iterable[Any], feature_names: Sequence[str], origin: str) 
             f"{origin} has no tags (its first row has {shown(rows[0])}): give lists of words and of tags, in "
             "Parquet, JSON lines or CoNLL"
         )
-    if not is_numbered(names) or any(map(is_code, names)):
+    if not all(name.removeprefix("-").isdecimal() for name in names) or any(map(is_code, names)):
         return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
     numbers = sorted(map(int, names))
     if numbers != list(range(len(numbers))):
@@ -57,11 +57,6 @@ def tag_names(values: Iterable[Any], feature_names: Sequence[str], origin: str) 
             "them from 0 without gaps, or give names"
         )
     return tuple(map(str, numbers))
-
-
-def is_numbered(names: Collection[str]) -> bool:
-    """Return whether tags are numbers without names."""
-    return all(name.removeprefix("-").isdecimal() for name in names)
 
 
 def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
