@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from documentation import PAGES, ROOT, blocks
+from documentation import NEEDS, PAGES, ROOT, blocks
 
 import alignattn
 from alignattn.attention.choices import SLOTS
@@ -37,7 +37,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--([A-Za-z][\w-]*)")
 OTHERS = {
-    *("no-deps", "nproc_per_node", "nproc-per-node"),  # pip, torchrun
+    *("no-deps", "group", "nproc_per_node", "nproc-per-node"),  # pip, torchrun
     *("shape", "min_words", "compile", "dropout"),  # benchmarks/, scripts/
     *("help", "help-all", "version"),
 }
@@ -82,7 +82,8 @@ def test_every_option_named_in_a_text_exists(page):
 
 GUIDES = (
     *("getting-started", "fine-tuning", "tasks", "predict", "decisions", "slots", "alignment", "calibration"),
-    *("robustness", "compare", "reproduce", "referee", "python", "own"),
+    *("robustness", "compare", "reproduce", "referee", "python", "own", "report", "images", "texts", "graphs", "vqa"),
+    "sequences",
 )
 
 
@@ -114,7 +115,7 @@ def test_the_table_options_of_reproduce_are_on_its_page():
     assert set(re.findall(r"`(\w+)`", row.partition("which")[2])) == narrowed
     for line in page.partition("\n## Full tables on GPUs\n")[2].partition("\n## ")[0].splitlines():
         if line.startswith("alignattn reproduce "):
-            table, *words = line.split()[2:]
+            table, *words = line.partition(NEEDS)[0].split()[2:]
             columns = get_command("reproduce").parse([table, *words]).selected_table.columns
             assert [column.label for column in columns] == [column.label for column in load_table(table).columns]
 
@@ -138,7 +139,7 @@ def test_all_files_of_results_are_copied_to_another_machine():
 INSTALL = re.compile(r"pip install[^`\n]* \"?alignattn\b")
 
 
-@pytest.mark.parametrize("page", ids([*PAGES, ROOT / "scripts" / "versions.md"]))
+@pytest.mark.parametrize("page", ids(PAGES))
 def test_no_page_installs_alignattn_from_the_index(page):
     """Nothing has been released: whoever registers the name would be installed."""
     assert INSTALL.findall(page.read_text(encoding="utf-8")) == []
@@ -165,13 +166,16 @@ def test_every_name_in_the_api_exists(path):
     pkgutil.resolve_name(path)
 
 
-def test_the_example_files_have_the_columns_and_labels_of_their_task():
-    (task,) = [yaml.safe_load(path.read_text()) for path in (DOCS / "examples").glob("*.yaml")]
-    for name in task["sources"]["files"].values():
-        with (DOCS / "examples" / name).open(newline="") as file:
-            rows = list(csv.DictReader(file, delimiter="\t"))
-        assert {row[task["label_column"]] for row in rows} == set(task["labels"])
-        assert all(row[column] for row in rows for column in task["text_columns"])
+@pytest.mark.parametrize("path", ids(sorted((DOCS / "examples").glob("*.yaml"))))
+def test_the_example_files_have_the_columns_and_labels_of_their_task(path):
+    task = yaml.safe_load(path.read_text())
+    columns = task.get("text_columns") or [task[name] for name in ("source_column", "target_column") if name in task]
+    for name in task.get("sources", {}).get("files", {}).values():
+        with (path.parent / name).open(newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t" if name.endswith("tsv") else ","))
+        assert all(row[column] for row in rows for column in columns)
+        if "labels" in task:
+            assert {row[task["label_column"]] for row in rows} == set(task["labels"])
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
