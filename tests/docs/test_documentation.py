@@ -30,9 +30,6 @@ from alignattn.utils.command_line import CONFIG
 from alignattn.utils.options import all_options_of
 
 DOCS = ROOT / "docs"
-MAX_LINES = 150
-"""Maximum lines of the README."""
-
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--([A-Za-z][\w-]*)")
@@ -188,8 +185,19 @@ def test_every_yaml_block_is_a_task_or_a_table(block):
     assert values.keys() <= record.__dataclass_fields__.keys()
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) < MAX_LINES
+def number_of_words(pages):
+    return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+
+
+def test_the_pages_are_short():
+    """In words: a user needs a part of them, and nobody reads more."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.partition("## Citation")[0].split()) <= 800
+    assert number_of_words([ROOT / "CONTRIBUTING.md"]) <= 1200
+    guide = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text().partition("- Reference:")[0], re.MULTILINE)
+    assert number_of_words(DOCS / name for name in guide if (DOCS / name).exists()) <= 14_000
+    assert [page.name for page in (DOCS / "study").glob("*.md") if number_of_words([page]) > 700] == []
+    assert number_of_words(PAGES) <= 30_000
 
 
 def test_the_citation_and_the_changelog_are_of_this_version():
