@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := attack,demo,docs,lint,peft,ray,test,trl
+EXTRAS := attack,demo,peft,ray,test,trl
+GROUPS := --group docs --group lint
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # A test that takes an hour hangs: it fails with the stack of each thread, and the others continue in a new process.
 AT_ONCE := --numprocesses 2 --dist worksteal -o faulthandler_timeout=3600 -o faulthandler_exit_on_timeout=true
@@ -71,11 +72,11 @@ lint: $(VENV)/installed
 # Fresh environments with the oldest and the newest versions that pyproject.toml allows, and the resolver with other
 # packages; the results are in docs/versions.md.
 oldest newest: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[versions]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --group versions
 	$(BIN)/python scripts/versions.py $@
 
 versions: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[versions]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --group versions
 	$(BIN)/python scripts/versions.py
 
 clean:
@@ -86,7 +87,8 @@ clean:
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'alignattn needs Python 3.11 or newer: make PYTHON=python3.11')"
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade "pip>=25.1" # which knows dependency groups
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]" $(GROUPS)
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps textattack
 	touch $@

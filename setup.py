@@ -1,12 +1,14 @@
 """What pyproject.toml cannot say: folders of data are packages, the root's configs too, and what an index shows."""
 
 import re
+import tomllib
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
 
-FILES = ""
-"""Where an index's readers find the files of this repository, such as `https://github.com/NAME/alignattn/blob/v0.1.0/`."""
+URLS = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+FILES = f"{URLS['Repository']}/blob/main/" if "Repository" in URLS else ""
+"""Where an index's readers find the files of this repository."""
 
 
 def index_readme() -> str:

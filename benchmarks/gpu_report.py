@@ -15,10 +15,7 @@ BEGIN = "<!-- Written by benchmarks/gpu.py from here on. -->"
 END = "<!-- Written by benchmarks/gpu.py up to here. -->"
 
 COMMANDS = """```bash
-make gpu                           # resumes where it stopped; a stage takes at most nine minutes
-make gpu GPU_ARGS="--only profile" # only some stages
-make gpu GPU_ARGS="--minutes 9"    # as much as fits into nine minutes
-make gpu GPU_ARGS="--again"        # repeats what failed, was left out or is of earlier code
+make gpu GPU_ARGS="--minutes 9" # resumes where it stopped; --only profile, --again
 ```"""
 
 WANTED: Mapping[str, Mapping[str, float]] = {

@@ -15,11 +15,11 @@ For each type it builds a small model with random weights, and reports one outco
 
 Each type runs in a separate process with limits of memory and time. The output folder has a line per type in
 `model_types.jsonl`, which also says why no small model of a type can be built; a killed run resumes from it.
-`model_types.md` there is the page, with the reasons of refusals. Only installed packages are used.
+`models.csv` there is the table of docs/models.md, with the reasons of refusals. Only installed packages are used.
 """
 
 import argparse
-import datetime
+import csv
 import json
 import multiprocessing
 import os
@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from model_checks import check_type
 from model_overrides import OVERRIDES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -46,7 +45,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from alignattn.utils.json_records import to_json
 
 ATTENTIONS = ("aa-ct", "qvi", "entmax15")
-RESULTS, TABLE = "model_types.jsonl", "model_types.md"
+RESULTS, TABLE = "model_types.jsonl", "models.csv"
 GIB = 2**30
 PATIENCE = 10
 """Seconds to wait per second of processor time, so that a busy machine does not fail a type."""
@@ -56,6 +55,10 @@ WRONG = ("traceback", "differs", "refused late", "contradicted")
 """Outcomes that are defects, worst first."""
 OUTCOMES = (*WRONG, "refused", "runs", "equal")
 """Worst first: the entry of a model in the table is the worst of its implementations."""
+TAKEN = ("equal", "runs")
+"""Outcomes of attentions that a model takes."""
+TOLD = {"refused": "no", **dict.fromkeys(TAKEN, "yes")}
+"""What the table says of an outcome; it names a defect as it is."""
 STATUSES = ("built", "not buildable", "no model")
 
 
@@ -74,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             lines.write(to_json(report) + "\n")
         print(f"{number}/{len(todo)} {one_line(report)}", flush=True)
     reports = [report for name, report in read_results(path).items() if name in types]
-    (options.page or options.output_dir / TABLE).write_text(page(reports, options.attentions), encoding="utf-8")
+    write_table(options.table or options.output_dir / TABLE, reports, options.attentions)
     print(summary(reports, options.attentions))
     return int(any(finding["outcome"] in WRONG for report in reports for finding in report["findings"]))
 
@@ -87,7 +90,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=120, help="limit of processor time per type")
     parser.add_argument("--memory_gib", type=int, default=8, help="limit of memory per type")
     parser.add_argument("--output_dir", type=Path, default=Path("model_types"), help="folder of results")
-    parser.add_argument("--page", type=Path, help="file of the table (default: in the folder of results)")
+    parser.add_argument("--table", type=Path, help="file of the table (default: in the folder of results)")
     parser.add_argument("--again", action="store_true", help="also run types that already have results")
     return parser.parse_args(argv)
 
@@ -223,53 +226,26 @@ def summary(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> 
     return "\n".join(lines)
 
 
-def page(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str:
-    """Return the page of supported and refused models, for users who look for their model."""
-    served: dict[tuple[str, ...], list[str]] = {}
-    refused: dict[str, list[str]] = {}
-    wrong = []
-    untried = [report["model_type"] for report in reports if report["status"] == "not buildable"]
+def write_table(path: Path, reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> None:
+    """Write a row per model, for users who look for theirs: which attentions it takes, and why not others."""
+    rows = []
     for report in reports:
+        name = report["model_type"]
         for target, row in by_target(report).items():
-            name = _name(report["model_type"], target)
-            takes = tuple(attention for attention, finding in row.items() if finding["outcome"] in ("equal", "runs"))
-            served.setdefault(takes, []).append(name)
-            for attention, finding in row.items():
-                if finding["outcome"] == "refused":
-                    refused.setdefault(_reason(finding["reason"]), []).append(name)
-                elif finding["outcome"] in WRONG:
-                    wrong.append(f"- {name}, {attention}: {finding['outcome']}: {finding['reason']}")
-    lines = [
-        "# Models",
-        "",
-        f"What `alignattn.patch` takes, for every model type of transformers {transformers.__version__}, on small "
-        f"models with random weights (`make models`, {datetime.date.today()}). `aa-ct` stands for all alignments, "
-        "`entmax15` for scores and normalizers, `qvi` for values; `model.part` is a part of a model. "
-        f"{len(untried)} types could not be built small and [were not tried](#not-tried). Look up `model_type` of "
-        "`config.json`, or call `patch`, which refuses with a reason.",
-        "",
-    ]
-    if len(reports) < len(CONFIG_MAPPING_NAMES):
-        lines += [f"This page is not complete: {len(reports)} of {len(CONFIG_MAPPING_NAMES)} types were checked.", ""]
-    for takes in sorted((takes for takes in served if takes), key=len, reverse=True):
-        lines += [f"## Takes {', '.join(takes)}", "", _listed(served[takes]), ""]
-    lines += ["## Refused, and why", "", "| reason | models |", "| --- | --- |"]
-    lines += [
-        f"| {reason} | {_listed(names)} |" for reason, names in sorted(refused.items(), key=lambda item: -len(item[1]))
-    ]
-    if wrong:
-        lines += ["", "## Wrong", "", *wrong]
-    lines += ["", "## Not tried", "", _listed(untried)]
-    return "\n".join([*lines, ""])
+            taken = {attention: TOLD.get(finding["outcome"], finding["outcome"]) for attention, finding in row.items()}
+            reasons = [_reason(finding["reason"]) for finding in row.values() if finding["outcome"] not in TAKEN]
+            rows.append({"model": _name(name, target), **taken, "reason": "; ".join(dict.fromkeys(reasons))})
+        if report["status"] == "not buildable":
+            rows.append({"model": name, "reason": "not tried"})
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["model", *attentions, "reason"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted(rows, key=lambda row: (row["reason"] == "not tried", row["model"])))
 
 
 def _name(model_type: str, target: str) -> str:
     path = target.partition(" (")[0].partition(".")[2]
     return f"{model_type}.{path}" if path else model_type
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(dict.fromkeys(names)))
 
 
 def _reason(text: str) -> str:

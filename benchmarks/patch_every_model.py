@@ -1,4 +1,4 @@
-"""A pytest plugin that patches every model of transformers that a test builds or loads.
+r"""A pytest plugin that patches every model of transformers that a test builds or loads.
 
     PYTHONPATH=benchmarks ALIGNATTN_PATCH=aa-ct pytest -p patch_every_model --outcomes patched.txt TESTS
 
@@ -7,7 +7,29 @@ test that passes with a plain model must pass with a patched one. `ALIGNATTN_PAT
 `alignattn.patch`; with `none` nothing is patched, for the reference run. Models that alignattn refuses stay plain. The
 end of the report counts both.
 
-`--outcomes` is a file that receives a line per test, sorted by name, so that `diff` compares two runs.
+`--outcomes` is a file that receives a line per test, sorted by name, so that `diff` compares two runs. With the source
+distributions of transformers and peft from PyPI:
+
+    mkdir /tmp/suites && cd /tmp/suites
+    pip install --no-deps --target site parameterized diffusers importlib_metadata zipp
+    pip download --no-deps --no-binary :all: --no-build-isolation transformers==5.23.0 peft==0.21.2
+    for archive in *.tar.gz; do tar xzf $archive; done
+    cd -
+    export HF_HUB_OFFLINE=1 PYTHONPATH=$PWD:$PWD/benchmarks:/tmp/suites/transformers-5.23.0:/tmp/suites/site
+    for attention in none aa-ct; do
+        ALIGNATTN_PATCH=$attention python -m pytest -q -p patch_every_model -c /dev/null --rootdir /tmp/suites \
+            --outcomes /tmp/suites/$attention.txt benchmarks/common_model_tests.py -k TestBert
+    done
+    diff /tmp/suites/none.txt /tmp/suites/aa-ct.txt
+
+peft's tests (such as `tests/test_feature_extraction_models.py -k "BertModel and LoraConfig"`) also need `__init__.py`,
+`conftest.py` and `testing_utils.py` of its repository, and sentence-transformers' its folder `tests`. Both load
+models from the Hub: without a network, put small models of the same names into a cache (`HF_HOME`), and set
+`HF_ENDPOINT=http://127.0.0.1:9` to fail at once.
+
+Some tests differ as expected: those of gradient checkpointing (reentrant checkpointing is refused, and a loop without
+`alignment_loss` gives its networks no gradient), and those that compare missing keys or the parameters of two
+loaded models (the plugin patches after loading, and each model has networks of its own).
 """
 
 import os

@@ -29,6 +29,7 @@ BESIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "RELEASING.md": "releasing.md",
+    "SECURITY.md": "security.md",
 }
 """Files in the repository's root that are pages of the site."""
 TUTORIAL = ROOT / "docs" / "tutorial.ipynb"

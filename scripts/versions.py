@@ -24,7 +24,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, TABLE, TEMPLATE = ROOT / "docs" / "versions.md", ROOT / "docs" / "versions.csv", ROOT / "scripts" / "versions.md"
+PAGE, TABLE = ROOT / "docs" / "versions.md", ROOT / "docs" / "versions.csv"
+BEGIN = "<!-- Written by scripts/versions.py from here on. -->"
+END = "<!-- Written by scripts/versions.py up to here. -->"
 TORCH = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
 """Used in each environment: another version may have no CPU build at hand, and the newest GPU build takes gigabytes."""
 OWN = f"{ROOT}[demo,peft,test]"
@@ -176,19 +178,22 @@ def table_of(headings: tuple[str, ...], rows: list[list[str]]) -> str:
 
 
 def write_page(lines: dict[str, dict[str, str]], neighbours: dict[str, str], pythons: dict[str, str]) -> None:
-    """Write the page: the text of scripts/versions.md with the measured tables."""
-    shown = ("environment", "date", "python", *SHOWN, "passed", "failed", "minutes")
-    measured = [[line.get(column, "") for column in shown] for line in lines.values()]
-    failures = "".join(f"\n- `{name}`: {line['failures']}" for name, line in lines.items() if line.get("failures"))
-    text = TEMPLATE.read_text(encoding="utf-8").format(
-        tests=", ".join(f"`{path}`" for path in CORE_TESTS),
-        environments=table_of(shown, measured),
-        failures=f"\nWhat failed:\n{failures}\n" if failures else "",
-        neighbours=table_of(("beside", "resolves to"), [list(pair) for pair in neighbours.items()]),
-        pythons=table_of(("Python", "resolves to"), [list(pair) for pair in pythons.items()]),
-        date=date.today(),
-    )
-    PAGE.write_text(text, encoding="utf-8")
+    """Write the measured tables into the page, between its marks."""
+    shown = ("environment", "python", "torch", "transformers", "passed", "failed")
+    failures = [f"- `{name}`: {line['failures']}" for name, line in lines.items() if line.get("failures")]
+    resolved = {**neighbours, **{f"Python {name}": found for name, found in pythons.items()}}
+    refused = [[package, found] for package, found in resolved.items() if found.startswith("cannot")]
+    beside = ", ".join(package for package, found in resolved.items() if not found.startswith("cannot"))
+    parts = [
+        table_of(shown, [[line.get(column, "") for column in shown] for line in lines.values()]),
+        *(["What failed:", "\n".join(failures)] if failures else []),
+        f"What uv's resolver says about `alignattn` with one more package, on {date.today()}; nothing was installed. "
+        f"It resolves beside {beside}.",
+        *([table_of(("beside", "does not resolve"), refused)] if refused else []),
+    ]
+    above, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    below = rest.partition(END)[2]
+    PAGE.write_text("\n\n".join([f"{above}{BEGIN}", *parts, f"{END}{below}"]), encoding="utf-8")
 
 
 def main() -> None:

@@ -6,9 +6,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "RELEASING.md")),
+    *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 )
+
+
+NEEDS = "# needs "
+"""In a shell command of a page: what it needs beside a clone, and why no test runs it."""
 
 
 def blocks(language: str, *pages: Path) -> list[str]:

@@ -46,7 +46,10 @@ LOGGER = "textattack.shared.utils.install"
 def check_textattack() -> None:
     """Check that TextAttack is installed, without importing it, before a model is loaded."""
     if "textattack" not in sys.modules and find_spec("textattack") is None:
-        raise AlignAttnError(f"TextAttack is not installed: {INSTALL}")
+        raise AlignAttnError(
+            f"TextAttack is not installed: {INSTALL} (the extra has what TextAttack needs, and not TextAttack itself, "
+            "whose dependency flair cannot be installed beside transformers 5)"
+        )
     if version("textattack") != VERSION:
         raise AlignAttnError(
             f"TextAttack {version('textattack')} is installed, and alignattn needs {VERSION}: pip install "

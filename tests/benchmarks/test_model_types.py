@@ -9,7 +9,7 @@ import pytest
 import torch
 from made_inputs import candidates, padded
 from model_checks import Plain, check_attention
-from model_types import RESULTS, TABLE, by_target, main, page, read_results, summary, worst
+from model_types import RESULTS, TABLE, by_target, main, read_results, summary, worst, write_table
 from observed_attention import BIDIRECTIONAL, CAUSAL, CROSS, GROUPED, contradiction, observing
 from small_models import tensors_of
 from tiny_configs import Level, config_class_of, image_size, shrunk
@@ -148,7 +148,7 @@ def test_a_wrong_patch_is_detected(monkeypatch: pytest.MonkeyPatch, change: Any,
     assert check_attention(Plain(model, [next(candidates(model))]), "aa-ct")[0] == outcome
 
 
-def test_the_worst_of_a_models_implementations_is_its_outcome() -> None:
+def test_the_worst_of_a_models_implementations_is_its_outcome(tmp_path: Path) -> None:
     findings = [
         _finding("BertModel", "sdpa", "aa-ct", "equal"),
         _finding("BertModel", "eager", "aa-ct", "differs", "by 0.2"),
@@ -161,12 +161,10 @@ def test_the_worst_of_a_models_implementations_is_its_outcome() -> None:
         "aa-ct": "differs", "qvi": "refused"
     }  # fmt: skip
     assert "1 differs" in summary([report], ["aa-ct"])
-    table = page([report, _report("odd", "not buildable", reason="needs timm")], ["aa-ct", "qvi"])
-    assert "\n## Wrong\n\n- bert, aa-ct: differs: by 0.2\n" in table
-    assert "| because | `bert` |" in table
-    assert "\n## Not tried\n\n`odd`\n" in table
-    assert "needs timm" not in table
-    assert "\n## Wrong\n" not in page([_report("bert")], ["aa-ct"])
+    write_table(tmp_path / TABLE, [report, _report("odd", "not buildable", reason="needs timm")], ["aa-ct", "qvi"])
+    assert (tmp_path / TABLE).read_text(encoding="utf-8").splitlines() == [
+        "model,aa-ct,qvi,reason", "bert,differs,no,by n; because", "odd,,,not tried"
+    ]  # fmt: skip
 
 
 def test_results_are_read_without_a_line_that_was_cut_off_and_the_last_of_a_type_counts(tmp_path: Path) -> None:
@@ -186,7 +184,7 @@ def test_a_run_resumes_and_reports_a_process_that_died(tmp_path: Path) -> None:
     reports = read_results(tmp_path / RESULTS)
     assert reports["bert"]["status"] == "built"
     assert reports["t5"]["status"] == "not buildable"
-    assert "## Takes aa-ct\n\n`bert`\n" in (tmp_path / TABLE).read_text(encoding="utf-8")
+    assert "\nbert,yes,\n" in (tmp_path / TABLE).read_text(encoding="utf-8")
 
 
 def test_a_type_ends_at_its_limit_of_processor_time(tmp_path: Path) -> None:

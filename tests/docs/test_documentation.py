@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from documentation import PAGES, ROOT, blocks
+from documentation import NEEDS, PAGES, ROOT, blocks
 
 import alignattn
 from alignattn.attention.choices import SLOTS
@@ -29,14 +29,11 @@ from alignattn.tasks.definitions import TASK_TYPES
 from alignattn.utils.options import CONFIG, option_names
 
 DOCS = ROOT / "docs"
-MAX_LINES = 150
-"""Maximum lines of the README."""
-
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--([A-Za-z][\w-]*)")
 OTHERS = {
-    *("no-deps", "nproc_per_node", "nproc-per-node"),  # pip, torchrun
+    *("no-deps", "group", "nproc_per_node", "nproc-per-node"),  # pip, torchrun
     *("shape", "min_words", "compile", "dropout"),  # benchmarks/, scripts/
     *("help", "help-all", "version"),
 }
@@ -81,7 +78,8 @@ def test_every_option_named_in_a_text_exists(page):
 
 GUIDES = (
     *("getting-started", "fine-tuning", "tasks", "predict", "decisions", "slots", "alignment", "calibration"),
-    *("robustness", "compare", "reproduce", "referee", "python", "own"),
+    *("robustness", "compare", "reproduce", "referee", "python", "own", "report", "images", "texts", "graphs", "vqa"),
+    "sequences",
 )
 
 
@@ -113,7 +111,7 @@ def test_the_table_options_of_reproduce_are_on_its_page():
     assert set(re.findall(r"`(\w+)`", row.partition("which")[2])) == narrowed
     for line in page.partition("\n## Full tables on GPUs\n")[2].partition("\n## ")[0].splitlines():
         if line.startswith("alignattn reproduce "):
-            table, *words = line.split()[2:]
+            table, *words = line.partition(NEEDS)[0].split()[2:]
             columns = get_command("reproduce").parse([table, *words]).selected_table.columns
             assert [column.label for column in columns] == [column.label for column in load_table(table).columns]
 
@@ -137,7 +135,7 @@ def test_all_files_of_results_are_copied_to_another_machine():
 INSTALL = re.compile(r"pip install[^`\n]* \"?alignattn\b")
 
 
-@pytest.mark.parametrize("page", ids([*PAGES, ROOT / "scripts" / "versions.md"]))
+@pytest.mark.parametrize("page", ids(PAGES))
 def test_no_page_installs_alignattn_from_the_index(page):
     """Nothing has been released: whoever registers the name would be installed."""
     assert INSTALL.findall(page.read_text(encoding="utf-8")) == []
@@ -164,13 +162,16 @@ def test_every_name_in_the_api_exists(path):
     pkgutil.resolve_name(path)
 
 
-def test_the_example_files_have_the_columns_and_labels_of_their_task():
-    (task,) = [yaml.safe_load(path.read_text()) for path in (DOCS / "examples").glob("*.yaml")]
-    for name in task["sources"]["files"].values():
-        with (DOCS / "examples" / name).open(newline="") as file:
-            rows = list(csv.DictReader(file, delimiter="\t"))
-        assert {row[task["label_column"]] for row in rows} == set(task["labels"])
-        assert all(row[column] for row in rows for column in task["text_columns"])
+@pytest.mark.parametrize("path", ids(sorted((DOCS / "examples").glob("*.yaml"))))
+def test_the_example_files_have_the_columns_and_labels_of_their_task(path):
+    task = yaml.safe_load(path.read_text())
+    columns = task.get("text_columns") or [task[name] for name in ("source_column", "target_column") if name in task]
+    for name in task.get("sources", {}).get("files", {}).values():
+        with (path.parent / name).open(newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t" if name.endswith("tsv") else ","))
+        assert all(row[column] for row in rows for column in columns)
+        if "labels" in task:
+            assert {row[task["label_column"]] for row in rows} == set(task["labels"])
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
@@ -183,8 +184,19 @@ def test_every_yaml_block_is_a_task_or_a_table(block):
     assert values.keys() <= record.__dataclass_fields__.keys()
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) < MAX_LINES
+def number_of_words(pages):
+    return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+
+
+def test_the_pages_are_short():
+    """In words: a user needs a part of them, and nobody reads more."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.partition("## Citation")[0].split()) <= 800
+    assert number_of_words([ROOT / "CONTRIBUTING.md"]) <= 1200
+    guide = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text().partition("- Reference:")[0], re.MULTILINE)
+    assert number_of_words(DOCS / name for name in guide if (DOCS / name).exists()) <= 14_000
+    assert [page.name for page in (DOCS / "study").glob("*.md") if number_of_words([page]) > 700] == []
+    assert number_of_words(PAGES) <= 30_000
 
 
 def test_the_citation_and_the_changelog_are_of_this_version():

@@ -73,12 +73,26 @@ def run(here, tiny_checkpoint):
     return "runs/mrpc"
 
 
+@pytest.fixture
+def messages(here, tiny_checkpoint):
+    """The finished and calibrated run of getting started, on fewer rows."""
+    words = f"--model {tiny_checkpoint} --task {DOCS}/examples/messages.yaml --output_dir runs/messages --max_steps 1"
+    words += " --max_train_samples 30 --max_length 32 --save_strategy no --report_to none"
+    get_command("finetune").execute(get_command("finetune").parse(words.split()))
+    get_command("calibrate").execute(get_command("calibrate").parse(["--run", "runs/messages"]))
+    return "runs/messages"
+
+
 @pytest.mark.parametrize("block", BLOCKS)
 def test_it_runs(block, here, names, request):
     if "docs/examples" in block:
         Path("docs").symlink_to(DOCS)
     block = block.replace("n_trials=10", "n_trials=2")
-    if "predictor" in block or "load_run" in block:
+    if "save_pretrained" in block or "optuna" in block:
+        block = block.replace('"minilm"', '"bert-base-uncased"')  # here a small model
+    if "runs/messages" in block:
+        request.getfixturevalue("messages")
+    elif "predictor" in block or "load_run" in block:
         names["predictor"] = alignattn.load_run(request.getfixturevalue("run"))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

@@ -17,7 +17,7 @@ import alignattn
 from alignattn.cli import main
 
 EXPORT = ROOT / "docs" / "examples" / "export_onnx.py"
-EXAMPLES = [ROOT / "docs" / "examples" / name for name in ("qwen_lora_sft.py", "vit_digits.py")]
+EXAMPLES = [ROOT / "docs" / "examples" / name for name in ("audio.py", "qwen_lora_sft.py", "vit_digits.py")]
 """The examples that print an alignment loss; the others have tests of their own."""
 MAX_LINES = 60
 

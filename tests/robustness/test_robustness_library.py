@@ -274,8 +274,9 @@ def test_the_install_line_is_that_of_the_documentation():
 
 
 def test_every_package_of_the_project_is_pinned_at_a_version_that_it_allows():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, groups = settings["project"], settings["dependency-groups"].values()
+    extras = [*project["optional-dependencies"].values(), *groups]
     pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
     pinned = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
     needed = [Requirement(line) for line in [*project["dependencies"], *chain.from_iterable(extras)]]

@@ -3,6 +3,7 @@
     title: printed above the table
     published_source: source of the published numbers; omitted without them
     notes: sentences below the table
+    preregistered: rules and predictions, with the commit that fixed them; kept as they are, and not read
     command: the command of `alignattn` whose runs fill the table, except for columns with their own command
     default_tasks: the columns if the user selects none; all if omitted
     seeds: number of runs per cell if the user gives none; 5 if omitted
@@ -94,6 +95,7 @@ class Table(Definition):
     title: str
     published_source: str | None = None
     notes: Sequence[str] = ()
+    preregistered: Mapping[str, str] = Field(default_factory=dict)
     command: str
     default_tasks: Sequence[str] | None = None
     seeds: int | None = Field(None, ge=1)
