@@ -10,6 +10,7 @@ from alignattn.utils.options import options_of
 COMMANDS: Mapping[str, str] = {
     "finetune": "alignattn.commands.finetune",
     "predict": "alignattn.commands.predict",
+    "export": "alignattn.commands.export",
     "domain-shift": "alignattn.commands.domain_shift",
     "robustness": "alignattn.commands.robustness",
     "inspect": "alignattn.commands.inspect",
