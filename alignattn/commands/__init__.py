@@ -11,6 +11,7 @@ COMMANDS: Mapping[str, str] = {
     "finetune": "alignattn.commands.finetune",
     "predict": "alignattn.commands.predict",
     "export": "alignattn.commands.export",
+    "serve": "alignattn.commands.serve",
     "domain-shift": "alignattn.commands.domain_shift",
     "robustness": "alignattn.commands.robustness",
     "inspect": "alignattn.commands.inspect",

@@ -22,14 +22,12 @@ MEASUREMENTS = DOCS / "measurements"
 """Pages whose blocks take minutes and need data that a clone does not have."""
 TESTED_ELSEWHERE = ("SentenceTransformerTrainer", "SFTTrainer", "get_peft_model", "accelerate")
 """Tested by `test_sentence_transformers.py`, `test_trl.py`, `test_adapters.py` and `test_own_loops.py`."""
-NOT_INSTALLED = ("litserve",)
-"""Other packages that a page uses."""
 
 BLOCKS = [
     pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
     for number, block in enumerate(blocks("python", page))
-    if page.parent != MEASUREMENTS and not any(word in block for word in (*TESTED_ELSEWHERE, *NOT_INSTALLED))
+    if page.parent != MEASUREMENTS and not any(word in block for word in TESTED_ELSEWHERE)
 ]
 
 
@@ -78,6 +76,9 @@ def test_it_runs(block, here, names, request):
     if "docs/examples" in block:
         Path("docs").symlink_to(DOCS)
     block = block.replace("n_trials=10", "n_trials=2")
+    if "messages-onnx" in block:
+        command = get_command("export")
+        command.execute(command.resolve({"run": request.getfixturevalue("run"), "output_dir": "messages-onnx"}))
     if "predictor" in block or "load_run" in block:
         names["predictor"] = alignattn.load_run(request.getfixturevalue("run"))
     with warnings.catch_warnings():
@@ -86,11 +87,7 @@ def test_it_runs(block, here, names, request):
         exec(block, names)
 
 
-NOT_RUN = blocks("python", *sorted(MEASUREMENTS.glob("*.md")))
-NOT_RUN += [block for block in blocks("python") if any(word in block for word in NOT_INSTALLED)]
-
-
-@pytest.mark.parametrize("block", NOT_RUN)
+@pytest.mark.parametrize("block", blocks("python", *sorted(MEASUREMENTS.glob("*.md"))))
 def test_blocks_that_are_not_run_compile(block):
     compile(block, "block", "exec")
 
