@@ -85,6 +85,8 @@ class RunOptions(Options):
             implied.setdefault("max_grad_norm", 0.0)
         if is_to_keep_checkpoints(values):
             implied["keep_checkpoints"] = True
+        if folder is None or values.get("validation_file") or values.get("validation_share"):
+            implied["eval_strategy"] = "epoch"
         return implied | implied_by_choice(values)
 
     def check_places(self, *, reads: bool = True) -> None:
@@ -196,6 +198,9 @@ class RunOptions(Options):
         mine = self.to_dict()
         alike = NAMES_OF_ATTENTION if _attention_of(theirs) == self.attention else ()
         passed_over = {PRIVATE_OPTION, *alike}
+        if not self.training.load_best_model_at_end and self.training.save_strategy != AT_THE_BEST:
+            # Evaluations then only log.
+            passed_over |= {"eval_strategy", "eval_steps"} if self.training.early_stopping_patience is None else set()
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name) and name not in passed_over)
 
 
