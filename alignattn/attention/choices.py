@@ -37,6 +37,7 @@ class Choice(Entry):
             of them estimates it without bias.
         points_on_graph: of an alignment of all pairs: the default maximum number of a graph's nodes that it compares,
             drawn anew at each step; None = all.
+        exports: whether ONNX can express it: "yes"; "float32", not in int8; "no".
         options_from_scratch: default options in a model that is trained from scratch.
         with_option: an option, its value (None = any), and the attributes that it changes.
     """
@@ -51,6 +52,7 @@ class Choice(Entry):
     reads_beyond_products: str = ""
     averages_samples: bool = False
     points_on_graph: int | None = None
+    exports: Literal["yes", "float32", "no"] = "yes"
     options_from_scratch: Mapping[str, Any] = field(default_factory=dict)
     with_option: tuple[str, Any, Mapping[str, Any]] | None = None
 
@@ -122,6 +124,7 @@ SCORES = _slot(
             is_learned=True,
             supports_windows=False,
             **_NO_PRODUCT,
+            exports="no",
         ),
         "gat": Choice(
             ".scores:GAT",
@@ -154,9 +157,14 @@ NORMALIZERS = _slot(
             "martins2016softmax",
             "eq. 2",
             has_edge_form=True,
+            exports="no",
         ),
         "entmax15": Choice(
-            ".normalizers.sparse:Entmax15", "entmax with α = 1.5, by sorting", "peters2019sparse", has_edge_form=True
+            ".normalizers.sparse:Entmax15",
+            "entmax with α = 1.5, by sorting",
+            "peters2019sparse",
+            has_edge_form=True,
+            exports="no",
         ),
         "entmax": Choice(
             ".normalizers.sparse:Entmax",
@@ -164,9 +172,14 @@ NORMALIZERS = _slot(
             "correia2019adaptively",
             options=_ENTMAX,
             with_option=("learned", True, {"is_learned": True}),
+            exports="no",
         ),
         "fusedmax": Choice(
-            ".normalizers.fusedmax:Fusedmax", "sparse, constant in segments", "niculae2017regularized", options=_WEIGHT
+            ".normalizers.fusedmax:Fusedmax",
+            "sparse, constant in segments",
+            "niculae2017regularized",
+            options=_WEIGHT,
+            exports="no",
         ),
         "csoftmax": Choice(
             ".normalizers.csoftmax:CSoftmax",
@@ -195,7 +208,15 @@ VALUES = _slot(
         "identity": Choice(".values:Identity", "V", _VASWANI, "eq. 1"),
         "interaction": Choice(".values:Interaction", "(attended Q) ∗ W V", _WU, "eq. 8", **_INTERACTS),
         "sum": Choice(".values:Sum", "(attended Q) ∗ W V + V", _WU, "eq. 8", _INIT, **_FROM_RANDOM),
-        "qvi": Choice(".values:QVI", "β V + (1 - β) (attended Q) ∗ W V", _WU, "eqs. 4 to 10", _INIT, **_FROM_RANDOM),
+        "qvi": Choice(
+            ".values:QVI",
+            "β V + (1 - β) (attended Q) ∗ W V",
+            _WU,
+            "eqs. 4 to 10",
+            _INIT,
+            exports="float32",
+            **_FROM_RANDOM,
+        ),
     },
 )
 """g: what is averaged."""

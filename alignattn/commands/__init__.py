@@ -10,6 +10,8 @@ from alignattn.utils.options import options_of
 COMMANDS: Mapping[str, str] = {
     "finetune": "alignattn.commands.finetune",
     "predict": "alignattn.commands.predict",
+    "export": "alignattn.commands.export",
+    "serve": "alignattn.commands.serve",
     "domain-shift": "alignattn.commands.domain_shift",
     "robustness": "alignattn.commands.robustness",
     "inspect": "alignattn.commands.inspect",

@@ -227,9 +227,9 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
     fitted = {temperature.file: temperature for temperature in temperatures if temperature}
     caption = [
         f"Below each figure its 95% bootstrap interval, {options.resamples} resamples of rows. "
-        f"Calibration errors: {options.num_bins} bins;",
-        "noise inflates them, and their intervals (basic bootstrap) correct for it, so they may lie below the value,",
-        "and are too short on few rows.",
+        f"Calibration errors: {options.num_bins} bins.",
+        "Chance makes them too large on few rows. Intervals correct for this, so a value may lie above its interval.",
+        "On few rows the intervals are also too short.",
         "Brier: sum over the classes, 0 to 2. NLL: nats.",
         *(
             f"{file.repeated} of the {file.repeated + len(file.labels)} rows of {file.path} repeat another's input: "

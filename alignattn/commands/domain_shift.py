@@ -16,7 +16,7 @@ from alignattn.evaluation.estimates import Estimate, EstimatesByState
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
-from alignattn.finetuning.training_options import LOADING, PATIENCE, PUSH_OPTIONS
+from alignattn.finetuning.training_options import LOADING, NEVER, PATIENCE, PUSH_OPTIONS
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.tasks import TASKS, LabelledTask, get_task, is_definition, plain_name
 from alignattn.tasks.truncation import TruncatedRows
@@ -94,7 +94,8 @@ class DomainShiftOptions(RunOptions):
         """Return the published training options of the model, by the last part of its path or Hub id."""
         published = PUBLISHED_TRAINING.get(Path(str(values.get("model"))).name.lower(), {})
         order = {SAMPLING_OPTION: AT_RANDOM} if published else {}
-        return {**super().implied(values), **order, **published}
+        # The two sides are evaluated at the end.
+        return {**super().implied(values), "eval_strategy": NEVER, **order, **published}
 
 
 COMMAND = Command(
@@ -514,9 +515,9 @@ def render_domain_shift(result: DomainShiftResult) -> str:
     bound = BOUND_NOTE if is_at_bound(result.temperature) else ""
     before, after = (result.development_nll[state] for state in ("before", "after"))
     caption = [
-        f"In brackets 95% bootstrap intervals over rows. ECE: {result.num_bins} bins;",
-        "noise inflates it, and its intervals (basic bootstrap) correct for it, so they may lie below the value, and",
-        "are too short on few rows.",
+        f"In brackets 95% bootstrap intervals over rows. ECE: {result.num_bins} bins.",
+        "Chance makes it too large on few rows. Intervals correct for this, so a value may lie above its interval.",
+        "On few rows the intervals are also too short.",
     ]
     for name, side in result.sides.items():
         trained = f"trained on {side.train_rows} rows, " if name == IN_DOMAIN else ""

@@ -1,6 +1,7 @@
 """Callbacks of a run: show progress, find its best checkpoint, measure the query-key distance, balance the model."""
 
 import sys
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.attention.basis import cloud
@@ -23,6 +25,7 @@ from alignattn.patching import collect, is_patched
 from alignattn.patching.balance import balance, reason_unbalanced
 from alignattn.tasks import Task
 from alignattn.tasks.task import EncodedSplit
+from alignattn.training.checkpoints import restore
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.progress import in_terminal, terminal_bar
 
@@ -43,7 +46,7 @@ class Progress(TrainerCallback):
     """Shows the progress, the losses and the evaluations of a training, from the main process.
 
     In a terminal, it shows one bar on standard error and prints a line above it for each evaluation. Otherwise it
-    prints a line on standard output for each log and each evaluation.
+    prints a line on standard output for each log and each evaluation, with the elapsed and the remaining time.
 
     Args:
         disable_tqdm: whether to print lines instead of a bar; None = only if standard error is not a terminal.
@@ -52,10 +55,12 @@ class Progress(TrainerCallback):
     def __init__(self, disable_tqdm: bool | None = None) -> None:
         self.in_a_bar = in_terminal() if disable_tqdm is None else not disable_tqdm
         self.bar: tqdm | None = None
-        self.evaluated = 0
+        self.evaluated = self.first_step = 0
+        self.start = time.perf_counter()
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Draw the bar; for a resumed run, from its step."""
+        """Start the clock and draw the bar; for a resumed run, from its step."""
+        self.start, self.first_step = time.perf_counter(), state.global_step
         if self.in_a_bar and state.is_world_process_zero:
             self.bar = terminal_bar("train", state.max_steps, "step", initial=state.global_step)
 
@@ -91,16 +96,40 @@ class Progress(TrainerCallback):
             self.bar.set_postfix_str(losses)
             return
         line = f"step {state.global_step} of {state.max_steps}: {losses or f'evaluation {scores}'}"
-        if self.bar is None:
-            print(line, flush=True)
-        else:
+        if self.bar is not None:
+            # The bar has the times.
             self.bar.write(line, file=sys.stderr)
+            return
+        seconds, done = time.perf_counter() - self.start, state.global_step - self.first_step
+        left = seconds / max(1, done) * (state.max_steps - state.global_step)
+        print(f"{line} ({tqdm.format_interval(seconds)}, {tqdm.format_interval(left)} left)", flush=True)
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Close the bar."""
         if self.bar is not None:
             self.bar.close()
         self.bar = None
+
+
+class Runtime(TrainerCallback, ExportableState):
+    """Measures the seconds of a training over all its processes; of an earlier one, those up to its checkpoint."""
+
+    def __init__(self) -> None:
+        self.earlier, self.start = 0.0, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds until now."""
+        return self.earlier + time.perf_counter() - self.start
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {"args": {}, "attributes": {"earlier": self.seconds}}
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Start the clock, from the seconds of the checkpoint or from 0."""
+        self.start = time.perf_counter()
+        restore(self, state, Runtime())
 
 
 class BestBeside(TrainerCallback):

@@ -121,6 +121,8 @@ class RunOptions(Options):
         asks_for_the_best = saved == AT_THE_BEST or get("metric_for_best_model") is not None
         if (get("save_total_limit") or 1) > 1 or get("save_only_model") or (asks_for_the_best and not loads):
             implied["keep_checkpoints"] = True
+        if folder is None or get("validation_file") or get("validation_share"):
+            implied["eval_strategy"] = "epoch"
         if stops or loads:
             # Early stopping and loading the best model evaluate and save together, after each epoch if nothing is said.
             evaluation = get("eval_strategy") or (saved if saved not in (None, NEVER, AT_THE_BEST) else "epoch")
@@ -234,6 +236,10 @@ class RunOptions(Options):
         theirs |= written
         mine = self.to_dict()
         passed_over = {"disable_tqdm", "report_to", *(one.name for one in known if one.may_differ)}
+        chooses = self.training.load_best_model_at_end or self.training.save_strategy == AT_THE_BEST
+        if not chooses and self.training.early_stopping_patience is None:
+            # Evaluations then only log.
+            passed_over |= {"eval_strategy", "eval_steps"}
         differing = {name for name in mine | theirs if mine.get(name) != theirs.get(name)} - passed_over
         if differing & NAMES_OF_ATTENTION:
             with suppress(AlignAttnError):

@@ -296,7 +296,7 @@ class Predictor:
                 gathered = [_Gathered(len(encoded)) for _ in arrays]
             for whole, part in zip(gathered, arrays, strict=True):
                 whole.put(members, part)
-            if labels is not None and labels.ndim > 1:
+            if labels is not None:
                 places = places or _Gathered(len(encoded))
                 places.put(members, labels.numpy())
             # A long context has several windows: count rows in proportion.

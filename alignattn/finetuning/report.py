@@ -19,7 +19,7 @@ from alignattn.finetuning.examples import metric_examples
 from alignattn.finetuning.logs import LogHistory, training_charts
 from alignattn.finetuning.results import CLASS_SCORES, PREDICTIONS_FILE, RESULTS_FILE, RunResult, score_text
 from alignattn.finetuning.slices import MAX_SLICES, SliceScores
-from alignattn.reports.charts import reliability_chart
+from alignattn.reports.charts import confidence_chart, reliability_chart
 from alignattn.reports.diagrams import reliability_panel
 from alignattn.reports.report import REPORT_FILE, Section, Shaded, write_report
 from alignattn.tasks import Task
@@ -27,6 +27,7 @@ from alignattn.tasks.names import PROBABILITIES
 from alignattn.tasks.pictures import open_picture
 from alignattn.tasks.task import EncodedSplit, Evaluation
 from alignattn.tasks.text_classification import LABEL_PROBABILITIES
+from alignattn.utils.errors import listing
 
 MAX_CLASSES = 50
 MAX_CONFUSED = 20
@@ -70,9 +71,13 @@ def write_run_report(
         "seed": str(result.seed),
         "trained on": f"{result.train_rows:,} rows",
         "evaluated on": ", ".join(f"{rows:,} rows of {split}" for split, rows in result.evaluation_rows.items()),
+        "truncated": "; ".join(f"{split}: {rows}" for split, rows in result.truncated_rows.items()),
         "class weights": ", ".join(f"{name} {weight:.3g}" for name, weight in result.class_weights.items()),
         "hardware": result.device,
     }
+    reads_whole = any(split.options.has_windows for split in splits.values())
+    if facts["truncated"] and task.can_pool_windows and not reads_whole:
+        facts["truncated"] += ". --long_texts windows reads long texts whole."
     sections = []
     for split, evaluation in evaluations.items():
         parts = [
@@ -83,7 +88,9 @@ def write_run_report(
         ]
         prefix = f"{split}: " if len(evaluations) > 1 else ""
         sections += [_titled(prefix, part) for part in parts]
-    title = f"{result.task}, {Path(result.model).name}"
+    inputs = task.input_columns
+    targets = [name for name in task.columns() if name not in inputs] or [result.task]
+    title = f"{listing(targets)} from {listing(inputs)}, by {Path(result.model).name}"
     known = {name: value for name, value in facts.items() if value}
     write_report(
         folder / REPORT_FILE, title, known, [*sections, Section(title="Training", charts=training_charts(log_history))]
@@ -214,11 +221,11 @@ def _label_counts(labels: NDArray[Any], found: NDArray[np.bool_], names: Sequenc
 def _reliability(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Section:
     count = min(len(labels), MAX_NUMBERS // probabilities.shape[1])
     panel = reliability_panel(probabilities[:count], labels[:count].astype(np.int64), how="as predicted")
-    bins = " · ".join(f"{number:,}" for number in panel.counts)
-    notes = [f"Of a calibrated model, accuracy equals confidence. Rows by bin of confidence: {bins}."]
+    notes = ["Of a calibrated model, accuracy equals confidence."]
     if count < len(labels):
         notes.append(f"The first {count:,} of {len(labels):,}.")
-    return Section(title="Reliability", notes=notes, charts={panel.title: reliability_chart(panel)})
+    charts = {panel.title: reliability_chart(panel), "rows by confidence": confidence_chart(panel)}
+    return Section(title="Reliability", notes=notes, charts=charts)
 
 
 Quote = Callable[[int], list[str]]

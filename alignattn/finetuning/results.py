@@ -84,8 +84,9 @@ class RunResult:
         dropped_rows: unlabelled rows left out, by split.
         bad_rows: rows left out because something is wrong with them, each with its number and its problem, by split.
         derived_splits: how a split that the data set lacks was made, or which part of a split is used, by split.
-        train_runtime: seconds of training; in a resumed run, since it was resumed.
-        train_samples_per_second: training rows per second.
+        train_runtime: seconds of training; in a resumed run, of all its processes, each until the checkpoint that the
+            next one resumes from.
+        train_samples_per_second: training rows per second; in a resumed run, since it was resumed.
         training: the last logged loss, task_loss, align_loss, learning rate and diagnostics; None for a value that is
             not finite.
         parameters: counts: `total`, `trainable`, `alignment` (its networks) and `attention_function`.

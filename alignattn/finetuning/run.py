@@ -10,7 +10,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
 from alignattn.finetuning.best_checkpoint import best_model, choose_metric, stopped_at, stopping
-from alignattn.finetuning.callbacks import Balancing, BestBeside, DistanceLog, Progress
+from alignattn.finetuning.callbacks import Balancing, BestBeside, DistanceLog, Progress, Runtime
 from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.examples import with_inputs, with_split, write_predictions
 from alignattn.finetuning.hub import open_repository, push_run
@@ -244,7 +244,10 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
         trainer.add_callback(BestBeside(checkpoint))
     # Options may have drawn random numbers before: the seed makes training independent of them.
     set_seed(trainer.args.seed)
+    runtime = Runtime()
+    trainer.add_callback(runtime)
     output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    seconds = runtime.seconds
     keep_merged(trainer, options.model, options.output_dir)
     # An internal call does not push: the run is pushed last, when all of it is written.
     trainer.save_model(_internal_call=True)
@@ -253,7 +256,7 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
         # safetensors makes its files private.
         for weights in options.output_dir.glob("*.safetensors"):
             weights.chmod(0o666 & ~umask())
-    return output.metrics
+    return output.metrics | {"train_runtime": seconds}
 
 
 def _result(

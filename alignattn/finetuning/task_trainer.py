@@ -167,4 +167,7 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
         """Evaluate as `Trainer` does; for several sets, `Trainer` calls this method with the name of each."""
         if isinstance(eval_dataset, str):
             self.compute_metrics = self.scorers[eval_dataset]
-        return super().evaluate(eval_dataset, *args, **kwargs)
+        # A loader draws a number, and training would go on with other dropout.
+        device = self.args.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            return super().evaluate(eval_dataset, *args, **kwargs)

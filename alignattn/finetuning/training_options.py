@@ -119,7 +119,12 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
     hub_revision: str | None = option(
         None, "Branch to push to.", group=RUN, requires=("push_to_hub",), rare=True, may_differ=True
     )
-    eval_strategy: str = option("no", "When to evaluate during training.", choices=("no", "epoch", "steps"), rare=True)
+    eval_strategy: str = option(
+        NEVER,
+        "When to evaluate in training (default: epoch, if there are rows to evaluate on).",
+        choices=(NEVER, "epoch", AT_STEPS),
+        rare=True,
+    )
     eval_steps: float | None = option(None, "Steps between evaluations; below 1, a share of all.", above=0, rare=True)
     early_stopping_patience: Count | None = option(None, "Evaluations without improvement to stop.")
     load_best_model_at_end: bool = option(False, "Load the best checkpoint after training.", rare=True)

@@ -114,3 +114,10 @@ def reliability_chart(panel: ReliabilityPanel) -> Markup:
     found = [(confidence, accuracy) for confidence, accuracy, count in bins if count]
     lines: dict[str, Line] = {"rows by confidence": found, "perfect calibration": [(0, 0), (1, 1)]}
     return line_chart(lines, title=panel.title, x_label="confidence", y_label="accuracy", is_of_shares=True)
+
+
+def confidence_chart(panel: ReliabilityPanel) -> Markup:
+    """Return the histogram of confidence that belongs to a reliability diagram, with its bins."""
+    starts = [(index / len(panel.counts), count) for index, count in enumerate(panel.counts)]
+    steps: dict[str, Line] = {"rows": [(0, 0), *starts, (1, 0)]}
+    return line_chart(steps, title="rows by confidence", x_label="confidence", y_label="rows", stairs=True)

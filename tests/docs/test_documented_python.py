@@ -22,14 +22,12 @@ MEASUREMENTS = DOCS / "measurements"
 """Pages whose blocks take minutes and need data that a clone does not have."""
 TESTED_ELSEWHERE = ("SentenceTransformerTrainer", "SFTTrainer", "get_peft_model", "accelerate")
 """Tested by `test_sentence_transformers.py`, `test_trl.py`, `test_adapters.py` and `test_own_loops.py`."""
-NOT_INSTALLED = ("litserve",)
-"""Other packages that a page uses."""
 
 BLOCKS = [
     pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
     for number, block in enumerate(blocks("python", page))
-    if page.parent != MEASUREMENTS and not any(word in block for word in (*TESTED_ELSEWHERE, *NOT_INSTALLED))
+    if page.parent != MEASUREMENTS and not any(word in block for word in TESTED_ELSEWHERE)
 ]
 
 
@@ -90,6 +88,9 @@ def test_it_runs(block, here, names, request):
     block = block.replace("n_trials=10", "n_trials=2")
     if "save_pretrained" in block or "optuna" in block:
         block = block.replace('"minilm"', '"bert-base-uncased"')  # here a small model
+    if "messages-onnx" in block:
+        command = get_command("export")
+        command.execute(command.resolve({"run": request.getfixturevalue("run"), "output_dir": "messages-onnx"}))
     if "runs/messages" in block:
         request.getfixturevalue("messages")
     elif "predictor" in block or "load_run" in block:
@@ -100,11 +101,7 @@ def test_it_runs(block, here, names, request):
         exec(block, names)
 
 
-NOT_RUN = blocks("python", *sorted(MEASUREMENTS.glob("*.md")))
-NOT_RUN += [block for block in blocks("python") if any(word in block for word in NOT_INSTALLED)]
-
-
-@pytest.mark.parametrize("block", NOT_RUN)
+@pytest.mark.parametrize("block", blocks("python", *sorted(MEASUREMENTS.glob("*.md"))))
 def test_blocks_that_are_not_run_compile(block):
     compile(block, "block", "exec")
 

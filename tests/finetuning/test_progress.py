@@ -37,10 +37,21 @@ def test_a_log_has_short_lines(state, capsys):
     show(Progress(disable_tqdm=True), state)
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
-        "step 4 of 10: loss 0.6125, task_loss 0.6, align_loss 1.25",
-        "step 4 of 10: evaluation accuracy 81.25, loss 0.5",
+        "step 4 of 10: loss 0.6125, task_loss 0.6, align_loss 1.25 (00:00, 00:00 left)",
+        "step 4 of 10: evaluation accuracy 81.25, loss 0.5 (00:00, 00:00 left)",
     ]
     assert captured.err == ""
+
+
+def test_the_remaining_time_is_that_of_the_steps_of_this_process(state, capsys, monkeypatch):
+    seconds = iter([0.0, 100.0, 220.0])
+    monkeypatch.setattr("alignattn.finetuning.callbacks.time.perf_counter", lambda: next(seconds))
+    progress = Progress(disable_tqdm=True)
+    state.global_step = 2
+    progress.on_train_begin(None, state, TrainerControl())
+    state.global_step = 4
+    progress.on_log(None, state, TrainerControl(), logs=LOGGED)
+    assert capsys.readouterr().out.endswith("align_loss 1.25 (02:00, 06:00 left)\n")
 
 
 def test_a_terminal_has_one_bar_with_the_losses(state, capsys):
@@ -78,5 +89,5 @@ def test_no_library_draws_a_bar(tiny_checkpoint, tmp_path, capfd):
     captured = capfd.readouterr()
     assert "it/s" not in captured.err + captured.out
     assert "%|" not in captured.err
-    assert re.search(r"^step 1 of 1: loss [\d.]+, task_loss [\d.]+, align_loss [\d.]+$", captured.out, re.MULTILINE)
+    assert re.search(r"^step 1 of 1: loss [\d.]+, task_loss [\d.]+, align_loss [\d.]+ \(", captured.out, re.MULTILINE)
     assert re.search(r"^step 1 of 1: evaluation .*accuracy [\d.]+", captured.out, re.MULTILINE)

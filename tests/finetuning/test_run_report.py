@@ -80,6 +80,10 @@ def test_the_page_of_a_run_has_its_parts_and_escapes_texts(classes):
         "Training",
     ):
         assert f">{title}</h2>" in page
+    assert re.search(r"<h1>label from text, by \w+</h1>", page)
+    assert ">rows by confidence</" in page
+    assert "validation: 2.5 % of the rows reach --max_length 16" in page
+    assert "--long_texts windows" in page
     assert "<script" not in page
     assert "<b>" not in page
     assert "<i>" not in page

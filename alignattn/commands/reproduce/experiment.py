@@ -34,6 +34,9 @@ TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient
 INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_distance", "report_to"})
 """Options that do not change what a run measures."""
 
+EARLIER_DEFAULTS = {"eval_strategy": "no"}
+"""Values that a digest leaves out, because they were defaults when the runs of shipped tables were made."""
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -57,7 +60,9 @@ class Experiment:
         # If the model is a run folder, the digest of the model replaces the path, which may change.
         covered_by_digest = {MODEL_OPTION} if MODEL_DIGEST_OPTION in self.options else set()
         options = {
-            name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS | covered_by_digest
+            name: value
+            for name, value in self.options.items()
+            if name not in INDIFFERENT_OPTIONS | covered_by_digest and EARLIER_DEFAULTS.get(name) != value
         }
         needs = self.needs and self.needs.digest
         content = {"format": FORMAT, "command": self.command, "options": options, "needs": needs}

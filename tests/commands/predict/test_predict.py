@@ -4,12 +4,9 @@ import csv
 import gzip
 import io
 import json
-import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -612,30 +609,6 @@ def test_a_model_without_attention_heads_predicts(tmp_path):
     own = [{name: row[name] for name in ("prediction", "probabilities")} for row in predictions(tmp_path).to_pylist()]
     predictor = alignattn.load_run(tmp_path / "run")
     assert answers_of(predictor, unlabelled(tmp_path), size=4, by_length=False) == own
-
-
-def test_the_example_of_the_serving_page_answers_rows_and_names_bad_ones(train, monkeypatch):
-    class RefusedError(Exception):
-        pass
-
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(encoding="utf-8"), re.DOTALL)
-    monkeypatch.setitem(sys.modules, "litserve", SimpleNamespace(LitAPI=object))
-    fastapi = SimpleNamespace(HTTPException=RefusedError, exceptions=None, responses=None)
-    monkeypatch.setitem(sys.modules, "fastapi", fastapi)
-    names: dict[str, Any] = {"__name__": "server"}
-    exec(code.replace("runs/mrpc", str(train("pair") / "run")), names)
-    server = names["RunAPI"]()
-    server.setup("cpu")
-    rows = [server.decode_request({"row": ["the cat", "a dog"]}) for _ in range(2)]
-    answers = [server.encode_response(answer) for answer in server.predict(rows)]
-    assert answers == server.predictor.predict(rows)
-    for body, reason in (
-        ({"row": ["the cat", ""]}, "row 1: column 'sentence2' is empty"),
-        ({"rows": ["the cat", "a dog"]}, "the body has no field 'row'"),
-    ):
-        with pytest.raises(RefusedError) as refused:
-            server.decode_request(body)
-        assert refused.value.args == (400, reason)
 
 
 def test_several_labels_of_a_row_are_predicted_by_name(tiny_checkpoint, tmp_path):
