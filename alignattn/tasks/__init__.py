@@ -7,6 +7,7 @@ This module has no heavy imports; the methods of tasks import what they need.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
 from pathlib import Path
 
 from alignattn.tasks.definitions import is_definition, read_definition
@@ -51,14 +52,12 @@ CATALOG = Path(__file__).parent / "catalog"
 class _Catalog(Mapping[str, Task]):
     """The shipped tasks by name, the stem of their file. A file is read on demand."""
 
-    def __init__(self) -> None:
-        self._files = {path.stem: path for path in sorted(CATALOG.glob("*.yaml"))}
-        self._tasks: dict[str, Task] = {}
+    @cached_property
+    def _files(self) -> dict[str, Path]:
+        return {path.stem: path for path in sorted(CATALOG.glob("*.yaml"))}
 
     def __getitem__(self, name: str) -> Task:
-        if name not in self._tasks:
-            self._tasks[name] = read_definition(self._files[name])
-        return self._tasks[name]
+        return _read(self._files[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
@@ -67,6 +66,7 @@ class _Catalog(Mapping[str, Task]):
         return len(self._files)
 
 
+_read = cache(read_definition)
 TASKS: Mapping[str, Task] = _Catalog()
 
 
