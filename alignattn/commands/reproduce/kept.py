@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.reproduce.experiment import INDIFFERENT_OPTIONS, MODEL_DIGEST_OPTION, MODEL_OPTION, Experiment
+from alignattn.commands.reproduce.experiment import Experiment, distinctive
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, RUNS_FOLDER, RunFolder
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.progress import counted
@@ -47,5 +47,5 @@ class KeptRuns:
 
 def _key(command: str, options: Mapping[str, Any]) -> str:
     """Return the command and the options that tell a run from others, as JSON."""
-    ignored = OF_THE_MACHINE | INDIFFERENT_OPTIONS | ({MODEL_OPTION} if MODEL_DIGEST_OPTION in options else set())
-    return json.dumps([command, {name: options[name] for name in sorted(options.keys() - ignored)}], sort_keys=True)
+    kept = {name: value for name, value in distinctive(options).items() if name not in OF_THE_MACHINE}
+    return json.dumps([command, kept], sort_keys=True)
