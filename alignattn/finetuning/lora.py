@@ -1,7 +1,7 @@
 """LoRA (Hu et al. 2022) in a run: adapters around the patched model during training, merged into the saved model."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,11 @@ from alignattn.models.packaged import PACKAGED
 from alignattn.patching import CHILD_NAME, alignment_parameters, function_parameters
 from alignattn.patching.adapter_files import merge_adapters
 from alignattn.patching.checkpoints import CLASSIFIER
-from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
+
+if TYPE_CHECKING:
+    # Predictions need no Trainer, whose import takes seconds.
+    from alignattn.training.trainer import AlignmentTrainer
 
 ADAPTER_FOLDER = "adapter"
 """Folder of a run with the adapters, which `alignattn.from_pretrained` and peft load onto the pretrained model."""
@@ -83,7 +86,7 @@ def _in_float32(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return tuple(map(converted, args)), {name: converted(value) for name, value in kwargs.items()}
 
 
-def keep_merged(trainer: AlignmentTrainer, arguments: ModelOptions, folder: Path) -> None:
+def keep_merged(trainer: "AlignmentTrainer", arguments: ModelOptions, folder: Path) -> None:
     """Save the adapter of a trained model, and give the trainer the model with merged weights.
 
     Args:

@@ -1,7 +1,7 @@
 """The types in which a run stores, trains and computes."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,11 @@ from alignattn.finetuning.model_options import AS_STORED, ModelOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.models.packaged import model_source
 from alignattn.patching.sizes import stored_types
-from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError, listing
+
+if TYPE_CHECKING:
+    # Predictions need no Trainer, whose import takes seconds.
+    from alignattn.training.trainer import AlignmentTrainer
 
 ORIGINAL = ".original_module."
 
@@ -84,7 +87,7 @@ def describe_precision(options: RunOptions, model: nn.Module) -> str:
     return f"weights: {summary}{advice}"
 
 
-def computed_types(trainer: AlignmentTrainer) -> str:
+def computed_types(trainer: "AlignmentTrainer") -> str:
     """Return the type in which a run computes, as its results and its card name it: autocast, weights, evaluation.
 
     Args:

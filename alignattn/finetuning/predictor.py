@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import datasets
 import numpy as np
@@ -17,16 +17,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.utils.generic import find_labels
 
-from alignattn.evaluation.calibration.decisions import LAC, Calibration
-from alignattn.finetuning.decisions import (
-    Decisions,
-    read_run_calibration,
-    run_decisions,
-    shift_warning,
-    uniform_of,
-)
-from alignattn.finetuning.examples import input_numbers
 from alignattn.finetuning.model import load_preprocessor
+from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
 from alignattn.models.lengths import batches_of_rows
@@ -41,6 +33,12 @@ from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.tasks.truncation import count_unknown_rows, unknown_rows_warning
 from alignattn.utils.errors import AlignAttnError, shown
 from alignattn.utils.library_bars import without_library_bars
+
+if TYPE_CHECKING:
+    from alignattn.evaluation.calibration.decisions import Calibration
+    from alignattn.finetuning.decisions import Decisions
+
+# Decisions need SciPy's statistics, whose import takes seconds: they are imported where a run has a calibration.
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +84,7 @@ class Predictor:
     tokenizer: Any
     options: TaskOptions
     temperature: float | None = None
-    decisions: Decisions | None = None
+    decisions: "Decisions | None" = None
 
     @property
     def task(self) -> Task:
@@ -102,7 +100,7 @@ class Predictor:
         by_length: bool = True,
         coverage: float | None = None,
         max_error: float | None = None,
-        sets: str = LAC,
+        sets: str = "lac",
     ) -> list[dict[str, Any]]:
         """Predict rows, and return the prediction of each, in their order.
 
@@ -167,7 +165,11 @@ class Predictor:
 
         Decisions and the test for a shift need them, and they digest every row, so they are computed once.
         """
-        return None if self.calibration is None else input_numbers(split.rows, self.task.input_columns)
+        if self.calibration is None:
+            return None
+        from alignattn.finetuning.examples import input_numbers
+
+        return input_numbers(split.rows, self.task.input_columns)
 
     def readable(self, answers: pa.Table, inputs: NDArray[np.uint64] | None, top_k: int | None = None) -> pa.Table:
         """Return predictions in readable form, with the decisions on each row.
@@ -179,6 +181,8 @@ class Predictor:
         """
         table = self.task.readable_predictions(answers, top_k)
         if self.decisions is not None:
+            from alignattn.finetuning.decisions import uniform_of
+
             assert inputs is not None
             for name, column in self.decisions.columns(probabilities_of(answers), uniform_of(inputs)).items():
                 table = table.append_column(name, column)
@@ -218,7 +222,9 @@ class Predictor:
         check_generates(self.task)
         return replace(self, options=replace(self.options, num_beams=num_beams))
 
-    def with_decisions(self, *, coverage: float | None = None, max_error: float | None = None, sets: str = LAC) -> Self:
+    def with_decisions(
+        self, *, coverage: float | None = None, max_error: float | None = None, sets: str = "lac"
+    ) -> Self:
         """Return a copy with decisions, at the temperature of the run's calibration.
 
         Args:
@@ -230,18 +236,28 @@ class Predictor:
         Raises:
             AlignAttnError: as `run_decisions` does.
         """
+        from alignattn.finetuning.decisions import run_decisions
+
         decisions = run_decisions(self.run, self.temperature, coverage, max_error, sets)
         return replace(self, temperature=decisions.calibration.temperature, decisions=decisions)
 
     @cached_property
-    def calibration(self) -> Calibration | None:
+    def calibration(self) -> "Calibration | None":
         """The calibration that `alignattn calibrate --run` wrote to the run's folder; None if there is none."""
-        return read_run_calibration(self.run) if self.decisions is None else self.decisions.calibration
+        if self.decisions is not None:
+            return self.decisions.calibration
+        if not (self.run.folder / CALIBRATION_FOLDER / CALIBRATION_ROWS_FILE).is_file():
+            return None
+        from alignattn.finetuning.decisions import read_run_calibration
+
+        return read_run_calibration(self.run)
 
     def shift_warning(self, probabilities: NDArray[np.float64], origin: str) -> str | None:
         """Return a warning if rows are unlike the calibration rows, as `decisions.shift_warning`; None otherwise."""
         if self.calibration is None:
             return None
+        from alignattn.finetuning.decisions import shift_warning
+
         return shift_warning(self.calibration, probabilities, self.temperature, origin)
 
     @cached_property

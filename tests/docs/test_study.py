@@ -19,6 +19,7 @@ from sklearn import metrics
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from alignattn.cli import main
+from alignattn.commands.reproduce.experiment import distinctive
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, OUTPUT_FOLDER, RUNS_FOLDER, folders_of
 from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.statistics.comparison import can_test_over_seeds
@@ -58,7 +59,8 @@ def small_study():
 
 
 def of_the_table(options):
-    return json.dumps({name: value for name, value in options.items() if name not in OF_THE_MACHINE}, sort_keys=True)
+    named = {name: value for name, value in distinctive(options).items() if name not in OF_THE_MACHINE}
+    return json.dumps(named, sort_keys=True)
 
 
 def test_every_kept_run_is_in_the_table_and_complete(kept):

@@ -35,7 +35,7 @@ INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_di
 """Options that do not change what a run measures."""
 
 EARLIER_DEFAULTS = {"eval_strategy": "no"}
-"""Values that a digest leaves out, because they were defaults when the runs of shipped tables were made."""
+"""Values that do not distinguish a run, because they were defaults when the runs of shipped tables were made."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,8 @@ class Experiment:
     @cached_property
     def digest(self) -> str:
         """The start of the SHA-256 of command and options: equal for equal runs, if files of equal paths are equal."""
-        # If the model is a run folder, the digest of the model replaces the path, which may change.
-        covered_by_digest = {MODEL_OPTION} if MODEL_DIGEST_OPTION in self.options else set()
-        options = {
-            name: value
-            for name, value in self.options.items()
-            if name not in INDIFFERENT_OPTIONS | covered_by_digest and EARLIER_DEFAULTS.get(name) != value
-        }
         needs = self.needs and self.needs.digest
-        content = {"format": FORMAT, "command": self.command, "options": options, "needs": needs}
+        content = {"format": FORMAT, "command": self.command, "options": distinctive(self.options), "needs": needs}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
     @property
@@ -86,6 +79,15 @@ class Experiment:
         """The options that distinguish it from other runs of a table."""
         whole = self.all_options
         return f"{self.command} {', '.join(option_text(name, whole[name]) for name in TITLE_OPTIONS if name in whole)}"
+
+
+def distinctive(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that distinguish a run from others."""
+    # If the model is a run folder, the digest of the model replaces the path, which may change.
+    ignored = INDIFFERENT_OPTIONS | ({MODEL_OPTION} if MODEL_DIGEST_OPTION in options else set())
+    return {
+        name: value for name, value in options.items() if name not in ignored and EARLIER_DEFAULTS.get(name) != value
+    }
 
 
 def option_text(name: str, value: Any) -> str:

@@ -4,13 +4,7 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-from alignattn.commands.reproduce.experiment import (
-    DATA_OPTION,
-    INDIFFERENT_OPTIONS,
-    MODEL_DIGEST_OPTION,
-    MODEL_OPTION,
-    Experiment,
-)
+from alignattn.commands.reproduce.experiment import DATA_OPTION, Experiment, distinctive
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, RUNS_FOLDER, RunFolder
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.progress import counted
@@ -55,7 +49,5 @@ class KeptRuns:
 
     def _key(self, run: Experiment) -> str:
         """Return the command and the options that tell a run from others, as JSON."""
-        options = run.all_options
-        ignored = self.ignored | INDIFFERENT_OPTIONS | ({MODEL_OPTION} if MODEL_DIGEST_OPTION in options else set())
-        values = {name: options[name] for name in sorted(options.keys() - ignored)}
+        values = {name: value for name, value in distinctive(run.all_options).items() if name not in self.ignored}
         return json.dumps([run.command, values], sort_keys=True)

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from seqeval.metrics.sequence_labeling import accuracy_score, get_entities, precision_recall_fscore_support
-
 from alignattn.tasks.metrics import named_scores
 
 OUTSIDE = "O"
@@ -50,6 +48,8 @@ def entity_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> 
     Returns:
         `precision`, `recall`, `f1` and `token_accuracy` as fractions; undefined ones are 0.
     """
+    from seqeval.metrics.sequence_labeling import accuracy_score, precision_recall_fscore_support
+
     if not any(gold) and not any(predicted):
         return dict.fromkeys(SCORES, 0.0)
     with _any_tags():
@@ -60,6 +60,8 @@ def entity_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> 
 
 def entity_type_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> dict[str, dict[str, float]]:
     """Return `precision`, `recall`, `f1` and `support` of each entity type, by type; arguments as `entity_scores`."""
+    from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
+
     right, found = _read(gold), _read(predicted)
     with _any_tags():
         types = sorted({kind for tags in (*right, *found) for kind, _, _ in get_entities(tags)})
@@ -71,6 +73,8 @@ def entity_type_scores(predicted: Sequence[list[str]], gold: Sequence[list[str]]
 
 def score_parts(score: str, predicted: list[str], gold: list[str]) -> tuple[int, int]:
     """Return the numerator and the denominator of a sentence; the score of several is the ratio of their sums."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
     if score == TOKEN_ACCURACY:
         return sum(tag == right for tag, right in zip(predicted, gold, strict=True)), len(gold)
     with _any_tags():
