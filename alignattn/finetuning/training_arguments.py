@@ -2,9 +2,10 @@
 
 import argparse
 import json
+import math
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, make_dataclass
 from enum import Enum
@@ -33,6 +34,15 @@ SET_BY_ALIGNATTN = frozenset(
     }
 )
 """Fields of `TrainingArguments` that are not options: each run trains, evaluates and is scored; the end pushes it."""
+
+RANGES: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("adam_epsilon", "dataloader_num_workers", "eval_delay", "neftune_noise_alpha"), (0, math.inf)),
+    **dict.fromkeys(("dataloader_prefetch_factor", "ddp_bucket_cap_mb", "ddp_timeout"), (1, math.inf)),
+    **dict.fromkeys(("eval_accumulation_steps", "torch_empty_cache_steps"), (1, math.inf)),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), (0, 1)),
+    "data_seed": (0, 2**32),
+}
+"""Minimum, and limit that is too large, of numbers that transformers and torch check only when training begins."""
 
 T = TypeVar("T", bound=TrainingArguments)
 
@@ -131,10 +141,24 @@ def other_arguments_parser(ours: Collection[str]) -> OtherArgumentsParser:
     def json_object_or_file(text: str) -> dict[str, Any] | str:
         return json_object(text) if text.startswith("{") else text
 
+    def in_range(name: str, kind: Any) -> Callable[[str], Any]:
+        low, below = RANGES[name]
+
+        def number(text: str) -> Any:
+            if not low <= kind(text) < below:
+                most = f" and below {below:.10g}" if math.isfinite(below) else ""
+                raise argparse.ArgumentTypeError(f"{text} must be at least {low}{most}")
+            return kind(text)
+
+        number.__name__ = kind.__name__  # argparse's messages name it
+        return number
+
     for action in parser._actions:
         # In messages and in the help, a name is spelled in one way.
         action.option_strings = action.option_strings[:1]
-        if get_origin(action.type) is dict or action.dest.endswith("_kwargs"):
+        if action.dest in RANGES:
+            action.type = in_range(action.dest, action.type)
+        elif get_origin(action.type) is dict or action.dest.endswith("_kwargs"):
             action.type = json_object
         elif action.dest in TrainingArguments._VALID_DICT_FIELDS:
             action.type = json_object_or_file

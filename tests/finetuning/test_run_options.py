@@ -106,6 +106,15 @@ def test_the_trainers_arguments_are_the_options():
 
 
 @pytest.mark.parametrize(
+    "words",
+    ["--adam_beta1 1", "--adam_epsilon -1", "--adam_epsilon x", "--data_seed -1", "--dataloader_num_workers -1"],
+)
+def test_numbers_that_would_end_the_training_are_refused_before_it(words: str):
+    with pytest.raises(AlignAttnError, match=f"argument {words.split()[0]}: "):
+        get_command("finetune").parse([*GIVEN, *words.split()])
+
+
+@pytest.mark.parametrize(
     ("words", "culprit"),
     [
         ("--lr_scheduler_type reduce_lr_on_plateau", "strategy"),
