@@ -210,8 +210,8 @@ def _choosing_splits(result: RunResult, options: RunOptions, splits: Iterable[st
 def _settings(result: RunResult, options: RunOptions, attention: AttentionConfig, kind: type[Task]) -> dict[str, Any]:
     """Return the settings of the training that had an effect."""
     data = options.data
-    length = data.max_length or (options.task or Task).max_length
-    values = options.values | {"max_length": length, "doc_stride": data.stride(length)}
+    length = result.max_length
+    values = options.values | {"max_length": length, "doc_stride": length and data.stride(length)}
     idle = set() if attention.alignment is not None else {name for name in SETTINGS if name.startswith("alignment_")}
     if not (data.has_windows or kind is QuestionAnswering):
         idle.add("doc_stride")

@@ -12,6 +12,7 @@ import yaml
 from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.finetuning.data_options import DataOptions, has_class_pictures, is_folder
 from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions
+from alignattn.finetuning.results import RESULTS_FILE
 from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
 from alignattn.finetuning.training_options import (
     AT_STEPS,
@@ -135,13 +136,13 @@ class RunOptions(Options):
         return implied
 
     def check_places(self, *, reads: bool = True) -> None:
-        """Check the files and folders that the options name; a run that has finished needs none of them."""
+        """Check the files and folders that the options name; runs that have finished need none of them."""
         if self.makes_several and (self.output_dir / CONFIG_FILE).exists():
             raise AlignAttnError(
                 f"{self.output_dir} holds a single run, and this call makes several: give another --output_dir"
             )
-        is_there = any((run.output_dir / CONFIG_FILE).is_file() for run in self.runs())
-        super().check_places(reads=reads and not is_there)
+        have_finished = all((run.output_dir / RESULTS_FILE).is_file() for run in self.runs())
+        super().check_places(reads=reads and not have_finished)
         if self.model.has_crf:
             check_installed("torchcrf", "crf", "a CRF")
 

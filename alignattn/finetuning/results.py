@@ -104,6 +104,7 @@ class RunResult:
         slices: `rows` and metrics of each value of `--slice_by`, by split.
         start: the run that it started from, if its model is one.
         precision: the types in which it computed; empty in results of earlier versions.
+        max_length: the maximum of tokens per row; None in results of earlier versions.
     """
 
     task: str
@@ -135,6 +136,7 @@ class RunResult:
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     start: StartResult | None = None
     precision: str = ""
+    max_length: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""

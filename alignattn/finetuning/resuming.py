@@ -43,6 +43,10 @@ def check_output_dir(options: RunOptions) -> None:
     """Refuse a folder that holds another run or other files, and a checkpoint of another run."""
     folder = options.output_dir
     given = options.values["resume_from_checkpoint"]
+    if str(given).lower() == "false":
+        raise AlignAttnError(
+            f"--resume_from_checkpoint {given}: a run resumes in its folder; to begin anew, give another --output_dir"
+        )
     if given not in NEWEST_CHECKPOINT:
         problem = f"--resume_from_checkpoint {given} is of another run"
         _check_same_run(options, Path(str(given)).absolute().parent, problem, "give another --resume_from_checkpoint")

@@ -120,7 +120,8 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
 
         evaluations = {split: trainer.predict_split(encoded) for split, encoded in data.evaluation.items()}
         result = _result(options, rows, built, trainer, parameters, training, evaluations)
-        result = replace(result, start=start, truncated_rows=truncated, precision=precision)
+        longest = data.train.options.max_length
+        result = replace(result, start=start, truncated_rows=truncated, precision=precision, max_length=longest)
         if trainer.is_world_process_zero():
             result = _write(result, options, trainer, data, evaluations)
         return result

@@ -151,7 +151,8 @@ class AlignmentMixin(TrainerOverrides):
         """Return new training methods, as the arguments choose them."""
         chosen = chosen_methods(self.args)
         for method in chosen:
-            if not method.runs_in_data_parallel:
+            if method.extra_loss is not TrainingMethod.extra_loss:
+                # Several GPUs in one process compute the task's loss alone.
                 refuse_data_parallel(self.args, method.label)
             if method.needs_whole_weights and (self.is_deepspeed_enabled or self.is_fsdp_enabled):
                 raise AlignAttnError(

@@ -67,6 +67,15 @@ def pushing(words, folder, *more):
     return [*words, "--output_dir", str(folder), "--push_to_hub", "--hub_model_id", REPO, "--hub_token", TOKEN, *more]
 
 
+def test_the_card_gives_the_maximum_length_that_the_model_allows(words_of_run, tiny_checkpoint, tmp_path):
+    config = transformers.AutoConfig.from_pretrained(tiny_checkpoint)
+    place = words_of_run.index("--max_length")
+    words = [*words_of_run[:place], *words_of_run[place + 2 :], "--max_steps", "1", "--attention", "soft"]
+    assert main([*words, "--output_dir", str(tmp_path / "run")]) == 0
+    assert config.max_position_embeddings < TASKS["mrpc"].max_length
+    assert f"| max_length | {config.max_position_embeddings} |" in card_of(tmp_path / "run").text
+
+
 @pytest.mark.parametrize("attention", ["soft", "aa-ct", "qvi", "aa-gan+qvi"])
 def test_the_card_says_what_the_run_measured_and_its_code_loads_the_model(
     words_of_run, tmp_path, attention, monkeypatch

@@ -13,6 +13,7 @@ from alignattn.cli import main
 from alignattn.commands import get_command
 from alignattn.commands.robustness import RobustnessOptions, target_loaders
 from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.rows import load_run_evaluation, load_run_rows
 from alignattn.finetuning.run_files import DATA_FILE
 from alignattn.finetuning.run_folder import check_same_data, compared_by_content, data_digests, read_run_options
@@ -191,3 +192,22 @@ def test_a_path_counts_where_the_folders_hold_other_splits(tmp_path: Path) -> No
     write_json(tmp_path / "run" / DATA_FILE, data_digests(options("data")))
     assert compared_by_content(options("moved"), tmp_path / "run") == {"data_dir"}
     assert compared_by_content(options("more"), tmp_path / "run") == frozenset()
+
+
+def test_files_are_checked_unless_all_runs_of_the_call_have_finished(tmp_path: Path) -> None:
+    given = {"model": "minilm", "train_file": str(tmp_path / "gone.csv"), "text_columns": ["text"]}
+    options = resolve(RunOptions, given | {"output_dir": str(tmp_path / "runs"), "seeds": [1, 2]})
+    for seed in (1, 2):
+        (tmp_path / "runs" / f"seed-{seed}").mkdir(parents=True)
+        (tmp_path / "runs" / f"seed-{seed}" / "config.yaml").touch()
+        with pytest.raises(AlignAttnError, match=r"gone\.csv"):
+            options.check_places()
+        (tmp_path / "runs" / f"seed-{seed}" / "results.json").touch()
+    options.check_places()
+
+
+@pytest.mark.parametrize("value", ["false", False])
+def test_a_run_is_not_begun_anew_in_its_folder(value: str | bool, tmp_path: Path) -> None:
+    given = {"model": "minilm", "task": "mrpc", "resume_from_checkpoint": value, "output_dir": str(tmp_path / "run")}
+    with pytest.raises(AlignAttnError, match="to begin anew, give another --output_dir"):
+        check_output_dir(resolve(RunOptions, given))

@@ -45,12 +45,12 @@ def test_every_training_argument_of_transformers_is_an_option_or_set_by_us():
 
 def test_given_values_of_transformers_options_have_their_types(tmp_path: Path):
     words = (
-        "--adam-beta1 0.8 --tf32 --no_dataloader_pin_memory --debug underflow_overflow --data_seed -1 "
+        "--adam-beta1 0.8 --tf32 --no_dataloader_pin_memory --debug underflow_overflow --data_seed 7 "
         '--lr_scheduler_kwargs {"min_lr":1e-6} --deepspeed ds.json'
     )
     expected = {
         "adam_beta1": 0.8, "tf32": True, "dataloader_pin_memory": False, "debug": ["underflow_overflow"],
-        "data_seed": -1, "lr_scheduler_kwargs": {"min_lr": 1e-6}, "deepspeed": "ds.json",
+        "data_seed": 7, "lr_scheduler_kwargs": {"min_lr": 1e-6}, "deepspeed": "ds.json",
     }  # fmt: skip
     finetune, path = get_command("finetune"), tmp_path / "config.yaml"
     options = finetune.parse([*GIVEN, *words.split()])

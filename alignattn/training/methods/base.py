@@ -41,7 +41,6 @@ class TrainingMethod:
         switch: name of the option that enables it, with a value other than its default (0, False or None).
         options: a dataclass of its options, which declare what they require and exclude.
         predicts: whether it changes how a trained model predicts, and not the training.
-        runs_in_data_parallel: whether it works with several GPUs in one process.
         needs_whole_weights: whether it cannot work with sharded weights, as with DeepSpeed and FSDP.
         forwards: number of forward passes of each batch in a step.
         reads_outputs: whether `extra_loss` uses the model's outputs in addition to the loss.
@@ -54,7 +53,6 @@ class TrainingMethod:
     switch: ClassVar[str]
     options: ClassVar[type[OptionsOfMethod]]
     predicts: ClassVar[bool] = False
-    runs_in_data_parallel: ClassVar[bool] = True
     needs_whole_weights: ClassVar[bool] = False
     forwards: int = 1
     reads_outputs: ClassVar[bool] = False

@@ -40,7 +40,6 @@ class RDrop(TrainingMethod):
     summary = "two forward passes of each batch, and their divergence (Liang et al. 2021)"
     switch = "r_drop_weight"
     options = RDropOptions
-    runs_in_data_parallel = False
     forwards = 2
     reads_outputs = True
     extra_name = "r_drop_loss"
