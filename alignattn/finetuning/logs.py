@@ -79,7 +79,8 @@ def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
                 of_run.setdefault(TASK_LOSS, of_run[LOSS])
     logged = dict.fromkeys(quantity for of_run in curves.values() for quantity in of_run)
     shown = [quantity for quantity in Y_LABELS if quantity in logged]
-    shown += [quantity for quantity in logged if quantity not in Y_LABELS]
+    # A resumed run has read its entries from a file with sorted names.
+    shown += sorted(quantity for quantity in logged if quantity not in Y_LABELS)
     return [
         CurvePanel(
             quantity,

@@ -101,11 +101,6 @@ def test_it_runs(block, here, names, request):
         exec(block, names)
 
 
-@pytest.mark.parametrize("block", blocks("python", *sorted(MEASUREMENTS.glob("*.md"))))
-def test_blocks_that_are_not_run_compile(block):
-    compile(block, "block", "exec")
-
-
 def cells(text):
     """The texts and the code of a notebook in the percent format, without its header."""
     _, *found = text.split("\n# %%")

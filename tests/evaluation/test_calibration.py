@@ -259,6 +259,12 @@ class TestTemperature:
         assert fit_temperature(np.zeros((5, 3)), [0, 1, 2, 0, 1]) == 1.0
         assert fit_temperature(np.zeros((5, 1)), [0] * 5) == 1.0
 
+    def test_rows_that_are_all_right_leave_the_probabilities_as_they_are(self):
+        """Their likelihood grows down to T = 0, so a search would end where its steps do."""
+        rows, labels = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 0])
+        assert fit_temperature(np.log(rows), labels) == 1.0
+        assert 1 < fit_temperature(np.log(rows), np.array([0, 1, 1])) < 3
+
     def test_logits_serve_as_well_as_log_probabilities(self):
         logits = np.random.default_rng(1).normal(size=(200, 3)) * 3
         labels = random_predictions(3, 200)[1]

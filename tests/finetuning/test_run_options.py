@@ -117,7 +117,7 @@ def test_numbers_that_would_end_the_training_are_refused_before_it(words: str):
 @pytest.mark.parametrize(
     ("words", "culprit"),
     [
-        ("--lr_scheduler_type reduce_lr_on_plateau", "strategy"),
+        ("--lr_scheduler_type reduce_lr_on_plateau --eval_strategy no", "strategy"),
         # On a CPU, accelerate would silently train without FSDP.
         ("--fsdp true", "--fsdp needs GPUs"),
         ("--report_to wandb", "--report_to wandb"),

@@ -24,7 +24,7 @@ from alignattn.evaluation.calibration.predictions import Predictions
 from alignattn.utils.errors import AlignAttnError
 
 TEMPERATURE_RANGE = (0.01, 100.0)
-"""Range of the search: on rows that are all correct, or at chance, the temperature would diverge."""
+"""Range of the search: on rows at chance, the temperature would diverge."""
 
 BOUND_NOTE = " (the end of the search: these rows determine no temperature)"
 
@@ -40,7 +40,7 @@ def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the temperature T that minimises the negative log-likelihood of softmax(z / T) (Guo et al. 2017).
 
     The likelihood has a single optimum in T, which a bounded scalar search over log T finds. If no temperature is
-    better than T = 1, the result is 1.
+    better than T = 1, the result is 1; also if all rows are right, because the likelihood then grows down to T = 0.
 
     Args:
         log_probabilities: `[N, C]`, z; logits serve as well: they differ by a constant per row.
@@ -61,6 +61,9 @@ def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:
     for row, problem in find_bad_rows(softmax(logits, axis=1), classes).items():
         raise AlignAttnError(f"row {row + 1}: {problem}")
     index, targets = np.arange(len(logits)), classes.astype(np.int64)
+
+    if (logits[index, targets] == logits.max(axis=1)).all():
+        return 1.0
 
     def loss(log_temperature: float) -> float:
         scaled = log_softmax(logits / math.exp(log_temperature), axis=1)
@@ -111,6 +114,8 @@ class Temperature:
         """Return one line on the temperature and the rows that it was fitted on."""
         before, after = self.nll
         note = BOUND_NOTE if is_at_bound(self.value) else ""
+        if self.value == 1:
+            note = " (none is better; rows that are all right determine none)"
         return (
             f"temperature {self.value:.3f}{note}: fitted on {len(self.rows)} of the {self.split_rows} rows of "
             f"split {self.split!r} of {self.file} (NLL there {before:.3f} before, {after:.3f} after); the measures "

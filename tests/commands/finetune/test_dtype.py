@@ -134,7 +134,7 @@ def test_results_and_card_name_the_types_that_computed(options, tmp_path, change
     folder = tmp_path / "run"
     hook = torch.nn.modules.module.register_module_forward_hook(look)
     try:
-        assert run(options, output_dir=str(folder), attention="soft", **changes) == 0
+        assert run(options, output_dir=str(folder), attention="soft", eval_strategy="no", **changes) == 0
     finally:
         hook.remove()
     assert (seen[True].most_common(1)[0][0], seen[False].most_common(1)[0][0]) == (trained, evaluated)
