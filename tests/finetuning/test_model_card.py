@@ -125,6 +125,7 @@ RESULT = {
     "task": "mnli",
     "model": "albert-base-v2",
     "attention": "aa-ot",
+    "max_length": 128,
     "attention_config": alignattn.AttentionConfig(
         alignment="ot", alignment_options={"epsilon": 0.05}, gradient_scope="all", layers=(0, 2)
     ).to_dict(),
@@ -214,6 +215,7 @@ def test_the_card_uses_the_hubs_names_of_models_and_data():
 )
 def test_each_kind_of_task_has_the_names_of_the_hub(task, scores, tag, metrics, head):
     changes = {"task": task, "metrics": {"validation": scores}, "evaluation_rows": {"validation": 8}}
+    changes["max_length"] = TASKS[task].max_length
     card = card_from(f"--model albert-base-v2 --task {task} --attention aa-ot", **changes)
     assert card.data.pipeline_tag == tag
     assert card.data.metrics == metrics
