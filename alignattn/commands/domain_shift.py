@@ -499,7 +499,7 @@ def read_domain_shift(folder: Path) -> DomainShiftResult | None:
 
 def render_domain_shift(result: DomainShiftResult) -> str:
     """Return a table of accuracy and calibration error with intervals, and notes."""
-    from alignattn.evaluation.calibration.scaling import BOUND_NOTE, is_at_bound
+    from alignattn.evaluation.calibration.scaling import temperature_note
     from alignattn.models.packaged import seen_before
     from alignattn.reports.diagrams import percent_text
     from alignattn.utils.text_tables import render_table
@@ -512,7 +512,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
         for name, side in result.sides.items()
         for state, estimates in side.figures.items()
     ]
-    bound = BOUND_NOTE if is_at_bound(result.temperature) else ""
+    note = temperature_note(result.temperature)
     before, after = (result.development_nll[state] for state in ("before", "after"))
     caption = [
         f"In brackets 95% bootstrap intervals over rows. ECE: {result.num_bins} bins.",
@@ -540,7 +540,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
             f"{_auroc_words(state)} {percent_text(estimate, 2)} % (50 % is uninformative)"
             for state, estimate in result.shift_auroc.items()
         ),
-        f"temperature {result.temperature:.3f}{bound}: fitted on the development half of the in-domain task (NLL there "
+        f"temperature {result.temperature:.3f}{note}: fitted on the development half of the in-domain task (NLL there "
         f"{before:.3f} before, {after:.3f} after)",
         *seen_before([result.model], (side.task for side in result.sides.values())),
     ]

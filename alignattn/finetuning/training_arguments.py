@@ -21,7 +21,7 @@ from alignattn.tasks import NodeClassification, Task
 from alignattn.training.arguments import AlignmentTrainingArguments, arguments_of
 from alignattn.training.methods import METHODS
 from alignattn.utils.errors import AlignAttnError, one_line
-from alignattn.utils.options import BOOLEANS, OneLineErrorParser, values_of
+from alignattn.utils.options import BOOLEANS, OneLineErrorParser, range_problem, values_of
 from alignattn.utils.publishing import publishable
 
 SET_BY_ALIGNATTN = frozenset(
@@ -145,9 +145,8 @@ def other_arguments_parser(ours: Collection[str]) -> OtherArgumentsParser:
         low, below = RANGES[name]
 
         def number(text: str) -> Any:
-            if not low <= kind(text) < below:
-                most = f" and below {below:.10g}" if math.isfinite(below) else ""
-                raise argparse.ArgumentTypeError(f"{text} must be at least {low}{most}")
+            if problem := range_problem(kind(text), low=low, below=below):
+                raise argparse.ArgumentTypeError(problem)
             return kind(text)
 
         number.__name__ = kind.__name__  # argparse's messages name it

@@ -197,12 +197,9 @@ class Option:
             raise AlignAttnError(f"{self.label} {converted}: its name must end in {', '.join(self.endings)}")
         if not isinstance(converted, int | float) or isinstance(converted, bool) or converted == self.default:
             return converted
-        is_finite = math.isfinite(converted) if isinstance(converted, float) else abs(converted) <= sys.maxsize
-        if not (is_finite and self.low <= converted <= self.high and self.above < converted < self.below):
-            limits = {"at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
-            words = [f"{word} {limit}" for word, limit in limits.items() if math.isfinite(limit)]
-            finite = [] if is_finite else ["finite" if isinstance(converted, float) else "a number of 64 bits"]
-            raise AlignAttnError(f"{self.label} {shown(converted)} must be {' and '.join([*finite, *words])}")
+        limits = {"low": self.low, "high": self.high, "above": self.above, "below": self.below}
+        if problem := range_problem(converted, **limits):
+            raise AlignAttnError(f"{self.label} {problem}")
         return converted
 
     def _converted(self, value: Any) -> Any:
@@ -222,6 +219,19 @@ class Option:
         expected = {int: "a whole number", float: "a number", bool: "true or false"}
         wanted = expected.get(self.types[0], text if isinstance(value, bool) else "a text")
         raise AlignAttnError(f"{self.label} {shown(value)}: give {wanted}")
+
+
+def range_problem(
+    number: float, *, low: float = -math.inf, high: float = math.inf, above: float = -math.inf, below: float = math.inf
+) -> str:
+    """Return what a number outside its range, or an infinite one, must be; empty for others. Limits as in `Option`."""
+    is_finite = math.isfinite(number) if isinstance(number, float) else abs(number) <= sys.maxsize
+    if is_finite and low <= number <= high and above < number < below:
+        return ""
+    limits = {"at least": low, "above": above, "at most": high, "below": below}
+    words = [f"{word} {limit}" for word, limit in limits.items() if math.isfinite(limit)]
+    finite = [] if is_finite else ["finite" if isinstance(number, float) else "a number of 64 bits"]
+    return f"{shown(number)} must be {' and '.join([*finite, *words])}"
 
 
 def option(default: Any, help: str, **details: Any) -> Any:

@@ -26,14 +26,15 @@ from alignattn.utils.errors import AlignAttnError
 TEMPERATURE_RANGE = (0.01, 100.0)
 """Range of the search: on rows at chance, the temperature would diverge."""
 
-BOUND_NOTE = " (the end of the search: these rows determine no temperature)"
 
-
-def is_at_bound(temperature: float) -> bool:
-    """Return whether the search stopped at an end of `TEMPERATURE_RANGE`; the rows then determine no temperature."""
+def temperature_note(temperature: float) -> str:
+    """Return what to know of a fitted temperature, in brackets, if its rows determine none; empty if they do."""
     low, high = TEMPERATURE_RANGE
+    if temperature == 1:
+        return " (none is better; rows that are all right determine none)"
     # The search ends near an end of the range, within its tolerance.
-    return temperature < low * 1.01 or temperature > high / 1.01
+    is_at_bound = temperature < low * 1.01 or temperature > high / 1.01
+    return " (the end of the search: these rows determine no temperature)" if is_at_bound else ""
 
 
 def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:
@@ -113,12 +114,10 @@ class Temperature:
     def describe(self) -> str:
         """Return one line on the temperature and the rows that it was fitted on."""
         before, after = self.nll
-        note = BOUND_NOTE if is_at_bound(self.value) else ""
-        if self.value == 1:
-            note = " (none is better; rows that are all right determine none)"
         return (
-            f"temperature {self.value:.3f}{note}: fitted on {len(self.rows)} of the {self.split_rows} rows of "
-            f"split {self.split!r} of {self.file} (NLL there {before:.3f} before, {after:.3f} after); the measures "
+            f"temperature {self.value:.3f}{temperature_note(self.value)}: fitted on {len(self.rows)} of the "
+            f"{self.split_rows} rows of split {self.split!r} of {self.file} (NLL "
+            f"there {before:.3f} before, {after:.3f} after); the measures "
             f"of that split use the other {self.split_rows - len(self.rows)} rows."
         )
 
