@@ -8,6 +8,7 @@ import gc
 import multiprocessing
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,21 @@ class Python:
 def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `python WORDS` to its end; the options are those of `Python`."""
     return Python(words, **options).finish()
+
+
+def run_two_processes(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run `python WORDS` in two processes of one group on the CPU, with the variables that `torchrun` sets.
+
+    Returns the first process, after both ended.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port, "CUDA_VISIBLE_DEVICES": ""}
+    both = [Python(words, environment=group | {"RANK": rank, "LOCAL_RANK": rank}) for rank in "01"]
+    first, second = (process.finish() for process in both)
+    assert first.returncode == second.returncode, first.stderr + second.stderr
+    return first
 
 
 def launched(launcher: Sequence[str], words: Sequence[str]) -> subprocess.CompletedProcess[str]:

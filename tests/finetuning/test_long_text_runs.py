@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import WORDS
-from processes import TWO_PROCESSES, launched
+from processes import run_two_processes
 from resumed import assert_goes_on
 from resumed import finetune as keeping_all
 from safetensors.torch import load_file
@@ -234,8 +234,8 @@ def test_two_processes_train_as_one(tiny: str, tmp_path: Path) -> None:
         "--train_sampling_strategy sequential --max_grad_norm 0 --model_config hidden_dropout_prob=0 "
         "attention_probs_dropout_prob=0 --max_steps 2 --disable_tqdm true --use_cpu true"
     )
-    done = launched(
-        TWO_PROCESSES, [*words.split(), "--per_device_train_batch_size", "4", "--output_dir", tmp_path / "2"]
+    done = run_two_processes(
+        "-m", "alignattn", *words.split(), "--per_device_train_batch_size", "4", "--output_dir", tmp_path / "2"
     )
     assert done.returncode == 0, done.stderr
     assert main([*words.split(), "--per_device_train_batch_size", "8", "--output_dir", str(tmp_path / "1")]) == 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from conftest import WORDS
-from processes import TWO_PROCESSES, launched
+from processes import run_two_processes
 from safetensors.torch import load_file
 
 from alignattn.finetuning.rows import LengthGroupedSteps, padded_lengths, scattered
@@ -122,12 +122,12 @@ def test_two_processes_resume_within_their_second_epoch_with_its_order(
         "--save_strategy steps --save_steps 7 --save_total_limit 5 --keep_checkpoints --disable_tqdm true"
     ).split()
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    done = launched(TWO_PROCESSES, [*words, "--output_dir", str(whole)])
+    done = run_two_processes("-m", "alignattn", *words, "--output_dir", str(whole))
     assert done.returncode == 0, done.stderr
     killed.mkdir()
     shutil.copy(whole / "config.yaml", killed)
     shutil.copytree(whole / "checkpoint-7", killed / "checkpoint-7")
-    done = launched(TWO_PROCESSES, [*words, "--output_dir", str(killed)])
+    done = run_two_processes("-m", "alignattn", *words, "--output_dir", str(killed))
     assert done.returncode == 0, done.stderr
     assert "resuming from" in done.stdout
     expected, found = (load_file(folder / "model.safetensors") for folder in (whole, killed))

@@ -2,13 +2,12 @@
 
 import functools
 import json
-import socket
 
 import pytest
 import torch
 import transformers
 from conftest import ROOT
-from processes import Python
+from processes import run_two_processes
 from rows_of_kinds import WITHOUT_LABELS, KindRows
 from sgd_settings import SGD_SETTINGS, stacked
 from test_trainer import logged
@@ -143,16 +142,8 @@ def two_processes(tiny_checkpoint, made_once):
 
 def train_by_two(checkpoint, folder):
     script = ROOT / "tests" / "training" / "train_distributed.py"
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
-    both = [
-        Python([script, checkpoint, folder, "1", "4"], environment=address | {"RANK": rank, "LOCAL_RANK": rank})
-        for rank in "01"
-    ]
-    for process in both:
-        done = process.finish()
-        assert done.returncode == 0, done.stderr
+    done = run_two_processes(script, checkpoint, folder, "1", "4")
+    assert done.returncode == 0, done.stderr
 
 
 def assert_same_training(folder, name, one):
