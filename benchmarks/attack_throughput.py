@@ -46,8 +46,9 @@ from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import Resources
 from alignattn.robustness.wrapper import TaskModelWrapper
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import check_free, write_csv
+from alignattn.utils.files import write_csv
 from alignattn.utils.options import Count, OutputDir, build_parser, option, read_words, resolve
+from alignattn.utils.paths import check_free
 
 PROG = "attack_throughput"
 

@@ -21,11 +21,10 @@ from alignattn.finetuning.run_folder import (
 from alignattn.tasks import ImageClassification, LabelledTask, TextClassification
 from alignattn.tasks.names import TRAIN
 from alignattn.utils.command import Command
-from alignattn.utils.digests import digest_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line
-from alignattn.utils.json_records import read_json
+from alignattn.utils.files import read_json
 from alignattn.utils.options import Count, InputDir, Options, OutputDir, Seed, option
-from alignattn.utils.places import input_file_like, input_path
+from alignattn.utils.paths import digest_of, input_file_like, input_path
 
 if TYPE_CHECKING:
     import datasets
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from alignattn.evaluation.calibration.predictions import Predictions
     from alignattn.evaluation.calibration.scaling import Temperature
     from alignattn.reports.diagrams import ScaledPredictions
-    from alignattn.utils.bad_rows import BadRow
+    from alignattn.utils.errors import BadRow
 
 CALIBRATION_FILE = "calibration.json"
 ONE_SPLIT = "a run is calibrated on one split"
@@ -149,9 +148,9 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
     from alignattn.finetuning.decisions import uniform_of, write_run_calibration
     from alignattn.reports.diagrams import percent_text
     from alignattn.reports.report import REPORT_FILE, Section, write_report
-    from alignattn.utils.files import check_free, unfinished, write_json
-    from alignattn.utils.progress import counted
-    from alignattn.utils.text_tables import render_table
+    from alignattn.utils.console import counted, render_table
+    from alignattn.utils.files import write_json
+    from alignattn.utils.paths import check_free, unfinished
 
     folder, fit_on = Path(options.output_dir), options.fit_on
     if options.run is None:
@@ -310,7 +309,7 @@ def _content(
 ) -> dict[str, Any]:
     """Return the content of `calibration.json`; shares are fractions, not percentages."""
     import alignattn
-    from alignattn.utils.publishing import publishable, published_names
+    from alignattn.utils.paths import publishable, published_names
 
     settings = {name: value for name, value in asdict(options).items() if name not in ("files", "output_dir")}
     paths = [file.path for file in files]
@@ -346,7 +345,7 @@ def render_decisions(calibration: "Calibration") -> list[str]:
     The held-out rows determine quantiles and thresholds. The sets are counted on the other half, as on new rows.
     """
     from alignattn.evaluation.calibration.decisions import ABSTENTION_DELTA, SET_SCORES, rows_needed
-    from alignattn.utils.text_tables import render_table
+    from alignattn.utils.console import render_table
 
     rows = len(calibration.held_out.labels)
     sets = []
@@ -463,8 +462,8 @@ def predict_calibration_rows(options: CalibrateOptions) -> "Predictions":
     from alignattn.evaluation.calibration.predictions import Predictions
     from alignattn.finetuning.examples import input_numbers, row_digests
     from alignattn.finetuning.predictor import Batching, load_predictor, probabilities_of
-    from alignattn.utils.bad_rows import list_bad_rows, numbers_without
-    from alignattn.utils.progress import progress
+    from alignattn.utils.console import progress
+    from alignattn.utils.errors import list_bad_rows, numbers_without
 
     run = read_finished_run(Path(str(options.run)), "--run")
     check_has_classes(run.task, "`calibrate --run`")

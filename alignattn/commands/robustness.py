@@ -290,7 +290,7 @@ def target_loaders(arguments: RobustnessOptions) -> list[Callable[[], Target]]:
     import torch
 
     from alignattn.finetuning.run_folder import short_names
-    from alignattn.utils.digests import model_digest
+    from alignattn.utils.paths import model_digest
 
     if arguments.half_precision and not torch.cuda.is_available():
         raise AlignAttnError("--half_precision needs a CUDA GPU: leave it out")
@@ -334,7 +334,7 @@ def _load_target(arguments: RobustnessOptions, folder: Path | None, name: str) -
     from alignattn.robustness.loop import AttackRow
     from alignattn.robustness.resources import label_model
     from alignattn.tasks.rows import load_rows
-    from alignattn.utils.digests import model_digest
+    from alignattn.utils.paths import model_digest
 
     if folder is None:
         assert arguments.model is not None

@@ -16,9 +16,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from alignattn.utils.console import log_download
 from alignattn.utils.errors import AlignAttnError, in_megabytes, install_extra, one_line
-from alignattn.utils.files import cache_folder, replacing
-from alignattn.utils.network import log_download
+from alignattn.utils.files import replacing
+from alignattn.utils.paths import cache_folder
 
 BERT = "bert-base-uncased"
 

@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 from alignattn.models.packaged import NAMES, model_source
 from alignattn.robustness.originals import BERT, NLTK_PACKAGES
 from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER
-from alignattn.utils.digests import digest_of, digest_of_files, model_digest
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import check_file
 from alignattn.utils.parquet import read_parquet
+from alignattn.utils.paths import check_file, digest_of, digest_of_files, model_digest
 
 DIGEST_LENGTH = 8
 

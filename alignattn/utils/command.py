@@ -7,9 +7,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+from alignattn.utils.console import without_library_bars
 from alignattn.utils.errors import check_installed
-from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.options import OneLineErrorParser, Options, build_parser, read_words, resolve, values_of
+from alignattn.utils.paths import folder_lock
 
 OUTPUT_DIR = "output_dir"
 """The option of every command that writes a folder."""
@@ -86,9 +87,6 @@ class Command:
         if self.draws:
             check_installed("matplotlib", "plots", f"`{self.prog}`")
         options.check_places()
-        # Imported here: it takes a tenth of a second, which would slow down --help.
-        from alignattn.utils.folder_lock import folder_lock
-
         folder = values_of(options).get(OUTPUT_DIR)
         function = self.function
         alone = nullcontext() if folder is None or self.shares_folder else folder_lock(Path(folder))

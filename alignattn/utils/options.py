@@ -31,7 +31,7 @@ from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, Union, get_args,
 
 from alignattn.utils.errors import AlignAttnError, did_you_mean, shown
 from alignattn.utils.files import read_yaml
-from alignattn.utils.places import Place, input_file, input_folder, output_file, output_folder
+from alignattn.utils.paths import Place, input_file, input_folder, output_file, output_folder
 
 REQUIRED: Any = MISSING
 """The default of a required option."""

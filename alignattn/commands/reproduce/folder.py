@@ -25,8 +25,7 @@ from alignattn.reports.measures import State
 from alignattn.training.methods import prediction_method
 from alignattn.utils.command import OUTPUT_DIR, Command
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import write_json, write_text
-from alignattn.utils.json_records import read_json, read_record
+from alignattn.utils.files import read_json, read_record, write_json, write_text
 from alignattn.utils.options import options_of
 
 RUNS_FOLDER = "runs"

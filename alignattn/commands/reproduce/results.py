@@ -37,10 +37,10 @@ from alignattn.reports.diagrams import reliability_panel
 from alignattn.reports.table import UNREADABLE, Cell, ResultTable, Run, compare_cells, filled
 from alignattn.robustness.records import RECORDS_SUFFIX, read_run
 from alignattn.tasks.names import PROBABILITIES
+from alignattn.utils.console import counted
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import read_text
-from alignattn.utils.progress import counted
-from alignattn.utils.publishing import publishable_text, short_path
+from alignattn.utils.paths import publishable_text, short_path
 
 Results = Mapping[str, Any]
 
