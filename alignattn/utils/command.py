@@ -1,6 +1,6 @@
 """A command: its name, its options, and the function that runs it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,8 @@ class TableResults:
 class Command:
     """A command; its function is imported when it runs, so that a declaration imports nothing heavy.
 
-    A command line and a program run it in the same way: `execute(parse(words))`, `execute(resolve(values))`.
+    A command line and a program run it in the same way: `execute(parse(words))`,
+    `execute(resolve(options, values))`.
 
     Attributes:
         name: the word after `alignattn`.
@@ -76,11 +77,7 @@ class Command:
 
     def parse(self, words: Sequence[str]) -> Any:
         """Return the options of the command's words."""
-        return self.resolve(read_words(self.options, words, self.parser()))
-
-    def resolve(self, values: Mapping[str, Any]) -> Any:
-        """Return the command's `options` object, from values by name."""
-        return resolve(self.options, values)
+        return resolve(self.options, read_words(self.options, words, self.parser()))
 
     def execute(self, options: Any) -> Any:
         """Run the command with its options, and return what it returns."""
@@ -88,13 +85,7 @@ class Command:
             check_installed("matplotlib", "plots", f"`{self.prog}`")
         options.check_places()
         folder = values_of(options).get(OUTPUT_DIR)
-        function = self.function
+        function: Callable[[Any], Any] = resolve_name(self.run)
         alone = nullcontext() if folder is None or self.shares_folder else folder_lock(Path(folder))
         with alone, without_library_bars():
             return function(options)
-
-    @property
-    def function(self) -> Callable[[Any], Any]:
-        """The function that runs it."""
-        function: Callable[[Any], Any] = resolve_name(self.run)
-        return function

@@ -26,7 +26,7 @@ from alignattn.training.methods import prediction_method
 from alignattn.utils.command import OUTPUT_DIR, Command
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_json, read_record, write_json, write_text
-from alignattn.utils.options import options_of
+from alignattn.utils.options import options_of, resolve
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"
@@ -121,7 +121,7 @@ class RunFolder:
     @cached_property
     def options(self) -> Any:
         """The options of its command, resolved."""
-        return self.command.resolve(self.values)
+        return resolve(self.command.options, self.values)
 
     @cached_property
     def reason_unsupported(self) -> str:
