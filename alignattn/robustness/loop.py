@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from alignattn.robustness import Outcome
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.recipe_names import Outcome
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings, header_path, read_run
 from alignattn.utils.console import progress
 from alignattn.utils.errors import AlignAttnError, one_line

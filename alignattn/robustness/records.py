@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from alignattn.robustness.recipe_names import Outcome
+from alignattn.robustness import Outcome
 from alignattn.utils.errors import AlignAttnError, numbers_without, one_line
 from alignattn.utils.files import parse_json, read_record
 
