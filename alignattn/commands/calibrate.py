@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from alignattn.evaluation.calibration.decisions import Calibration
     from alignattn.evaluation.calibration.predictions import Predictions
     from alignattn.evaluation.calibration.scaling import Temperature
-    from alignattn.reports.diagrams import ScaledPredictions
+    from alignattn.reports.charts import ScaledPredictions
     from alignattn.utils.errors import BadRow
 
 CALIBRATION_FILE = "calibration.json"
@@ -146,8 +146,8 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
     from alignattn.evaluation.calibration.predictions import read_predictions
     from alignattn.evaluation.calibration.scaling import fit_temperatures
     from alignattn.finetuning.decisions import uniform_of, write_run_calibration
-    from alignattn.reports.diagrams import percent_text
-    from alignattn.reports.report import REPORT_FILE, Section, write_report
+    from alignattn.reports.charts import percent_text
+    from alignattn.reports.pages import REPORT_FILE, Section, write_report
     from alignattn.utils.console import counted, render_table
     from alignattn.utils.files import write_json
     from alignattn.utils.paths import check_free, unfinished
@@ -254,7 +254,7 @@ def _reported_splits(
     """Return the rows of each requested split, without those that its temperature was fitted on."""
     import numpy as np
 
-    from alignattn.reports.diagrams import ScaledPredictions
+    from alignattn.reports.charts import ScaledPredictions
 
     # Several files are named by their paths, without the leading and trailing parts that all share.
     names = [list(file.path.resolve().with_suffix("").parts) for file in files]
@@ -282,7 +282,7 @@ def _reported_splits(
 def figure_cells(reports: Sequence[CalibrationReport]) -> tuple[list[str], list[list[str]]]:
     """Return the header, and two lines per split and state: the figures, and their intervals below."""
     from alignattn.evaluation.calibration import FIGURES
-    from alignattn.reports.diagrams import interval_text
+    from alignattn.reports.charts import interval_text
 
     has_temperature = any(part.fitted for part, _ in reports)
     lines = []

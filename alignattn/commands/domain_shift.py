@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from alignattn.finetuning.results import RunResult
     from alignattn.finetuning.training_arguments import RunArguments
-    from alignattn.reports.diagrams import ScaledPredictions
+    from alignattn.reports.charts import ScaledPredictions
     from alignattn.tasks.rows import Rows
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
@@ -337,7 +337,7 @@ class Side:
 
     def held_out(self, temperature: float) -> "ScaledPredictions":
         """Return the reported rows, before and after temperature scaling."""
-        from alignattn.reports.diagrams import ScaledPredictions
+        from alignattn.reports.charts import ScaledPredictions
 
         return ScaledPredictions.by_temperature(*self.half(HELD_OUT), temperature)
 
@@ -469,7 +469,7 @@ def _write(options: RunOptions, sides: Sequence[Side], result: DomainShiftResult
     import pyarrow as pa
 
     from alignattn.finetuning.examples import with_split, write_predictions
-    from alignattn.reports.report import REPORT_FILE, Section, write_report
+    from alignattn.reports.pages import REPORT_FILE, Section, write_report
     from alignattn.utils.files import write_json, write_text
 
     folder, tables, sections = options.output_dir, [], []
@@ -500,7 +500,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
     """Return a table of accuracy and calibration error with intervals, and notes."""
     from alignattn.evaluation.calibration.scaling import temperature_note
     from alignattn.models.packaged import seen_before
-    from alignattn.reports.diagrams import percent_text
+    from alignattn.reports.charts import percent_text
     from alignattn.utils.console import render_table
 
     lines = [
@@ -551,7 +551,7 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
 
     The standard deviation is that of a sample (n - 1); for a single seed it is None.
     """
-    from alignattn.evaluation.statistics.seeds import over_seeds, with_deviation
+    from alignattn.evaluation.estimates import over_seeds, with_deviation
     from alignattn.models.packaged import seen_before
     from alignattn.utils.console import render_table
     from alignattn.utils.files import write_json

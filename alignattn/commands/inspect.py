@@ -10,8 +10,7 @@ from typing import Any
 from alignattn.finetuning.data_options import DataOptions
 from alignattn.models.lengths import most_tokens, row_length
 from alignattn.models.names import model_name
-from alignattn.reports.plots.drawing import write_figure
-from alignattn.reports.plots.maps import HeatMapPanel, draw_heat_maps
+from alignattn.reports.plots import HeatMapPanel, draw_heat_maps, write_figure
 from alignattn.tasks import get_task
 from alignattn.tasks.names import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source

@@ -86,7 +86,7 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
     """
     from alignattn.finetuning.predictor import load_predictor
     from alignattn.finetuning.rows import encode_split, load_run_evaluation
-    from alignattn.reports.report import REPORT_FILE
+    from alignattn.reports.pages import REPORT_FILE
     from alignattn.tasks.labels import UNLABELLED
     from alignattn.tasks.names import FIRST
     from alignattn.tasks.rows import max_samples
@@ -175,9 +175,8 @@ def _report(run: Any, measured: list[MeasuredInputs], options: UncertaintyOption
     import alignattn
     from alignattn.evaluation.calibration import FIGURES
     from alignattn.evaluation.calibration.passes import PASS_FIGURES
-    from alignattn.reports.charts import reliability_chart
-    from alignattn.reports.diagrams import interval_text, reliability_panel
-    from alignattn.reports.report import REPORT_FILE, Section, write_report
+    from alignattn.reports.charts import interval_text, reliability_chart, reliability_panel
+    from alignattn.reports.pages import REPORT_FILE, Section, write_report
     from alignattn.utils.console import render_table
     from alignattn.utils.files import replacing, write_json
     from alignattn.utils.paths import publishable, unfinished

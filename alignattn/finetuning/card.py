@@ -20,7 +20,7 @@ from alignattn.finetuning.results import EVALUATION, RunResult, score_text
 from alignattn.finetuning.training_options import BALANCED
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.packaged import PACKAGED
-from alignattn.reports.html import TEMPLATES
+from alignattn.reports.pages import TEMPLATES
 from alignattn.tasks import (
     MultiLabelClassification,
     QuestionAnswering,

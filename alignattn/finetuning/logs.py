@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from alignattn.finetuning.results import EVALUATION, NOT_SCORES
 from alignattn.reports.charts import line_chart
-from alignattn.reports.plots.lines import CurvePanel
+from alignattn.reports.plots import CurvePanel
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_record
 

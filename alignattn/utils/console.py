@@ -191,15 +191,14 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: 
         left: number of left-aligned columns; the others are right-aligned.
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        aligned = (
+    lines = [
+        GAP.join(
             cell.ljust(width) if index < left else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
         )
-        return GAP.join(aligned).rstrip()
-
-    return "\n".join(map(line, (header, ["-" * width for width in widths], *rows)))
+        for cells in (header, ["-" * width for width in widths], *rows)
+    ]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def split_tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, keys: int = 1) -> list[str]:

@@ -147,11 +147,6 @@ class Option:
         """Whether it names a file or folder that the command writes."""
         return self.place in (output_file, output_folder)
 
-    @property
-    def is_flag(self) -> bool:
-        """Whether it is a boolean that needs no value."""
-        return self.types[0] is bool and not self.is_list
-
     def checked(self, value: Any) -> Any:
         """Return a value as the option's type, a list as a tuple.
 
@@ -569,7 +564,7 @@ def read_words(options: type[Options], words: Sequence[str], parser: OneLineErro
         if not word.startswith("--") or name not in known:
             # A value, such as a text that starts with a dash, or an option that is not ours.
             normalised.append(word)
-        elif known[name].is_flag and not equals and following.lower() not in BOOLEANS:
+        elif known[name].types[0] is bool and not equals and following.lower() not in BOOLEANS:
             normalised.append(f"--{name}=true")
         else:
             normalised.append(f"--{name}{equals}{value}")

@@ -116,7 +116,7 @@ def commands() -> list[Command]:
 def mistakes(command: Command) -> list[list[str]]:
     """Command lines of a command, with a mistake of each kind."""
     words, known = command.name.split(), options_of(command.options).values()
-    named = [entry.name for entry in known if not (entry.positional or entry.rest or entry.is_flag)]
+    named = [entry.name for entry in known if not (entry.positional or entry.rest or entry.types[0] is bool)]
     wrong = [[*words, f"--{name}", *value] for name in named[:1] for value in ((), ("",))]
     table = ["table1"] if any(entry.rest for entry in known) else []
     if command.name not in FOREIGN:

@@ -32,8 +32,7 @@ from alignattn.finetuning.examples import (
 from alignattn.finetuning.logs import training_charts
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.models.packaged import seen_before
-from alignattn.reports.charts import reliability_chart
-from alignattn.reports.diagrams import reliability_panel
+from alignattn.reports.charts import reliability_chart, reliability_panel
 from alignattn.reports.table import UNREADABLE, Cell, ResultTable, Run, compare_cells, filled
 from alignattn.robustness.records import RECORDS_SUFFIX, read_run
 from alignattn.tasks.names import PROBABILITIES
