@@ -38,16 +38,16 @@ from transformers import PreTrainedTokenizerBase
 
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.commands.robustness import RobustnessOptions, Target, target_loaders
-from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.library import check_textattack, load_textattack
 from alignattn.robustness.loop import AttackRow, attack_row
+from alignattn.robustness.models import ModelInputs, TaskModelWrapper
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import Resources
-from alignattn.robustness.wrapper import TaskModelWrapper
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import check_free, write_csv
+from alignattn.utils.files import write_csv
 from alignattn.utils.options import Count, OutputDir, build_parser, option, read_words, resolve
+from alignattn.utils.paths import check_free
 
 PROG = "attack_throughput"
 

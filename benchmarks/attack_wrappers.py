@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.wrapper import wrap_model
+from alignattn.robustness.models import wrap_model
 
 wrappers = load_textattack().models.wrappers
 run = sys.argv[1]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from alignattn.cli import main
 from alignattn.tasks import long_texts
-from alignattn.utils.text_tables import render_table
+from alignattn.utils.console import render_table
 
 FILLER = [f"w{number}" for number in range(200)]
 LENGTHS = {"60 to 400": (60, 400), "2,000 to 2,500": (2_000, 2_500)}

@@ -42,7 +42,7 @@ from model_checks import check_type
 from model_overrides import OVERRIDES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from alignattn.utils.json_records import to_json
+from alignattn.utils.files import to_json
 
 ATTENTIONS = ("aa-ct", "qvi", "entmax15")
 RESULTS, TABLE = "model_types.jsonl", "models.csv"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alignattn.robustness.records import AttackRecord
-from alignattn.utils.text_tables import render_table
+from alignattn.utils.console import render_table
 
 THROUGHPUT_FILE = "throughput.csv"
 ALL_RECIPES = "all"

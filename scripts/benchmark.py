@@ -32,10 +32,10 @@ from alignattn.attention.config import PLAIN_ATTENTION, PRESETS
 from alignattn.models.lengths import most_positions
 from alignattn.patching import has_alignment, patch, step_alignments
 from alignattn.patching.checkpoints import load_checkpoint, load_config, loading
+from alignattn.utils.console import render_table
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import check_free, unfinished, write_csv, write_text
-from alignattn.utils.publishing import publishable
-from alignattn.utils.text_tables import render_table
+from alignattn.utils.files import write_csv, write_text
+from alignattn.utils.paths import check_free, publishable, unfinished
 
 BARE_MODELS = {"tiny": (128, 2, 2), "bare-minilm": (384, 6, 12), "bert-base": (768, 12, 12)}
 """BERTs with random weights, which take any length: hidden size, layers and heads."""

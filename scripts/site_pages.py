@@ -135,7 +135,7 @@ def _tables(options: Iterable[Option], heading: str) -> Iterator[str]:
 
 def _row(option: Option) -> tuple[str, str, str]:
     many = " …" if option.is_list else ""
-    usage = option.label if option.is_flag else f"{option.usage}{many}"
+    usage = option.label if option.types[0] is bool else f"{option.usage}{many}"
     limits = "".join(f" {limit}." for limit in _limits(option))
     return f"`{usage}`", f"{_cell(option.help)}{_cell(limits)}", _default(option)
 

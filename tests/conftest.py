@@ -43,7 +43,7 @@ from tally import pytest_terminal_summary, trying  # noqa: F401
 
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import PRESETS
-from alignattn.reports.plots.drawing import can_draw
+from alignattn.reports.plots import can_draw
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 50

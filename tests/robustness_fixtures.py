@@ -10,9 +10,8 @@ from robustness_helpers import NEIGHBORS, NLTK_DATA, BagOfWords, random_masked_l
 from transformers import AutoTokenizer
 
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.originals import prepare_nltk
 from alignattn.robustness.records import AttackRun
-from alignattn.robustness.resources import Resources
+from alignattn.robustness.resources import Resources, prepare_nltk
 
 
 @pytest.fixture(scope="session")

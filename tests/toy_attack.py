@@ -18,8 +18,8 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.loop import AttackJob, AttackRow, attack_rows
+from alignattn.robustness.models import wrap_model
 from alignattn.robustness.records import AttackRun, AttackSettings, header_path
-from alignattn.robustness.wrapper import wrap_model
 
 skip_without(NLTK_DATA)
 textattack = load_textattack()

@@ -58,8 +58,8 @@ def balance_checkpoint(arguments: BalanceOptions) -> Any:
     from alignattn.tasks import get_task
     from alignattn.tasks.rows import load_rows
     from alignattn.tasks.task import EncodedSplit, TaskOptions
-    from alignattn.utils.files import check_free, unfinished, write_json
-    from alignattn.utils.publishing import publishable
+    from alignattn.utils.files import write_json
+    from alignattn.utils.paths import check_free, publishable, unfinished
 
     folder = Path(arguments.output_dir)
     check_free(folder, ("balance.json", "config.json"))

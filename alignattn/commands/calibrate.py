@@ -21,11 +21,10 @@ from alignattn.finetuning.run_folder import (
 from alignattn.tasks import ImageClassification, LabelledTask, TextClassification
 from alignattn.tasks.names import TRAIN
 from alignattn.utils.command import Command
-from alignattn.utils.digests import digest_of
 from alignattn.utils.errors import AlignAttnError, listing, one_line
-from alignattn.utils.json_records import read_json
+from alignattn.utils.files import read_json
 from alignattn.utils.options import Count, InputDir, Options, OutputDir, Seed, option
-from alignattn.utils.places import input_file_like, input_path
+from alignattn.utils.paths import digest_of, input_file_like, input_path
 
 if TYPE_CHECKING:
     import datasets
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from alignattn.evaluation.calibration.decisions import Calibration
     from alignattn.evaluation.calibration.predictions import Predictions
     from alignattn.evaluation.calibration.scaling import Temperature
-    from alignattn.reports.diagrams import ScaledPredictions
-    from alignattn.utils.bad_rows import BadRow
+    from alignattn.reports.charts import ScaledPredictions
+    from alignattn.utils.errors import BadRow
 
 CALIBRATION_FILE = "calibration.json"
 ONE_SPLIT = "a run is calibrated on one split"
@@ -147,11 +146,11 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
     from alignattn.evaluation.calibration.predictions import read_predictions
     from alignattn.evaluation.calibration.scaling import fit_temperatures
     from alignattn.finetuning.decisions import uniform_of, write_run_calibration
-    from alignattn.reports.diagrams import percent_text
-    from alignattn.reports.report import REPORT_FILE, Section, write_report
-    from alignattn.utils.files import check_free, unfinished, write_json
-    from alignattn.utils.progress import counted
-    from alignattn.utils.text_tables import render_table
+    from alignattn.reports.charts import percent_text
+    from alignattn.reports.pages import REPORT_FILE, Section, write_report
+    from alignattn.utils.console import counted, render_table
+    from alignattn.utils.files import write_json
+    from alignattn.utils.paths import check_free, unfinished
 
     folder, fit_on = Path(options.output_dir), options.fit_on
     if options.run is None:
@@ -255,7 +254,7 @@ def _reported_splits(
     """Return the rows of each requested split, without those that its temperature was fitted on."""
     import numpy as np
 
-    from alignattn.reports.diagrams import ScaledPredictions
+    from alignattn.reports.charts import ScaledPredictions
 
     # Several files are named by their paths, without the leading and trailing parts that all share.
     names = [list(file.path.resolve().with_suffix("").parts) for file in files]
@@ -283,7 +282,7 @@ def _reported_splits(
 def figure_cells(reports: Sequence[CalibrationReport]) -> tuple[list[str], list[list[str]]]:
     """Return the header, and two lines per split and state: the figures, and their intervals below."""
     from alignattn.evaluation.calibration import FIGURES
-    from alignattn.reports.diagrams import interval_text
+    from alignattn.reports.charts import interval_text
 
     has_temperature = any(part.fitted for part, _ in reports)
     lines = []
@@ -310,7 +309,7 @@ def _content(
 ) -> dict[str, Any]:
     """Return the content of `calibration.json`; shares are fractions, not percentages."""
     import alignattn
-    from alignattn.utils.publishing import publishable, published_names
+    from alignattn.utils.paths import publishable, published_names
 
     settings = {name: value for name, value in asdict(options).items() if name not in ("files", "output_dir")}
     paths = [file.path for file in files]
@@ -346,7 +345,7 @@ def render_decisions(calibration: "Calibration") -> list[str]:
     The held-out rows determine quantiles and thresholds. The sets are counted on the other half, as on new rows.
     """
     from alignattn.evaluation.calibration.decisions import ABSTENTION_DELTA, SET_SCORES, rows_needed
-    from alignattn.utils.text_tables import render_table
+    from alignattn.utils.console import render_table
 
     rows = len(calibration.held_out.labels)
     sets = []
@@ -463,8 +462,8 @@ def predict_calibration_rows(options: CalibrateOptions) -> "Predictions":
     from alignattn.evaluation.calibration.predictions import Predictions
     from alignattn.finetuning.examples import input_numbers, row_digests
     from alignattn.finetuning.predictor import Batching, load_predictor, probabilities_of
-    from alignattn.utils.bad_rows import list_bad_rows, numbers_without
-    from alignattn.utils.progress import progress
+    from alignattn.utils.console import progress
+    from alignattn.utils.errors import list_bad_rows, numbers_without
 
     run = read_finished_run(Path(str(options.run)), "--run")
     check_has_classes(run.task, "`calibrate --run`")

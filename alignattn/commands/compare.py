@@ -84,7 +84,7 @@ class CompareOptions(Options):
 def compare_runs(options: CompareOptions) -> "ResultTable":
     """Compare runs or scores, write the table in all formats, print it, and return it."""
     from alignattn.reports.writers import FORMS, to_text, write_table
-    from alignattn.utils.files import check_free, unfinished
+    from alignattn.utils.paths import check_free, unfinished
 
     folder = Path(options.output_dir)
     check_free(folder, [f"{TABLE}{suffix}" for suffix in (*FORMS, ".png")])
@@ -395,7 +395,7 @@ def _cells_of(
     from alignattn.tasks.metrics import metric_of
     from alignattn.tasks.names import BY_SEED
     from alignattn.utils.files import read_text
-    from alignattn.utils.publishing import publishable_text
+    from alignattn.utils.paths import publishable_text
 
     runs = {
         seed: Run(
@@ -440,7 +440,7 @@ def _listed(versions: Mapping[str, str]) -> str:
 
 def _settings(entries: Sequence[ComparedRuns]) -> list[str]:
     """The seeds of each entry, and the options that differ between entries, without paths of this machine."""
-    from alignattn.utils.publishing import publishable
+    from alignattn.utils.paths import publishable
 
     # A run without the option has the default of its model.
     options: list[dict[str, Any]] = [

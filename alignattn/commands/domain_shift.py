@@ -22,7 +22,7 @@ from alignattn.tasks import TASKS, LabelledTask, get_task, is_definition, plain_
 from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.json_records import read_record
+from alignattn.utils.files import read_record
 from alignattn.utils.options import REQUIRED, option
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from alignattn.finetuning.results import RunResult
     from alignattn.finetuning.training_arguments import RunArguments
-    from alignattn.reports.diagrams import ScaledPredictions
+    from alignattn.reports.charts import ScaledPredictions
     from alignattn.tasks.rows import Rows
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
@@ -237,7 +237,7 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
 
     from alignattn.finetuning.run import finetune_one
     from alignattn.finetuning.training_arguments import RunArguments, training_arguments
-    from alignattn.utils.folder_lock import folder_lock
+    from alignattn.utils.paths import folder_lock
 
     folder = options.output_dir
     with folder_lock(folder):
@@ -266,7 +266,7 @@ def check_folder(options: DomainShiftOptions) -> None:
     """Refuse a folder of another run; a folder that contains only the trained run is accepted, to be evaluated."""
     from alignattn.finetuning.resuming import check_output_dir
     from alignattn.finetuning.run_folder import first_changed
-    from alignattn.utils.files import entries
+    from alignattn.utils.paths import entries
 
     folder = options.output_dir
     if not (folder.is_dir() and entries(folder) == {RUN_FOLDER}):
@@ -292,7 +292,7 @@ def _digests_out_of_domain(options: DomainShiftOptions) -> dict[str, str]:
     """Return the SHA-256 of the definition and the rows of the out-of-domain task, as far as they are local files."""
     from alignattn.tasks.names import TRAIN
     from alignattn.tasks.rows import split_path
-    from alignattn.utils.digests import digest_of
+    from alignattn.utils.paths import digest_of
 
     name, task = names_of_pair(options.pair)[1], options.tasks[1]
     files = {"definition": Path(name)} if is_definition(name) else {}
@@ -337,7 +337,7 @@ class Side:
 
     def held_out(self, temperature: float) -> "ScaledPredictions":
         """Return the reported rows, before and after temperature scaling."""
-        from alignattn.reports.diagrams import ScaledPredictions
+        from alignattn.reports.charts import ScaledPredictions
 
         return ScaledPredictions.by_temperature(*self.half(HELD_OUT), temperature)
 
@@ -422,7 +422,6 @@ def _result(
         negative_log_likelihood,
     )
     from alignattn.finetuning.results import device_name, package_versions
-    from alignattn.utils.bad_rows import as_json
 
     known, labels = sides[0].half(DEVELOPMENT)
     temperature = fit_temperature(log_probabilities(known), labels)
@@ -449,7 +448,7 @@ def _result(
                 development_rows=len(side.halves[DEVELOPMENT]),
                 held_out_rows=len(side.halves[HELD_OUT]),
                 dropped_rows=side.loaded.dropped,
-                bad_rows=as_json(side.loaded.bad_rows),
+                bad_rows={split: [asdict(bad) for bad in listed] for split, listed in side.loaded.bad_rows.items()},
                 derived_splits=side.loaded.derived,
                 figures=rows.estimates(),
                 truncated_rows=side.truncated_rows,
@@ -470,7 +469,7 @@ def _write(options: RunOptions, sides: Sequence[Side], result: DomainShiftResult
     import pyarrow as pa
 
     from alignattn.finetuning.examples import with_split, write_predictions
-    from alignattn.reports.report import REPORT_FILE, Section, write_report
+    from alignattn.reports.pages import REPORT_FILE, Section, write_report
     from alignattn.utils.files import write_json, write_text
 
     folder, tables, sections = options.output_dir, [], []
@@ -501,8 +500,8 @@ def render_domain_shift(result: DomainShiftResult) -> str:
     """Return a table of accuracy and calibration error with intervals, and notes."""
     from alignattn.evaluation.calibration.scaling import temperature_note
     from alignattn.models.packaged import seen_before
-    from alignattn.reports.diagrams import percent_text
-    from alignattn.utils.text_tables import render_table
+    from alignattn.reports.charts import percent_text
+    from alignattn.utils.console import render_table
 
     lines = [
         [
@@ -552,10 +551,10 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
 
     The standard deviation is that of a sample (n - 1); for a single seed it is None.
     """
-    from alignattn.evaluation.statistics.seeds import over_seeds, with_deviation
+    from alignattn.evaluation.estimates import over_seeds, with_deviation
     from alignattn.models.packaged import seen_before
+    from alignattn.utils.console import render_table
     from alignattn.utils.files import write_json
-    from alignattn.utils.text_tables import render_table
 
     first = results[0]
     temperature = over_seeds([result.temperature for result in results])

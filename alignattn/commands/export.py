@@ -13,8 +13,9 @@ from alignattn.finetuning.run_folder import FinishedRun, read_finished_run, run_
 from alignattn.models import capabilities_of
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, check_installed, in_megabytes, one_line
-from alignattn.utils.files import check_free, unfinished, write_json
+from alignattn.utils.files import write_json
 from alignattn.utils.options import REQUIRED, Options, OutputDir, option
+from alignattn.utils.paths import check_free, unfinished
 
 if TYPE_CHECKING:
     from alignattn.finetuning.predictor import Predictor

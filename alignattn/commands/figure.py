@@ -8,11 +8,15 @@ from typing import Any
 from alignattn.finetuning.logs import X_LABEL, curve_panels, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.finetuning.run_folder import read_finished_run, read_run_options, run_folder, short_names
-from alignattn.reports.plots.bars import PointPanel, draw_points
-from alignattn.reports.plots.comparisons import draw_reliability
-from alignattn.reports.plots.drawing import write_figure
-from alignattn.reports.plots.lines import draw_curves
-from alignattn.reports.plots.maps import HeatMapPanel, draw_heat_maps
+from alignattn.reports.plots import (
+    HeatMapPanel,
+    PointPanel,
+    draw_curves,
+    draw_heat_maps,
+    draw_points,
+    draw_reliability,
+    write_figure,
+)
 from alignattn.tasks import MultipleChoice, NodeClassification, TextClassification
 from alignattn.tasks.names import FIRST, MAX_TEXTS, PROBABILITIES
 from alignattn.utils.command import Command
@@ -287,7 +291,7 @@ def draw_calibration(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     import pyarrow.parquet as pq
 
     from alignattn.evaluation.calibration.predictions import read_predictions
-    from alignattn.reports.diagrams import reliability_panel
+    from alignattn.reports.charts import reliability_panel
 
     panels = []
     for name, folder in runs.items():

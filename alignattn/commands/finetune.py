@@ -32,7 +32,7 @@ def finetune(options: RunOptions) -> list["RunResult"]:
 
 def write_seed_summary(folder: Path, results: Sequence["RunResult"]) -> str:
     """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them as text."""
-    from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
+    from alignattn.evaluation.estimates import SeedSpread, over_seeds, with_deviation
     from alignattn.finetuning.results import RESULTS_FILE
     from alignattn.tasks.metrics import metric_of
     from alignattn.utils.files import write_json

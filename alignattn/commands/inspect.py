@@ -10,18 +10,16 @@ from typing import Any
 from alignattn.finetuning.data_options import DataOptions
 from alignattn.models.lengths import most_tokens, row_length
 from alignattn.models.names import model_name
-from alignattn.reports.plots.drawing import write_figure
-from alignattn.reports.plots.maps import HeatMapPanel, draw_heat_maps
+from alignattn.reports.plots import HeatMapPanel, draw_heat_maps, write_figure
 from alignattn.tasks import get_task
 from alignattn.tasks.names import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source
 from alignattn.utils.command import Command
+from alignattn.utils.console import READABLE_WIDTH, progress, split_tables
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import check_free, unfinished, write_text
+from alignattn.utils.files import write_text
 from alignattn.utils.options import REQUIRED, Count, InputDir, InputFile, Options, OutputDir, Seed, option
-from alignattn.utils.progress import progress
-from alignattn.utils.publishing import publishable, published_names
-from alignattn.utils.text_tables import READABLE_WIDTH, split_tables
+from alignattn.utils.paths import check_free, publishable, published_names, unfinished
 
 MEASURES: Mapping[str, tuple[str, str]] = {
     "sliced_wasserstein": ("distance", "query-key distance"),

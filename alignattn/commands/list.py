@@ -12,9 +12,9 @@ from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
 from alignattn.tasks import TASKS
 from alignattn.utils.command import Command
+from alignattn.utils.console import render_table
 from alignattn.utils.options import PLACEHOLDERS, Options, option
 from alignattn.utils.registry import Entry
-from alignattn.utils.text_tables import render_table
 
 WHAT = ("slots", "presets", "tasks", "models", "tables")
 

@@ -32,13 +32,19 @@ from alignattn.finetuning.run_folder import (
 )
 from alignattn.tasks import LabelledTask, QuestionAnswering, Task
 from alignattn.tasks.sequence_to_sequence import check_generates
-from alignattn.utils import places
 from alignattn.utils.command import Command
-from alignattn.utils.compression import BYTE_ORDER_MARK, check_encoding, plain_stem, plain_suffix
 from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line
-from alignattn.utils.files import OWN_PREFIX, check_free, replacing, unfinished
-from alignattn.utils.json_records import read_json, to_json
+from alignattn.utils.files import (
+    BYTE_ORDER_MARK,
+    check_encoding,
+    plain_stem,
+    plain_suffix,
+    read_json,
+    replacing,
+    to_json,
+)
 from alignattn.utils.options import REQUIRED, Count, InputDir, Options, OutputDir, OutputFile, Processes, option
+from alignattn.utils.paths import OWN_PREFIX, check_free, input_path, unfinished
 
 if TYPE_CHECKING:
     import datasets
@@ -69,7 +75,7 @@ class PredictOptions(Options):
         None,
         "New rows in a format of finetune; or a folder of Parquet files.",
         metavar="FILE",
-        place=places.input_path,
+        place=input_path,
     )
     text: tuple[str, ...] | None = option(
         None, "Texts to predict; for pairs, both.", metavar="TEXT", excludes={"file": "each says what to predict"}
@@ -113,7 +119,7 @@ class PredictOptions(Options):
         if self.file is None and self.text is None:
             raise AlignAttnError("nothing to predict: give --file FILE, or --text TEXT")
         if self.file is not None:
-            places.input_path("--file", self.file)
+            input_path("--file", self.file)
         check_finished(Path(self.run), "--run")
         if self.is_folder:
             check_installed("ray", "ray", "--file with a folder of Parquet files")
@@ -146,8 +152,8 @@ COMMAND = Command(
 
 def predict(options: PredictOptions) -> None:
     """Predict the rows, and write the predictions next to the columns of the rows."""
-    from alignattn.utils.folder_lock import folder_lock
-    from alignattn.utils.progress import progress
+    from alignattn.utils.console import progress
+    from alignattn.utils.paths import folder_lock
 
     run = read_finished_run(Path(options.run), "--run")
     temperature, task = _temperature(options, run), run.task
@@ -475,7 +481,7 @@ class FilePredictor:
         from alignattn.finetuning.predictor import Batching, probabilities_of
         from alignattn.tasks.answers.windows import count_truncated_questions
         from alignattn.tasks.truncation import count_truncated_rows
-        from alignattn.utils.bad_rows import list_bad_rows
+        from alignattn.utils.errors import list_bad_rows
 
         predictor, remarks, count = self.predictor, self.remarks, part.table.num_rows
         problems = predictor.problems(part.inputs) | dict(part.problems)
@@ -671,7 +677,7 @@ def _predict_on_ray(
         folder: the folder of the rows.
         output: the folder of the predictions, which get the names of their files.
     """
-    from alignattn.utils.progress import counted
+    from alignattn.utils.console import counted
     from alignattn.utils.ray_cluster import gpu_or_core, ray_cluster
 
     # Names that begin with a dot or an underscore are those of other programs' files, which hold no rows.

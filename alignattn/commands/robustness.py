@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.finetuning.run_folder import run_folder
 from alignattn.models.names import model_folder, model_name
-from alignattn.robustness.recipe_names import LONGEST, RECIPES, UNIVERSAL_SENTENCE_ENCODER, WORDNET
+from alignattn.robustness import LONGEST, RECIPES, UNIVERSAL_SENTENCE_ENCODER, WORDNET
 from alignattn.tasks import TextClassification, get_task
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from alignattn.robustness.loop import AttackJob, AttackRow
+    from alignattn.robustness.models import TaskModelWrapper
     from alignattn.robustness.records import AttackRun, AttackSettings
     from alignattn.robustness.resources import Resources
-    from alignattn.robustness.wrapper import TaskModelWrapper
 
 RESOURCES = "resources"
 """Group in the help."""
@@ -246,7 +246,7 @@ class Target:
 
     def wrapper(self, arguments: RobustnessOptions) -> "TaskModelWrapper":
         """Return the wrapper that attacks query."""
-        from alignattn.robustness.wrapper import wrap_model
+        from alignattn.robustness.models import wrap_model
 
         return wrap_model(
             self.model,
@@ -290,7 +290,7 @@ def target_loaders(arguments: RobustnessOptions) -> list[Callable[[], Target]]:
     import torch
 
     from alignattn.finetuning.run_folder import short_names
-    from alignattn.utils.digests import model_digest
+    from alignattn.utils.paths import model_digest
 
     if arguments.half_precision and not torch.cuda.is_available():
         raise AlignAttnError("--half_precision needs a CUDA GPU: leave it out")
@@ -330,11 +330,11 @@ def _load_target(arguments: RobustnessOptions, folder: Path | None, name: str) -
     from alignattn.finetuning.run_folder import read_run_options, warn_plain
     from alignattn.patching.adapter_files import merge_adapters
     from alignattn.patching.checkpoints import load_pretrained
-    from alignattn.robustness.encoders import CHECKPOINT
     from alignattn.robustness.loop import AttackRow
+    from alignattn.robustness.models import CHECKPOINT
     from alignattn.robustness.resources import label_model
     from alignattn.tasks.rows import load_rows
-    from alignattn.utils.digests import model_digest
+    from alignattn.utils.paths import model_digest
 
     if folder is None:
         assert arguments.model is not None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from alignattn.finetuning.run_folder import read_finished_run, run_folder
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, check_installed, one_line
-from alignattn.utils.json_records import parse_json, to_json
+from alignattn.utils.files import parse_json, to_json
 from alignattn.utils.options import REQUIRED, Count, Options, option
 
 if TYPE_CHECKING:

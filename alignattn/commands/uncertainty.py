@@ -86,12 +86,12 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
     """
     from alignattn.finetuning.predictor import load_predictor
     from alignattn.finetuning.rows import encode_split, load_run_evaluation
-    from alignattn.reports.report import REPORT_FILE
+    from alignattn.reports.pages import REPORT_FILE
     from alignattn.tasks.labels import UNLABELLED
     from alignattn.tasks.names import FIRST
     from alignattn.tasks.rows import max_samples
     from alignattn.training.methods.mc_dropout import can_drop
-    from alignattn.utils.files import check_free
+    from alignattn.utils.paths import check_free
 
     run, folder = read_finished_run(Path(options.run), "--run"), Path(options.output_dir)
     if not run.task.has_classes:
@@ -139,7 +139,7 @@ def _measured(predictor: Any, name: str, split: Any, options: UncertaintyOptions
     from alignattn.evaluation.calibration import PassScores, summarise_passes
     from alignattn.finetuning.predictor import Batching
     from alignattn.training.methods.mc_dropout import mc_dropout
-    from alignattn.utils.progress import counted
+    from alignattn.utils.console import counted
 
     task, model = predictor.task, predictor.model
     # The noise and the dropout of a row depend on its place, so rows keep their order.
@@ -175,12 +175,11 @@ def _report(run: Any, measured: list[MeasuredInputs], options: UncertaintyOption
     import alignattn
     from alignattn.evaluation.calibration import FIGURES
     from alignattn.evaluation.calibration.passes import PASS_FIGURES
-    from alignattn.reports.charts import reliability_chart
-    from alignattn.reports.diagrams import interval_text, reliability_panel
-    from alignattn.reports.report import REPORT_FILE, Section, write_report
-    from alignattn.utils.files import replacing, unfinished, write_json
-    from alignattn.utils.publishing import publishable
-    from alignattn.utils.text_tables import render_table
+    from alignattn.reports.charts import interval_text, reliability_chart, reliability_panel
+    from alignattn.reports.pages import REPORT_FILE, Section, write_report
+    from alignattn.utils.console import render_table
+    from alignattn.utils.files import replacing, write_json
+    from alignattn.utils.paths import publishable, unfinished
 
     # The table shows some measures; the file has all.
     shown = ("accuracy", *PASS_FIGURES, "expected_calibration_error", "area_under_risk_coverage")

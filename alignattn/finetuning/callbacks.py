@@ -26,8 +26,8 @@ from alignattn.patching.balance import balance, reason_unbalanced
 from alignattn.tasks import Task
 from alignattn.tasks.task import EncodedSplit
 from alignattn.training.checkpoints import restore
+from alignattn.utils.console import in_terminal, terminal_bar
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.progress import in_terminal, terminal_bar
 
 LOSSES = ("loss", "task_loss", "align_loss")
 """Entries of a log that are shown."""

@@ -20,7 +20,7 @@ from alignattn.finetuning.results import EVALUATION, RunResult, score_text
 from alignattn.finetuning.training_options import BALANCED
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.packaged import PACKAGED
-from alignattn.reports.html import TEMPLATES
+from alignattn.reports.pages import TEMPLATES
 from alignattn.tasks import (
     MultiLabelClassification,
     QuestionAnswering,
@@ -30,10 +30,9 @@ from alignattn.tasks import (
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS
 from alignattn.tasks.metrics import metric_of
 from alignattn.training.methods import chosen_methods, settings_of
-from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import listing
-from alignattn.utils.files import write_text
-from alignattn.utils.publishing import publishable
+from alignattn.utils.files import plain_stem, write_text
+from alignattn.utils.paths import publishable
 
 CARD_FILE = "README.md"
 

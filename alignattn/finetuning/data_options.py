@@ -30,10 +30,10 @@ from alignattn.tasks.names import (
 )
 from alignattn.tasks.task import TaskOptions
 from alignattn.training.methods.base import EVALUATION_ROWS
-from alignattn.utils.compression import check_encoding, plain_suffix
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_encoding, plain_suffix
 from alignattn.utils.options import Count, InputDir, Options, Processes, option
-from alignattn.utils.places import input_path
+from alignattn.utils.paths import input_path
 
 DOC_STRIDE = 128
 LABEL_COLUMN = ("label",)

@@ -25,8 +25,7 @@ from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.patching.adapter_files import merge_adapters
 from alignattn.patching.balance import reason_unbalanced
 from alignattn.patching.checkpoints import class_with_head, load_pretrained, loading, read_config_fields
-from alignattn.reports.plots.bars import PointPanel
-from alignattn.reports.plots.maps import HeatMapPanel
+from alignattn.reports.plots import HeatMapPanel, PointPanel
 from alignattn.tasks import Task
 from alignattn.tasks.task import EncodedSplit
 from alignattn.utils.errors import AlignAttnError

@@ -22,11 +22,10 @@ from alignattn.finetuning.run_files import (
     TASK_FILE,
 )
 from alignattn.training.checkpoints import MODEL_FILES
+from alignattn.utils.console import log_push
 from alignattn.utils.errors import AlignAttnError, one_line
-from alignattn.utils.files import read_text, read_yaml, write_text
-from alignattn.utils.json_records import read_json, to_json
-from alignattn.utils.network import log_push
-from alignattn.utils.publishing import publishable
+from alignattn.utils.files import read_json, read_text, read_yaml, to_json, write_text
+from alignattn.utils.paths import publishable
 
 PUBLISHED = (
     *(CARD_FILE, CONFIG_FILE, RESULTS_FILE, PREDICTIONS_FILE, STATE_FILE, TASK_FILE, DATA_FILE),

@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from alignattn.finetuning.results import EVALUATION, NOT_SCORES
 from alignattn.reports.charts import line_chart
-from alignattn.reports.plots.lines import CurvePanel
+from alignattn.reports.plots import CurvePanel
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.json_records import read_record
+from alignattn.utils.files import read_record
 
 STATE_FILE = "trainer_state.json"
 """transformers' name of the file with the log of a run."""

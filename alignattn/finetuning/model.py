@@ -35,7 +35,7 @@ from alignattn.patching.checkpoints import (
     loading,
     read_config_fields,
 )
-from alignattn.patching.saving import LOADER_FIELD
+from alignattn.patching.saving import LOADER_FIELD, LOADING_HINT
 from alignattn.patching.sizes import check_counts
 from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.image_classification import CHANNELS, MODES
@@ -43,10 +43,8 @@ from alignattn.tasks.labels import spelling_key
 from alignattn.tasks.pictures import GREY
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.tags.scheme import scheme_of
-from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError, did_you_mean, listing, one_line
-from alignattn.utils.publishing import publishable
-from alignattn.utils.saved_config import LOADING_HINT
+from alignattn.utils.paths import model_digest, publishable
 
 UNNAMED = "LABEL_"
 """Prefix of the class names that transformers generates."""

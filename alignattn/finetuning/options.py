@@ -30,7 +30,7 @@ from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.names import DRAWN, IMAGE, TEXT, TRAIN
 from alignattn.tasks.visual_question_answering import with_features
 from alignattn.utils.errors import AlignAttnError, check_installed, listing
-from alignattn.utils.options import Options, options_of, values_of
+from alignattn.utils.options import REQUIRED, Options, options_of, values_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ class RunOptions(Options):
         An option that is missing there counts as its default; attentions are compared by content, not by name.
         """
         known = options_of(type(self)).values()
-        defaults = {one.name: one.default for one in known if not one.is_required}
+        defaults = {one.name: one.default for one in known if one.default is not REQUIRED}
         theirs = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
         theirs |= written
         mine = self.to_dict()

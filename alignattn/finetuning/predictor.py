@@ -31,8 +31,8 @@ from alignattn.tasks.pictures import encode_picture
 from alignattn.tasks.sequence_to_sequence import check_generates
 from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.tasks.truncation import count_unknown_rows, unknown_rows_warning
+from alignattn.utils.console import without_library_bars
 from alignattn.utils.errors import AlignAttnError, shown
-from alignattn.utils.library_bars import without_library_bars
 
 if TYPE_CHECKING:
     from alignattn.evaluation.calibration.decisions import Calibration

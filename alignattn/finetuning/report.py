@@ -19,9 +19,8 @@ from alignattn.finetuning.examples import metric_examples
 from alignattn.finetuning.logs import LogHistory, training_charts
 from alignattn.finetuning.results import CLASS_SCORES, PREDICTIONS_FILE, RESULTS_FILE, RunResult, score_text
 from alignattn.finetuning.slices import MAX_SLICES, SliceScores
-from alignattn.reports.charts import confidence_chart, reliability_chart
-from alignattn.reports.diagrams import reliability_panel
-from alignattn.reports.report import REPORT_FILE, Section, Shaded, write_report
+from alignattn.reports.charts import confidence_chart, reliability_chart, reliability_panel
+from alignattn.reports.pages import REPORT_FILE, Section, Shaded, write_report
 from alignattn.tasks import Task
 from alignattn.tasks.names import PROBABILITIES
 from alignattn.tasks.pictures import open_picture

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks.metrics import metric_of
 from alignattn.tasks.truncation import TruncatedRows
-from alignattn.utils.json_records import read_record
-from alignattn.utils.text_tables import render_table
+from alignattn.utils.console import render_table
+from alignattn.utils.files import read_record
 
 if TYPE_CHECKING:
     import torch

@@ -20,12 +20,11 @@ from alignattn.finetuning.run_folder import (
 )
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
+from alignattn.patching.saving import restored_fields
 from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, read_state, step_of
 from alignattn.training.meter import LossMeter
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import read_yaml
-from alignattn.utils.json_records import parse_json, read_json
-from alignattn.utils.saved_config import restored_fields
+from alignattn.utils.files import parse_json, read_json, read_yaml
 
 OF_A_FILE = frozenset(
     {"architectures", "attn_implementation", "dtype", "problem_type", "transformers_version", "use_cache"}

@@ -36,9 +36,8 @@ from alignattn.tasks.rows import (
 from alignattn.tasks.sampling import SAMPLING_SEED
 from alignattn.tasks.task import EncodedSplit
 from alignattn.tasks.truncation import INPUT, TruncatedRows, lengths_of, truncated_rows
-from alignattn.utils.compression import plain_stem, plain_suffix
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import read_text
+from alignattn.utils.files import plain_stem, plain_suffix, read_text
 
 T = TypeVar("T", bound=Task)
 

@@ -61,12 +61,10 @@ from alignattn.tasks.task import EncodedSplit, Evaluation
 from alignattn.tasks.truncation import TruncatedRows
 from alignattn.training.checkpoints import remove_checkpoints, remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
-from alignattn.utils.bad_rows import as_json
+from alignattn.utils.console import log_reports
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.files import read_yaml, umask, write_json, write_text
-from alignattn.utils.folder_lock import folder_lock
-from alignattn.utils.network import log_reports
-from alignattn.utils.publishing import publishable
+from alignattn.utils.paths import folder_lock, publishable
 
 RARE_SHARE = 0.01
 """A class is rare if its share of the training rows is below this, and below half of an even share."""
@@ -285,7 +283,7 @@ def _result(
         train_rows=len(rows.train or ()),
         evaluation_rows={split: len(dataset) for split, dataset in rows.evaluation.items()},
         dropped_rows=rows.dropped,
-        bad_rows=as_json(rows.bad_rows),
+        bad_rows={split: [asdict(bad) for bad in listed] for split, listed in rows.bad_rows.items()},
         derived_splits=rows.derived,
         train_runtime=training["train_runtime"],
         train_samples_per_second=training["train_samples_per_second"],

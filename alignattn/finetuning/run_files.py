@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from alignattn.utils.files import entries
+from alignattn.utils.paths import entries
 
 SEED_FOLDER_PREFIX = "seed-"
 

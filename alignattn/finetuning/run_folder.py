@@ -24,11 +24,10 @@ from alignattn.tasks import (
 from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.names import TRAIN
 from alignattn.training.methods import prediction_method
-from alignattn.utils.digests import digest_of, model_digest
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.json_records import read_json
+from alignattn.utils.files import read_json
 from alignattn.utils.options import read_options_file, resolve
-from alignattn.utils.publishing import distinct_ends, publishable
+from alignattn.utils.paths import digest_of, distinct_ends, model_digest, publishable
 
 MODEL_CONFIG_FILE = "config.json"
 """transformers' name of the file with a saved model's config."""

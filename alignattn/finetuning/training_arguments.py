@@ -22,7 +22,7 @@ from alignattn.training.arguments import AlignmentTrainingArguments, arguments_o
 from alignattn.training.methods import METHODS
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.options import BOOLEANS, OneLineErrorParser, range_problem, values_of
-from alignattn.utils.publishing import publishable
+from alignattn.utils.paths import publishable
 
 SET_BY_ALIGNATTN = frozenset(
     {

@@ -6,7 +6,7 @@ from pathlib import Path
 from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
 from alignattn.utils.errors import AlignAttnError, did_you_mean
-from alignattn.utils.places import input_folder
+from alignattn.utils.paths import input_folder
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 """A model's id on the Hub; longer paths, and paths from `.`, `~` or the root, are folders."""

@@ -15,8 +15,7 @@ from filelock import FileLock
 
 from alignattn.tasks import plain_name
 from alignattn.utils.errors import AlignAttnError, install_extra, listing
-from alignattn.utils.files import cache_folder
-from alignattn.utils.publishing import short_path
+from alignattn.utils.paths import cache_folder, short_path
 
 SENTENCE_PAIRS: Mapping[str, str] = {
     "snli": "SNLI",

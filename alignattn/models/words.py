@@ -15,9 +15,9 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from alignattn.utils.console import progress
 from alignattn.utils.errors import AlignAttnError, one_line
-from alignattn.utils.files import check_file
-from alignattn.utils.progress import progress
+from alignattn.utils.paths import check_file
 
 Vector = NDArray[np.float32]
 

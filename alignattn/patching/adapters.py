@@ -28,11 +28,10 @@ from transformers.integrations.peft import PeftAdapterMixin
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.adapter_files import adapter_contents, adapter_fields, function_parameters_in
 from alignattn.patching.process_changes import ProcessChange, replace_attributes
-from alignattn.patching.saving import ADAPTERS_COPIES, DESCRIPTION, is_changed, written_description
+from alignattn.patching.saving import ADAPTERS_COPIES, DESCRIPTION, LOADING_HINT, is_changed, written_description
 from alignattn.patching.sizes import FILE_OPTIONS
 from alignattn.patching.slots import LayerSlots, Patch, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError, listing
-from alignattn.utils.saved_config import LOADING_HINT
 
 SAVING = "save_pretrained"
 """The method of an adapter's config that is replaced while a patched model is saved."""

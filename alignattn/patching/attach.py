@@ -28,10 +28,9 @@ from alignattn.patching.projections import (
     names_of,
 )
 from alignattn.patching.routing import GUARDED_MODELS, leave_route
-from alignattn.patching.saving import PatchedSaving, prepare_state
+from alignattn.patching.saving import LOADING_HINT, PatchedSaving, prepare_state
 from alignattn.patching.slots import ConfigPairs, LayerSlots, Patch, check_causal, is_patched, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.saved_config import LOADING_HINT
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -31,8 +31,8 @@ from alignattn.patching.projections import DECLARED_POOLED, FUSED, Heads, declar
 from alignattn.patching.routing import routed
 from alignattn.patching.slots import LayerSlots, Patch
 from alignattn.utils.attributes import replaced
+from alignattn.utils.console import render_table
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.text_tables import render_table
 
 MAX_CHANGE = 1e-3
 """Largest change of an output, relative to the spread of the outputs: float32 stays far below."""

@@ -35,13 +35,18 @@ from alignattn.patching import CHILD_NAME, is_patched, patch
 from alignattn.patching.adapter_files import adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES
 from alignattn.patching.routing import GUARDED_MODELS, lift_guard
-from alignattn.patching.saving import FUNCTION_SLOT, LOADER_FIELD, is_of_slots, load_slots
+from alignattn.patching.saving import (
+    FUNCTION_SLOT,
+    LOADER_FIELD,
+    LOADING_HINT,
+    is_of_slots,
+    load_slots,
+    restored_fields,
+)
 from alignattn.patching.sizes import FILE_OPTIONS, check_counts, check_fills, find_file
+from alignattn.utils.console import log_download, without_library_bars
 from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line
-from alignattn.utils.json_records import parse_json
-from alignattn.utils.library_bars import without_library_bars
-from alignattn.utils.network import log_download
-from alignattn.utils.saved_config import LOADING_HINT, restored_fields
+from alignattn.utils.files import parse_json
 
 CLASSIFIER = "classifier."
 """First part of the names of the head of a model that is its own base model, such as CLIP and SigLIP for images."""

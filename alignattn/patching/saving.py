@@ -29,11 +29,23 @@ from alignattn.patching.routing import base_of
 from alignattn.patching.sizes import SAFETENSORS, bare_model, weight_files
 from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.json_records import read_json, to_json
-from alignattn.utils.saved_config import HIDDEN_FIELD, LOADING_HINT, TYPE_SUFFIX
+from alignattn.utils.files import read_json, to_json
+
+LOADING_HINT = "load_with_alignattn_from_pretrained"
+"""The attention implementation in the saved config of a model patched with slots that change its function.
+
+No implementation has this name, so plain transformers refuses the checkpoint instead of silently running it with soft
+attention.
+"""
 
 LOADER_FIELD = "attn_implementation"
 """Field of such a config that holds the hint as its attention implementation."""
+
+TYPE_SUFFIX = f"_{LOADING_HINT}"
+"""Suffix of the model type in such a config."""
+
+HIDDEN_FIELD = "alignattn_hides"
+"""Field of such a config that stores the original values of hidden fields, by name."""
 
 DESCRIPTION = f"{CHILD_NAME}.description"
 """End of the name, in an adapter's file, of a tensor of bytes: JSON that describes the patch."""
@@ -187,6 +199,22 @@ def _save_config(
     if hidden is not None:
         fields[hidden] = LOADING_HINT
     path.write_text(to_json(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def restored_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a saved config with its hidden fields and its model type restored.
+
+    Args:
+        fields: the content of a `config.json`, of any model.
+    """
+    model_type = fields.get("model_type")
+    if not isinstance(model_type, str) or not model_type.endswith(TYPE_SUFFIX):
+        return dict(fields)
+    hidden = fields.get(HIDDEN_FIELD)
+    if not isinstance(hidden, dict):
+        raise ValueError(f"its config.json lacks {HIDDEN_FIELD}")
+    rest = {name: value for name, value in fields.items() if name != HIDDEN_FIELD}
+    return rest | hidden | {"model_type": model_type.removesuffix(TYPE_SUFFIX)}
 
 
 def _is_refused(fields: Mapping[str, Any], model: PreTrainedModel) -> bool:

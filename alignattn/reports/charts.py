@@ -1,12 +1,20 @@
-"""Line charts as `<svg>` elements of a page, drawn without matplotlib, which is an extra."""
+"""Charts of lines and of calibration as `<svg>` elements of a page, drawn without matplotlib, which is an extra."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
-from alignattn.reports.plots.comparisons import ReliabilityPanel
-from alignattn.reports.plots.drawing import COLOURS, cycled
+from alignattn.evaluation.calibration.measures import ECE_BINS, expected_calibration_error, reliability
+from alignattn.evaluation.calibration.scaling import apply_temperature
+from alignattn.evaluation.calibration.selective import risk_coverage, shift_auroc, shift_auroc_interval
+from alignattn.evaluation.calibration.summary import summarise
+from alignattn.evaluation.estimates import Estimate, EstimatesByState
+from alignattn.reports.plots import COLOURS, ReliabilityPanel
 
 WIDTH, HEIGHT = 420, 280
 """Sizes are in pixels of the picture, which scales with the page."""
@@ -23,6 +31,9 @@ DASHES = ("", "6 3", "2 3", "8 3 2 3")
 
 Line = Sequence[tuple[float, float]]
 """Points, x and y."""
+
+AREA = "area_under_risk_coverage"
+"""A key of `alignattn.evaluation.calibration.FIGURES`."""
 
 
 def line_chart(
@@ -73,13 +84,14 @@ def line_chart(
     upright = Markup('<text transform="translate(13 {:.1f}) rotate(-90)" text-anchor="middle">{}</text>')
     parts.append(upright.format(middle, y_label))
     for index, (name, line) in enumerate(lines.items()):
-        kept = _thinned(line)
+        stride = math.ceil(len(line) / MAX_POINTS)
+        kept = line if stride <= 1 else [*line[:-1:stride], line[-1]]
         corners = [(x_of(x), y_of(y)) for x, y in kept]
         path = f"M{corners[0][0]:.1f} {corners[0][1]:.1f}" + "".join(
             f"H{x:.1f}V{y:.1f}" if stairs else f"L{x:.1f} {y:.1f}" for x, y in corners[1:]
         )
-        colour = cycled(COLOURS[:-1], index)
-        style = Markup('stroke="{}" stroke-dasharray="{}"').format(colour, cycled(DASHES, index))
+        colour = COLOURS[index % (len(COLOURS) - 1)]
+        style = Markup('stroke="{}" stroke-dasharray="{}"').format(colour, DASHES[index % len(DASHES)])
         parts.append(Markup('<path class="line" d="{}" {}/>').format(path, style))
         if len(kept) <= MAX_DOTS:
             dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="2.5" fill="{}"><title>{}</title></circle>')
@@ -103,11 +115,6 @@ def _ticks(low: float, high: float) -> list[float]:
     return [step * number for number in range(first, max(last, first + 1) + 1)]
 
 
-def _thinned(line: Line) -> Line:
-    stride = math.ceil(len(line) / MAX_POINTS)
-    return line if stride <= 1 else [*line[:-1:stride], line[-1]]
-
-
 def reliability_chart(panel: ReliabilityPanel) -> Markup:
     """Return the reliability diagram of bins; a dot shows the mean confidence and the accuracy of a bin."""
     bins = zip(panel.confidence, panel.accuracy, panel.counts, strict=True)
@@ -121,3 +128,103 @@ def confidence_chart(panel: ReliabilityPanel) -> Markup:
     starts = [(index / len(panel.counts), count) for index, count in enumerate(panel.counts)]
     steps: dict[str, Line] = {"rows": [(0, 0), *starts, (1, 0)]}
     return line_chart(steps, title="rows by confidence", x_label="confidence", y_label="rows", stairs=True)
+
+
+@dataclass(frozen=True)
+class ScaledPredictions:
+    """Predictions of rows, as saved and after temperature scaling.
+
+    Attributes:
+        probabilities: `[N, C]` by state: `before` and `after` temperature scaling.
+        labels: `[N]`.
+        temperature: the temperature of `after`; None without this state.
+    """
+
+    probabilities: Mapping[str, NDArray[np.float64]]
+    labels: NDArray[np.int64]
+    temperature: float | None = None
+
+    @classmethod
+    def by_temperature(
+        cls, probabilities: NDArray[np.float64], labels: NDArray[np.int64], temperature: float
+    ) -> "ScaledPredictions":
+        """Return predictions before and after temperature scaling."""
+        after = apply_temperature(probabilities, temperature)
+        return cls({"before": probabilities, "after": after}, labels, temperature)
+
+    def estimates(self, **drawn: Any) -> EstimatesByState:
+        """Return the figures of each state; arguments as for `summarise`."""
+        return {state: summarise(rows, self.labels, **drawn) for state, rows in self.probabilities.items()}
+
+    def shifts_to(self, other: "ScaledPredictions", **drawn: Any) -> dict[str, Estimate]:
+        """Return how well confidence separates these rows from others (AUROC), for each state that both have.
+
+        Args:
+            other: predictions of rows outside the domain.
+            **drawn: as for `shift_auroc_interval`.
+        """
+        return {
+            state: Estimate(
+                shift_auroc(rows, other.probabilities[state]),
+                shift_auroc_interval(rows, other.probabilities[state], **drawn),
+            )
+            for state, rows in self.probabilities.items()
+            if state in other.probabilities
+        }
+
+    def charts(self, estimates: EstimatesByState, num_bins: int = ECE_BINS) -> dict[str, Markup]:
+        """Return a reliability diagram per state and a chart of risk over coverage, by captions with the figures.
+
+        Args:
+            estimates: the result of `estimates`.
+            num_bins: number of bins of the diagrams and their errors.
+        """
+        by_state = {"before": "as saved", "after": f"temperature {self.temperature or 1:.2f}"}
+        names = {state: by_state[state] for state in self.probabilities}
+        panels = [
+            reliability_panel(rows, self.labels, num_bins, names[state]) for state, rows in self.probabilities.items()
+        ]
+        curves = {names[state]: risk_coverage(rows, self.labels) for state, rows in self.probabilities.items()}
+        areas = (f"AURC {percent_text(estimates[state][AREA], unit=' %')} {name}" for state, name in names.items())
+        caption = f"risk over coverage: {', '.join(areas)}"
+        chart = line_chart(
+            {
+                name: list(zip(curve.coverage.tolist(), curve.risk.tolist(), strict=True))
+                for name, curve in curves.items()
+            },
+            title=caption,
+            x_label="coverage: share of rows with an answer",
+            y_label="risk: share of wrong answers",
+            stairs=True,
+        )
+        return {panel.title: reliability_chart(panel) for panel in panels} | {caption: chart}
+
+
+def reliability_panel(
+    probabilities: NDArray[np.float64], labels: NDArray[np.int64], num_bins: int = ECE_BINS, how: str = "as saved"
+) -> ReliabilityPanel:
+    """Return the reliability diagram of probabilities, with its error in the title.
+
+    Args:
+        probabilities: `[N, C]`.
+        labels: `[N]`.
+        num_bins: number of bins of the diagram and its error.
+        how: how the probabilities were obtained, for the title.
+    """
+    bins = reliability(probabilities, labels, num_bins)
+    error = expected_calibration_error(probabilities, labels, num_bins)
+    return ReliabilityPanel(
+        f"{how}: ECE {100 * error:.1f} %", bins.confidence.tolist(), bins.accuracy.tolist(), bins.counts.tolist()
+    )
+
+
+def interval_text(estimate: Estimate, digits: int = 1, factor: float = 100) -> str:
+    """Return the ends of an estimate's interval; empty without an interval."""
+    ends = estimate.interval
+    return "" if ends is None else f"{factor * ends.low:.{digits}f}–{factor * ends.high:.{digits}f}"
+
+
+def percent_text(estimate: Estimate, digits: int = 1, unit: str = "") -> str:
+    """Return a share in percent, with its interval in brackets after the unit."""
+    ends = interval_text(estimate, digits)
+    return f"{100 * estimate.value:.{digits}f}{unit}{f' ({ends})' if ends else ''}"

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pandas as pd
 from markupsafe import Markup
 
+from alignattn.evaluation.estimates import over_seeds, with_deviation
 from alignattn.evaluation.statistics.comparison import (
     SIGNIFICANCE_LEVEL,
     Comparison,
@@ -19,7 +20,6 @@ from alignattn.evaluation.statistics.comparison import (
     correct,
 )
 from alignattn.evaluation.statistics.example_scores import ExampleScores
-from alignattn.evaluation.statistics.seeds import over_seeds, with_deviation
 from alignattn.reports.measures import UNITS, Measure, State, Unit
 from alignattn.utils.errors import AlignAttnError, listing, one_line, plural
 

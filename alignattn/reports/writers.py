@@ -7,13 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from alignattn.reports.html import render_page
-from alignattn.reports.plots.comparisons import DifferenceLine, DifferencePanel, draw_differences
-from alignattn.reports.plots.drawing import can_draw, write_figure
+from alignattn.reports.pages import TEMPLATES
+from alignattn.reports.plots import DifferenceLine, DifferencePanel, can_draw, draw_differences, write_figure
 from alignattn.reports.table import ResultTable, Run
+from alignattn.utils.console import markdown_escaped, markdown_table, render_table
 from alignattn.utils.errors import plural
 from alignattn.utils.files import write_text
-from alignattn.utils.text_tables import markdown_escaped, markdown_table, render_table
 
 LEFT_ALIGNED = ("row", "column", "test")
 """Left-aligned columns of the table of differences."""
@@ -172,8 +171,7 @@ def to_html(table: ResultTable) -> str:
             if seed in cell.runs:
                 text = f"{cell.unit.form.format(cell.unit.factor * value)} {cell.unit.symbol}".strip()
                 scores.setdefault(cell.runs[seed].digest, {})[f"{cell.column} {cell.measure.label}".strip()] = text
-    return render_page(
-        "reports/results.html",
+    return TEMPLATES.get_template("reports/results.html").render(
         title=table.title,
         table=table,
         legend=table.legend("Bold on a tint", "In italics on a tint"),

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from alignattn.robustness import Outcome
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.recipe_names import Outcome
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings, header_path, read_run
+from alignattn.utils.console import progress
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import write_json
-from alignattn.utils.progress import progress
 
 # Caused by the machine, an installation or a setting, not by a text: every row would fail.
 FATAL = (AlignAttnError, OSError, ImportError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from alignattn.robustness import RECIPES
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.originals import (
+from alignattn.robustness.resources import (
     BERT,
+    Resources,
     announce_bert,
     counter_fitted_vectors,
     prepare_nltk,
+    read_neighbors,
     universal_sentence_encoder,
 )
-from alignattn.robustness.recipe_names import RECIPES
-from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError
 
@@ -142,7 +143,7 @@ def _load_encoder(folder: Path | None, dtype: torch.dtype) -> Any:
     from textattack.constraints.semantics.sentence_encoders import UniversalSentenceEncoder
     from textattack.shared.utils import device
 
-    from alignattn.robustness.encoders import CachedEncoder, load_sentence_encoder
+    from alignattn.robustness.models import CachedEncoder, load_sentence_encoder
 
     if folder is not None:
         return load_sentence_encoder(folder, device, dtype)

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from alignattn.robustness.recipe_names import Outcome
-from alignattn.utils.bad_rows import numbers_without
-from alignattn.utils.errors import AlignAttnError, one_line
-from alignattn.utils.json_records import parse_json, read_record
+from alignattn.robustness import Outcome
+from alignattn.utils.errors import AlignAttnError, numbers_without, one_line
+from alignattn.utils.files import parse_json, read_record
 
 RECORDS_SUFFIX = ".jsonl"
 

@@ -14,9 +14,8 @@ from nltk.tag import PerceptronTagger, map_tag
 from numpy.typing import NDArray
 from torch import Tensor
 
-from alignattn.robustness.batches import ModelInputs
-from alignattn.robustness.encoders import CachedEncoder, MeanPooling, longest_input
 from alignattn.robustness.library import load_textattack
+from alignattn.robustness.models import CachedEncoder, MeanPooling, ModelInputs, longest_input
 from alignattn.utils.errors import AlignAttnError
 
 load_textattack()

@@ -9,8 +9,8 @@ from typing import Any
 from alignattn.evaluation.estimates import Interval
 from alignattn.evaluation.statistics.intervals import wilson_interval
 from alignattn.robustness.records import AttackRun, AttackSettings
+from alignattn.utils.console import READABLE_WIDTH, split_tables
 from alignattn.utils.files import write_csv, write_json, write_text
-from alignattn.utils.text_tables import READABLE_WIDTH, split_tables
 
 TABLE_NAME = "robustness"
 

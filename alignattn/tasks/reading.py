@@ -19,12 +19,11 @@ from alignattn.tasks.formats.file_rows import FileRows, TextRows, file_rows
 from alignattn.tasks.formats.json_rows import read_json_rows
 from alignattn.tasks.formats.separated import SEPARATORS, read_separated
 from alignattn.tasks.names import CONLL, TEXT_FILE
-from alignattn.utils.bad_rows import list_bad_rows
-from alignattn.utils.compression import BROKEN, BYTE_ORDER_MARK, COMPRESSIONS, plain_suffix, read_whole
-from alignattn.utils.errors import AlignAttnError, one_line
-from alignattn.utils.files import check_file
-from alignattn.utils.library_bars import without_library_bars
+from alignattn.utils.console import without_library_bars
+from alignattn.utils.errors import AlignAttnError, list_bad_rows, one_line
+from alignattn.utils.files import BROKEN, BYTE_ORDER_MARK, COMPRESSIONS, plain_suffix, read_whole
 from alignattn.utils.parquet import check_parquet, without_bad_texts
+from alignattn.utils.paths import check_file
 
 PARQUET = ".parquet"
 _TEXT_READERS: Mapping[str, Callable[[Path, str], TextRows]] = {

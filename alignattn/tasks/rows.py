@@ -30,10 +30,9 @@ from alignattn.tasks.user_labels import (
     user_label_column,
     user_task,
 )
-from alignattn.utils.bad_rows import BadRow, list_bad_rows, numbers_without
-from alignattn.utils.compression import plain_stem
-from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.network import log_download
+from alignattn.utils.console import log_download
+from alignattn.utils.errors import AlignAttnError, BadRow, list_bad_rows, numbers_without
+from alignattn.utils.files import plain_stem
 
 NUMBER = "__number__"
 """Temporary column with the numbers of the rows, while some are left out."""

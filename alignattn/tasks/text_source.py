@@ -4,9 +4,9 @@ from typing import Any
 
 from alignattn.tasks import MultipleChoice, get_task
 from alignattn.tasks.names import TEXT_FILE, TEXT_FILES
-from alignattn.utils.compression import plain_suffix
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.places import no_folder
+from alignattn.utils.files import plain_suffix
+from alignattn.utils.paths import no_folder
 
 
 def check_text_source(options: Any, file_option: str, purpose: str) -> None:

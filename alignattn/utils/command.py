@@ -1,15 +1,16 @@
 """A command: its name, its options, and the function that runs it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+from alignattn.utils.console import without_library_bars
 from alignattn.utils.errors import check_installed
-from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.options import OneLineErrorParser, Options, build_parser, read_words, resolve, values_of
+from alignattn.utils.paths import folder_lock
 
 OUTPUT_DIR = "output_dir"
 """The option of every command that writes a folder."""
@@ -39,7 +40,8 @@ class TableResults:
 class Command:
     """A command; its function is imported when it runs, so that a declaration imports nothing heavy.
 
-    A command line and a program run it in the same way: `execute(parse(words))`, `execute(resolve(values))`.
+    A command line and a program run it in the same way: `execute(parse(words))`,
+    `execute(resolve(options, values))`.
 
     Attributes:
         name: the word after `alignattn`.
@@ -75,28 +77,15 @@ class Command:
 
     def parse(self, words: Sequence[str]) -> Any:
         """Return the options of the command's words."""
-        return self.resolve(read_words(self.options, words, self.parser()))
-
-    def resolve(self, values: Mapping[str, Any]) -> Any:
-        """Return the command's `options` object, from values by name."""
-        return resolve(self.options, values)
+        return resolve(self.options, read_words(self.options, words, self.parser()))
 
     def execute(self, options: Any) -> Any:
         """Run the command with its options, and return what it returns."""
         if self.draws:
             check_installed("matplotlib", "plots", f"`{self.prog}`")
         options.check_places()
-        # Imported here: it takes a tenth of a second, which would slow down --help.
-        from alignattn.utils.folder_lock import folder_lock
-
         folder = values_of(options).get(OUTPUT_DIR)
-        function = self.function
+        function: Callable[[Any], Any] = resolve_name(self.run)
         alone = nullcontext() if folder is None or self.shares_folder else folder_lock(Path(folder))
         with alone, without_library_bars():
             return function(options)
-
-    @property
-    def function(self) -> Callable[[Any], Any]:
-        """The function that runs it."""
-        function: Callable[[Any], Any] = resolve_name(self.run)
-        return function

@@ -1,24 +1,129 @@
-"""Read text and YAML files, and write files atomically."""
+"""Read text, YAML and JSON files, compressed or not, and write files atomically."""
 
+import bz2
+import codecs
 import csv
 import fcntl
+import gzip
+import json
+import lzma
+import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import yaml
 
-from alignattn.utils.compression import BROKEN, read_bytes
 from alignattn.utils.errors import AlignAttnError, one_line
-from alignattn.utils.json_records import to_json
+from alignattn.utils.paths import OWN_PREFIX, check_file
 
-OWN_PREFIX = ".alignattn"
-"""Prefix of temporary files, locks and marks, which do not count as content of a folder."""
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
-UNFINISHED_FILE = f"{OWN_PREFIX}.unfinished"
+RecordT = TypeVar("RecordT")
+
+BYTE_ORDER_MARK = "\ufeff"
+
+SIGNATURES: Mapping[bytes, str] = {
+    b"\x1f\x8b": "is compressed: its name must end in .gz",
+    b"BZh": "is compressed: its name must end in .bz2",
+    b"\xfd7zXZ\x00": "is compressed: its name must end in .xz",
+    b"\x28\xb5\x2f\xfd": "is compressed: its name must end in .zst",
+    b"PK\x03\x04": "is a ZIP archive or a spreadsheet: unpack it, or save it as CSV",
+    b"\xd0\xcf\x11\xe0": "is a document of Microsoft Office: save it as CSV",
+    b"PAR1": "is Parquet: its name must end in .parquet",
+    b"\xff\xfe": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
+    b"\xfe\xff": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
+}
+"""The format of a file that is not text, by its first bytes."""
+
+
+def _open_zstandard(path: Path) -> Any:
+    # pyarrow has the codec. Its import is slow, so it is imported only when needed.
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
+
+
+COMPRESSIONS: Mapping[str, Callable[[Path], Any]] = {
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _open_zstandard,
+}
+"""The opener of a compressed file, by suffix."""
+
+BROKEN = (EOFError, zlib.error, lzma.LZMAError)
+"""Errors of damaged compressed files, besides OSError and ValueError."""
+
+
+def plain_suffix(path: str | Path) -> str:
+    """Return the suffix that names the format, in lower case: `.csv` for `rows.CSV.gz`."""
+    name = Path(path)
+    return (name.with_suffix("") if name.suffix.lower() in COMPRESSIONS else name).suffix.lower()
+
+
+def plain_stem(path: str | Path) -> str:
+    """Return the file name without suffixes, such as `rows` for `rows.csv.gz`; for `.` that of the current folder."""
+    name = Path(os.path.abspath(path))
+    return (name.with_suffix("") if name.suffix.lower() in COMPRESSIONS else name).stem
+
+
+def check_encoding(encoding: str | None) -> None:
+    """Refuse an `--encoding` that Python does not know; None means UTF-8."""
+    try:
+        codecs.lookup(encoding or "utf-8").decode(b"")
+    except (LookupError, TypeError, ValueError) as error:
+        raise AlignAttnError(f"--encoding {encoding!r} is not a text encoding that Python knows") from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file, compressed or not; raises OSError or one of `BROKEN`."""
+    compressed = COMPRESSIONS.get(path.suffix.lower())
+    if compressed is None:
+        return path.read_bytes()
+    with compressed(path) as file:
+        content: bytes = file.read()
+    return content
+
+
+def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool, bool]:
+    """Return the text of a file, whether all bytes could be decoded, and whether it began with a byte order mark.
+
+    Line ends are kept. If the encoding extends ASCII, invalid bytes become lone surrogates
+    (`errors="surrogateescape"`), so that the rest of the file can be read.
+
+    Args:
+        path: the file, compressed or not.
+        encoding: None means UTF-8.
+
+    Raises:
+        UnicodeDecodeError: if bytes are invalid and the encoding does not extend ASCII.
+    """
+    content = read_bytes(path)
+    name, is_decoded = encoding or "utf-8", True
+    try:
+        text = content.decode(name)
+    except UnicodeDecodeError:
+        for start, reason in SIGNATURES.items():
+            if content.startswith(start):
+                raise AlignAttnError(f"{path} {reason}") from None
+        if "a,\t\n".encode(name) != b"a,\t\n":
+            raise
+        text, is_decoded = content.decode(name, "surrogateescape"), False
+    first_line = text.partition("\n")[0]
+    # UTF-16 that is read byte by byte.
+    if encoding is None and first_line.count("\0") > len(first_line) / 4:
+        raise AlignAttnError(
+            f"{path} has NUL at every other character, so it is UTF-16: give --encoding utf-16-le or utf-16-be"
+        )
+    # The codecs utf-16, utf-32 and utf-8-sig read and write the mark themselves.
+    return text.removeprefix(BYTE_ORDER_MARK), is_decoded, text.startswith(BYTE_ORDER_MARK)
 
 
 @contextmanager
@@ -59,24 +164,6 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
         os.close(hold)
-
-
-def entries(folder: Path) -> set[str]:
-    """Return the names in a folder, without the locks and temporary files of this package."""
-    return {path.name for path in folder.iterdir() if not path.name.startswith(OWN_PREFIX)}
-
-
-def cache_folder() -> Path:
-    """Return this package's folder in the user's cache; it may not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "alignattn"
-
-
-def check_file(path: Path, advice: str = "give another") -> None:
-    """Raise an error if a path is not a file; `advice` tells the user what to do."""
-    if path.is_dir():
-        raise AlignAttnError(f"{path} is a folder, not a file: {advice}")
-    if not path.is_file():
-        raise AlignAttnError(f"there is no file {path}: {advice}")
 
 
 def read_text(path: Path, advice: str = "give another") -> str:
@@ -161,25 +248,71 @@ def write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def check_free(folder: Path, names: Iterable[str]) -> None:
-    """Raise an error if a folder contains a file of these names, unless a killed call left it (`unfinished`)."""
-    for name in () if (folder / UNFINISHED_FILE).exists() else names:
-        if (folder / name).exists():
-            raise AlignAttnError(f"{folder} already holds {name}: give another --output_dir")
-
-
-@contextmanager
-def unfinished(folder: Path) -> Iterator[None]:
-    """Mark a folder as unfinished until the context ends without an error."""
-    mark = folder / UNFINISHED_FILE
-    folder.mkdir(parents=True, exist_ok=True)
-    mark.touch()
-    yield
-    mark.unlink()
-
-
 def umask() -> int:
     """Return the mask of the permissions of new files."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def to_json(content: Any, **options: Any) -> str:
+    """Return `json.dumps(content, **options)` with `null` for numbers that are not finite: JSON has no NaN."""
+    try:
+        return json.dumps(content, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_without_nan(content), allow_nan=False, **options)
+
+
+def _without_nan(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _without_nan(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON; nesting that is too deep also raises a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file."""
+    try:
+        return dict(parse_json(path.read_bytes()).items())
+    except (ValueError, AttributeError) as error:
+        raise AlignAttnError(f"{path} is damaged ({one_line(error)}): move it away") from error
+
+
+@cache
+def _adapter_of(record: type[RecordT]) -> "TypeAdapter[RecordT]":
+    """Return the validator of a dataclass; building it takes longer than reading a file, and tables read hundreds."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(record)
+
+
+def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:
+    """Return the record in a file, or None if there is no such file.
+
+    Args:
+        path: the file.
+        record: a dataclass; the file must contain its fields with their types, other keys are ignored.
+        verb: what the user does to make the file again, for the message.
+    """
+    # The import is slow, and most commands read no record.
+    from pydantic import ValidationError
+
+    if not path.is_file():
+        return None
+    try:
+        # mypy considers classes of dataclasses unhashable.
+        adapter: TypeAdapter[RecordT] = _adapter_of(cast("Any", record))
+        return adapter.validate_json(path.read_bytes(), strict=True)
+    except ValidationError as error:
+        raise AlignAttnError(
+            f"{path} is damaged or of another version of alignattn: move it away to {verb} again"
+        ) from error

@@ -21,7 +21,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, Union, get_args,
 
 from alignattn.utils.errors import AlignAttnError, did_you_mean, shown
 from alignattn.utils.files import read_yaml
-from alignattn.utils.places import Place, input_file, input_folder, output_file, output_folder
+from alignattn.utils.paths import Place, input_file, input_folder, output_file, output_folder
 
 REQUIRED: Any = MISSING
 """The default of a required option."""
@@ -69,7 +70,6 @@ HELP_COLUMN = 30
 """The column where help texts begin."""
 
 S = TypeVar("S", bound="Options")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +138,6 @@ class Option:
         return self.metavar if self.positional else f"{self.label} {self.metavar}".strip()
 
     @property
-    def is_required(self) -> bool:
-        """Whether it must be given."""
-        return self.default is REQUIRED
-
-    @property
     def is_path(self) -> bool:
         """Whether it names a file or folder."""
         return self.metavar in ("FILE", "DIR")
@@ -151,11 +146,6 @@ class Option:
     def is_written(self) -> bool:
         """Whether it names a file or folder that the command writes."""
         return self.place in (output_file, output_folder)
-
-    @property
-    def is_flag(self) -> bool:
-        """Whether it is a boolean that needs no value."""
-        return self.types[0] is bool and not self.is_list
 
     def checked(self, value: Any) -> Any:
         """Return a value as the option's type, a list as a tuple.
@@ -183,10 +173,26 @@ class Option:
 
     def _checked_one(self, value: Any) -> Any:
         if value == "" and not self.rest:
-            raise AlignAttnError(
-                f"{self.label} is empty: give a value{'' if self.is_required else ', or leave it out'}"
-            )
-        converted = self._converted(value)
+            advice = "" if self.default is REQUIRED else ", or leave it out"
+            raise AlignAttnError(f"{self.label} is empty: give a value{advice}")
+        # The first of the types to which the value converts without a loss.
+        converted: Any = None
+        for kind in self.types:
+            if value is False and "no" in self.choices:
+                # YAML 1.1 reads an unquoted no as a boolean.
+                converted = "no"
+            elif isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
+                converted = value
+            elif isinstance(value, str | int | float | os.PathLike) and not isinstance(value, bool):
+                with suppress(ValueError, KeyError):
+                    converted = BOOLEANS[str(value).lower()] if kind is bool else kind(str(value))
+            if converted is not None:
+                break
+        else:
+            text = "a text, in quotes, because YAML reads yes, no, on and off as true or false"
+            expected = {int: "a whole number", float: "a number", bool: "true or false"}
+            wanted = expected.get(self.types[0], text if isinstance(value, bool) else "a text")
+            raise AlignAttnError(f"{self.label} {shown(value)}: give {wanted}")
         # UTF-8 has no lone surrogates, and paths have no NUL.
         if isinstance(converted, str) and re.search("[\0\ud800-\udfff]", converted):
             raise AlignAttnError(f"{self.label} {shown(value)} contains an invalid character: leave it out")
@@ -201,24 +207,6 @@ class Option:
         if problem := range_problem(converted, **limits):
             raise AlignAttnError(f"{self.label} {problem}")
         return converted
-
-    def _converted(self, value: Any) -> Any:
-        """Convert a text, number or path to the first of the types that loses nothing."""
-        if value is False and "no" in self.choices:
-            # YAML 1.1 reads an unquoted no as a boolean.
-            return "no"
-        for kind in self.types:
-            if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
-                return value
-            if isinstance(value, str | int | float | os.PathLike) and not isinstance(value, bool):
-                try:
-                    return BOOLEANS[str(value).lower()] if kind is bool else kind(str(value))
-                except (ValueError, KeyError):
-                    continue
-        text = "a text, in quotes, because YAML reads yes, no, on and off as true or false"
-        expected = {int: "a whole number", float: "a number", bool: "true or false"}
-        wanted = expected.get(self.types[0], text if isinstance(value, bool) else "a text")
-        raise AlignAttnError(f"{self.label} {shown(value)}: give {wanted}")
 
 
 def range_problem(
@@ -289,8 +277,9 @@ class Options:
 
     def __post_init__(self) -> None:
         known = options_of(type(self))
-        for name in _own_names(type(self)):
-            object.__setattr__(self, name, known[name].checked(getattr(self, name)))
+        for own in dataclasses.fields(self):
+            if OPTION in own.metadata and own.name in known:
+                object.__setattr__(self, own.name, known[own.name].checked(getattr(self, own.name)))
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -309,12 +298,7 @@ class Options:
                 known.check_place(values[known.name])
 
 
-def _once(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """`functools.cache` for a function of a class; mypy considers dataclasses unhashable."""
-    return cache(function)
-
-
-@_once
+@cache
 def options_of(options: Any) -> Mapping[str, Option]:
     """Return the options that a dataclass and its groups declare, by name; its own override those of a group."""
     hints = get_type_hints(options, include_extras=True)
@@ -343,18 +327,11 @@ def options_of(options: Any) -> Mapping[str, Option]:
     return {name: one for name, one in known.items() if name not in options.hidden}
 
 
-@_once
+@cache
 def _groups_of(options: Any) -> Mapping[str, type[Options]]:
     """The fields of a dataclass that are themselves dataclasses of options."""
     types = {own.name: own.type for own in dataclasses.fields(options)}
     return {name: group for name, group in types.items() if isinstance(group, type) and issubclass(group, Options)}
-
-
-@_once
-def _own_names(options: Any) -> dict[str, None]:
-    """The names of the options that a dataclass's own fields declare, in their order."""
-    own = [field.name for field in dataclasses.fields(options) if OPTION in field.metadata]
-    return dict.fromkeys(name for name in own if name not in options.hidden)
 
 
 def values_of(options: Options) -> dict[str, Any]:
@@ -363,7 +340,8 @@ def values_of(options: Options) -> dict[str, Any]:
     for group in _groups_of(type(options)):
         values |= values_of(getattr(options, group))
     values |= getattr(options, OTHERS) if options.other_parser else {}
-    return values | {name: getattr(options, name) for name in _own_names(type(options))}
+    own = [field.name for field in dataclasses.fields(options) if OPTION in field.metadata]
+    return values | {name: getattr(options, name) for name in own if name not in options.hidden}
 
 
 def source_of_others(options: Any) -> str:
@@ -371,7 +349,7 @@ def source_of_others(options: Any) -> str:
     return options.other_parser or next(filter(None, map(source_of_others, _groups_of(options).values())), "")
 
 
-@_once
+@cache
 def _other_parser(options: Any) -> tuple[argparse.ArgumentParser, Mapping[str, Any]]:
     """Import the other library, and return the parser of its options, which sets no defaults, and these by name."""
     source = source_of_others(options)
@@ -430,7 +408,7 @@ def resolve(options: type[S], values: Mapping[str, Any]) -> S:
     known = options_of(options)
     own = checked_values(options, {name: value for name, value in values.items() if name in known})
     given = {**options.implied(own), **own}
-    missing = [entry.usage for entry in known.values() if entry.is_required and entry.name not in given]
+    missing = [entry.usage for entry in known.values() if entry.default is REQUIRED and entry.name not in given]
     if missing:
         raise AlignAttnError(f"give {' and '.join(missing)} (see --help)")
     resolved = _build(options, given, {})
@@ -440,9 +418,10 @@ def resolve(options: type[S], values: Mapping[str, Any]) -> S:
 
 
 def _build(options: type[S], given: Mapping[str, Any], others: Mapping[str, Any]) -> S:
-    own = {name: given[name] for name in _own_names(options) if name in given}
-    own |= {OTHERS: others} if options.other_parser else {}
-    return options(**own, **{name: _build(group, given, others) for name, group in _groups_of(options).items()})
+    own = [field.name for field in dataclasses.fields(options) if OPTION in field.metadata]
+    arguments = {name: given[name] for name in own if name in given and name not in options.hidden}
+    arguments |= {OTHERS: others} if options.other_parser else {}
+    return options(**arguments, **{name: _build(group, given, others) for name, group in _groups_of(options).items()})
 
 
 def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> None:
@@ -521,7 +500,7 @@ def build_parser(
         everything: whether the help shows rare options.
     """
     known = options_of(options).values()
-    usage = [*(entry.usage for entry in known if entry.is_required), "[options]"]
+    usage = [*(entry.usage for entry in known if entry.default is REQUIRED), "[options]"]
     width = max(shutil.get_terminal_size((80, 0)).columns - 2, 2 * HELP_COLUMN)
     parser = OneLineErrorParser(
         prog=prog,
@@ -580,12 +559,12 @@ def read_words(options: type[Options], words: Sequence[str], parser: OneLineErro
     # Option names have underscores, and a flag without a value gets one.
     normalised = []
     for word, following in zip(words, [*words[1:], ""], strict=False):
-        _, equals, value = word.partition("=")
-        name = _name(word)
+        name, equals, value = word.partition("=")
+        name = name.removeprefix("--").replace("-", "_")
         if not word.startswith("--") or name not in known:
             # A value, such as a text that starts with a dash, or an option that is not ours.
             normalised.append(word)
-        elif known[name].is_flag and not equals and following.lower() not in BOOLEANS:
+        elif known[name].types[0] is bool and not equals and following.lower() not in BOOLEANS:
             normalised.append(f"--{name}=true")
         else:
             normalised.append(f"--{name}{equals}{value}")
@@ -599,7 +578,7 @@ def read_words(options: type[Options], words: Sequence[str], parser: OneLineErro
         other_parser.prog = parser.prog
         others, left = other_parser.parse_known_args(left)
         given |= vars(others)
-        if unknown := [_name(word) for word in left if word.startswith("--")]:
+        if unknown := [word[2:].partition("=")[0].replace("-", "_") for word in left if word.startswith("--")]:
             raise UnknownOptionError(unknown, options)
         if left:
             parser.error(f"unexpected words: {' '.join(left)}")
@@ -619,8 +598,3 @@ def read_words(options: type[Options], words: Sequence[str], parser: OneLineErro
                     entries[key] = entry
             given[name] = list(entries.values()) or None
     return of_file | given
-
-
-def _name(word: str) -> str:
-    """The field name of the option in a word of a command line."""
-    return word.removeprefix("--").partition("=")[0].replace("-", "_")

@@ -1,12 +1,12 @@
 """Registries: a name maps to an entry, whose target is imported on first use; and the papers that they cite."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from alignattn.utils.errors import unknown
 from alignattn.utils.options import Option
@@ -65,7 +65,7 @@ class Entry:
 E = TypeVar("E", bound=Entry)
 
 
-class Registry(Mapping[str, E], Generic[E]):
+class Registry(dict[str, E]):
     """Entries by name.
 
     Args:
@@ -75,18 +75,9 @@ class Registry(Mapping[str, E], Generic[E]):
     """
 
     def __init__(self, kind: str, entries: Mapping[str, E], package: str | None = None) -> None:
+        super().__init__(entries)
         self.kind = kind
-        self._entries = dict(entries)
         self._package = package
-
-    def __getitem__(self, name: str) -> E:
-        return self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def load(self, name: str) -> Any:
         """Import the target of a name."""

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from alignattn.evaluation.estimates import over_seeds
 from alignattn.evaluation.statistics.comparison import SIGNIFICANCE_LEVEL, compare, correct
 from alignattn.evaluation.statistics.example_scores import ExampleScores, example_scores
-from alignattn.evaluation.statistics.seeds import over_seeds
 
 COMPARISONS, SIMULATED = 200, 1000
 MAX_RATE = 0.085

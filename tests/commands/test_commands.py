@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from math import inf, isfinite, nan
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from alignattn.cli import main
 from alignattn.commands import COMMANDS, get_command
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.options import Option, options_of, read_words
+from alignattn.utils.options import Option, options_of, read_words, resolve
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "datasets", "pyarrow", "sklearn", "matplotlib")
 MAX_LINES = 80
@@ -115,7 +116,7 @@ def commands() -> list[Command]:
 def mistakes(command: Command) -> list[list[str]]:
     """Command lines of a command, with a mistake of each kind."""
     words, known = command.name.split(), options_of(command.options).values()
-    named = [entry.name for entry in known if not (entry.positional or entry.rest or entry.is_flag)]
+    named = [entry.name for entry in known if not (entry.positional or entry.rest or entry.types[0] is bool)]
     wrong = [[*words, f"--{name}", *value] for name in named[:1] for value in ((), ("",))]
     table = ["table1"] if any(entry.rest for entry in known) else []
     if command.name not in FOREIGN:
@@ -158,7 +159,10 @@ def test_numeric_options_refuse_values_outside_their_range(command: Command, ent
     for value in [*outside(entry), True, {}, *([] if entry.takes_none else [None])]:
         given = [value] if entry.is_list else value
         path.write_text(yaml.safe_dump({entry.name: given}))
-        for give in (lambda: command.resolve({entry.name: given}), lambda: command.parse(["--config", str(path)])):  # noqa: B023
+        for give in (
+            partial(resolve, command.options, {entry.name: given}),
+            partial(command.parse, ["--config", str(path)]),
+        ):
             with pytest.raises(AlignAttnError, match=f"--{entry.name}") as raised:
                 give()
             assert "\n" not in str(raised.value)
@@ -278,8 +282,8 @@ def test_options_of_a_program_resolve_like_those_of_the_command_line():
     ]
     values = {"model": "x", "task": "mrpc", "output_dir": "runs/x", "learning_rate": 1e-3, "layers": [0, 1]}
     command = get_command("finetune")
-    assert command.resolve(values) == command.parse(words)
-    assert command.resolve(values).attention.alignment == "ct"
+    assert resolve(command.options, values) == command.parse(words)
+    assert resolve(command.options, values).attention.alignment == "ct"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands.figure import FigureOptions, make_figure
 from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME, training_charts
-from alignattn.reports.diagrams import reliability_panel
+from alignattn.reports.charts import reliability_panel
 
 NUM_LAYERS, NUM_HEADS, MAX_LENGTH = 2, 3, 32
 TRAIN_ROWS, EVAL_ROWS, BATCH, EPOCHS = 24, 20, 8, 2

@@ -24,8 +24,8 @@ from alignattn.commands.reproduce.launchers.worker import ORPHANED
 from alignattn.training.checkpoints import check_finite_weights, remove_torn_weights
 from alignattn.utils import ray_cluster
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import check_free, entries, replacing, unfinished, write_text
-from alignattn.utils.folder_lock import LOCK_FILE, folder_lock
+from alignattn.utils.files import replacing, write_text
+from alignattn.utils.paths import LOCK_FILE, check_free, entries, folder_lock, unfinished
 
 ROWS = 8
 FEW_BYTES = 4096

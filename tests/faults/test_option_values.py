@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from alignattn.commands import COMMANDS, get_command
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.options import Option, Options, options_of
+from alignattn.utils.options import REQUIRED, Option, Options, options_of
 
 EXAMPLES = 10
 """Examples per option."""
@@ -64,7 +64,7 @@ def test_a_value_is_accepted_or_refused_in_one_line(command: Command, option: Op
     others = {
         name: REQUIRED_VALUES.get(name, "x")
         for name, known in options_of(command.options).items()
-        if known.is_required and name != option.name
+        if known.default is REQUIRED and name != option.name
     }
     path = tmp_path / "options.yaml"
 

@@ -20,7 +20,7 @@ from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.hub import stage
 from alignattn.finetuning.results import BestModel, RunResult
 from alignattn.tasks import TASKS
-from alignattn.utils.network import log_push
+from alignattn.utils.console import log_push
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
 TOKEN = "hf_a-secret-that-nobody-may-read"

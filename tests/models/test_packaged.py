@@ -18,7 +18,7 @@ from alignattn.cli import main
 from alignattn.models import packaged
 from alignattn.models.packaged import PACKAGED, PackagedModel, Piece, installed_source, model_source, unpacked
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import cache_folder
+from alignattn.utils.paths import cache_folder
 
 TEXT_FILES = (".yaml", ".json", ".md", ".csv")
 

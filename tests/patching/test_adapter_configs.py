@@ -17,8 +17,8 @@ from transformers.integrations.peft import MIN_PEFT_VERSION
 import alignattn
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.patching.checkpoints import load_checkpoint
+from alignattn.patching.saving import LOADING_HINT
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.saved_config import LOADING_HINT
 
 PRESETS = ("aa-ct", "sparsemax", "aa-ct+qvi")
 ORDERS = ("patched first", "adapted first")

@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 import alignattn
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.patching.checkpoints import load_config, load_pretrained
-from alignattn.utils.saved_config import LOADING_HINT
+from alignattn.patching.saving import LOADING_HINT
 
 FUNCTIONS = ("sparsemax", "qvi", "bilinear", "aa-ct+entmax15")
 CONFIG = "config.json"

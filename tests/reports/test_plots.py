@@ -4,11 +4,18 @@ import itertools
 
 import pytest
 
-from alignattn.reports.plots import drawing
-from alignattn.reports.plots.bars import PointPanel, draw_points
-from alignattn.reports.plots.comparisons import MAX_ABREAST, DifferenceLine, DifferencePanel, draw_differences
-from alignattn.reports.plots.drawing import write_figure
-from alignattn.reports.plots.maps import HeatMapPanel, draw_heat_maps
+from alignattn.reports import plots
+from alignattn.reports.plots import (
+    MAX_ABREAST,
+    DifferenceLine,
+    DifferencePanel,
+    HeatMapPanel,
+    PointPanel,
+    draw_differences,
+    draw_heat_maps,
+    draw_points,
+    write_figure,
+)
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -85,8 +92,8 @@ def titled(*titles):
 
 @pytest.mark.parametrize(("ending", "said"), [("png", ["练", "训"]), ("svg", [])])
 def test_characters_that_no_font_has_are_one_line(ending, said, tmp_path, monkeypatch, caplog, recwarn):
-    own = {drawing.FONT: drawing._faces()[drawing.FONT]}
-    monkeypatch.setattr(drawing, "_faces", lambda: own)
+    own = {plots.FONT: plots._faces()[plots.FONT]}
+    monkeypatch.setattr(plots, "_faces", lambda: own)
     write_figure(titled("训练", "练"), tmp_path / f"points.{ending}")
     assert [message.partition(":")[0] for message in caplog.messages] == [
         f"no font on this machine has {', '.join(said)}"

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from browser import NARROW, WIDE, find, forget_logs, needs_browser, requested, resize
 
-from alignattn.reports.charts import MAX_POINTS, line_chart, reliability_chart
-from alignattn.reports.diagrams import reliability_panel
-from alignattn.reports.report import Section, Shaded, write_report
+from alignattn.reports.charts import MAX_POINTS, line_chart, reliability_chart, reliability_panel
+from alignattn.reports.pages import Section, Shaded, write_report
 
 NASTY = '</table><script>alert("1")</script><img src=x onerror=alert(2)> & ü'
 

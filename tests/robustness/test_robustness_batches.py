@@ -8,9 +8,8 @@ from robustness_helpers import NLTK_DATA, random_masked_language_model, random_t
 from transformers import AutoTokenizer
 
 from alignattn.models.lengths import CPU_TOKENS, GPU_ROWS, rows_at_once
-from alignattn.robustness.batches import ModelInputs
-from alignattn.robustness.encoders import MeanPooling
 from alignattn.robustness.library import load_textattack
+from alignattn.robustness.models import MeanPooling, ModelInputs
 
 CPU = torch.device("cpu")
 MAX_LENGTH = 40

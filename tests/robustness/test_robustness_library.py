@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from robustness_helpers import NLTK_DATA
 
 from alignattn.robustness import library
-from alignattn.robustness.originals import prepare_nltk
+from alignattn.robustness.resources import prepare_nltk
 from alignattn.utils.errors import AlignAttnError
 
 needs_nltk_data = needs_files(NLTK_DATA)

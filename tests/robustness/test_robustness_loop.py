@@ -14,7 +14,7 @@ from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, run, textattack, toy_at
 
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.records import header_path
-from alignattn.utils import progress
+from alignattn.utils import console
 from alignattn.utils.errors import AlignAttnError
 
 pytest_plugins = ["robustness_fixtures"]
@@ -100,7 +100,7 @@ def test_pairs_keep_their_columns(tiny_checkpoint, tmp_path):
 
 
 def test_the_bar_shows_the_running_rate(whole, tiny_checkpoint, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(progress, "in_terminal", lambda: True)
+    monkeypatch.setattr(console, "in_terminal", lambda: True)
     attack = toy_attack(tiny_checkpoint)
     attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS))
     printed = capsys.readouterr()

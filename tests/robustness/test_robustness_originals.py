@@ -15,7 +15,7 @@ from conftest import ROOT
 from needs import skip_without
 from robustness_helpers import NEIGHBORS, SST2
 
-from alignattn.robustness import originals
+from alignattn.robustness import resources as resources_module
 from alignattn.robustness.recipes import build_attack
 from alignattn.utils.errors import AlignAttnError
 
@@ -26,18 +26,18 @@ pytest_plugins = ["robustness_fixtures"]
 def test_original_vectors_are_fetched_as_text_and_once(tmp_path, monkeypatch, capsys, wrapper, resources):
     archive = tmp_path / "vectors.zip"
     with zipfile.ZipFile(archive, "w") as file:
-        file.writestr(originals.VECTORS_FILE, "awful 1.0 0.0\nrotten 0.9 0.1\nnice -1.0 0.0\n")
+        file.writestr(resources_module.VECTORS_FILE, "awful 1.0 0.0\nrotten 0.9 0.1\nnice -1.0 0.0\n")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(originals, "VECTORS_URL", archive.as_uri())
+    monkeypatch.setattr(resources_module, "VECTORS_URL", archive.as_uri())
     attack = build_attack("textfooler", wrapper, replace(resources, neighbors=None))
     said = capsys.readouterr().err
     asked, fetched, *_ = said.splitlines()
-    assert asked == f"asking {archive.as_uri()} for {originals.VECTORS_FILE}"
-    assert fetched.startswith(f"fetching {originals.VECTORS_FILE} (")
+    assert asked == f"asking {archive.as_uri()} for {resources_module.VECTORS_FILE}"
+    assert fetched.startswith(f"fetching {resources_module.VECTORS_FILE} (")
     assert str(tmp_path / "cache") in said
     assert attack.transformation._get_replacement_words("Awful") == ["Rotten", "Nice"]
     archive.unlink()
-    assert originals.counter_fitted_vectors().is_file()
+    assert resources_module.counter_fitted_vectors().is_file()
     assert capsys.readouterr().err == ""
 
 
@@ -68,9 +68,9 @@ def zipped(member, text, damaged=False):
 
 def test_a_download_of_unknown_size_is_accepted(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with served(b"HTTP/1.0 200 OK\r\n\r\n" + zipped(originals.VECTORS_FILE, "awful 1.0\n")) as address:
-        monkeypatch.setattr(originals, "VECTORS_URL", address)
-        assert originals.counter_fitted_vectors().read_text() == "awful 1.0\n"
+    with served(b"HTTP/1.0 200 OK\r\n\r\n" + zipped(resources_module.VECTORS_FILE, "awful 1.0\n")) as address:
+        monkeypatch.setattr(resources_module, "VECTORS_URL", address)
+        assert resources_module.counter_fitted_vectors().read_text() == "awful 1.0\n"
     assert "(size unknown)" in capsys.readouterr().err
 
 
@@ -79,17 +79,17 @@ def test_a_download_of_unknown_size_is_accepted(tmp_path, monkeypatch, capsys):
     [
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nbroken off",
         b"no HTTP\r\n\r\n",
-        b"HTTP/1.0 200 OK\r\n\r\n" + zipped(originals.VECTORS_FILE, "awful 1.0\n" * 99, damaged=True),
+        b"HTTP/1.0 200 OK\r\n\r\n" + zipped(resources_module.VECTORS_FILE, "awful 1.0\n" * 99, damaged=True),
     ],
     ids=["broken off", "no HTTP", "damaged"],
 )
 def test_a_download_that_fails_names_the_options(answer, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with served(answer) as address:
-        monkeypatch.setattr(originals, "VECTORS_URL", address)
+        monkeypatch.setattr(resources_module, "VECTORS_URL", address)
         with pytest.raises(AlignAttnError, match=r"could not be fetched .* --word_vectors FILE, --neighbors FILE"):
-            originals.counter_fitted_vectors()
-    assert not (tmp_path / "alignattn" / originals.VECTORS_FILE).exists()
+            resources_module.counter_fitted_vectors()
+    assert not (tmp_path / "alignattn" / resources_module.VECTORS_FILE).exists()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_without_network_the_options_are_named(
 
     recipes._load_words.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(originals.urllib.request, "urlopen", unreachable)
+    monkeypatch.setattr(resources_module.urllib.request, "urlopen", unreachable)
     with pytest.raises(AlignAttnError, match=message) as error:
         build_attack(recipe, wrapper, replace(resources, **original))
     assert "\n" not in str(error.value)
@@ -122,7 +122,7 @@ def test_without_tensorflow_the_error_gives_the_install_command(monkeypatch):
     assert 'pip install -e ".[use]"' in (ROOT / "docs" / "robustness.md").read_text()
     monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
     with pytest.raises(AlignAttnError, match=re.escape(command)):
-        originals.universal_sentence_encoder("https://tfhub.dev/google/universal-sentence-encoder/3")
+        resources_module.universal_sentence_encoder("https://tfhub.dev/google/universal-sentence-encoder/3")
 
 
 def announced(monkeypatch, capfd, endpoint, cache):
@@ -133,7 +133,7 @@ def announced(monkeypatch, capfd, endpoint, cache):
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    originals.announce_bert()
+    resources_module.announce_bert()
     return capfd.readouterr().err
 
 

@@ -115,7 +115,7 @@ def test_a_tokenizer_without_a_mask_or_with_unknown_subword_marks_is_refused(mlm
 
 
 def test_sentence_vectors_are_means_over_real_tokens_computed_once_per_input(minilm, resources):
-    from alignattn.robustness.encoders import MeanPooling
+    from alignattn.robustness.models import MeanPooling
 
     model = transformers.AutoModel.from_pretrained(minilm).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
@@ -131,7 +131,7 @@ def test_sentence_vectors_are_means_over_real_tokens_computed_once_per_input(min
 
 
 def test_an_encoder_encodes_each_text_once():
-    from alignattn.robustness.encoders import CachedEncoder
+    from alignattn.robustness.models import CachedEncoder
 
     asked: list[str] = []
     encoder = CachedEncoder(lambda texts: asked.extend(texts) or [[float(len(text))] for text in texts])
@@ -152,7 +152,7 @@ def test_the_similarity_keeps_what_textattacks_own_keeps(options, resources):
     from textattack.constraints.semantics.sentence_encoders import SentenceEncoder
     from textattack.shared import AttackedText
 
-    from alignattn.robustness.encoders import load_sentence_encoder
+    from alignattn.robustness.models import load_sentence_encoder
     from alignattn.robustness.substitutes import SentenceSimilarity
 
     encoder = load_sentence_encoder(Path(resources.sentence_encoder), "cpu", torch.float32)

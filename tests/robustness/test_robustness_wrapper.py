@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import alignattn
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext, build_word_model
-from alignattn.robustness.wrapper import wrap_model
+from alignattn.robustness.models import wrap_model
 from alignattn.utils.errors import AlignAttnError
 
 MAX_LENGTH = 32

@@ -18,9 +18,8 @@ from alignattn.commands.reproduce.launchers.worker import BUSY
 from alignattn.commands.reproduce.results import read_table
 from alignattn.reports.table import ResultTable
 from alignattn.reports.writers import to_text, write_table
+from alignattn.utils.console import progress, render_table
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.progress import progress
-from alignattn.utils.text_tables import render_table
 
 
 def reproduce(arguments: ReproduceOptions) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from alignattn.commands import results_of
 from alignattn.commands.reproduce.given import is_table_option
 from alignattn.training.methods import METHODS
-from alignattn.utils.publishing import short_path
+from alignattn.utils.paths import short_path
 
 FORMAT = 1
 """Version of the digest: increased when equal options start to mean another run."""

@@ -25,9 +25,8 @@ from alignattn.reports.measures import State
 from alignattn.training.methods import prediction_method
 from alignattn.utils.command import OUTPUT_DIR, Command
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import write_json, write_text
-from alignattn.utils.json_records import read_json, read_record
-from alignattn.utils.options import options_of
+from alignattn.utils.files import read_json, read_record, write_json, write_text
+from alignattn.utils.options import options_of, resolve
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"
@@ -122,7 +121,7 @@ class RunFolder:
     @cached_property
     def options(self) -> Any:
         """The options of its command, resolved."""
-        return self.command.resolve(self.values)
+        return resolve(self.command.options, self.values)
 
     @cached_property
     def reason_unsupported(self) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from alignattn.commands.reproduce.experiment import DATA_OPTION, Experiment, distinctive
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, RUNS_FOLDER, RunFolder
+from alignattn.utils.console import counted
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.progress import counted
 
 OF_THE_MACHINE = frozenset({DATA_OPTION, "neighbors", "nltk_data", "use_cpu"})
 """Options that say where a run found its files and its processor: kept runs come from other machines."""

@@ -32,15 +32,14 @@ from alignattn.finetuning.examples import (
 from alignattn.finetuning.logs import training_charts
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.models.packaged import seen_before
-from alignattn.reports.charts import reliability_chart
-from alignattn.reports.diagrams import reliability_panel
+from alignattn.reports.charts import reliability_chart, reliability_panel
 from alignattn.reports.table import UNREADABLE, Cell, ResultTable, Run, compare_cells, filled
 from alignattn.robustness.records import RECORDS_SUFFIX, read_run
 from alignattn.tasks.names import PROBABILITIES
+from alignattn.utils.console import counted
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import read_text
-from alignattn.utils.progress import counted
-from alignattn.utils.publishing import publishable_text, short_path
+from alignattn.utils.paths import publishable_text, short_path
 
 Results = Mapping[str, Any]
 

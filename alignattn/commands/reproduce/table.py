@@ -61,10 +61,10 @@ from alignattn.models import ModelCapabilities, capabilities_of
 from alignattn.reports.measures import Definition
 from alignattn.tasks import plain_name
 from alignattn.tasks.definitions import SUFFIXES
-from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import parse_yaml, read_text
 from alignattn.utils.options import checked_values
+from alignattn.utils.paths import model_digest
 
 ATTENTION_OPTION = "attention"
 

@@ -145,7 +145,7 @@ def expected_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_
     closed on the right: the last one holds a confidence of 1.
     """
     scores = RowScores.of(probabilities, labels)
-    return float(equal_width_error(scores.confidence, scores.is_right, checked_bins(num_bins)))
+    return float(equal_width_error(scores.confidence, scores.is_right, num_bins))
 
 
 def adaptive_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
@@ -156,7 +156,7 @@ def adaptive_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_
     all classes. Rows of equal confidence share a bin, so the order of rows does not matter.
     """
     scores = RowScores.of(probabilities, labels)
-    return float(equal_mass_error(scores.confidence, scores.is_right, checked_bins(num_bins)))
+    return float(equal_mass_error(scores.confidence, scores.is_right, num_bins))
 
 
 def maximum_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
@@ -166,7 +166,7 @@ def maximum_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_b
     with few rows can determine it, so it is noisy on small data.
     """
     scores = RowScores.of(probabilities, labels)
-    return float(largest_error(scores.confidence, scores.is_right, checked_bins(num_bins)))
+    return float(largest_error(scores.confidence, scores.is_right, num_bins))
 
 
 def classwise_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
@@ -175,7 +175,7 @@ def classwise_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num
     It is the mean over classes of Σ_m |B_m| / N · |share of the class in B_m - its mean probability there|. All rows
     are in bins B_m of equal width by the probability of that class, not only rows in which it is the likeliest.
     """
-    return float(mean_error_of_classes(*RowScores.of(probabilities, labels).by_class, num_bins=checked_bins(num_bins)))
+    return float(mean_error_of_classes(*RowScores.of(probabilities, labels).by_class, num_bins=num_bins))
 
 
 def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
@@ -197,7 +197,7 @@ def negative_log_likelihood(probabilities: ArrayLike, labels: ArrayLike) -> floa
 def reliability(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> Reliability:
     """Return the bins of the reliability diagram (Guo et al. 2017, section 2), as for the calibration error."""
     scores = RowScores.of(probabilities, labels)
-    bins = _equal_width_bins(scores.confidence, checked_bins(num_bins))
+    bins = _equal_width_bins(scores.confidence, num_bins)
     counts = _sum_by_bin(bins, np.ones(bins.shape), num_bins)
     with np.errstate(invalid="ignore"):
         confidence, accuracy = (
@@ -250,19 +250,14 @@ def largest_error(confidence: NDArray[np.float64], is_right: NDArray[np.float64]
     return np.asarray((np.abs(gaps) / np.maximum(counts, 1)).max(axis=-1))
 
 
-def checked_bins(num_bins: int) -> int:
-    """Return a number of bins; raises `AlignAttnError` if it is below 1."""
-    if num_bins < 1:
-        raise AlignAttnError(f"num_bins {num_bins} must be at least 1")
-    return num_bins
-
-
 def _equal_width_bins(confidence: NDArray[np.float64], num_bins: int) -> NDArray[np.int64]:
     return np.clip(np.ceil(confidence * num_bins).astype(np.int64) - 1, 0, num_bins - 1)
 
 
 def _sum_by_bin(bins: NDArray[np.int64], values: NDArray[np.float64], num_bins: int) -> NDArray[np.float64]:
     """Return the sums of `values [..., N]` over the rows of each bin, `[..., num_bins]`."""
+    if num_bins < 1:
+        raise AlignAttnError(f"num_bins {num_bins} must be at least 1")
     samples = bins.shape[:-1]
     num_samples = int(np.prod(samples))
     offsets = num_bins * np.arange(num_samples).reshape(*samples, 1)

@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from alignattn.evaluation.calibration.measures import find_bad_rows
-from alignattn.utils.bad_rows import BadRow, list_bad_rows
-from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import check_file
+from alignattn.utils.errors import AlignAttnError, BadRow, list_bad_rows
 from alignattn.utils.parquet import INPUT_COLUMN, read_parquet
+from alignattn.utils.paths import check_file
 
 
 @dataclass(frozen=True)

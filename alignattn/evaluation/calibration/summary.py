@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from alignattn.evaluation.calibration.measures import (
     ECE_BINS,
     RowScores,
-    checked_bins,
     equal_mass_error,
     equal_width_error,
     largest_error,
@@ -94,7 +93,6 @@ def summarise(
         seed: seed of the bootstrap.
     """
     scores = RowScores.of(probabilities, labels)
-    checked_bins(num_bins)
     estimates = {}
     for name, figure in FIGURES.items():
         statistic = partial(figure.statistic, num_bins=num_bins) if figure.is_binned else figure.statistic

@@ -136,14 +136,17 @@ def ratio_of_sums(numerators: NDArray[Any], denominators: NDArray[Any]) -> NDArr
 def binary_f1(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
     """Return the harmonic mean of precision and recall for class 1; 0 if neither side contains that class."""
     is_positive, is_found = labels == POSITIVE_CLASS, predictions == POSITIVE_CLASS
-    return _f1_of_counts(_count(is_positive & is_found), _count(is_positive), _count(is_found))
+    right, true, predicted = (
+        np.count_nonzero(is_so, axis=-1) for is_so in (is_positive & is_found, is_positive, is_found)
+    )
+    return _ratio(2 * right, true + predicted)
 
 
 def macro_f1(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
     """Return the mean F1 over the classes that occur in the sample, predicted or true."""
     right, true, predicted = _class_counts(labels, predictions)
     num_present = np.count_nonzero(true + predicted, axis=-1)
-    return np.asarray(_f1_of_counts(right, true, predicted).sum(axis=-1) / num_present)
+    return np.asarray(_ratio(2 * right, true + predicted).sum(axis=-1) / num_present)
 
 
 def matthews_correlation(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
@@ -186,7 +189,12 @@ def _covariance(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDAr
 
 def _mean_ranks(dense_ranks: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return ranks within each sample, `[..., N]`; ties share their mean rank."""
-    counts = _bin_counts(dense_ranks)
+    samples, num_ranks = dense_ranks.shape[:-1], 1 + int(dense_ranks.max())
+    num_samples = int(np.prod(samples))
+    # Each sample counts its ranks in places of its own.
+    offsets = num_ranks * np.arange(num_samples).reshape(*samples, 1)
+    counts = np.bincount((dense_ranks + offsets).ravel(), minlength=num_samples * num_ranks)
+    counts = counts.reshape(*samples, num_ranks)
     ranks = counts.cumsum(axis=-1) - (counts - 1) / 2
     return np.take_along_axis(ranks, dense_ranks, axis=-1)
 
@@ -195,30 +203,14 @@ def _class_counts(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDAr
     """Return per class the number of correct predictions, of labels and of predictions: `[..., C]` each."""
     classes = range(1 + int(max(labels.max(), predictions.max())))
     is_right = labels == predictions
-    counts = [
-        (_count(is_right & (labels == number)), _count(labels == number), _count(predictions == number))
+    counts = (
+        [
+            np.count_nonzero(is_so, axis=-1)
+            for is_so in (is_right & (labels == number), labels == number, predictions == number)
+        ]
         for number in classes
-    ]
-    right, true, predicted = (np.stack(of_class, axis=-1) for of_class in zip(*counts, strict=True))
-    return right, true, predicted
-
-
-def _bin_counts(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how often each number from 0 occurs in each sample: `[..., N]` to `[..., K]`."""
-    samples, num_bins = numbers.shape[:-1], 1 + int(numbers.max())
-    num_samples = int(np.prod(samples))
-    offsets = num_bins * np.arange(num_samples).reshape(*samples, 1)
-    return np.bincount((numbers + offsets).ravel(), minlength=num_samples * num_bins).reshape(*samples, num_bins)
-
-
-def _count(is_so: NDArray[np.bool_]) -> NDArray[np.int64]:
-    return np.asarray(np.count_nonzero(is_so, axis=-1))
-
-
-def _f1_of_counts(
-    right: NDArray[np.int64], true: NDArray[np.int64], predicted: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    return _ratio(2 * right, true + predicted)
+    )
+    return tuple(np.stack(by_class, axis=-1) for by_class in zip(*counts, strict=True))
 
 
 def _ratio(numerators: NDArray[Any], denominators: NDArray[Any]) -> NDArray[np.float64]:

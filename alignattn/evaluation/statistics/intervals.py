@@ -1,7 +1,7 @@
 """Confidence intervals over the rows of an evaluation set: the bootstrap, and Wilson's interval of a share."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,13 +64,10 @@ def bootstrap_interval(
         raise AlignAttnError(f"a bootstrap needs at least {MIN_ROWS} rows, not {num_rows}")
     if resamples < 1 or not 0 < confidence < 1:
         raise AlignAttnError(f"resamples {resamples} must be at least 1, and confidence {confidence} between 0 and 1")
-
-    def along_last_axis(*resampled: NDArray[Any], axis: int) -> NDArray[np.float64]:
-        return statistic(*(np.moveaxis(sample, axis, -1) for sample in resampled))
-
     result = bootstrap(
         samples,
-        along_last_axis,
+        # SciPy resamples along the last axis of arrays of one.
+        lambda *resampled, axis: statistic(*resampled),
         n_resamples=resamples,
         batch=max(1, BATCH_NUMBERS // num_rows),
         vectorized=True,

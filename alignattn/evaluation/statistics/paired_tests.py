@@ -44,7 +44,8 @@ def sign_flip_p_value(differences: NDArray[np.float64], seed: int) -> float:
         return _exact_p_value(counts)
     tested = stats.permutation_test(
         (differences / (np.abs(differences).max() or 1),),
-        _rounded_mean,
+        # Rounded: patterns with the same mean add it in different orders.
+        lambda signed, axis: np.round(signed.mean(axis=axis), DIGITS_OF_MEANS),
         permutation_type="samples",
         vectorized=True,
         n_resamples=MAX_SIGN_FLIPS,
@@ -82,11 +83,6 @@ def _exact_p_value(counts: NDArray[np.int64]) -> float:
         shares /= 2
     sums = total - 2 * np.arange(total + 1)
     return float(shares[np.abs(sums) >= abs(int(counts.sum()))].sum())
-
-
-def _rounded_mean(differences: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Means `[…]` of differences of at most 1, rounded: patterns with the same mean add it in different orders."""
-    return np.round(differences.mean(axis=axis), DIGITS_OF_MEANS)
 
 
 def t_interval(differences: NDArray[np.float64]) -> Interval:

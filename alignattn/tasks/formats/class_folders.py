@@ -7,8 +7,8 @@ from pathlib import Path
 
 from alignattn.tasks.formats.file_rows import FileRows, TextRows, file_rows
 from alignattn.tasks.names import LABEL, TEXT, TEXT_FILE
-from alignattn.utils.compression import BROKEN, plain_suffix, read_whole
 from alignattn.utils.errors import AlignAttnError, listing, one_line
+from alignattn.utils.files import BROKEN, plain_suffix, read_whole
 
 
 def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:

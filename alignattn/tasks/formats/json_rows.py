@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from alignattn.tasks.formats.file_rows import TextRows
 from alignattn.utils.errors import AlignAttnError, shown
-from alignattn.utils.json_records import parse_json
+from alignattn.utils.files import parse_json
 
 PARAGRAPHS, QUESTIONS = "paragraphs", "qas"
 """Lists of SQuAD's articles and of their paragraphs."""

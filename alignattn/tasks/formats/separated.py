@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.tasks.formats.file_rows import TableForm, TextRows
-from alignattn.utils.compression import BYTE_ORDER_MARK
 from alignattn.utils.errors import AlignAttnError, listing, shown
+from alignattn.utils.files import BYTE_ORDER_MARK
 
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 SEPARATORS = {".csv": ",", ".tsv": "\t"}

@@ -17,7 +17,7 @@ from torch import Tensor
 from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.names import GRAPH, TEST, TRAIN, VALIDATION
 from alignattn.utils.errors import AlignAttnError, one_line
-from alignattn.utils.files import check_file
+from alignattn.utils.paths import check_file
 
 SPARSE_FEATURES = ("feat_row", "feat_col", "feat_val", "feat_shape")
 DENSE_FEATURES, EDGES, LABELS, LABEL_NAMES = "features", "edges", "labels", "label_names"

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from alignattn.tasks.names import NPZ
+from alignattn.utils.console import log_request
 from alignattn.utils.errors import AlignAttnError, install_extra, one_line
-from alignattn.utils.files import cache_folder, replacing
-from alignattn.utils.network import log_request
+from alignattn.utils.files import replacing
+from alignattn.utils.paths import cache_folder
 
 HOST = "https://github.com/kimiyoung/planetoid"
 """Server that torch-geometric downloads from."""

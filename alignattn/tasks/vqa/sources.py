@@ -6,8 +6,8 @@ from typing import Any
 from alignattn.tasks.names import TEST, TRAIN, VALIDATION
 from alignattn.tasks.vqa.images import feature_files
 from alignattn.utils.errors import AlignAttnError, check_installed
-from alignattn.utils.files import check_file
-from alignattn.utils.json_records import read_json
+from alignattn.utils.files import read_json
+from alignattn.utils.paths import check_file
 
 YEARS = {TRAIN: "train2014", VALIDATION: "val2014"}
 """VQA-v2's names of the splits."""

@@ -28,8 +28,8 @@ from alignattn.evaluation.calibration import (
     shift_auroc,
     summarise,
 )
-from alignattn.reports.diagrams import ScaledPredictions
-from alignattn.reports.plots.comparisons import ReliabilityPanel, draw_reliability
+from alignattn.reports.charts import ScaledPredictions
+from alignattn.reports.plots import ReliabilityPanel, draw_reliability
 
 FEW = ["--resamples", "20"]
 NUM_ROWS = 60

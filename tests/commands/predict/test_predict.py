@@ -25,8 +25,8 @@ from alignattn.evaluation.calibration import apply_temperature
 from alignattn.finetuning.predictor import Batching, Predictor
 from alignattn.tasks import TASKS
 from alignattn.tasks.formats.file_rows import TableForm
-from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import plain_stem
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -26,6 +26,7 @@ from alignattn.finetuning.run_files import CONFIG_FILE
 from alignattn.finetuning.tables import TABLES
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json, write_text
+from alignattn.utils.options import resolve
 
 PAPER = SHARED / "paper_tables.yaml"
 SMALL_STUDY = str(ROOT / "docs" / "study" / "study-small.yaml")
@@ -111,7 +112,7 @@ def test_cells_run_with_every_seed_and_their_commands_accept_the_options(name, t
         if cell.column.command:
             continue
         assert [experiment.options["seed"] for experiment in cell.experiments] == list(SEEDS)
-        options = COMMAND.resolve(RunFolder(tmp_path, cell.experiments[0]).values)
+        options = resolve(COMMAND.options, RunFolder(tmp_path, cell.experiments[0]).values)
         assert options.data.task == cell.column.name
         assert options.attention.name == cell.row.options.get("attention", PLAIN_ATTENTION)
         assert options.training.seed == 1

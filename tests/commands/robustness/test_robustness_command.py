@@ -14,10 +14,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from alignattn.cli import main
 from alignattn.commands.robustness import RobustnessOptions, target_loaders
 from alignattn.robustness.loop import AttackJob, attack_rows
+from alignattn.robustness.models import wrap_model
 from alignattn.robustness.recipes import RECIPES, build_attack
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import named_model
-from alignattn.robustness.wrapper import wrap_model
 
 pytestmark = needs_files(RESOURCES)
 pytest_plugins = ["robustness_fixtures"]

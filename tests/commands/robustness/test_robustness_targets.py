@@ -19,7 +19,7 @@ from transformers import (
 
 from alignattn.commands.robustness import RobustnessOptions, target_loaders
 from alignattn.models.lengths import most_tokens
-from alignattn.robustness.encoders import longest_input
+from alignattn.robustness.models import longest_input
 from alignattn.robustness.resources import Resources
 from alignattn.utils.errors import AlignAttnError
 

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,6 @@ from filelock import Timeout
 
 from alignattn.commands.reproduce.folder import FAILURE_FILE, LOG_FILE, RunFolder, record_failure
 from alignattn.utils.errors import AlignAttnError, reason_of
-from alignattn.utils.processes import end_children
 
 DONE, FAILED, BUSY = 0, 1, 75
 """Exit codes: finished, now or before; failed; another process runs it (EX_TEMPFAIL of sysexits.h)."""
@@ -85,6 +85,15 @@ class RunningCost:
                 self.folder.add_cost(time.monotonic() - self.start, _processor_seconds() - self.used)
 
 
+def _end_children() -> None:
+    started: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process().children(recursive=True)
+    for process in started:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 def end_with(launcher: int, cost: RunningCost) -> None:
     """End this process and the processes that it started as soon as its launcher has ended, as a kill would.
 
@@ -97,7 +106,7 @@ def end_with(launcher: int, cost: RunningCost) -> None:
         while os.getppid() == launcher:
             time.sleep(PARENT_POLL_SECONDS)
         print("the launcher of this run has ended, so the run stops; the next call resumes it", flush=True)
-        end_children(psutil.Process())
+        _end_children()
         try:
             cost.add()
         finally:
@@ -119,7 +128,7 @@ def end_by_signal(cost: RunningCost) -> None:
         try:
             # A forked process, such as one that tokenizes, inherits this function.
             if os.getpid() == worker:
-                end_children(psutil.Process())
+                _end_children()
                 cost.add()
         finally:
             os.kill(os.getpid(), number)

@@ -1,13 +1,23 @@
-"""The page of one finished command, such as a run: sections of tables and charts in one file."""
+"""Web pages that need no other file and no network, such as the report of a run: sections of tables and charts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from alignattn.reports.html import render_page
 from alignattn.utils.files import write_text
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent.parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+"""Templates by path within the package; pages extend `reports/page.html` and fill its block `body`."""
 
 REPORT_FILE = "report.html"
 
@@ -56,4 +66,4 @@ def write_report(path: Path, title: str, facts: Mapping[str, str], sections: Seq
         sections: sections in their order.
     """
     shown = [section for section in sections if section.rows or section.charts]
-    write_text(path, render_page("reports/report.html", title=title, facts=facts, sections=shown))
+    write_text(path, TEMPLATES.get_template("reports/report.html").render(title=title, facts=facts, sections=shown))

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from alignattn.utils.files import write_json
-from alignattn.utils.json_records import parse_json, read_json, to_json
+from alignattn.utils.files import parse_json, read_json, to_json, write_json
 
 
 def strict(text):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alignattn.utils.publishing import publishable, publishable_text, published_names
+from alignattn.utils.paths import publishable, publishable_text, published_names
 
 SNAPSHOT = "/home/me/.cache/huggingface/hub/models--nyu-mll--roberta/snapshots/0a1b2c"
 

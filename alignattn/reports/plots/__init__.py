@@ -1,1 +1,0 @@
-"""Pictures of results, drawn from numbers by name; the suffix of the path sets the format."""
