@@ -5,6 +5,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from alignattn.utils.errors import plural
+
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent.parent),
     autoescape=True,
@@ -14,6 +16,7 @@ TEMPLATES = Environment(
     keep_trailing_newline=True,
 )
 """Templates by path within the package, such as `reports/page.html`."""
+TEMPLATES.globals["plural"] = plural
 
 
 def render_page(template: str, **values: Any) -> str:

@@ -11,7 +11,6 @@ from alignattn.reports.html import render_page
 from alignattn.reports.plots.comparisons import DifferenceLine, DifferencePanel, draw_differences
 from alignattn.reports.plots.drawing import can_draw, write_figure
 from alignattn.reports.table import ResultTable, Run
-from alignattn.utils.errors import plural
 from alignattn.utils.files import write_text
 from alignattn.utils.text_tables import markdown_escaped, markdown_table, render_table
 
@@ -191,7 +190,6 @@ def to_html(table: ResultTable) -> str:
         ],
         groups=groups,
         scores=scores,
-        plural=plural,
     )
 
 
