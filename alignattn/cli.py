@@ -50,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     # The image classes of transformers warn, one line each, that torchvision is missing; no text model needs it.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    # Libraries draw a bar per file that they write and per pass over rows, also in logs; ours and those of downloads
+    # state themselves where they are drawn.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     try:
         if words[:1] == ["--version"]:
             print(f"alignattn {__version__}", flush=True)

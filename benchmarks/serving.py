@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 import alignattn
+from alignattn.utils.errors import plural
 
 CLIENTS, ROWS = 50, 500
 
@@ -70,7 +71,7 @@ def main() -> None:
             client.join()
         seconds = sum(used()[:2]) - start
         speed = f"{outcomes['answered'] / seconds:.0f} rows per processor second, {outcomes['lost']} lost"
-        print(f"{CLIENTS} clients, {size} row(s) a request: {speed}", flush=True)
+        print(f"{CLIENTS} clients, {plural(size, 'row')} a request: {speed}", flush=True)
     server.send_signal(signal.SIGTERM)
     server.wait()
 

@@ -21,7 +21,7 @@ from alignattn.finetuning.run_folder import (
 from alignattn.tasks import ImageClassification, LabelledTask, TextClassification
 from alignattn.tasks.names import TRAIN
 from alignattn.utils.command import Command
-from alignattn.utils.errors import AlignAttnError, listing, one_line
+from alignattn.utils.errors import AlignAttnError, listing, one_line, plural
 from alignattn.utils.files import read_json
 from alignattn.utils.options import Count, InputDir, Options, OutputDir, Seed, option
 from alignattn.utils.paths import digest_of, input_file_like, input_path
@@ -145,6 +145,7 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
     from alignattn.evaluation.calibration.decisions import Calibration, LabelledRows
     from alignattn.evaluation.calibration.predictions import read_predictions
     from alignattn.evaluation.calibration.scaling import fit_temperatures
+    from alignattn.evaluation.calibration.summary import interval_notes
     from alignattn.finetuning.decisions import uniform_of, write_run_calibration
     from alignattn.reports.charts import percent_text
     from alignattn.reports.pages import REPORT_FILE, Section, write_report
@@ -195,10 +196,10 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
         own = in_domain.get(part.file) or next(iter(in_domain.values()))
         shifts[part.name] = own.rows.shifts_to(part.rows, **drawn)
     header, rows = figure_cells(reports)
+    intervals = interval_notes("Below each figure", options.num_bins, options.resamples)
     decided: list[str] = []
     with unfinished(folder):
-        note = "Below each figure its 95% bootstrap interval."
-        sections = [Section(title="Figures", notes=[note], header=header, rows=rows)]
+        sections = [Section(title="Figures", notes=intervals, header=header, rows=rows)]
         for part, summary in reports:
             sections.append(Section(title=part.name, charts=part.rows.charts(summary, options.num_bins)))
         if options.run is not None:
@@ -225,10 +226,7 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
     ]
     fitted = {temperature.file: temperature for temperature in temperatures if temperature}
     caption = [
-        f"Below each figure its 95% bootstrap interval, {options.resamples} resamples of rows. "
-        f"Calibration errors: {options.num_bins} bins.",
-        "Chance makes them too large on few rows. Intervals correct for this, so a value may lie above its interval.",
-        "On few rows the intervals are also too short.",
+        *intervals,
         "Brier: sum over the classes, 0 to 2. NLL: nats.",
         *(
             f"{file.repeated} of the {file.repeated + len(file.labels)} rows of {file.path} repeat another's input: "
@@ -238,8 +236,8 @@ def calibrate(options: CalibrateOptions) -> list[CalibrationReport]:
         ),
         *(temperature.describe() for temperature in fitted.values()),
         *(
-            f"left out of {file.path}: {len(file.bad_rows)} bad row(s), listed in {CALIBRATION_FILE}; the first, row "
-            f"{file.bad_rows[0].row}: {file.bad_rows[0].problem}"
+            f"left out of {file.path}: {plural(len(file.bad_rows), 'bad row')}, listed in {CALIBRATION_FILE}; the "
+            f"first, {file.bad_rows[0]}"
             for file in files
             if file.bad_rows
         ),
@@ -331,7 +329,7 @@ def _content(
             {
                 "file": names[file.path],
                 "temperature": temperature and temperature.to_dict(names[temperature.file]),
-                "bad_rows": [asdict(bad) for bad in file.bad_rows],
+                "bad_rows": [bad.to_dict() for bad in file.bad_rows],
                 "repeated_rows": file.repeated,
                 "splits": splits,
             }
@@ -344,7 +342,7 @@ def render_decisions(calibration: "Calibration") -> list[str]:
 
     The held-out rows determine quantiles and thresholds. The sets are counted on the other half, as on new rows.
     """
-    from alignattn.evaluation.calibration.decisions import ABSTENTION_DELTA, SET_SCORES, rows_needed
+    from alignattn.evaluation.calibration.decisions import ABSTENTION_DELTA, SET_SCORES, answers_needed, rows_needed
     from alignattn.utils.console import render_table
 
     rows = len(calibration.held_out.labels)
@@ -360,7 +358,8 @@ def render_decisions(calibration: "Calibration") -> list[str]:
     answers = []
     for max_error in (0.01, 0.02, 0.05, 0.1, 0.2):
         found = calibration.abstention(max_error)
-        cells = ["none", "0.0", ""]
+        needed = answers_needed(max_error)
+        cells = ["none" if rows >= needed else f"none: needs {needed} held-out rows", "0.0", ""]
         if found is not None:
             shares = found.answered / found.rows, found.errors / found.answered
             cells = [f"{found.threshold:.4g}", *(f"{100 * share:.1f}" for share in shares)]

@@ -21,7 +21,7 @@ from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.tasks import TASKS, LabelledTask, get_task, is_definition, plain_name
 from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.command import Command, TableResults
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, plural
 from alignattn.utils.files import read_record
 from alignattn.utils.options import REQUIRED, option
 
@@ -448,7 +448,7 @@ def _result(
                 development_rows=len(side.halves[DEVELOPMENT]),
                 held_out_rows=len(side.halves[HELD_OUT]),
                 dropped_rows=side.loaded.dropped,
-                bad_rows={split: [asdict(bad) for bad in listed] for split, listed in side.loaded.bad_rows.items()},
+                bad_rows={split: [bad.to_dict() for bad in listed] for split, listed in side.loaded.bad_rows.items()},
                 derived_splits=side.loaded.derived,
                 figures=rows.estimates(),
                 truncated_rows=side.truncated_rows,
@@ -499,6 +499,7 @@ def read_domain_shift(folder: Path) -> DomainShiftResult | None:
 def render_domain_shift(result: DomainShiftResult) -> str:
     """Return a table of accuracy and calibration error with intervals, and notes."""
     from alignattn.evaluation.calibration.scaling import temperature_note
+    from alignattn.evaluation.calibration.summary import interval_notes
     from alignattn.models.packaged import seen_before
     from alignattn.reports.charts import percent_text
     from alignattn.utils.console import render_table
@@ -514,9 +515,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
     note = temperature_note(result.temperature)
     before, after = (result.development_nll[state] for state in ("before", "after"))
     caption = [
-        f"In brackets 95% bootstrap intervals over rows. ECE: {result.num_bins} bins.",
-        "Chance makes it too large on few rows. Intervals correct for this, so a value may lie above its interval.",
-        "On few rows the intervals are also too short.",
+        *interval_notes("In brackets after each figure", result.num_bins),
     ]
     for name, side in result.sides.items():
         trained = f"trained on {side.train_rows} rows, " if name == IN_DOMAIN else ""
@@ -585,7 +584,7 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
     }
     write_json(folder / RESULTS_FILE, content)
     caption = [
-        f"mean ± standard deviation over {len(results)} seed(s)",
+        f"mean ± standard deviation over {plural(len(results), 'seed')}",
         *(f"{_auroc_words(state)} {with_deviation(spread, '{:.2f}', 100)} %" for state, spread in aurocs.items()),
         *seen_before([first.model], (side.task for side in first.sides.values())),
     ]

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import sys
 import warnings
 from dataclasses import dataclass, replace
 from operator import ne
@@ -104,8 +105,10 @@ def _write_onnx(predictor: "Predictor", files: list[Path]) -> dict[str, list[str
     logging.disable(logging.WARNING)  # the libraries warn about themselves
     try:
         with warnings.catch_warnings(action="ignore"):
+            print(f"writing {files[0]}", file=sys.stderr)
             torch.onnx.export(model, kwargs=example, f=str(files[0]), dynamo=True, external_data=False, **settings)
             for file in files[1:]:
+                print(f"writing {file}, with weights of 8 bits", file=sys.stderr)
                 # One scale per channel: one per matrix costs more accuracy (docs/serving.md).
                 quantize_dynamic(files[0], file, per_channel=True)
     except torch.onnx.errors.OnnxExporterError as error:
@@ -139,6 +142,7 @@ def _compare(predictor: "Predictor", files: list[Path]) -> list[dict[str, Any]]:
         rows = max_samples(loaded.task, dataset, data.max_eval_samples, data.take)
         encoded, expected = encode_split(loaded.task, rows, predictor.tokenizer, data), None
         for name, forward in forwards.items():
+            print(f"predicting {len(rows)} rows of {split} with {name}", file=sys.stderr)
             model.forward = forward
             outputs, labels = predictor.outputs(encoded, Batching())
             evaluation = loaded.task.evaluate(encoded, outputs, labels)

@@ -7,7 +7,13 @@ from typing import Any
 
 from alignattn.finetuning.logs import X_LABEL, curve_panels, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
-from alignattn.finetuning.run_folder import read_finished_run, read_run_options, run_folder, short_names
+from alignattn.finetuning.run_folder import (
+    evaluation_digests,
+    read_finished_run,
+    read_run_options,
+    run_folder,
+    short_names,
+)
 from alignattn.reports.plots import (
     HeatMapPanel,
     PointPanel,
@@ -18,7 +24,7 @@ from alignattn.reports.plots import (
     write_figure,
 )
 from alignattn.tasks import MultipleChoice, NodeClassification, TextClassification
-from alignattn.tasks.names import FIRST, MAX_TEXTS, PROBABILITIES
+from alignattn.tasks.names import FIRST, MAX_TEXTS, PROBABILITIES, VALIDATION
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.options import REQUIRED, Count, InputDir, Options, OutputFile, Seed, option
@@ -198,12 +204,16 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
         dataset = task.normalise_inputs(load_predictor(first, device="cpu").checked([texts]))
         given = row_examples(task, "", task.add_dummy_labels(dataset), first.options.data)
         return replace(given, description="the given text")
-    runs = [read_run_options(folder) for folder in folders]
-    sources = [run.data.validation_file or run.data.task or run.data.train_file for run in runs]
-    for folder, source in zip(folders, sources, strict=True):
-        if source != sources[0]:
+    runs, origins = [read_run_options(folder) for folder in folders], []
+    for folder, run in zip(folders, runs, strict=True):
+        split = run.task.evaluation_splits[0] if run.task is not None else VALIDATION
+        name = run.data.validation_file or run.data.task or run.data.train_file
+        # Files count by their content, wherever they lie; rows of the Hub by their task.
+        origins.append((name, evaluation_digests(run, folder, split) or name, run.data.validation_share))
+        if origins[-1][1:] != origins[0][1:]:
             raise AlignAttnError(
-                f"--run: {folders[0]} shows {sources[0]} and {folder} {source}: give runs of one task, or --text"
+                f"--run: {folders[0]} ({origins[0][0]}) and {folder} ({name}) have other evaluation rows: give runs "
+                "with the same ones, or --text"
             )
     rows = load_run_evaluation(runs[0], options.data_dir)
     if isinstance(rows.task, MultipleChoice):

@@ -254,6 +254,7 @@ class Source:
         format: the ending of a file of predictions in the same format.
         parts: yields the rows in parts of the given size; the last one may be smaller.
         form: how a separated table is held, and its predictions are written; None for other rows.
+        lines: the line of the file where each row begins; empty if it is unknown.
     """
 
     origin: str
@@ -262,6 +263,7 @@ class Source:
     format: str
     parts: Callable[[int], Iterator[Part]]
     form: "TableForm | None" = None
+    lines: Sequence[int] = ()
 
 
 def text_source(task: Task, texts: Sequence[str]) -> Source:
@@ -311,7 +313,7 @@ def _dataset_source(rows: "FileRows", task: Task, origin: str, written_as: str, 
             bad = {index - start: problems[index] for index in range(start, end) if index in problems}
             yield Part(whole[start:end], inputs.select(range(start, end)), bad)
 
-    return Source(origin, dataset.column_names, len(dataset), written_as, parts, rows.form)
+    return Source(origin, dataset.column_names, len(dataset), written_as, parts, rows.form, rows.lines)
 
 
 def _parquet_source(path: Path, task: Task, may_be_empty: bool) -> Source:
@@ -487,7 +489,7 @@ class FilePredictor:
         problems = predictor.problems(part.inputs) | dict(part.problems)
         if problems and not self.options.skip_bad_rows:
             numbered = {before + row: text for row, text in problems.items()}
-            list_bad_rows(numbered, source.origin, before + count, skip=False)
+            list_bad_rows(numbered, source.origin, before + count, skip=False, lines=source.lines)
         good = np.array([row for row in range(count) if row not in problems], dtype=np.int64)
         predictions = self._nothing
         if len(good):

@@ -17,7 +17,7 @@ from alignattn.models.names import model_folder, model_name
 from alignattn.robustness import LONGEST, RECIPES, UNIVERSAL_SENTENCE_ENCODER, WORDNET
 from alignattn.tasks import TextClassification, get_task
 from alignattn.utils.command import Command, TableResults
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, plural
 from alignattn.utils.options import Count, InputDir, InputFile, Options, OutputDir, Seed, option
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class RobustnessOptions(Options):
         files = (self.word_vectors, self.neighbors, self.mlm, self.nltk_data)
         vectors, neighbors, mlm, nltk_data = (None if file is None else Path(file) for file in files)
         resources = Resources(vectors, neighbors, self.synonyms, self.sentence_encoder, mlm, nltk_data)
-        resources.check()
+        resources.check(self.recipes)
         return resources
 
 
@@ -136,7 +136,7 @@ def robustness(arguments: RobustnessOptions) -> "list[AttackRun]":
     for load in loaders:
         target = load()
         if target.left_out:
-            print(f"{target.task.name} {target.split}: {len(target.left_out)} unusable row(s) are left out")
+            print(f"{target.task.name} {target.split}: {plural(len(target.left_out), 'unusable row')} left out")
         for attack, job in _jobs(target, arguments, resources):
             runs.append(run := attack_rows(attack, job))
             settings, summary = job.settings, summarise_attacks(run)
@@ -147,7 +147,7 @@ def robustness(arguments: RobustnessOptions) -> "list[AttackRun]":
             left_out = f", {summary.rows_left_out} unusable left out" if summary.rows_left_out else ""
             print(
                 f"{run.path}: {settings.recipe} on {settings.task} {settings.split}, changing "
-                f"{' and '.join(settings.attack_columns)}; {len(run.records)} row(s), {attacked} attacked"
+                f"{' and '.join(settings.attack_columns)}; {plural(len(run.records), 'row')}, {attacked} attacked"
                 f"{fewer}{errors}{left_out}"
             )
     # The table includes the attacks of earlier calls.
@@ -374,7 +374,7 @@ def _load_target(arguments: RobustnessOptions, folder: Path | None, name: str) -
     loaded = merge_adapters(loaded)
     if loaded.config.num_labels != task.num_labels:
         raise AlignAttnError(
-            f"{model} has {loaded.config.num_labels} output(s), and task {task.name!r} has {task.num_labels} "
+            f"{model} has {plural(loaded.config.num_labels, 'output')}, and task {task.name!r} has {task.num_labels} "
             "classes: give the task of its fine-tuning"
         )
     saved = named_classes(loaded.config)

@@ -78,7 +78,8 @@ def serve(options: ServeOptions) -> None:
         predictor = predictor.with_decisions(coverage=options.coverage, max_error=options.max_error, sets=options.sets)
     settings: Any = {"log_level": "warning", "access_log": False, "timeout_graceful_shutdown": MAX_SECONDS}
     url = f"http://{options.host}:{listener.getsockname()[1]}"
-    print(f"{url}/docs describes /predict and /health of {run.folder}; Ctrl-C stops it", flush=True)
+    start = f"{url}/docs describes /predict and /health of {run.folder}; Ctrl-C stops it"
+    print("\n".join([start, *(predictor.decisions.remarks() if predictor.decisions else [])]), flush=True)
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn catches them, and raises them again at its end
         signal.signal(number, signal.SIG_IGN)
     uvicorn.Server(uvicorn.Config(app_of(predictor, options.top_k), **settings)).run(sockets=[listener])

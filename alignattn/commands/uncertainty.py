@@ -175,6 +175,7 @@ def _report(run: Any, measured: list[MeasuredInputs], options: UncertaintyOption
     import alignattn
     from alignattn.evaluation.calibration import FIGURES
     from alignattn.evaluation.calibration.passes import PASS_FIGURES
+    from alignattn.evaluation.calibration.summary import interval_notes
     from alignattn.reports.charts import interval_text, reliability_chart, reliability_panel
     from alignattn.reports.pages import REPORT_FILE, Section, write_report
     from alignattn.utils.console import render_table
@@ -216,7 +217,7 @@ def _report(run: Any, measured: list[MeasuredInputs], options: UncertaintyOption
         f"classes differ significantly over the passes, with p < {options.level:g} (paired t-test of their logits). "
         "PAvPU: rows that",
         "are right and certain, or wrong and uncertain.",
-        f"Below each figure its 95% bootstrap interval, {options.resamples} resamples of rows.",
+        *interval_notes("Below each figure", options.num_bins, options.resamples),
     ]
     if options.noise:
         caption_lines.append(

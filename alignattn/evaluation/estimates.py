@@ -15,7 +15,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and its 95 % confidence interval; None for a single row."""
+    """A figure and its 95 % confidence interval; None if its rows are too few for one."""
 
     value: float
     interval: Interval | None

@@ -114,24 +114,25 @@ class Decisions:
         rows = len(self.calibration.held_out.labels)
         if self.coverage is not None:
             yield (
-                f"coverage {self.coverage:g}: sets by {self.sets.upper()} from {rows} calibration rows; the label of a "
-                f"row drawn like these is in its set with probability {100 * self.coverage:g} %, a mean over draws of "
-                "these rows"
+                f"coverage {self.coverage:g}: a row's set ({self.sets.upper()}) contains its label with probability "
+                f"{100 * self.coverage:g} % if the row is drawn like the {rows} calibration rows; the probability is a "
+                "mean over draws of such calibration rows"
             )
         if self.max_error is None:
             return
         found, certainty = self.abstention, f"{100 * (1 - ABSTENTION_DELTA):g} %"
         if found is None:
             yield (
-                f"max_error {self.max_error:g}: no threshold reaches it on {rows} calibration rows with {certainty} "
-                f"certainty, so nothing is answered: {self.calibration.reason_none(self.max_error)}"
+                f"max_error {self.max_error:g}: no row is answered. The {rows} calibration rows do not show with "
+                f"{certainty} certainty that answers have this error rate: "
+                f"{self.calibration.reason_none(self.max_error)}"
             )
         else:
             yield (
-                f"max_error {self.max_error:g}: rows are answered from confidence {found.threshold:.4g}; of {rows} "
-                f"calibration rows {found.answered} are, {found.errors} wrongly "
-                f"({100 * found.errors / found.answered:.2g} %, an estimate); with {certainty} certainty over the draw "
-                f"of these rows, at most {100 * self.max_error:g} % of the answers to rows like them are wrong"
+                f"max_error {self.max_error:g}: rows with a confidence of at least {found.threshold:.4g} are answered. "
+                f"Of {rows} calibration rows {found.answered} are, {found.errors} wrongly "
+                f"({100 * found.errors / found.answered:.2g} %). With {certainty} certainty over the draw of the "
+                f"calibration rows, at most {100 * self.max_error:g} % of the answers to rows like them are wrong"
             )
 
 

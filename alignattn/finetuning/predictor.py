@@ -32,7 +32,7 @@ from alignattn.tasks.sequence_to_sequence import check_generates
 from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.tasks.truncation import count_unknown_rows, unknown_rows_warning
 from alignattn.utils.console import without_library_bars
-from alignattn.utils.errors import AlignAttnError, shown
+from alignattn.utils.errors import AlignAttnError, plural, shown
 
 if TYPE_CHECKING:
     from alignattn.evaluation.calibration.decisions import Calibration
@@ -276,7 +276,7 @@ class Predictor:
         texts = [row] if isinstance(row, str) else list(row)
         if len(texts) != self.task.texts_of_a_row:
             raise AlignAttnError(
-                f"row {number}, {shown(row)}, has {len(texts)} text(s), and task {self.task.name!r} needs "
+                f"row {number}, {shown(row)}, has {plural(len(texts), 'text')}, and task {self.task.name!r} needs "
                 f"{self.task.texts_of_a_row}: {', '.join(self.task.input_columns)}"
             )
         return self.task.row_of(texts)

@@ -17,7 +17,14 @@ from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, RESAMPLES
 from alignattn.finetuning.examples import metric_examples
 from alignattn.finetuning.logs import LogHistory, training_charts
-from alignattn.finetuning.results import CLASS_SCORES, PREDICTIONS_FILE, RESULTS_FILE, RunResult, score_text
+from alignattn.finetuning.results import (
+    CLASS_SCORES,
+    PREDICTIONS_FILE,
+    RESULTS_FILE,
+    RunResult,
+    class_cells,
+    score_text,
+)
 from alignattn.finetuning.slices import MAX_SLICES, SliceScores
 from alignattn.reports.charts import confidence_chart, reliability_chart, reliability_panel
 from alignattn.reports.pages import REPORT_FILE, Section, Shaded, write_report
@@ -26,6 +33,7 @@ from alignattn.tasks.names import PROBABILITIES
 from alignattn.tasks.pictures import open_picture
 from alignattn.tasks.task import EncodedSplit, Evaluation
 from alignattn.tasks.text_classification import LABEL_PROBABILITIES
+from alignattn.tasks.truncation import windows_hint
 from alignattn.utils.errors import listing
 
 MAX_CLASSES = 50
@@ -74,9 +82,8 @@ def write_run_report(
         "class weights": ", ".join(f"{name} {weight:.3g}" for name, weight in result.class_weights.items()),
         "hardware": result.device,
     }
-    reads_whole = any(split.options.has_windows for split in splits.values())
-    if facts["truncated"] and task.can_pool_windows and not reads_whole:
-        facts["truncated"] += ". --long_texts windows reads long texts whole."
+    if facts["truncated"]:
+        facts["truncated"] += windows_hint(task, splits.values())
     sections = []
     for split, evaluation in evaluations.items():
         parts = [
@@ -140,14 +147,11 @@ def _slices(slices: SliceScores, num_classes: int) -> Section:
 
 def _by_class(evaluation: Evaluation) -> Section:
     classes = evaluation.classes
-    shown = sorted(classes, key=lambda name: classes[name]["f1"]) if len(classes) > MAX_CLASSES else list(classes)
-    rows = [
-        [name, *(score_text(score, classes[name][score]) for score in CLASS_SCORES), f"{classes[name]['support']:,}"]
-        for name in shown[:MAX_CLASSES]
-    ]
     left_out = f"The {MAX_CLASSES} classes of {len(classes):,} with the lowest F1; {RESULTS_FILE} has all."
     notes = [left_out] if len(classes) > MAX_CLASSES else []
-    return Section(title="By class", notes=notes, header=["class", *CLASS_SCORES, "rows"], rows=rows)
+    return Section(
+        title="By class", notes=notes, header=["class", *CLASS_SCORES, "rows"], rows=class_cells(classes, MAX_CLASSES)
+    )
 
 
 def _rows_of(task: Task, split: EncodedSplit, predictions: pa.Table, names: Sequence[str]) -> list[Section]:

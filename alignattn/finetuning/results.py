@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from alignattn.tasks.metrics import metric_of
 from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.console import render_table
+from alignattn.utils.errors import BadRow, plural
 from alignattn.utils.files import read_record
 
 if TYPE_CHECKING:
@@ -185,22 +186,30 @@ MAX_NAME = 40
 """Characters of a class's name in the printed table."""
 
 
+def class_cells(classes: Mapping[str, Mapping[str, float]], most: int) -> list[list[str]]:
+    """Return the name, scores and rows of each class; of more than `most` classes, of those with the lowest F1.
+
+    A class without evaluation rows has no scores, which `results.json` sets to 0 as scikit-learn does.
+    """
+    shown = list(classes)
+    if len(shown) > most:
+        shown = sorted(shown, key=lambda name: (not classes[name]["support"], classes[name]["f1"]))[:most]
+    return [
+        [
+            name,
+            *(score_text(score, scores[score]) if scores["support"] else "–" for score in CLASS_SCORES),
+            f"{scores['support']:,.0f}",
+        ]
+        for name, scores in ((name, classes[name]) for name in shown)
+    ]
+
+
 def _class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return the scores of each class as a table; with many classes, those with the lowest F1."""
-    shown = list(classes)
-    if len(shown) > MAX_CLASSES_SHOWN:
-        shown = sorted(shown, key=lambda name: classes[name]["f1"])[:MAX_CLASSES_SHOWN]
-    header = ["class", *CLASS_SCORES, "rows"]
-    cells = [
-        [
-            name[:MAX_NAME],
-            *(score_text(score, classes[name][score]) for score in CLASS_SCORES),
-            f"{classes[name]['support']:.0f}",
-        ]
-        for name in shown
-    ]
+    cells = [[name[:MAX_NAME], *scores] for name, *scores in class_cells(classes, MAX_CLASSES_SHOWN)]
     more = f"the lowest F1 of {len(classes)} classes; the others: {RESULTS_FILE}"
-    return [*render_table(header, cells).splitlines(), *([more] if len(shown) < len(classes) else [])]
+    lines = render_table(["class", *CLASS_SCORES, "rows"], cells).splitlines()
+    return [*lines, *([more] if len(cells) < len(classes) else [])]
 
 
 def render_metrics(result: RunResult) -> str:
@@ -229,12 +238,11 @@ def render_metrics(result: RunResult) -> str:
     ]
     lines += [f"  split {split}: {how}" for split, how in result.derived_splits.items()]
     lines += [
-        f"  left out of {split}: {len(bad)} bad row(s), listed in {RESULTS_FILE}; the first, row {bad[0]['row']}: "
-        f"{bad[0]['problem']}"
+        f"  left out of {split}: {plural(len(bad), 'bad row')}, listed in {RESULTS_FILE}; the first, {BadRow(**bad[0])}"
         for split, bad in result.bad_rows.items()
     ]
     lines += [
-        f"  left out of {split}: {count} row(s) without a label"
+        f"  left out of {split}: {plural(count, 'row')} without a label"
         for split, count in result.dropped_rows.items()
         if count
     ]

@@ -36,7 +36,7 @@ from alignattn.tasks.rows import (
 from alignattn.tasks.sampling import SAMPLING_SEED
 from alignattn.tasks.task import EncodedSplit
 from alignattn.tasks.truncation import INPUT, TruncatedRows, lengths_of, truncated_rows
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, plural
 from alignattn.utils.files import plain_stem, plain_suffix, read_text
 
 T = TypeVar("T", bound=Task)
@@ -48,10 +48,10 @@ UNREAD_LABEL = "_label"
 """Label column of texts without labels: a task needs one, and nothing reads it."""
 
 ORDERS_IN_WORDS: Mapping[str, str] = {
-    AT_RANDOM: "drawn at random",
-    BY_LENGTH: "of similar length",
-    REBALANCED: "drawn at random, grouped by length within a step",
-    IN_FILE_ORDER: "in their order",
+    AT_RANDOM: "in random order",
+    BY_LENGTH: "of similar length together",
+    REBALANCED: "in random order, those of a step grouped by length",
+    IN_FILE_ORDER: "in the order of the file",
 }
 
 
@@ -83,7 +83,7 @@ def load_run_rows(options: RunOptions) -> Rows[Any]:
             )
         if len(dataset) < rows.task.fewest_rows:
             raise AlignAttnError(
-                f"split {split!r} has {len(dataset)} labelled row(s) to evaluate on, and "
+                f"split {split!r} has {plural(len(dataset), 'labelled row')} to evaluate on, and "
                 f"{', '.join(rows.task.metrics)} need at least {rows.task.fewest_rows}: give more rows"
             )
     return replace(rows, train=train, evaluation=evaluation)

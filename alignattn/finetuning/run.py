@@ -58,7 +58,8 @@ from alignattn.tasks.long_texts import WindowCollator, WindowedRows
 from alignattn.tasks.names import TRAIN
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.task import EncodedSplit, Evaluation
-from alignattn.tasks.truncation import TruncatedRows
+from alignattn.tasks.truncation import TruncatedRows, windows_hint
+from alignattn.tasks.user_labels import mistyped_classes
 from alignattn.training.checkpoints import remove_checkpoints, remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.console import log_reports
@@ -136,15 +137,20 @@ def _finish_again(finished: RunResult, options: RunOptions) -> None:
         push_run(finished, options)
 
 
-def _rare_classes(task: Any, train: EncodedSplit) -> str:
-    """Return a line on the classes that few training rows have; empty if there are none."""
+def _rare_classes(task: Any, train: EncodedSplit, *, is_own: bool) -> str:
+    """Return a line on the classes that few training rows have; empty if there are none.
+
+    Classes of the user's own file that may be typing errors, which loading reported, are left out.
+    """
     if not task.can_weight_classes:
         return ""
     counts = task.class_counts(train)
     of_words = isinstance(task, TokenClassification)
     total, label = (counts.sum(), "words have the tag") if of_words else (len(train.rows), "rows have the label")
     fewest = min(RARE_SHARE, 1 / (2 * len(counts))) * total
-    rare = sorted((count, name) for name, count in zip(task.labels, counts.tolist(), strict=True) if count < fewest)
+    by_name = dict(zip(task.labels, counts.tolist(), strict=True))
+    mistyped = mistyped_classes(by_name) if is_own and not of_words else {}
+    rare = sorted((count, name) for name, count in by_name.items() if count < fewest and name not in mistyped)
     if not rare:
         return ""
     named = listing([f"{name} ({count})" for count, name in rare])
@@ -208,7 +214,7 @@ def _print_remarks(
     elif options.task is None:
         print(f"{task.name}: the labels are scores")
     if SAMPLING_OPTION in capabilities.training_defaults:
-        print(f"batches of rows {ORDERS_IN_WORDS[options.training.train_sampling_strategy]}")
+        print(f"training batches: rows {ORDERS_IN_WORDS[options.training.train_sampling_strategy]}")
     if options.attention.filled_slots:
         weight = "" if options.attention.alignment is None else f", λ {options.attention.alignment_weight:g}"
         print(f"attention {options.attention.name}{weight}")
@@ -218,13 +224,12 @@ def _print_remarks(
         print(built.remark)
     for remark in seen_before([options.model.model], [task.name]):
         print(remark)
-    if rare := _rare_classes(task, data.train):
+    if rare := _rare_classes(task, data.train, is_own=options.task is None):
         weigh = f": --class_weights {BALANCED} makes all classes count equally"
         # A CRF refuses weights.
         print(rare + ("" if trainer.class_weights or options.model.has_crf else weigh), file=sys.stderr)
-    reads_all = task.can_pool_windows and not options.data.has_windows
     for split, rows in truncated.items():
-        print(f"{split}: {rows}{', and --long_texts windows reads all of each' if reads_all else ''}")
+        print(f"{split}: {rows}{windows_hint(task, [data.train])}")
     if isinstance(task, QuestionAnswering):
         for split, encoded in {TRAIN: data.train, **data.evaluation}.items():
             if count := count_truncated_questions(encoded):
@@ -283,7 +288,7 @@ def _result(
         train_rows=len(rows.train or ()),
         evaluation_rows={split: len(dataset) for split, dataset in rows.evaluation.items()},
         dropped_rows=rows.dropped,
-        bad_rows={split: [asdict(bad) for bad in listed] for split, listed in rows.bad_rows.items()},
+        bad_rows={split: [bad.to_dict() for bad in listed] for split, listed in rows.bad_rows.items()},
         derived_splits=rows.derived,
         train_runtime=training["train_runtime"],
         train_samples_per_second=training["train_samples_per_second"],

@@ -32,7 +32,7 @@ from alignattn.patching.routing import routed
 from alignattn.patching.slots import LayerSlots, Patch
 from alignattn.utils.attributes import replaced
 from alignattn.utils.console import render_table
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, plural
 
 MAX_CHANGE = 1e-3
 """Largest change of an output, relative to the spread of the outputs: float32 stays far below."""
@@ -601,9 +601,13 @@ def _notes(form: Form, heads: Sequence[BalancedHeads], bases: Sequence[Basis], m
             "and shrunk towards a multiple of the identity"
         )
     elif count := sum(int((basis.shrinkage > 0).sum()) for basis in bases):
-        notes.append(f"near singular covariances of {count} head(s) are shrunk towards a multiple of the identity")
+        notes.append(
+            f"near singular covariances of {plural(count, 'head')} are shrunk towards a multiple of the identity"
+        )
     if count := sum(int(basis.is_bounded.sum()) for basis in bases):
-        notes.append(f"{count} head(s) are balanced in part: their queries or keys are almost one point, or on a line")
+        notes.append(
+            f"{plural(count, 'head')} balanced in part: their queries or keys are almost one point, or on a line"
+        )
     return notes
 
 

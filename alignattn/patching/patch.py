@@ -20,7 +20,7 @@ from alignattn.patching.probe import can_probe, is_dispatched, probe, prove, pro
 from alignattn.patching.projections import FUSED, AttentionModule, attention_modules, declared_layers, features_of
 from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, lift_guard, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
-from alignattn.utils.errors import AlignAttnError, listing, one_line
+from alignattn.utils.errors import AlignAttnError, listing, one_line, plural
 
 logger = logging.getLogger(__name__)
 
@@ -154,8 +154,8 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
     num_layers = getattr(model.config, "num_hidden_layers", len(layers))
     if len(layers) != num_layers:
         raise AlignAttnError(
-            f"layers={list(config.layers)}: the {num_layers} layers of {name} have {len(layers)} attention module(s), "
-            "so some cannot be patched without the rest: leave layers out"
+            f"layers={list(config.layers)}: the {num_layers} layers of {name} have "
+            f"{plural(len(layers), 'attention module')}, so some cannot be patched without the rest: leave layers out"
         )
     if config.layers[-1] >= num_layers:
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {num_layers - 1}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from alignattn.utils.errors import plural
 from alignattn.utils.files import write_text
 
 TEMPLATES = Environment(
@@ -18,6 +19,7 @@ TEMPLATES = Environment(
     keep_trailing_newline=True,
 )
 """Templates by path within the package; pages extend `reports/page.html` and fill its block `body`."""
+TEMPLATES.globals["plural"] = plural
 
 REPORT_FILE = "report.html"
 

@@ -11,7 +11,6 @@ from alignattn.reports.pages import TEMPLATES
 from alignattn.reports.plots import DifferenceLine, DifferencePanel, can_draw, draw_differences, write_figure
 from alignattn.reports.table import ResultTable, Run
 from alignattn.utils.console import markdown_escaped, markdown_table, render_table
-from alignattn.utils.errors import plural
 from alignattn.utils.files import write_text
 
 LEFT_ALIGNED = ("row", "column", "test")
@@ -189,7 +188,6 @@ def to_html(table: ResultTable) -> str:
         ],
         groups=groups,
         scores=scores,
-        plural=plural,
     )
 
 

@@ -10,7 +10,7 @@ import sys
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from http.client import HTTPException
@@ -20,10 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from huggingface_hub import constants, is_offline_mode, try_to_load_from_cache
 
 from alignattn.models.packaged import NAMES, model_source
 from alignattn.robustness import UNIVERSAL_SENTENCE_ENCODER
-from alignattn.utils.console import log_download
+from alignattn.utils.console import is_known, log_download
 from alignattn.utils.errors import AlignAttnError, in_megabytes, install_extra, one_line
 from alignattn.utils.files import replacing
 from alignattn.utils.parquet import read_parquet
@@ -46,6 +47,8 @@ NLTK_PACKAGES = {
 """Folder and size of each package of NLTK that a recipe may need."""
 
 DIGEST_LENGTH = 8
+TFHUB = "https://tfhub.dev"
+"""Where TensorFlow Hub has the Universal Sentence Encoder."""
 
 USERS = {
     "word_swaps": ("textfooler", "textbugger"),
@@ -95,8 +98,11 @@ class Resources:
         is_original = self.sentence_encoder == UNIVERSAL_SENTENCE_ENCODER
         return None if is_original else Path(model_source(str(self.sentence_encoder)))
 
-    def check(self) -> None:
-        """Check the local resources, before anything is loaded or downloaded."""
+    def check(self, recipes: Collection[str] = ()) -> None:
+        """Check the local resources, and that the originals of these recipes are here or can be fetched.
+
+        Nothing is loaded or downloaded yet.
+        """
         for option, file in (("--word_vectors", self.word_vectors), ("--neighbors", self.neighbors)):
             if file is not None:
                 check_file(file, f"give another to {option}")
@@ -121,6 +127,20 @@ class Resources:
             _check_model("--mlm", self.mlm, "the folder")
         if self.nltk_data is not None and not self.nltk_data.is_dir():
             raise AlignAttnError(f"--nltk_data {self.nltk_data}: there is no such folder")
+        needs_vectors = self.has_vectors and self.word_vectors is None and not (cache_folder() / VECTORS_FILE).is_file()
+        needs_encoder = self.encoder_folder is None and "TFHUB_CACHE_DIR" not in os.environ
+        needs_bert = self.mlm is None and not isinstance(try_to_load_from_cache(BERT, constants.CONFIG_NAME), str)
+        for part, is_needed, name, address, remedy in (
+            ("word_swaps", needs_vectors, VECTORS_FILE, VECTORS_URL, "--word_vectors, --neighbors or --synonyms"),
+            ("sentence_encoder", needs_encoder, "the Universal Sentence Encoder", TFHUB, "--sentence_encoder"),
+            ("masked_language_model", needs_bert, BERT, constants.ENDPOINT, "--mlm"),
+        ):
+            is_used = is_needed and not set(recipes).isdisjoint(USERS[part])
+            if is_used and (is_offline_mode() or not is_known(address)):
+                raise AlignAttnError(
+                    f"{name} is not on this machine, and {address} is out of reach (or HF_HUB_OFFLINE is set): give "
+                    f"{remedy}"
+                )
 
     def describe(self, recipe: str) -> dict[str, str]:
         """Return the resource of each part of a recipe in words.

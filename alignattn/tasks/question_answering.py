@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from alignattn.tasks.shared import by_row, evaluation_table
 from alignattn.tasks.task import EncodedSplit, Evaluation, Task, TaskOptions
-from alignattn.utils.errors import shown
+from alignattn.utils.errors import plural, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -204,7 +204,7 @@ def qa_problem(context: Any, question: Any, answers: Any, *, has_unanswerable: b
         if isinstance(values, str) or not isinstance(values, Sequence):
             return f"its answers' {name!r} is {shown(values)}, not a list"
     if len(texts) != len(starts):
-        return f"its answers have {len(texts)} text(s) and {len(starts)} answer_start(s)"
+        return f"its answers have {plural(len(texts), 'text')} and {plural(len(starts), 'answer_start')}"
     if not texts and not has_unanswerable:
         return "its question has no answer, which this task requires (squadv2 does not)"
     problems = (_answer_problem(context, text, start) for text, start in zip(texts, starts, strict=True))

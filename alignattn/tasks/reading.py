@@ -40,7 +40,7 @@ def read_file(path: Path, *, encoding: str | None = None) -> datasets.Dataset:
     """Read a user's rows as `read_rows` does, and refuse bad ones."""
     rows = read_rows(path, encoding=encoding)
     problems = rows.problems_in(rows.dataset.column_names)
-    list_bad_rows(problems, str(path), len(rows.dataset), skip=None)
+    list_bad_rows(problems, str(path), len(rows.dataset), skip=None, lines=rows.lines)
     return rows.dataset
 
 

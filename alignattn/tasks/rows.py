@@ -78,12 +78,14 @@ class _RawSplit:
         origin: their source, for messages.
         is_published: whether the rows are published, so that the user cannot correct them.
         problems: known problems of rows, by index.
+        lines: as in `FileRows`.
     """
 
     dataset: datasets.Dataset
     origin: str
     is_published: bool = False
     problems: Mapping[int, str] = field(default_factory=dict)
+    lines: Sequence[int] = ()
 
 
 def load_rows(
@@ -245,8 +247,8 @@ def _read_user_file(
     bad_inputs = task.input_problems(dataset, may_be_empty=False)
     problems = dict(read.problems) | bad_inputs | rows.problems_in(dataset.column_names)
     # The good labels of the training file define the task, so there must be some.
-    list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows)
-    return _RawSplit(dataset, origin, problems=problems), read.without(problems)
+    list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows, lines=rows.lines)
+    return _RawSplit(dataset, origin, problems=problems, lines=rows.lines), read.without(problems)
 
 
 def _with_labels(task: LabelledTask, split: _RawSplit, labels: UserLabels) -> _RawSplit:
@@ -384,7 +386,7 @@ def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | No
     problems = rows.problems_in(task.columns())
     # The good rows define the task, so there must be some.
     list_bad_rows(problems, str(path), len(rows.dataset), skip=True)
-    return _RawSplit(task.locate(rows.dataset, path.parent), str(path), problems=problems)
+    return _RawSplit(task.locate(rows.dataset, path.parent), str(path), problems=problems, lines=rows.lines)
 
 
 def _slice_columns(name: str, dataset: datasets.Dataset, slice_by: str | None) -> list[str]:
@@ -428,7 +430,7 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, 
     for name, split in raw.items():
         dataset = task.normalise(selected[name])
         problems = task.row_problems(dataset, may_be_empty=split.is_published) | dict(split.problems)
-        bad = list_bad_rows(problems, split.origin, len(dataset), skip=skip_bad_rows)
+        bad = list_bad_rows(problems, split.origin, len(dataset), skip=skip_bad_rows, lines=split.lines)
         numbers = range(len(dataset))
         dataset = dataset.add_column(NUMBER, np.array(numbers))
         if bad:

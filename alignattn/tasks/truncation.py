@@ -1,10 +1,12 @@
 """Truncated rows, and rows of unknown words, which a model does not read. This module has no heavy imports."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks.names import IS_TRUNCATED, WINDOW_OF
 from alignattn.tasks.task import EncodedSplit, Task
+from alignattn.utils.errors import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +41,12 @@ def truncated_rows(task: Task, split: EncodedSplit) -> TruncatedRows | None:
     """Return the rows of a split that reach `--max_length`; None if there are none, or as `count_truncated_rows`."""
     count = count_truncated_rows(task, split)
     return TruncatedRows(count, count / len(split.rows), split.options.max_length) if count else None
+
+
+def windows_hint(task: Task, splits: Iterable[EncodedSplit]) -> str:
+    """Return how a run could read truncated rows whole, for the end of a line on them; empty if it cannot."""
+    can_read_all = task.can_pool_windows and not any(split.options.has_windows for split in splits)
+    return ", and --long_texts windows reads all of each" if can_read_all else ""
 
 
 def count_truncated_rows(task: Task, split: EncodedSplit) -> int:
@@ -93,4 +101,4 @@ def count_unknown_rows(split: EncodedSplit, tokenizer: Any) -> int:
 
 def unknown_rows_warning(count: int) -> str:
     """Return the warning about rows without a known word."""
-    return f"{count} row(s) have no word of the model's vocabulary: their predictions are meaningless"
+    return f"{plural(count, 'row')} without a word of the model's vocabulary: their predictions are meaningless"

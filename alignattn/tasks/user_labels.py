@@ -1,8 +1,9 @@
 """Labels of a user's files: classes by number, classes by name, or scores."""
 
+import difflib
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -37,6 +38,11 @@ USER_REGRESSION_METRICS: tuple[MetricName, ...] = ("pearson", "spearmanr", "mse"
 L = TypeVar("L", bound=LabelledTask)
 
 NO_LABEL = "it has no label"
+
+MAX_MISTYPED_ROWS, MISTYPED_SHARE, MISTYPED_LIKENESS = 3, 1 / 30, 0.8
+"""Most rows of a class that may be another's name mistyped, its share of the other's, and the least likeness."""
+
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 
 BINARY = 2
 SURELY_CLASSES = 20
@@ -267,7 +273,27 @@ def user_label_column(task: LabelledTask, split: UserLabels, num_rows: int) -> t
     return column, problems
 
 
-def label_hints(labels: Iterable[Label], classes: Sequence[str]) -> Iterator[str]:
+def mistyped_classes(counts: Mapping[str, int]) -> dict[str, str]:
+    """Return the frequent class that each very rare class resembles, as a typing error does.
+
+    Args:
+        counts: the rows of each class.
+    """
+    found = {}
+    for name, count in counts.items():
+        # Names that differ in numbers, such as `version 1` and `version 2`, are meant.
+        letters = name.translate(_NO_DIGITS)
+        others = [
+            other
+            for other, rows in counts.items()
+            if count <= min(MAX_MISTYPED_ROWS, MISTYPED_SHARE * rows) and other.translate(_NO_DIGITS) != letters
+        ]
+        if close := difflib.get_close_matches(name, others, n=1, cutoff=MISTYPED_LIKENESS):
+            found[name] = close[0]
+    return found
+
+
+def label_hints(labels: Sequence[Label], classes: Sequence[str]) -> Iterator[str]:
     """Yield hints about labels of a training file that are read as classes but may be something else.
 
     Args:
@@ -297,3 +323,10 @@ def label_hints(labels: Iterable[Label], classes: Sequence[str]) -> Iterator[str
         if key and len(names) > 1:
             listed = " and ".join(f"{exactly(name)} ({count_of[name]})" for name in names)
             yield f"{listed} are read as different classes and differ only in spelling"
+    for name, frequent in mistyped_classes(counts).items():
+        if spelling_key(name) != spelling_key(frequent):
+            rows = listing([str(row) for row, label in enumerate(labels, start=1) if label == name])
+            yield (
+                f"label {exactly(name)} (row {rows}) may be a typing error for {exactly(frequent)} "
+                f"({count_of[frequent]}): if it is, correct it; it is read as a class of its own"
+            )

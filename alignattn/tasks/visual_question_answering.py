@@ -13,7 +13,7 @@ from alignattn.tasks.names import ANSWER_IDS, ANSWER_SCORES, IMAGE, QUESTION
 from alignattn.tasks.shared import by_row, check_max_length, name_classes, text_problem
 from alignattn.tasks.task import EncodedSplit, Evaluation, Task, TaskOptions
 from alignattn.tasks.vqa.official import answer_scores, plain_answer, vqa_accuracy
-from alignattn.utils.errors import AlignAttnError, shown
+from alignattn.utils.errors import AlignAttnError, plural, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -125,7 +125,8 @@ class VisualQuestionAnswering(LabelledTask):
         frequent = [answer for answer, count in counts.items() if answer and count >= self.fewest_answers]
         if len(frequent) < 2:
             raise AlignAttnError(
-                f"{origin} has {len(frequent)} answer(s) to {self.fewest_answers} or more questions: give at least two"
+                f"{origin} has {plural(len(frequent), 'answer')} to {self.fewest_answers} or more questions: give at "
+                "least two"
             )
         return replace(self, labels=tuple(sorted(frequent, key=lambda answer: (-counts[answer], answer))))
 

@@ -126,6 +126,19 @@ def log_reports(reporters: str | Collection[str] | None) -> None:
         print(f"sending the losses and options of this run to {names}, as its package is configured", file=sys.stderr)
 
 
+def is_known(address: str) -> bool:
+    """Return whether the host of an address can be resolved, here or by a proxy."""
+    import socket
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies
+
+    # Behind a proxy the host is not resolved here; with `NO_PROXY` alone there is no proxy.
+    try:
+        return bool(getproxies().keys() - {"no"} or socket.getaddrinfo(urlsplit(address).hostname, None))
+    except OSError:
+        return False
+
+
 @cache
 def log_download(what: str) -> None:
     """Log once that something is requested from the Hub, unless `HF_HUB_OFFLINE` is set.
@@ -135,20 +148,11 @@ def log_download(what: str) -> None:
     Args:
         what: what is requested, for example a model or a split of a data set.
     """
-    import socket
-    from urllib.parse import urlsplit
-    from urllib.request import getproxies
-
     from huggingface_hub import constants, is_offline_mode
 
     if is_offline_mode():
         return
-    # Behind a proxy the host is not resolved here; with `NO_PROXY` alone there is no proxy.
-    try:
-        is_known = bool(getproxies().keys() - {"no"} or socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None))
-    except OSError:
-        is_known = False
-    if not is_known:
+    if not is_known(constants.ENDPOINT):
         print(f"{constants.ENDPOINT} is out of reach: {what} must be on this machine already", file=sys.stderr)
         # The client would retry each file six times, for half a minute.
         constants.HF_HUB_OFFLINE = True

@@ -5,7 +5,7 @@ import errno
 import itertools
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,10 @@ def listing(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {more} more" if more > 0 else "")
 
 
+MAX_NAMED = 3
+"""Bad rows that a refusal names."""
+
+
 @dataclass(frozen=True)
 class BadRow:
     """A row that cannot be used.
@@ -130,13 +134,25 @@ class BadRow:
     Attributes:
         row: its number in the file, from 1; the header of a CSV file does not count.
         problem: what is wrong with it.
+        line: the line of the file where it begins, from 1, if the reader knows it.
     """
 
     row: int
     problem: str
+    line: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON files contain them, without an unknown line."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        """Return the line, the row and its problem in words."""
+        return f"{'' if self.line is None else f'line {self.line}, '}row {self.row}: {self.problem}"
 
 
-def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, skip: bool | None) -> list[BadRow]:
+def list_bad_rows(
+    problems: Mapping[int, str], origin: str, num_rows: int, *, skip: bool | None, lines: Sequence[int] = ()
+) -> list[BadRow]:
     """Return the bad rows to skip, in order.
 
     Args:
@@ -144,21 +160,26 @@ def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, sk
         origin: the file or split, for the message.
         num_rows: number of rows, good and bad.
         skip: `--skip_bad_rows`; None if the command has no such option.
+        lines: the line of the file where each row begins, from 1; empty if it is unknown.
 
     Raises:
         AlignAttnError: if a row is bad and `skip` is not set, or if every row is bad.
     """
-    bad = [BadRow(index + 1, problem) for index, problem in sorted(problems.items())]
+    bad = [
+        BadRow(index + 1, problem, lines[index] if len(lines) else None) for index, problem in sorted(problems.items())
+    ]
     if not bad:
         return []
-    first = bad[0]
     if not skip:
+        named = "; ".join(map(str, bad[:MAX_NAMED]))
+        more = f"; and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
         advice = ", or leave bad rows out with --skip_bad_rows" if skip is not None else ""
         raise AlignAttnError(
-            f"{origin}, row {first.row}: {first.problem} ({len(bad)} bad of {num_rows} rows); correct it{advice}"
+            f"{origin}, {named}{more} ({len(bad)} bad of {plural(num_rows, 'row')}); "
+            f"correct {'it' if len(bad) == 1 else 'them'}{advice}"
         )
     if len(bad) == num_rows:
-        raise AlignAttnError(f"{origin} has no usable row; the first: {first.problem}; correct it")
+        raise AlignAttnError(f"{origin} has no usable row; the first: {bad[0].problem}; correct it")
     return bad
 
 

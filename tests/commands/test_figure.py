@@ -354,14 +354,19 @@ class TestMistakes:
         pd.DataFrame({"split": ["validation"], "label": [0.5]}).to_parquet(bare / "predictions.parquet")
         assert f"{bare} has no probabilities" in refused(capsys, "reliability", "--run", str(bare), *output)
 
-    def test_runs_of_different_tasks(
-        self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    def test_runs_share_their_rows_by_content(
+        self, runs: dict[str, Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         other = shutil.copytree(runs["aa-ct"], tmp_path / "other")
-        config = (other / "config.yaml").read_text().replace("validation.csv", "train.csv")
+        moved = shutil.copy(data / "validation.csv", tmp_path / "moved.csv")
+        config = (other / "config.yaml").read_text().replace(str(data / "validation.csv"), str(moved))
         (other / "config.yaml").write_text(config)
-        words = ["tsne", "--run", str(runs["soft"]), str(other), "--output_file", str(tmp_path / "picture.png")]
-        assert "give runs of one task, or --text" in refused(capsys, *words)
+        words = ["tsne", "--run", str(runs["soft"]), str(other), "--output_file"]
+        assert run_command(["figure", *words, str(tmp_path / "same.png")]) == 0
+        digests = json.loads((other / "data.json").read_text())
+        (other / "data.json").write_text(json.dumps(digests | {"validation_file": "another"}))
+        words.append(str(tmp_path / "picture.png"))
+        assert "have other evaluation rows: give runs with the same ones, or --text" in refused(capsys, *words)
         assert run_command(["figure", *words, "--text", SENTENCE]) == 0
 
     def test_more_texts_than_a_row_has(

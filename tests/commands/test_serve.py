@@ -135,9 +135,9 @@ def test_a_bad_row_and_an_error_of_the_model_concern_only_their_sender(client, p
 class Server:
     """The command in a process of its own, and the outcomes of its clients: a status, or the kind of an error."""
 
-    def __init__(self, run):
+    def __init__(self, run, *words):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "alignattn", "serve", "--run", str(run), "--port", "0"],
+            [sys.executable, "-m", "alignattn", "serve", "--run", str(run), "--port", "0", *words],
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             text=True,
@@ -184,7 +184,8 @@ class Server:
 
 
 def test_fifty_clients_lose_nothing_and_a_stopped_server_answers_what_it_accepted(run):
-    server = Server(run)
+    server = Server(run, "--max_error", "0.2")
+    assert server.process.stdout.readline().startswith("max_error 0.2: rows with a confidence of at least")
     server.ask(TEXTS[:3], 50)
     server.join()
     assert server.outcomes == {200: 50}

@@ -8,7 +8,7 @@ from scipy import stats
 
 from alignattn.evaluation.calibration import FIGURES, summarise
 from alignattn.evaluation.calibration.measures import RowScores, equal_mass_error, equal_width_error, largest_error
-from alignattn.evaluation.statistics.intervals import BATCH_NUMBERS, Interval, bootstrap_interval
+from alignattn.evaluation.statistics.intervals import BATCH_NUMBERS, Interval, bootstrap_interval, wilson_interval
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -88,15 +88,16 @@ def test_figures_lie_in_their_range_and_means_in_their_intervals() -> None:
             assert estimate.interval.low < estimate.value < estimate.interval.high
 
 
-def test_one_row_has_figures_and_no_interval() -> None:
+def test_the_accuracy_of_one_row_has_an_interval_and_the_other_figures_have_none() -> None:
     estimates = summarise([[0.5, 0.5]], [0])
-    assert {name: estimate.interval for name, estimate in estimates.items()} == dict.fromkeys(FIGURES)
+    assert {name for name, estimate in estimates.items() if estimate.interval is not None} == {"accuracy"}
     assert estimates["accuracy"].value == 1.0
 
 
-def test_rows_that_are_all_alike_have_an_interval_of_one_point() -> None:
+def test_rows_that_are_all_right_have_wilsons_interval_and_errors_of_one_point() -> None:
     estimates = summarise([[1.0, 0.0]] * 5, [0] * 5, resamples=20)
-    assert estimates["accuracy"].interval == Interval(1.0, 1.0)
+    assert estimates["accuracy"].interval == wilson_interval(5, 5)
+    assert estimates["brier_score"].interval == Interval(0.0, 0.0)
     assert estimates["expected_calibration_error"].interval == Interval(0.0, 0.0)
 
 

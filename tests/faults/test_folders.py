@@ -33,7 +33,7 @@ ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1",
 HOLD = """
 import sys
 from pathlib import Path
-from alignattn.utils.folder_lock import folder_lock
+from alignattn.utils.paths import folder_lock
 with folder_lock(Path(sys.argv[1])):
     print("held", flush=True)
     input()

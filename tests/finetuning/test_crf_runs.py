@@ -41,7 +41,7 @@ def test_a_run_repeats_its_saved_predictions_and_resumes_bitwise(
     words = ["--train_file", str(sentences), "--validation_file", str(sentences), "--model", *model]
     words += ["--num_train_epochs", "2", "--per_device_train_batch_size", "20"]
     finetune(words, folder)
-    assert "in 1 training row(s) an I- tag does not continue an entity, against BIO" in capsys.readouterr().out
+    assert "in 1 training row an I- tag does not continue an entity, against BIO" in capsys.readouterr().out
     config = json.loads((folder / "config.json").read_text())
     assert config["crf_tags"] == "bio"
     written = pd.read_parquet(folder / "predictions.parquet")

@@ -198,7 +198,7 @@ def test_the_card_uses_the_hubs_names_of_models_and_data():
         "| hardware | NVIDIA H200 |",
         "- One seed (7): other seeds may score differently.",
         "- Evaluated on 16 rows of validation_mismatched (`--max_eval_samples 32`).",
-        "- 1 bad row(s) of train were left out; `results.json` lists them.",
+        "- Left out of train: 1 bad row, listed in `results.json`.",
         'path = "someone/mnli"',
     ):
         assert line in card.text.splitlines()

@@ -25,7 +25,7 @@ from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.tasks.truncation import TruncatedRows, count_unknown_rows, truncated_rows
 
 KNOWN, HALF, STRANGE = "the cat sees", "the zebra", "okapi zebra"
-TOLD = "1 row(s) have no word of the model's vocabulary"
+TOLD = "1 row without a word of the model's vocabulary"
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_truncated_questions_are_counted(
         f"--doc_stride 8 --max_steps 1 --disable_tqdm true --save_strategy no --use_cpu --output_dir {tmp_path}/run"
     )
     assert main(line.split()) == 0
-    remark = "2 question(s) are truncated: at most 64 tokens, fewer with a short --max_length"
+    remark = "truncated questions: 2; at most 64 tokens, fewer with a short --max_length"
     out = capsys.readouterr().out
     assert f"train: {remark}\n" in out
     assert f"validation: {remark}\n" in out

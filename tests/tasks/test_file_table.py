@@ -108,22 +108,24 @@ TABLES = {
             c=["", " cut off", ""],
             d=["", "here", ""],
         ),
-        says="1 row.s., the first of them row 2, have values in unnamed columns",
+        says="1 row, the first of them row 2, with values in unnamed columns",
     ),
     "column twice": Case("t.csv", "text,label,label\na,b,c\n", refusal="duplicate columns: text, label, label; rename"),
     "column twice, unnamed": Case("t.csv", "text,label,label,,\na,b,c,,\n", refusal="duplicate columns"),
     "header alone": Case("t.tsv", "text\ty\n", refusal=r"is empty except for its header \('text', 'y'\)"),
     "no byte": Case("t.csv", b"", refusal="is empty: give a file"),
     "too many values": Case("t.tsv", "text\ty\na\tb\tc\n", refusal="row 1: it has 3 values, and the header has 2"),
-    "too few values": Case("t.csv", CSV + "a\n", refusal="row 5: it has 1 values, and the header has 2"),
+    "too few values": Case("t.csv", CSV + "a\n", refusal="row 5: it has 1 value, and the header has 2"),
     "comma in a text": Case("t.csv", CSV + "a, b,pos\n", refusal="row 5: .* texts that hold a comma in double quotes"),
-    "text after a quote": Case("t.csv", CSV + '"a" b,pos\n', refusal="row 5: line 6 has double quotes that do not"),
-    "open quote": Case("t.csv", CSV + '"a,pos\n', refusal=r"row 5: line 6 .*\(1 bad of 5 rows\)"),
+    "text after a quote": Case("t.csv", CSV + '"a" b,pos\n', refusal="line 6, row 5: it has double quotes that do not"),
+    "open quote": Case("t.csv", CSV + '"a,pos\n', refusal=r"line 6, row 5: .*\(1 bad of 5 rows\)"),
     "open quote, lines after it": Case(
-        "t.csv", 'text,y\n"a,no\nb,no\nc,yes\n', refusal=r"row 1: line 2 has double quotes.*\(1 bad of 3 rows\)"
+        "t.csv", 'text,y\n"a,no\nb,no\nc,yes\n', refusal=r"line 2, row 1: it has double quotes.*\(1 bad of 3 rows\)"
     ),
     "parts of a broken field": Case(
-        "t.csv", 'text,y\n"one\ntwo "quoted" three",pos\nb,neg\n', refusal=r"row 1: line 2 .*\(2 bad of 3 rows\)"
+        "t.csv",
+        'text,y\n"one\ntwo "quoted" three",pos\nb,neg\n',
+        refusal=r"line 2, row 1: .*; line 3, row 2: .*\(2 bad of 3 rows\); correct them",
     ),
     "quote in the header": Case("t.csv", '"text" x,y\na,b\n', refusal="cannot read the header"),
     "header again": Case("t.csv", 'text,y\na,b\n "Text",Y\n', refusal="row 2: it repeats the header"),
@@ -157,7 +159,7 @@ JSON = {
     "list without commas": Case("t.json", "[" + LINES + "]", refusal=r"is not JSON: .*line \d+"),
     "other text": Case("t.json", "no JSON", refusal=r"is not JSON: .*line \d+"),
     "broken line": Case(
-        "t.jsonl", LINES + '{"text": "a", "label": \n', refusal="row 5: line 5 is not JSON: Expecting value"
+        "t.jsonl", LINES + '{"text": "a", "label": \n', refusal="line 5, row 5: it is not JSON: Expecting value"
     ),
     "nested": Case(
         "t.jsonl", LINES + '{"text": ' + "[" * 9999 + "]" * 9999 + "}\n", refusal="row 5: .*nested too deeply"
@@ -337,7 +339,7 @@ CONLL = {
             "t.conll",
             f"{comment}\n" + lines(form).replace("\n\n", f"\n\n{comment}\n"),
             SENTENCES,
-            says="are read as comments",
+            says="read as comments",
         )
         for comment in COMMENTS
         for form in ("{w} N x {t}", "{w}\tN\tx\t{t}", "{w} {t}")

@@ -313,7 +313,7 @@ def test_decimals_of_parquet_are_numbers(tmp_path):
 @pytest.mark.parametrize(("train", "label"), [(["1", "2"], "01"), (["01", "02"], "1")])
 def test_codes_of_another_length_are_other_classes(tmp_path, train, label):
     message = refusal(csv_file(tmp_path / "train.csv", train), csv_file(tmp_path / "val.csv", [label]))
-    assert "val.csv, row 1" in message
+    assert "val.csv, line 2, row 1" in message
 
 
 @pytest.mark.parametrize("label", ["01", "1_0", "0x1", "1e0", "True"])
@@ -397,3 +397,16 @@ def test_classes_that_look_alike_are_named_and_counted(tmp_path, capsys, twin):
     assert "(2 of 4 rows)" in said
     message = refusal(json_file(tmp_path / "train.jsonl", [name, "tea"]), path)
     assert ascii(name)[1:-1] in message
+
+
+def test_a_rare_class_that_resembles_a_frequent_one_is_named_with_its_row(tmp_path, capsys):
+    def hints(*labels):
+        load(csv_file(tmp_path / "rows.csv", labels))
+        return capsys.readouterr().err
+
+    hint = "label 'repiar' (row 41) may be a typing error for 'repair' (60 of 111 rows)"
+    assert hint in hints(*["repair"] * 40, "repiar", *["repair"] * 20, *["return"] * 50)
+    # Names that differ in numbers or more letters, and classes with more rows, are meant.
+    assert hints(*["level 1"] * 60, "level 2", "refund") == ""
+    assert hints(*["repair"] * 60, *["repiar"] * 4) == ""
+    assert hints(*["repair"] * 20, "repiar") == ""

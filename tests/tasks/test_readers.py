@@ -66,7 +66,7 @@ def bad_file(folder, case):
 @pytest.mark.parametrize("case", BAD_ROWS)
 def test_a_row_that_cannot_be_read_is_named_and_can_be_left_out(tmp_path, case):
     path = bad_file(tmp_path, case)
-    with pytest.raises(AlignAttnError, match=rf"{path.name}, row 5: .*--skip_bad_rows"):
+    with pytest.raises(AlignAttnError, match=rf"{path.name}, (line [56], )?row 5: .*--skip_bad_rows"):
         load_user_rows(path, None, ["text"], "label", skip_bad_rows=False)
     rows = load_user_rows(path, None, ["text"], "label", skip_bad_rows=True)
     assert [bad.row for bad in rows.bad_rows["train"]] == [5]
@@ -181,14 +181,14 @@ def test_files_of_a_folder_that_are_not_read_are_counted(tmp_path, capsys):
     rows = load_user_rows(tmp_path / "reviews", None, ["text"], "label")
     assert rows.task.labels == ("neg", "pos")
     err = capsys.readouterr().err
-    assert "5 file(s) are not read" in err
+    assert "5 files not read" in err
     assert "neu" in err
     assert ".hidden" not in err
 
 
 def test_a_folder_without_readable_files_lists_its_files(tmp_path):
     write(tmp_path / "reviews" / "pos" / "1.md", "a")
-    with pytest.raises(AlignAttnError, match=r"1 file\(s\) are not read, such as pos/1\.md"):
+    with pytest.raises(AlignAttnError, match=r"1 file not read, such as pos/1\.md"):
         read_file(tmp_path / "reviews")
 
 
@@ -210,3 +210,29 @@ def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path):
     rows = load_task_files(TokenClassification(name="own"), path, None, skip_bad_rows=True)
     assert rows.train["tokens"][:] == [["EU", "says"], ["in", "Rome"]]
     assert [bad.row for bad in rows.bad_rows["train"]] == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("rows.csv", 'text,label\n"two\nlines",a\n\nb,\n', "line 5, row 2"),
+        ("rows.csv", "sep=;\r\ntext;label\r\na;x\r\nb;\r\n", "line 4, row 2"),
+        ("rows.csv", 'text,label\n"one\rline",a\nb,\n', "row 2"),
+        ("rows.jsonl", '{"text": "a", "label": "x"}\n\n{"text": "b", "label": null}\n', "line 3, row 2"),
+        ("rows.jsonl", '[{"text": "a", "label": "x"},\n{"text": "b", "label": null}]\n', "row 2"),
+        ("rows.jsonl", '{"text": "a",\n"label": "x"}\n{"text": "b", "label": null}\n', "row 2"),
+    ],
+    ids=["quoted line end", "CRLF", "carriage return", "JSON lines", "JSON list", "JSON objects"],
+)
+def test_a_bad_row_has_its_line_where_it_is_sure(tmp_path, name, content, place):
+    path = write(tmp_path / name, content)
+    with pytest.raises(AlignAttnError, match=f"{name}, {place}: it has no label"):
+        load_user_rows(path, None, ["text"], "label", skip_bad_rows=False)
+
+
+def test_a_refusal_names_the_first_bad_rows_and_counts_the_others(tmp_path):
+    path = write(tmp_path / "rows.csv", "text,label\n" + "a,\n" * 5 + "b,x\n")
+    rows = "; ".join(f"line {row + 1}, row {row}: it has no label" for row in (1, 2, 3))
+    with pytest.raises(AlignAttnError) as error:
+        load_user_rows(path, None, ["text"], "label", skip_bad_rows=False)
+    assert f"rows.csv, {rows}; and 2 more (5 bad of 6 rows); correct them" in str(error.value)

@@ -31,7 +31,7 @@ from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.tags.entities import entity_scores
 from alignattn.tasks.tags.tagging import WORDS_READ
 from alignattn.tasks.task import EncodedSplit, TaskOptions
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, plural
 from alignattn.utils.options import resolve
 
 ROWS = 24
@@ -290,7 +290,7 @@ def test_bad_rows_are_named_and_refused(task, rows_file, finetune, tmp_path, cap
     file = rows_file(task, (6, values))
     assert finetune(file, "--task", task) == 2
     error = capsys.readouterr().err
-    assert f"{file}, row 7: {problem}" in error
+    assert f"{file}, line 7, row 7: {problem}" in error
     assert "--skip_bad_rows" in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "run").exists()
@@ -309,7 +309,7 @@ def test_bad_rows_are_left_out_counted_and_listed(task, rows_file, finetune, tmp
         assert [bad["row"] for bad in listed] == [index + 1 for index, _ in changes]
         for bad, (_, problem) in zip(listed, BAD[task], strict=True):
             assert problem in bad["problem"]
-    assert f"left out of train: {len(changes)} bad row(s), listed in results.json" in capsys.readouterr().out
+    assert f"left out of train: {plural(len(changes), 'bad row')}, listed in results.json" in capsys.readouterr().out
 
 
 def test_bad_rows_of_own_texts_are_left_out(finetune, tmp_path):

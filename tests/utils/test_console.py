@@ -1,10 +1,14 @@
 """What the terminal shows: progress in a terminal and in a log, and every use of the console."""
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from documentation import ROOT
 from huggingface_hub import constants
 from transformers import AutoModel
 
@@ -120,3 +124,11 @@ def test_services_that_a_run_reports_to_are_named(reporters, named, capsys):
     err = capsys.readouterr().err
     assert err.count("\n") == bool(named)
     assert named in err
+
+
+def test_the_command_line_silences_the_bars_of_libraries_that_it_imports_later():
+    code = "from alignattn.cli import main; main(['--version']); from tqdm.auto import tqdm; print(list(tqdm('ab')))"
+    environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "['a', 'b']" in done.stdout

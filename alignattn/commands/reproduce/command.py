@@ -19,7 +19,7 @@ from alignattn.commands.reproduce.results import read_table
 from alignattn.reports.table import ResultTable
 from alignattn.reports.writers import to_text, write_table
 from alignattn.utils.console import progress, render_table
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, plural
 
 
 def reproduce(arguments: ReproduceOptions) -> None:
@@ -106,7 +106,7 @@ def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFold
                         bar.update()
             waiting = busy
             if busy:
-                print(f"waiting for {len(busy)} run(s) of other processes", file=sys.stderr)
+                print(f"waiting for {plural(len(busy), 'run')} of other processes", file=sys.stderr)
             while busy and all(folder.is_locked() for folder in busy.values()):
                 time.sleep(2)
 

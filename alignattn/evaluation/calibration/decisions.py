@@ -68,6 +68,11 @@ def rows_needed(coverage: float) -> int:
     return math.ceil(share / (1 - share))
 
 
+def answers_needed(max_error: float) -> int:
+    """Return how many answers, all of them right, show an error rate of at most `max_error` with certainty 1 - δ."""
+    return math.ceil(math.log(ABSTENTION_DELTA) / math.log1p(-max_error))
+
+
 def conformal_quantile(scores: Array, coverage: float) -> float:
     """Return the bound that the score of a new row's label does not exceed with probability at least `coverage`.
 
@@ -219,8 +224,7 @@ class Calibration:
     def reason_none(self, max_error: float) -> str:
         """Return why `abstention` finds no threshold, with the numbers of the held-out rows, in one line."""
         rows = len(self.held_out.labels)
-        # So many answers, all right, show an error rate of at most `max_error`.
-        fewest = math.ceil(math.log(ABSTENTION_DELTA) / math.log1p(-max_error))
+        fewest = answers_needed(max_error)
         if rows < fewest:
             return f"it takes at least {fewest} answered rows, all of them right, and there are {rows}"
         one = min((one for one in self.candidates() if one.answered >= fewest), key=lambda one: one.bound)

@@ -14,8 +14,7 @@ from scipy.stats import ttest_rel
 from alignattn.evaluation.calibration.measures import ECE_BINS, as_array, checked_rows
 from alignattn.evaluation.calibration.summary import summarise
 from alignattn.evaluation.estimates import Estimate
-from alignattn.evaluation.statistics.example_scores import mean
-from alignattn.evaluation.statistics.intervals import MIN_ROWS, RESAMPLES, SEED, bootstrap_interval
+from alignattn.evaluation.statistics.intervals import RESAMPLES, SEED, wilson_interval
 from alignattn.utils.errors import AlignAttnError
 
 PASS_FIGURES: Mapping[str, str] = {"pavpu": "PAvPU %", "certain": "certain %"}
@@ -123,7 +122,7 @@ def summarise_passes(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> dict[str, Estimate]:
-    """Return the figures of `summarise` for the mean of passes, and `PASS_FIGURES`, with bootstrap intervals over rows.
+    """Return the figures of `summarise` for the mean of passes, and `PASS_FIGURES`, with Wilson's intervals.
 
     Args:
         passes: logits `[T, N, C]`, as for `PassScores.of`.
@@ -137,8 +136,5 @@ def summarise_passes(
     estimates = summarise(scores.probabilities, labels, num_bins=num_bins, resamples=resamples, seed=seed)
     shares = {"pavpu": scores.suits(labels, level), "certain": scores.is_certain(level)}
     for name, share in shares.items():
-        interval = None
-        if len(share) >= MIN_ROWS:
-            interval = bootstrap_interval(mean, share.astype(np.float64), resamples=resamples, seed=seed)
-        estimates[name] = Estimate(float(share.mean()), interval)
+        estimates[name] = Estimate(float(share.mean()), wilson_interval(int(share.sum()), len(share)))
     return estimates

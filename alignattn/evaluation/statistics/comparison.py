@@ -17,7 +17,7 @@ from alignattn.evaluation.statistics.paired_tests import (
     t_interval,
 )
 from alignattn.evaluation.statistics.power import detectable_by_sign_flips, detectable_difference
-from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError, plural
 
 SIGNIFICANCE_LEVEL = 0.05
 
@@ -97,7 +97,8 @@ def compare(
     measured, baseline = (np.asarray(side, dtype=np.float64) for side in (values, baseline_values))
     if measured.ndim != 1 or measured.shape != baseline.shape or not measured.size:
         raise AlignAttnError(
-            f"{measured.size} value(s) cannot be paired with {baseline.size} of the baseline: compare the common seeds"
+            f"{plural(measured.size, 'value')} cannot be paired with {baseline.size} of the baseline: compare the "
+            "common seeds"
         )
     if not (np.isfinite(measured).all() and np.isfinite(baseline).all()):
         raise AlignAttnError("values to compare hold NaN or infinity: repeat the runs of those seeds")
@@ -119,7 +120,7 @@ def compare(
     pairs = scores() if scores is not None else None
     if pairs is not None:
         if len(pairs) != num_seeds:
-            raise AlignAttnError(f"scores of examples have {len(pairs)} seed(s) and the values {num_seeds}")
+            raise AlignAttnError(f"scores of examples have {plural(len(pairs), 'seed')} and the values {num_seeds}")
         for pair, both in zip(pairs, zip(values, baseline_values, strict=True), strict=True):
             _check_scores(pairs[0][0], pair, both)
         num_examples = len(pairs[0][0].examples)

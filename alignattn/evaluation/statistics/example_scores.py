@@ -52,17 +52,20 @@ class ExampleScores:
         """The measure of the run."""
         return float(self.statistic(*self.arrays))
 
-    def interval(self) -> Interval | None:
+    def interval(self, **drawn: Any) -> Interval | None:
         """Return the 95 % interval of the measure; None if a statistic other than a share has fewer than two examples.
 
         A share of examples has Wilson's interval (1927), which is not a single point if all of a few examples are
         right. Other statistics have a bootstrap interval.
+
+        Args:
+            **drawn: `resamples` and `seed` of `bootstrap_interval`.
         """
         if self.is_share_of_examples:
             return wilson_interval(round(float(self.arrays[0].sum())), len(self.examples))
         if len(self.examples) < MIN_ROWS:
             return None
-        return bootstrap_interval(self.statistic, *self.arrays, method=self.interval_method)
+        return bootstrap_interval(self.statistic, *self.arrays, method=self.interval_method, **drawn)
 
     @property
     def is_share_of_examples(self) -> bool:

@@ -106,7 +106,7 @@ def count_truncated_questions(split: EncodedSplit) -> int:
 
 def truncated_questions_warning(count: int) -> str:
     """Return the warning about truncated questions."""
-    return f"{count} question(s) are truncated: at most {MAX_QUESTION_TOKENS} tokens, fewer with a short --max_length"
+    return f"truncated questions: {count}; at most {MAX_QUESTION_TOKENS} tokens, fewer with a short --max_length"
 
 
 def _late_from(tokenizer: PreTrainedTokenizerBase) -> int | None:

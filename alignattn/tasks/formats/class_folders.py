@@ -7,7 +7,7 @@ from pathlib import Path
 
 from alignattn.tasks.formats.file_rows import FileRows, TextRows, file_rows
 from alignattn.tasks.names import LABEL, TEXT, TEXT_FILE
-from alignattn.utils.errors import AlignAttnError, listing, one_line
+from alignattn.utils.errors import AlignAttnError, listing, one_line, plural
 from alignattn.utils.files import BROKEN, plain_suffix, read_whole
 
 
@@ -63,8 +63,8 @@ def class_files(folder: Path, noun: str, endings: Sequence[str], *, example: str
     remark = []
     if others:
         remark.append(
-            f"{len(others)} file(s) are not read, such as {', '.join(others[:3])}: {noun}s are {kinds} files directly "
-            "in the folder of their class"
+            f"{plural(len(others), 'file')} not read, such as {', '.join(others[:3])}: {noun}s are {kinds} files "
+            "directly in the folder of their class"
         )
     if empty := [path.name for path in classes if path.name not in {name for _, name in files}]:
         remark.append(f"{listing(empty)} contain no {kinds} file, so they are not classes")

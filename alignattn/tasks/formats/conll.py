@@ -11,7 +11,7 @@ from pathlib import Path
 from alignattn.tasks.formats.file_rows import TextRows
 from alignattn.tasks.labels import parse_label
 from alignattn.tasks.names import TAGS, TOKENS
-from alignattn.utils.errors import AlignAttnError, shown
+from alignattn.utils.errors import AlignAttnError, plural, shown
 
 _DOCUMENT_START = "-DOCSTART-"
 # Not str.split(), which also splits at characters that a token may be, such as no-break and ideographic spaces.
@@ -112,7 +112,7 @@ def _without_comments(path: Path, sentences: Sequence[list[_Line]], width: int) 
         left.append(lines[count:])
     if comments:
         print(
-            f"{path}: {len(comments)} line(s) that start with # are read as comments, the first is line "
+            f"{path}: {plural(len(comments), 'line')} with # at the start, read as comments; the first is line "
             f"{comments[0].number}: {shown(comments[0].text)}",
             file=sys.stderr,
         )
@@ -154,7 +154,7 @@ def _words(path: Path, sentences: list[list[list[str]]], *, is_labelled: bool) -
             "and the tag"
         )
     left_out = sum(_PART.fullmatch(columns[0]) is not None for columns in lines)
-    others = f", as are {left_out} line(s) of several words or none (such as 1-2 or 1.1)" if left_out else ""
+    others = f", with {plural(left_out, 'line')} of several words or none (such as 1-2 or 1.1)" if left_out else ""
     print(f"{path}: its first column numbers the words and is skipped{others}", file=sys.stderr)
     return [[columns[1:] for columns in lines if _COUNT.fullmatch(columns[0])] for lines in sentences]
 

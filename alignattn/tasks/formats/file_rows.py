@@ -1,7 +1,7 @@
 """Rows as read from a file, and the problems of those that cannot be read."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,13 @@ class TextRows:
         columns: the values of every row; None for those of a bad row.
         problems: what is wrong with a bad row, by its index from 0.
         form: how the file holds them, if it is a separated table; without its encoding and byte order mark.
+        lines: the line where each row begins, from 1; empty if the reader does not know it.
     """
 
     columns: dict[str, list[Any]]
     problems: Mapping[int, str] = field(default_factory=dict)
     form: TableForm = field(default_factory=TableForm)
+    lines: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,14 @@ class FileRows:
         problems: what is wrong with an unreadable row, by its index from 0.
         value_problems: what is wrong with an unreadable value, by column and index.
         form: how the file holds them, if it is a separated table.
+        lines: the line where each row begins, from 1; empty if the reader does not know it.
     """
 
     dataset: datasets.Dataset
     problems: Mapping[int, str] = field(default_factory=dict)
     value_problems: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     form: TableForm = field(default_factory=TableForm)
+    lines: Sequence[int] = ()
 
     def problems_in(self, columns: Iterable[str]) -> dict[int, str]:
         """Return the problem of each row if only these columns are read."""
@@ -92,7 +96,7 @@ def file_rows(rows: TextRows, *, path: Path | str, is_decoded: bool) -> FileRows
                 problem = f"holds the byte 0x{byte:02x}, which the encoding cannot decode (--encoding, such as cp1252)"
             value_problems.setdefault(name, {})[index] = f"column {name!r} {problem}"
     dataset = datasets.Dataset.from_dict(rows.columns, on_mixed_types="use_json")
-    return FileRows(dataset, rows.problems, value_problems, rows.form)
+    return FileRows(dataset, rows.problems, value_problems, rows.form, rows.lines)
 
 
 def _first_surrogate(value: Any) -> int | None:

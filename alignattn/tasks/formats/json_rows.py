@@ -2,6 +2,7 @@
 
 import json
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,8 @@ def read_json_rows(path: Path, text: str) -> TextRows:
     # The builder of `datasets` guesses: "2020-01-01" becomes a date, and a first `null` crashes Python.
     rows: list[dict[str, Any]] = []
     problems: dict[int, str] = {}
-    for value in _values(path, text):
+    starts = array("Q")
+    for line, value in _values(path, text):
         of_value: Iterable[Row] = [({}, f"it is {shown(value)}, not a JSON object")]
         if isinstance(value, _Unread):
             of_value = [({}, value.problem)]
@@ -44,6 +46,7 @@ def read_json_rows(path: Path, text: str) -> TextRows:
             if problem is not None:
                 problems[len(rows)] = problem
             rows.append(row)
+            starts.append(line)
     names = {name: None for row in rows for name in row}  # a dict keeps the order of the file
     if not names:
         raise AlignAttnError(
@@ -51,7 +54,11 @@ def read_json_rows(path: Path, text: str) -> TextRows:
             if problems
             else f"{path} is empty: give a file that holds rows"
         )
-    return TextRows({name: [_storable(row.get(name)) for row in rows] for name in names}, problems)
+    return TextRows(
+        {name: [_storable(row.get(name)) for row in rows] for name in names},
+        problems,
+        lines=starts if all(starts) else (),
+    )
 
 
 def _squad_questions(value: Mapping[str, Any]) -> Iterator[Row]:
@@ -75,8 +82,8 @@ def _squad_questions(value: Mapping[str, Any]) -> Iterator[Row]:
             yield row, problem
 
 
-def _values(path: Path, text: str) -> list[Any]:
-    """The values of a file: rows, if it is correct."""
+def _values(path: Path, text: str) -> list[tuple[int, Any]]:
+    """The values of a file, which are rows if it is correct, and their lines; 0 if these are not counted."""
     if not text.strip():
         return []
     try:
@@ -89,26 +96,27 @@ def _values(path: Path, text: str) -> list[Any]:
             # SQuAD's version stands beside its rows.
             rows = next(iter(document.values())) if len(document) == 1 else document.get("data")
             rows = rows if isinstance(rows, list) and all(isinstance(row, dict) for row in rows) else None
-        return rows if isinstance(rows, list) else [document]
-    lines: list[Any] = []
+        return [(0, row) for row in rows] if isinstance(rows, list) else [(0, document)]
+    lines: list[tuple[int, Any]] = []
     # Not splitlines(), which also splits at characters that a JSON string may hold.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            lines.append(parse_json(line))
+            lines.append((number, parse_json(line)))
         except json.JSONDecodeError as error:
-            lines.append(_Unread(f"line {number} is not JSON: {error.msg} at character {error.colno}"))
+            lines.append((number, _Unread(f"it is not JSON: {error.msg} at character {error.colno}")))
         except ValueError as error:
-            lines.append(_Unread(f"line {number} is not JSON: {error}"))
-    if any(isinstance(value, _Unread) for value in lines):
+            lines.append((number, _Unread(f"it is not JSON: {error}")))
+    values = [value for _, value in lines]
+    if any(isinstance(value, _Unread) for value in values):
         objects, stream_error = _concatenated(text)
         if stream_error is None:
-            return objects
+            return [(0, value) for value in objects]
         is_list = text.lstrip().startswith("[")
         runs_over_lines = bool(objects) and not _concatenated(text.lstrip().partition("\n")[0])[0]
-        has_rows = any(isinstance(value, dict) for value in lines)
-        if isinstance(lines[0], _Unread) and (is_list or runs_over_lines or not has_rows):
+        has_rows = any(isinstance(value, dict) for value in values)
+        if isinstance(values[0], _Unread) and (is_list or runs_over_lines or not has_rows):
             raise AlignAttnError(f"{path} is not JSON: {whole if is_list else stream_error}; correct the file")
     return lines
 

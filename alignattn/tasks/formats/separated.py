@@ -3,13 +3,14 @@
 import csv
 import io
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from alignattn.tasks.formats.file_rows import TableForm, TextRows
-from alignattn.utils.errors import AlignAttnError, listing, shown
+from alignattn.utils.errors import AlignAttnError, listing, plural, shown
 from alignattn.utils.files import BYTE_ORDER_MARK
 
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
@@ -21,6 +22,8 @@ QUOTE = '"'
 
 Record = list[str] | str
 """The fields of a row, or the problem of its lines."""
+Numbered = tuple[int, Record]
+"""A record and the line where it begins, from 1."""
 
 # The standard library parses. The builders of `datasets` guess: a text "NA" becomes None, "007" becomes 7,
 # "2020-01-01" a date, an unquoted comma shifts the columns.
@@ -47,12 +50,15 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     # Python's default limit of a field is 131,072 characters.
     limit = csv.field_size_limit(sys.maxsize)
     try:
-        separator, records = _parsed(path, lines, promised)
+        separator, numbered = _parsed(path, lines, promised)
     finally:
         csv.field_size_limit(limit)
     if separator != SEPARATORS[suffix]:
         print(f"{path}: its columns seem to be separated by {NAMES[separator]}", file=sys.stderr)
-    header, *rows = _without_last_comma(records) or [[]]
+    header, *rows = _without_last_comma([record for _, record in numbered]) or [[]]
+    # A carriage return alone ends a line for `csv`, but not for every editor.
+    has_sure_lines = text.count("\r") in (0, text.count("\r\n"))
+    starts = array("Q", (line for line, _ in numbered[1:])) if has_sure_lines else ()
     if isinstance(header, str):
         raise AlignAttnError(f"cannot read the header of {path}: {header}; correct it")
     if not rows:
@@ -68,7 +74,7 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
             problems[number] = "it repeats the header, as in a file that was joined from two"
         elif not _is_full(row, header):
             problems[number] = (
-                f"it has {len(row)} values, and the header has {len(header)}: put texts that hold a "
+                f"it has {plural(len(row), 'value')}, and the header has {len(header)}: put texts that hold a "
                 f"{NAMES[separator].removesuffix('s')} in double quotes"
             )
     values: list[list[str | None]] = [
@@ -86,8 +92,8 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     if reported:
         numbers = {number for place in reported for number in filled[place]}
         print(
-            f"{path}: {len(numbers)} row(s), the first of them row {min(numbers)}, have values in unnamed columns, "
-            f"called {', '.join(repr(unnamed[place]) for place in reported)}: are texts in double quotes?",
+            f"{path}: {plural(len(numbers), 'row')}, the first of them row {min(numbers)}, with values in unnamed "
+            f"columns, called {', '.join(repr(unnamed[place]) for place in reported)}: are texts in double quotes?",
             file=sys.stderr,
         )
     places = [
@@ -97,10 +103,10 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     if len(set(names)) < len(names):
         raise AlignAttnError(f"the header of {path} has duplicate columns: {', '.join(names)}; rename one")
     columns: dict[str, list[Any]] = {name: [value[place] for value in values] for place, name in places}
-    return TextRows(columns, problems, TableForm(separator, first_line))
+    return TextRows(columns, problems, TableForm(separator, first_line), starts)
 
 
-def _parsed(path: Path, lines: Sequence[str], promised: str) -> tuple[str, list[Record]]:
+def _parsed(path: Path, lines: Sequence[str], promised: str) -> tuple[str, list[Numbered]]:
     """The separator that fits most of the first rows, the promised one in a tie, and the rows, the header first."""
     shares = {}
     for separator in sorted(NAMES, key=lambda separator: separator != promised):
@@ -116,14 +122,14 @@ def _parsed(path: Path, lines: Sequence[str], promised: str) -> tuple[str, list[
     full_quoted, full_bare = _count_full(quoted), _count_full(bare)
     if (full_quoted == len(quoted) and full_bare < len(bare)) or full_quoted >= full_bare:
         return separator, quoted
-    if any(field.startswith(QUOTE) for row in bare for field in row):
+    if any(field.startswith(QUOTE) for _, row in bare for field in row):
         print(f"{path}: its double quotes are read as text, because they do not enclose whole fields", file=sys.stderr)
     return separator, bare
 
 
-def _count_full(records: Sequence[Record]) -> int:
+def _count_full(numbered: Sequence[Numbered]) -> int:
     """The number of rows with as many fields as the header, which counts too; 0 if the header has only one."""
-    header, *rows = _without_last_comma(records) or [""]
+    header, *rows = _without_last_comma([record for _, record in numbered]) or [""]
     if isinstance(header, str) or len(header) == 1:
         return 0
     return 1 + sum(not isinstance(row, str) and _is_full(row, header) for row in rows)
@@ -151,8 +157,8 @@ def _without_last_comma(records: Sequence[Record]) -> list[Record]:
     return list(records)
 
 
-def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINIMAL) -> Iterator[Record]:
-    """Yield the rows, without empty ones.
+def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINIMAL) -> Iterator[Numbered]:
+    """Yield the rows, without empty ones, and their lines.
 
     An unclosed quote swallows the lines after it. Only its own line is bad: the lines after it are read again, except
     those with quotes up to the error, which may be parts of the field.
@@ -173,7 +179,7 @@ def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINI
         start = place
         if start < doubtful and QUOTE in lines[start]:
             place += 1
-            yield f"line {start + 1} may be part of a field that an earlier line opens with a double quote"
+            yield start + 1, "it may be part of a field that an earlier line opens with a double quote"
             continue
         try:
             row = next(reader)
@@ -182,7 +188,7 @@ def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINI
         except csv.Error as error:
             place, doubtful = start + 1, max(place, doubtful)
             reader = new_reader()
-            yield f"line {start + 1} has double quotes that do not enclose a whole field ({error})"
+            yield start + 1, f"it has double quotes that do not enclose a whole field ({error})"
             continue
         if len(row) > 1 or any(field.strip() for field in row):
-            yield row
+            yield start + 1, row

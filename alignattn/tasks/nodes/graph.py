@@ -16,7 +16,7 @@ from torch import Tensor
 
 from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.names import GRAPH, TEST, TRAIN, VALIDATION
-from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.errors import AlignAttnError, one_line, plural
 from alignattn.utils.paths import check_file
 
 SPARSE_FEATURES = ("feat_row", "feat_col", "feat_val", "feat_shape")
@@ -153,7 +153,9 @@ class _Checked:
             raise AlignAttnError(f"{self.path} has no {name!r} (it has {there}): a graph is {FORM}")
         array = self.arrays[name]
         if array.ndim != dims or array.dtype.kind not in kinds:
-            raise self.wrong(f"{name} is {array.dtype} {list(array.shape)}: it must be {what}, in {dims} dimension(s)")
+            raise self.wrong(
+                f"{name} is {array.dtype} {list(array.shape)}: it must be {what}, in {plural(dims, 'dimension')}"
+            )
         return array
 
     def whole_numbers(self, name: str, dims: int) -> NDArray[np.int64]:

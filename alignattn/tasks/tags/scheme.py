@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from alignattn.tasks.tags.entities import OUTSIDE
+from alignattn.utils.errors import plural
 
 BIO: Literal["bio"] = "bio"
 """Also called IOB2: an entity's first word has the tag `B-` and its type, the others `I-` and its type."""
@@ -59,7 +60,7 @@ def scheme_of(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Scheme:
         begun, wrong, odd_rows = begun + sum(tag.startswith("B") for tag in tags), wrong + here, odd_rows + (here > 0)
     if wrong == 0:
         return Scheme(BIO)
-    remark = f"in {odd_rows:,} training row(s) an I- tag does not continue an entity"
+    remark = f"in {plural(odd_rows, 'training row')} an I- tag does not continue an entity"
     if wrong > begun:
         return Scheme(ANY, f"{remark}, more often than an entity begins with B-: read as IOB1, any tag may follow any")
     return Scheme(BIO, f"{remark}, against BIO: the CRF learns from them and never predicts such tags")

@@ -5,7 +5,7 @@ from typing import Any
 
 from alignattn.tasks.names import TEST, TRAIN, VALIDATION
 from alignattn.tasks.vqa.images import feature_files
-from alignattn.utils.errors import AlignAttnError, check_installed
+from alignattn.utils.errors import AlignAttnError, check_installed, plural
 from alignattn.utils.files import read_json
 from alignattn.utils.paths import check_file
 
@@ -58,11 +58,11 @@ def vqa_v2_rows(
     lost = sorted({entry["image_id"] for entry in questions} - paths.keys())
     if lost:
         raise AlignAttnError(
-            f"--features {features} has no file for {len(lost)} image(s) of split {split!r}, such as {lost[0]}"
+            f"--features {features} has no file for {plural(len(lost), 'image')} of split {split!r}, such as {lost[0]}"
         )
     unanswered = [entry["question_id"] for entry in questions if entry["question_id"] not in answers]
     if unanswered:
-        raise AlignAttnError(f"{folder} has no answers to {len(unanswered)} question(s) of split {split!r}")
+        raise AlignAttnError(f"{folder} has no answers to {plural(len(unanswered), 'question')} of split {split!r}")
     images = [paths[entry["image_id"]] for entry in questions]
     given = [answers[entry["question_id"]] for entry in questions]
     return images, [entry["question"] for entry in questions], given

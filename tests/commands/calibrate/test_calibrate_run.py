@@ -146,7 +146,7 @@ def test_nothing_is_answered_if_no_threshold_reaches_the_error_rate(folder, tmp_
     words = ("--run", folder / "run", "--file", folder / "new.csv", "--output_file", tmp_path / "new.jsonl")
     assert predict(*words, "--max_error", 0.001) == 0
     assert (
-        "nothing is answered: it takes at least 2995 answered rows, all of them right, and there are 120"
+        "error rate: it takes at least 2995 answered rows, all of them right, and there are 120"
         in capsys.readouterr().err
     )
     assert {row["decision"] for row in lines_of(tmp_path / "new.jsonl")} == {"abstain"}
@@ -201,13 +201,15 @@ def test_new_rows_calibrate_and_training_rows_are_refused(folder, tmp_path, caps
     plain, new, trained = folder / "plain", rows_of(folder / "new.csv"), rows_of(folder / "train.csv")[:3]
     words = ("--run", plain, "--resamples", 20, "--rows")
     assert calibrate(*words, folder / "train.csv") == USER_ERROR_EXIT_CODE
-    assert "row 1: the run was trained on it (240 bad of 240 rows)" in said(capsys)
+    assert "; and 237 more (240 bad of 240 rows)" in said(capsys)
     mixed = write(tmp_path / "mixed.csv", [*new, *trained, ("the cat", "")])
     assert calibrate(*words, mixed) == USER_ERROR_EXIT_CODE
     assert "row 124" in said(capsys)
     run = shutil.copytree(plain, tmp_path / "run")
     words = ("--run", run, "--resamples", 20, "--rows")
     assert calibrate(*words, mixed, "--skip_bad_rows") == 0
+    # log 0.05 / log 0.98 = 148.3 right answers show an error rate of 0.02.
+    assert "none: needs 149 held-out rows" in capsys.readouterr().out
     content = json.loads((run / "calibration" / "calibration.json").read_text())["files"][0]
     assert content["temperature"]["fitted_on"] == {"file": "mixed.csv", "split": "mixed", "rows": NEW // 2}
     assert [bad["row"] for bad in content["bad_rows"]] == [121, 122, 123, 124]
@@ -231,7 +233,7 @@ def test_repeated_rows_count_once(folder, tmp_path, capsys):
     assert len(set(table["uniform"].to_pylist())) == table.num_rows == NEW
     assert predict("--run", run, "--file", repeated, "--output_file", tmp_path / "new.jsonl", "--max_error", 0.5) == 0
     told = capsys.readouterr().err
-    assert f"of {NEW // 2} calibration rows" in told
+    assert f"Of {NEW // 2} calibration rows" in told
     # Ten copies of a row are no ten rows for the shift test either.
     assert "unlike those of the calibration rows" not in told
 

@@ -324,7 +324,7 @@ def test_a_run_resumed_in_its_second_epoch_keeps_the_order_of_rows(order, option
 def test_another_order_of_rows_is_another_run(options, capsys):
     steps = {"max_steps": "1", "num_train_epochs": None}
     assert run(options, **steps, train_sampling_strategy="random") == 0
-    assert "batches of rows drawn at random" in capsys.readouterr().out
+    assert "training batches: rows in random order" in capsys.readouterr().out
     assert run(options, **steps) == 2
     assert "different: train_sampling_strategy" in one_line(capsys)
 

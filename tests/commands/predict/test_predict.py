@@ -415,7 +415,10 @@ def test_bad_rows_are_named_or_keep_their_place_without_a_prediction(own, tmp_pa
     rows = [{"said": text, "n": number} for number, text in enumerate(["the cat", " ", "a dog", None])]
     path = write_rows(tmp_path / "new.jsonl", rows)
     assert predict("--run", own / "run", "--file", path) == 2
-    assert "new.jsonl, row 2: column 'said' is empty (2 bad of 4 rows)" in said(capsys)
+    assert (
+        "new.jsonl, line 2, row 2: column 'said' is empty; line 4, row 4: column 'said' is empty (2 bad of 4 rows)"
+        in said(capsys)
+    )
     assert list(tmp_path.iterdir()) == [path]
     assert predict("--run", own / "run", "--file", path, "--skip_bad_rows") == 0
     found = read(tmp_path / "new-predicted.jsonl")
@@ -432,7 +435,7 @@ def test_texts_that_are_not_valid_unicode_are_bad_rows(own, tmp_path, capsys):
     path = tmp_path / "new.jsonl"
     path.write_text('{"said": "the cat"}\n{"said": "a \\ud83d dog"}\n{"said": \n')
     assert predict("--run", own / "run", "--file", path) == 2
-    assert "new.jsonl, row 2: column 'said' holds \\ud83d" in said(capsys)
+    assert "new.jsonl, line 2, row 2: column 'said' holds \\ud83d" in said(capsys)
     assert predict("--run", own / "run", "--file", path, "--skip_bad_rows") == 0
     assert [row["prediction"] is None for row in read(tmp_path / "new-predicted.jsonl")] == [False, True, True]
     with pytest.raises(AlignAttnError, match="row 2: column 'said' holds"):

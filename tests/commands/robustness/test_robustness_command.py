@@ -206,7 +206,7 @@ def test_bad_rows_are_named_or_left_out_and_a_shortage_of_rows_is_reported(run_f
     assert "row 2: column 'sentence' is empty (2 bad of 4 rows)" in capsys.readouterr().err
     assert main([*words, "--skip_bad_rows"]) == 0
     printed = capsys.readouterr().out
-    assert "sst2 validation: 2 unusable row(s) are left out" in printed
+    assert "sst2 validation: 2 unusable rows left out" in printed
     assert "the split has fewer than 1000" in printed
     (summary,) = table_of(tmp_path / "out")
     assert summary["failed"] + summary["succeeded"] + summary["skipped"] == 2

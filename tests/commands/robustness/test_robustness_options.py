@@ -88,3 +88,19 @@ def test_the_help_states_defaults(capsys):
     assert "Seed of the attacks. (default: 42)" in text
     assert "Attacks. (default: textfooler textbugger bae)" in text
     assert "Maximum tokens per row (default: the run's, or the model's, 512)." in text
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "remedy"),
+    [
+        ("textfooler", {}, "--word_vectors, --neighbors or --synonyms"),
+        ("textbugger", {"synonyms": "wordnet"}, "--sentence_encoder"),
+        ("bae", {"sentence_encoder": "minilm"}, "--mlm"),
+    ],
+)
+def test_without_a_network_a_missing_resource_is_refused_at_once(recipe, given, remedy, empty_folder, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(empty_folder))
+    monkeypatch.delenv("TFHUB_CACHE_DIR", raising=False)
+    options = RobustnessOptions(run=("missing",), recipes=(recipe,), **given)
+    with pytest.raises(AlignAttnError, match=f"out of reach .* give {remedy}"):
+        options.resources()

@@ -89,7 +89,7 @@ def test_a_model_without_a_classifier_or_with_other_classes_is_refused(tiny_chec
     rows = data(SST2)
     said = f"{tiny_checkpoint} holds no classifier: fine-tune it first with `alignattn finetune`"
     assert said in refused(tiny_checkpoint, rows)
-    said = "has 3 output(s), and task 'sst2' has 2 classes"
+    said = "has 3 outputs, and task 'sst2' has 2 classes"
     assert said in refused(classifier(num_labels=3), rows)
 
 

@@ -404,7 +404,7 @@ def test_real_rows(shared_data, word_pieces, name):
         ("Paris", None, [], [], "its question is None, which is not text"),
         ("Paris", "Where?", ["Paris"], None, "its answers are not of the form"),
         ("Paris", "Where?", "Paris", [0], "its answers' 'text' is 'Paris', not a list"),
-        ("Paris", "Where?", ["Paris", "Paris"], [0], "its answers have 2 text(s) and 1 answer_start(s)"),
+        ("Paris", "Where?", ["Paris", "Paris"], [0], "its answers have 2 texts and 1 answer_start"),
         ("Paris", "Where?", [None], [0], "its answer is None, which is not text"),
         ("Paris", "Where?", [""], [0], "its answer is empty; an unanswerable question has no answers at all"),
         ("Paris", "Where?", ["Paris"], ["0"], "its answer_start is '0', which is not a whole number"),
