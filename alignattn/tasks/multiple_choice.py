@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from alignattn.tasks.labelled import LabelledTask
 from alignattn.tasks.metrics import MetricName
 from alignattn.tasks.names import MAX_TEXTS
-from alignattn.tasks.shared import by_row, check_max_length, text_problem
-from alignattn.tasks.task import EncodedSplit, TaskOptions
+from alignattn.tasks.task import EncodedSplit, TaskOptions, by_row, check_max_length, text_problem
 from alignattn.utils.errors import shown
 
 if TYPE_CHECKING:

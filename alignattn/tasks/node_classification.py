@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks.labelled import LabelledTask
 from alignattn.tasks.names import GRAPH, NODE, NPZ, TEST, VALIDATION
-from alignattn.tasks.shared import name_classes
-from alignattn.tasks.task import EncodedSplit, Evaluation, TaskOptions
+from alignattn.tasks.task import EncodedSplit, Evaluation, TaskOptions, name_classes
 from alignattn.utils.errors import AlignAttnError, shown
 
 if TYPE_CHECKING:
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedConfig
 
-    from alignattn.tasks.formats.file_rows import FileRows
     from alignattn.tasks.nodes.batches import NodeBatches
+    from alignattn.tasks.reading import FileRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +66,8 @@ class NodeClassification(LabelledTask):
         """Return all nodes of a graph's file with their labels, or the rows of a table of graphs and nodes."""
         import numpy as np
 
-        from alignattn.tasks.formats.file_rows import FileRows
         from alignattn.tasks.nodes.graph import read_graph
-        from alignattn.tasks.reading import read_rows
+        from alignattn.tasks.reading import FileRows, read_rows
 
         if path.suffix.lower() != NPZ:
             return read_rows(path, encoding=encoding)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alignattn.tasks.formats.class_folders import class_files
 from alignattn.tasks.names import PICTURES, is_picture
+from alignattn.tasks.reading import class_files
 from alignattn.utils.errors import AlignAttnError, check_installed, one_line, shown
 
 if TYPE_CHECKING:

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from alignattn.tasks.labels import feature_names
 from alignattn.tasks.metrics import class_scores
 from alignattn.tasks.names import TAGS, TOKENS
-from alignattn.tasks.shared import by_row, check_max_length, evaluation_table, name_classes
-from alignattn.tasks.task import EncodedSplit, Evaluation, Task, TaskOptions
+from alignattn.tasks.task import (
+    EncodedSplit,
+    Evaluation,
+    Task,
+    TaskOptions,
+    by_row,
+    check_max_length,
+    evaluation_table,
+    name_classes,
+)
 from alignattn.utils.errors import shown
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alignattn.tasks.answers.windows import NO_CHARACTER, NULL_POSITION
-from alignattn.tasks.shared import check_finite
+from alignattn.tasks.task import check_finite
 
 _WINDOWS_AT_ONCE = 1024  # some 10 MB with 20 × 20 pairs per window
 

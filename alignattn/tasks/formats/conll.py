@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from alignattn.tasks.formats.file_rows import TextRows
+from alignattn.tasks.formats import TextRows
 from alignattn.tasks.labels import parse_label
 from alignattn.tasks.names import TAGS, TOKENS
 from alignattn.utils.errors import AlignAttnError, shown

@@ -3,12 +3,11 @@
 import csv
 import io
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alignattn.tasks.formats.file_rows import TableForm, TextRows
+from alignattn.tasks.formats import TableForm, TextRows
 from alignattn.utils.compression import BYTE_ORDER_MARK
 from alignattn.utils.errors import AlignAttnError, listing, shown
 
@@ -108,16 +107,14 @@ def _parsed(path: Path, lines: Sequence[str], promised: str) -> tuple[str, list[
     shares = {}
     for separator in sorted(NAMES, key=lambda separator: separator != promised):
         styles = (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if separator == "\t" else (csv.QUOTE_MINIMAL,)
-        samples = [
-            _without_last_comma(list(islice(_records(lines, separator, style), SNIFFED_ROWS))) for style in styles
-        ]
-        shares[separator] = max(_count_full(sample) / max(1, len(sample)) for sample in samples)
+        samples = [_records(lines, separator, style, SNIFFED_ROWS) for style in styles]
+        shares[separator] = max(_count_full(rows) / max(1, len(rows)) for rows in samples)
     separator = max(shares, key=lambda separator: shares[separator])
-    quoted = _without_last_comma(list(_records(lines, separator)))
+    quoted = _records(lines, separator)
     if separator != "\t":
         return separator, quoted
     # Tab-separated tables are often written without quoting, such as GLUE's.
-    bare = _without_last_comma(list(_records(lines, separator, csv.QUOTE_NONE)))
+    bare = _records(lines, separator, csv.QUOTE_NONE)
     full_quoted, full_bare = _count_full(quoted), _count_full(bare)
     if (full_quoted == len(quoted) and full_bare < len(bare)) or full_quoted >= full_bare:
         return separator, quoted
@@ -140,27 +137,21 @@ def _min_values(header: Sequence[str]) -> int:
     return max((place for place, name in enumerate(header, start=1) if name.strip()), default=0)
 
 
-def _without_last_comma(records: list[Record]) -> list[Record]:
-    """The records without an empty last field, if every row has one and the header has none."""
-    header, *rows = records or [""]
-    fields = [row for row in rows if not isinstance(row, str)]
-    if isinstance(header, str) or not fields or any(len(row) <= len(header) or row[-1].strip() for row in fields):
-        return records
-    return [header, *(row if isinstance(row, str) else row[:-1] for row in rows)]
-
-
-def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINIMAL) -> Iterator[Record]:
-    """Yield the rows, without empty ones.
+def _records(
+    lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINIMAL, most: int = sys.maxsize
+) -> list[Record]:
+    """The first rows, without empty ones, and without an empty last field if every row has one and the header none.
 
     An unclosed quote swallows the lines after it. Only its own line is bad: the lines after it are read again, except
     those with quotes up to the error, which may be parts of the field.
     """
+    records: list[Record] = []
     start = first = doubtful = 0
     reader: Any = None
-    while start < len(lines):
+    while start < len(lines) and len(records) < most:
         if start < doubtful and QUOTE in lines[start]:
             start, reader = start + 1, None
-            yield f"line {start} may be part of a field that an earlier line opens with a double quote"
+            records.append(f"line {start} may be part of a field that an earlier line opens with a double quote")
             continue
         if reader is None:
             first, rest = start, map(lines.__getitem__, range(start, len(lines)))
@@ -168,12 +159,18 @@ def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINI
         try:
             row = next(reader)
         except StopIteration:
-            return
+            break
         except csv.Error as error:
             doubtful, reader = max(first + reader.line_num, doubtful), None
             start += 1
-            yield f"line {start} has double quotes that do not enclose a whole field ({error})"
+            records.append(f"line {start} has double quotes that do not enclose a whole field ({error})")
             continue
         start = first + reader.line_num
         if len(row) > 1 or any(field.strip() for field in row):
-            yield row
+            records.append(row)
+
+    header, *rows = records or [""]
+    fields = [row for row in rows if not isinstance(row, str)]
+    if isinstance(header, str) or not fields or any(len(row) <= len(header) or row[-1].strip() for row in fields):
+        return records
+    return [header, *(row if isinstance(row, str) else row[:-1] for row in rows)]

@@ -24,7 +24,7 @@ from alignattn.commands.predict import file_source, row_writer
 from alignattn.evaluation.calibration import apply_temperature
 from alignattn.finetuning.predictor import Batching, Predictor
 from alignattn.tasks import TASKS
-from alignattn.tasks.formats.file_rows import TableForm
+from alignattn.tasks.formats import TableForm
 from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import AlignAttnError
 
