@@ -7,7 +7,7 @@ computes the loss of the pooled logits. Its gradient is that of the loss over th
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -37,6 +37,7 @@ NEW_TOKENS_SHARE = 2
 def encode_texts(
     task: Any,
     label_columns: Sequence[str],
+    label_type: Callable[[Any], int | float],
     dataset: datasets.Dataset,
     tokenizer: PreTrainedTokenizerBase,
     options: TaskOptions,
@@ -48,7 +49,8 @@ def encode_texts(
 
     Args:
         task: the task of the rows, which has `text_columns`.
-        label_columns: the column of the label; several columns become a list of 0.0 and 1.0.
+        label_columns: the column of the label; several columns become a list.
+        label_type: the type of a label.
         dataset: the rows.
         tokenizer: the model's tokenizer.
         options: the encoding options, such as `max_length`.
@@ -69,6 +71,7 @@ def encode_texts(
         fn_kwargs={
             "text_columns": task.text_columns,
             "label_columns": label_columns,
+            "label_type": label_type,
             "tokenizer": tokenizer,
             "options": options,
             "fixed_tokens": repeated,
@@ -119,13 +122,13 @@ def _encode_batch(
     indices: list[int],
     text_columns: Sequence[str],
     label_columns: Sequence[str],
+    label_type: Callable[[Any], int | float],
     tokenizer: PreTrainedTokenizerBase,
     options: TaskOptions,
     fixed_tokens: int,
 ) -> dict[str, list[Any]]:
-    labels = batch[label_columns[0]]
-    if len(label_columns) > 1:
-        labels = [list(map(float, row)) for row in zip(*(batch[column] for column in label_columns), strict=True)]
+    columns_of_labels = [list(map(label_type, batch[column])) for column in label_columns]
+    labels = columns_of_labels[0] if len(label_columns) == 1 else list(map(list, zip(*columns_of_labels, strict=True)))
     texts = [list(batch[column]) for column in text_columns]
     if not options.has_windows:
         return {**tokenizer(*texts, truncation=True, max_length=options.max_length), "label": labels}

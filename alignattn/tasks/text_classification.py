@@ -111,7 +111,8 @@ class TextClassification(LabelledTask):
         """Return the model's inputs, and `label`: an integer for a class, a float for a score."""
         from alignattn.tasks.long_texts import encode_texts
 
-        return encode_texts(self, [self.label_column], dataset, tokenizer, options)
+        label_type = float if self.is_regression else int
+        return encode_texts(self, [self.label_column], label_type, dataset, tokenizer, options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +239,7 @@ class MultiLabelClassification(Task):
         """Return the model's inputs, and `label`, a list of 0.0 and 1.0."""
         from alignattn.tasks.long_texts import encode_texts
 
-        return encode_texts(self, self.label_columns, dataset, tokenizer, options)
+        return encode_texts(self, self.label_columns, float, dataset, tokenizer, options)
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
         """Return the predicted labels in words, if all rows have the same ones."""

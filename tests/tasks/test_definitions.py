@@ -10,8 +10,8 @@ from alignattn.commands.domain_shift import parse_pair
 from alignattn.commands.inspect import InspectOptions, load_texts
 from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_folder import read_run_options
-from alignattn.tasks import CATALOG, TASKS, get_task
-from alignattn.tasks.definitions import read_definition
+from alignattn.tasks import TASKS, get_task
+from alignattn.tasks.definitions import CATALOG, read_definition
 from alignattn.tasks.rows import load_rows
 from alignattn.utils.errors import AlignAttnError
 
