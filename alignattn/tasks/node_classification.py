@@ -46,8 +46,7 @@ class NodeClassification(LabelledTask):
 
     def read_split(self, name: str, data_dir: str | Path | None, cache_dir: str | None) -> tuple[datasets.Dataset, str]:
         """Return the nodes of a split of the task's graph: from `--data_dir`, its own file, or torch-geometric."""
-        from alignattn.tasks.nodes.graph import read_graph
-        from alignattn.tasks.nodes.planetoid import planetoid_file
+        from alignattn.tasks.nodes.graph import planetoid_file, read_graph
 
         if data_dir is not None:
             path = Path(data_dir) / self.sources.folder / f"{self.name}{NPZ}"

@@ -344,37 +344,6 @@ def _derive_validation(rows: Rows[T], chosen: NDArray[np.int64]) -> Rows[T]:
     )
 
 
-def hub_origin(task: Task, split: str) -> str:
-    """Return the name of a split on the Hub for messages."""
-    config = f" ({task.sources.config})" if task.sources.config else ""
-    return f"split {split!r} of {task.sources.hub}{config}"
-
-
-def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
-    """Read one split of a task from the Hub, or from the `datasets` cache if the Hub is out of reach."""
-    sources = task.sources
-    if split == TRAIN and task.train_rows_of:
-        raise AlignAttnError(
-            f"task {task.name!r} has no training rows: give the training rows of {task.train_rows_of} as "
-            f"--train_file FILE, and those of {task.name} as --validation_file FILE"
-        )
-    if not sources.hub:
-        file = Path(sources.folder) / f"{split}.parquet"
-        raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
-    log_download(hub_origin(task, split))
-    try:
-        return datasets.load_dataset(
-            sources.hub, sources.config or None, split=split, revision=sources.revision, cache_dir=cache_dir
-        )
-    # The Hub's client raises OSError, ValueError, and the classes of `datasets` and of its HTTP library. Whatever the
-    # cause, the user has the same options.
-    except Exception as error:
-        raise AlignAttnError(
-            f"cannot load {hub_origin(task, split)} from the Hub: {reason_of(error)}; give --data_dir DIR (Parquet "
-            "files on disk) or --train_file FILE (your own rows)"
-        ) from error
-
-
 def split_path(task: Task, split: str, data_dir: str | Path | None) -> Path:
     """Return the file of a split: `<data_dir>/glue/mrpc/train.parquet`, or the task's own file without a `data_dir`."""
     if data_dir is None:
@@ -401,12 +370,35 @@ def split_path(task: Task, split: str, data_dir: str | Path | None) -> Path:
 
 
 def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: str | None) -> _RawSplit:
+    """The rows of a split: from the task's own reader, its files or `data_dir`, or the Hub or its cache."""
     own = task.read_split(name, data_dir, cache_dir)
     if own is not None:
         return _RawSplit(*own)
-    if data_dir is None and not task.sources.files:
-        return _RawSplit(read_hub(task, name, cache_dir), hub_origin(task, name), is_published=True)
-    return _read_file(task, split_path(task, name, data_dir), cache_dir)
+    sources = task.sources
+    if data_dir is not None or sources.files:
+        return _read_file(task, split_path(task, name, data_dir), cache_dir)
+    if name == TRAIN and task.train_rows_of:
+        raise AlignAttnError(
+            f"task {task.name!r} has no training rows: give the training rows of {task.train_rows_of} as "
+            f"--train_file FILE, and those of {task.name} as --validation_file FILE"
+        )
+    if not sources.hub:
+        file = Path(sources.folder) / f"{name}{PARQUET}"
+        raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
+    origin = f"split {name!r} of {sources.hub}{f' ({sources.config})' if sources.config else ''}"
+    log_download(origin)
+    try:
+        dataset = datasets.load_dataset(
+            sources.hub, sources.config or None, split=name, revision=sources.revision, cache_dir=cache_dir
+        )
+    # The Hub's client raises OSError, ValueError, and the classes of `datasets` and of its HTTP library. Whatever the
+    # cause, the user has the same options.
+    except Exception as error:
+        raise AlignAttnError(
+            f"cannot load {origin} from the Hub: {reason_of(error)}; give --data_dir DIR (Parquet files on disk) or "
+            "--train_file FILE (your own rows)"
+        ) from error
+    return _RawSplit(dataset, origin, is_published=True)
 
 
 def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | None = None) -> _RawSplit:
