@@ -26,7 +26,7 @@ from alignattn.evaluation.calibration.decisions import (
     LabelledRows,
 )
 from alignattn.finetuning.predictor import Batching, Predictor, load_run, probabilities_of
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 from alignattn.tasks.rows import load_rows, max_samples
 
 COVERAGES, ERROR_RATES = (0.8, 0.9, 0.95), (0.05, 0.1, 0.2)

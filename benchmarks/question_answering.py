@@ -11,7 +11,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from alignattn.models.packaged import model_source
-from alignattn.tasks import get_task
+from alignattn.tasks.definitions import get_task
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import EncodedSplit, TaskOptions
 

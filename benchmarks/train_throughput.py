@@ -24,7 +24,7 @@ from transformers import DataCollatorWithPadding, TrainingArguments
 import alignattn
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
-from alignattn.tasks import get_task
+from alignattn.tasks.definitions import get_task
 from alignattn.tasks.reading import read_file
 
 MAX_LENGTH = 128

@@ -53,7 +53,7 @@ def make_inputs(folder: Path) -> None:
     from conftest import WORDS
     from transformers import ViTConfig
 
-    from alignattn.tasks import TASKS
+    from alignattn.tasks.definitions import TASKS
 
     with chdir(folder):
         made.write_rows()

@@ -10,7 +10,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel
 from alignattn.tasks import LabelledTask
-from alignattn.tasks.shared import name_classes
+from alignattn.tasks.task import name_classes
 
 
 @dataclass(frozen=True, kw_only=True)

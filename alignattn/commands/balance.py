@@ -55,7 +55,7 @@ def balance_checkpoint(arguments: BalanceOptions) -> Any:
     from alignattn.models.lengths import most_tokens
     from alignattn.patching.balance import balance
     from alignattn.patching.checkpoints import load_pretrained
-    from alignattn.tasks import get_task
+    from alignattn.tasks.definitions import get_task
     from alignattn.tasks.rows import load_rows
     from alignattn.tasks.task import EncodedSplit, TaskOptions
     from alignattn.utils.files import write_json

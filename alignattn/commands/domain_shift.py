@@ -18,7 +18,8 @@ from alignattn.finetuning.results import RESULTS_FILE
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.finetuning.training_options import LOADING, NEVER, PATIENCE, PUSH_OPTIONS
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
-from alignattn.tasks import TASKS, LabelledTask, get_task, is_definition, plain_name
+from alignattn.tasks import LabelledTask, is_definition
+from alignattn.tasks.definitions import TASKS, get_task, plain_name
 from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError, plural

@@ -11,7 +11,7 @@ from alignattn.finetuning.data_options import DataOptions
 from alignattn.models.lengths import most_tokens, row_length
 from alignattn.models.names import model_name
 from alignattn.reports.plots import HeatMapPanel, draw_heat_maps, write_figure
-from alignattn.tasks import get_task
+from alignattn.tasks.definitions import get_task
 from alignattn.tasks.names import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source
 from alignattn.utils.command import Command

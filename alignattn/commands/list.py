@@ -10,7 +10,7 @@ from alignattn.attention.config import PRESETS
 from alignattn.finetuning.tables import TABLES
 from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 from alignattn.utils.command import Command
 from alignattn.utils.console import render_table
 from alignattn.utils.options import PLACEHOLDERS, Options, option

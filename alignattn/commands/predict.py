@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from alignattn.finetuning.predictor import Predictor
-    from alignattn.tasks.formats.file_rows import FileRows, TableForm
+    from alignattn.tasks.formats import TableForm
+    from alignattn.tasks.reading import FileRows
 
 CSV, TSV, JSON_LINES, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
 FORMATS = (CSV, TSV, JSON_LINES, PARQUET, f"{CSV}.gz", f"{TSV}.gz", f"{JSON_LINES}.gz")
@@ -270,7 +271,7 @@ def text_source(task: Task, texts: Sequence[str]) -> Source:
     """Return the rows made of texts."""
     import datasets
 
-    from alignattn.tasks.formats.file_rows import FileRows
+    from alignattn.tasks.reading import FileRows
 
     count = task.texts_of_a_row
     if len(texts) % count:
@@ -482,7 +483,7 @@ class FilePredictor:
 
         from alignattn.finetuning.predictor import Batching, probabilities_of
         from alignattn.tasks.answers.windows import count_truncated_questions
-        from alignattn.tasks.truncation import count_truncated_rows
+        from alignattn.tasks.truncation import truncated_rows
         from alignattn.utils.errors import list_bad_rows
 
         predictor, remarks, count = self.predictor, self.remarks, part.table.num_rows
@@ -496,7 +497,8 @@ class FilePredictor:
             split = predictor.encode(part.inputs.select(good) if problems else part.inputs)
             remarks.max_length = predictor.options.max_length
             remarks.rows += len(good)
-            remarks.truncated += count_truncated_rows(predictor.task, split)
+            truncated = truncated_rows(predictor.task, split)
+            remarks.truncated += 0 if truncated is None else truncated.rows
             remarks.unknown += predictor.count_unknown_rows(split)
             if isinstance(predictor.task, QuestionAnswering):
                 remarks.questions += count_truncated_questions(split)
@@ -548,7 +550,7 @@ def row_writer(
     """
     import pyarrow.parquet as pq
 
-    from alignattn.tasks.formats.file_rows import TableForm
+    from alignattn.tasks.formats import TableForm
 
     if target is None:
         yield _text_writer(sys.stdout, TableForm())

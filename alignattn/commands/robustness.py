@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from alignattn.finetuning.run_folder import run_folder
 from alignattn.models.names import model_folder, model_name
 from alignattn.robustness import LONGEST, RECIPES, UNIVERSAL_SENTENCE_ENCODER, WORDNET
-from alignattn.tasks import TextClassification, get_task
+from alignattn.tasks import TextClassification
+from alignattn.tasks.definitions import get_task
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError, plural
 from alignattn.utils.options import Count, InputDir, InputFile, Options, OutputDir, Seed, option

@@ -42,7 +42,7 @@ from alignattn.tasks.image_classification import CHANNELS, MODES
 from alignattn.tasks.labels import spelling_key
 from alignattn.tasks.pictures import GREY
 from alignattn.tasks.rows import Rows
-from alignattn.tasks.tags.scheme import scheme_of
+from alignattn.tasks.tags.entities import scheme_of
 from alignattn.utils.errors import AlignAttnError, did_you_mean, listing, one_line
 from alignattn.utils.paths import model_digest, publishable
 

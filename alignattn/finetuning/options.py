@@ -25,8 +25,8 @@ from alignattn.finetuning.training_options import (
     TrainingOptions,
 )
 from alignattn.models import AT_RANDOM, ENCODER, MODELS, SAMPLING_OPTION, capabilities_of
-from alignattn.tasks import ImageClassification, Task, get_task, is_definition
-from alignattn.tasks.definitions import read_definition
+from alignattn.tasks import ImageClassification, Task, is_definition
+from alignattn.tasks.definitions import get_task, read_definition
 from alignattn.tasks.names import DRAWN, IMAGE, TEXT, TRAIN
 from alignattn.tasks.visual_question_answering import with_features
 from alignattn.utils.errors import AlignAttnError, check_installed, listing

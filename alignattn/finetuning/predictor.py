@@ -24,10 +24,11 @@ from alignattn.models import capabilities_of
 from alignattn.models.lengths import batches_of_rows
 from alignattn.patching.checkpoints import load_checkpoint
 from alignattn.tasks import Task
-from alignattn.tasks.formats.file_rows import TextRows, file_rows
+from alignattn.tasks.formats import TextRows
 from alignattn.tasks.long_texts import pooled_outputs
 from alignattn.tasks.names import PROBABILITIES
 from alignattn.tasks.pictures import encode_picture
+from alignattn.tasks.reading import file_rows
 from alignattn.tasks.sequence_to_sequence import check_generates
 from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.tasks.truncation import count_unknown_rows, unknown_rows_warning

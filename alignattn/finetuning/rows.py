@@ -26,6 +26,7 @@ from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS, WindowedRows
 from alignattn.tasks.names import BY_SEED, MAX_TEXTS, TEXT_FILE, TRAIN
 from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import (
+    SAMPLING_SEED,
     Rows,
     load_rows,
     load_task_files,
@@ -33,7 +34,6 @@ from alignattn.tasks.rows import (
     max_samples,
     with_validation_share,
 )
-from alignattn.tasks.sampling import SAMPLING_SEED
 from alignattn.tasks.task import EncodedSplit
 from alignattn.tasks.truncation import INPUT, TruncatedRows, lengths_of, truncated_rows
 from alignattn.utils.errors import AlignAttnError, plural

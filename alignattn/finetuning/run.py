@@ -54,12 +54,12 @@ from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.tasks import QuestionAnswering, Task, TokenClassification
 from alignattn.tasks.answers.windows import count_truncated_questions, truncated_questions_warning
 from alignattn.tasks.definitions import write_definition
+from alignattn.tasks.labels import mistyped_classes
 from alignattn.tasks.long_texts import WindowCollator, WindowedRows
 from alignattn.tasks.names import TRAIN
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.task import EncodedSplit, Evaluation
 from alignattn.tasks.truncation import TruncatedRows, windows_hint
-from alignattn.tasks.user_labels import mistyped_classes
 from alignattn.training.checkpoints import remove_checkpoints, remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.console import log_reports

@@ -16,12 +16,8 @@ from alignattn.finetuning.run_files import (
     TASK_FILE,
     is_seed_folder,
 )
-from alignattn.tasks import (
-    Task,
-    TokenClassification,
-    get_task,
-)
-from alignattn.tasks.definitions import read_definition
+from alignattn.tasks import Task, TokenClassification
+from alignattn.tasks.definitions import get_task, read_definition
 from alignattn.tasks.names import TRAIN
 from alignattn.training.methods import prediction_method
 from alignattn.utils.errors import AlignAttnError

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from alignattn.tasks import plain_name
+from alignattn.tasks.definitions import plain_name
 from alignattn.utils.errors import AlignAttnError, install_extra, listing
 from alignattn.utils.paths import cache_folder, short_path
 

@@ -1,8 +1,9 @@
-"""Reading and writing of task files, shipped or a user's, with messages for invalid ones."""
+"""Reading and writing of task files, with messages for invalid ones, and the catalogue of the shipped tasks."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ TASK_TYPES: Mapping[str, type[Task]] = {
 """The task types by the Hub's names. A new one is a file like these, and a line here."""
 
 SUFFIXES = (".yaml", ".yml")
+
+CATALOG = Path(__file__).parent / "catalog"
+"""Folder with the files of the shipped tasks."""
 
 
 def is_definition(name: str) -> bool:
@@ -97,3 +101,47 @@ def _described(error: Any, fields: Sequence[str]) -> str:
     if error["type"] == "unexpected_keyword_argument" and len(error["loc"]) == 1:
         advice = did_you_mean(error["loc"][-1], fields, aside=True)
     return f"{'.'.join(map(str, error['loc']))} {phrase}{advice}"
+
+
+class _Catalog(Mapping[str, Task]):
+    """The shipped tasks by name, the stem of their file. A file is read on demand."""
+
+    @cached_property
+    def _files(self) -> dict[str, Path]:
+        return {path.stem: path for path in sorted(CATALOG.glob("*.yaml"))}
+
+    def __getitem__(self, name: str) -> Task:
+        return _read(self._files[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+_read = cache(read_definition)
+TASKS: Mapping[str, Task] = _Catalog()
+
+
+def get_task(name: str, file_option: str | None = "train_file") -> Task:
+    """Return the shipped task of that name, or the task that a YAML or graph file defines.
+
+    Case, hyphens and underscores in names are ignored ("SST-2" is "sst2"). A refusal names the command's option for a
+    file of rows, `file_option`, if it has one.
+    """
+    if is_definition(name):
+        return read_definition(Path(name))
+    plain = plain_name(name)
+    if plain not in TASKS:
+        or_file = "" if file_option is None else f", or --{file_option}"
+        raise AlignAttnError(
+            f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give a YAML file that defines one{or_file}"
+            f"{did_you_mean(plain, TASKS, aside=True)}"
+        )
+    return TASKS[plain]
+
+
+def plain_name(name: str) -> str:
+    """Return a task name in lower case without hyphens and underscores; the name of a file is unchanged."""
+    return name if is_definition(name) else name.lower().replace("-", "").replace("_", "")

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from alignattn.tasks.labelled import LabelledTask
 from alignattn.tasks.names import IMAGE, TRAIN, VALIDATION
-from alignattn.tasks.shared import by_row
-from alignattn.tasks.task import EncodedSplit, TaskOptions
+from alignattn.tasks.task import EncodedSplit, TaskOptions, by_row
 from alignattn.utils.errors import AlignAttnError, check_installed
 
 if TYPE_CHECKING:
     import datasets
     from torch import Tensor
 
-    from alignattn.tasks.formats.file_rows import FileRows
+    from alignattn.tasks.reading import FileRows
 
 PIXELS = "pixel_values"
 """The model's input. In encoded rows, the column of the images that the collator decodes."""
@@ -91,8 +90,8 @@ class ImageClassification(LabelledTask):
         """Return the images of a folder's class folders; without class folders, its own images, unlabelled."""
         import datasets
 
-        from alignattn.tasks.formats.file_rows import FileRows
         from alignattn.tasks.pictures import folder_pictures
+        from alignattn.tasks.reading import FileRows
 
         files, classes = folder_pictures(folder)
         columns = {self.image_column: files}

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from alignattn.tasks.names import IMAGE
 from alignattn.tasks.sequence_to_sequence import NO_LABEL, GenerationTask
-from alignattn.tasks.shared import by_row
-from alignattn.tasks.task import EncodedSplit, TaskOptions
+from alignattn.tasks.task import EncodedSplit, TaskOptions, by_row
 from alignattn.utils.errors import shown
 
 if TYPE_CHECKING:

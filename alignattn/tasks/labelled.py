@@ -23,15 +23,22 @@ from alignattn.tasks.labels import (
 )
 from alignattn.tasks.metrics import METRICS, MetricName, class_scores, metric_of, score
 from alignattn.tasks.names import LABEL, MAX_CLASSES, PROBABILITIES
-from alignattn.tasks.shared import best_first, check_finite, evaluation_table, name_classes
-from alignattn.tasks.task import EncodedSplit, Evaluation, Task
+from alignattn.tasks.task import (
+    EncodedSplit,
+    Evaluation,
+    Task,
+    best_first,
+    check_finite,
+    evaluation_table,
+    name_classes,
+)
 from alignattn.utils.errors import AlignAttnError, listing, shown
 
 if TYPE_CHECKING:
     import datasets
     import numpy as np
     import pyarrow as pa
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
     from transformers import PreTrainedConfig
 
 PREDICTION = "prediction"
@@ -112,41 +119,34 @@ class LabelledTask(Task):
         """Return the rows with class names in place of class numbers, if the file names its numbers.
 
         Names that are integers and not among the task's, such as 1 and 2 for endings A and B, are ignored. Without
-        names, `_number_names` decides whether integers are names or numbers.
+        names, if a class is named by an integer that is not its number, the integers of the rows are taken for the
+        names or the numbers, whichever more of them are.
         """
         import datasets
 
         values = [only_item(value) for value in dataset[self.label_column][:]]
         of_file = class_names(dataset, self.label_column)
+        by_name = {int(label): label for label in self.labels if INTEGER.fullmatch(label)}
+        by_number = dict(enumerate(self.labels))
+        names: dict[int, str] = {}
         if of_file and not (all(map(str.isdecimal, of_file)) and set(of_file).isdisjoint(self.labels)):
             names = dict(enumerate(of_file))
-        else:
-            names = self._number_names(values)
+        elif any(by_number.get(number) != label for number, label in by_name.items()):
+            parsed = {value: number for value in values if (number := whole_number(value)) is not None}
+            integers = {*parsed.values()} - {UNLABELLED}
+            num_names, num_numbers = len(integers & by_name.keys()), len(integers & by_number.keys())
+            if integers and num_names == num_numbers and not all(isinstance(value, str) for value in parsed):
+                raise AlignAttnError(
+                    f"column {self.label_column!r} holds {listing([str(number) for number in sorted(integers)])}, "
+                    f"which can be names or numbers of the classes of task {self.name!r} ({listing(self.labels)}): "
+                    "write names as text"
+                )
+            names = by_name if num_names >= num_numbers else by_number
         if not names:
             return dataset
         named = {self.label_column: named_labels(values, names)}
         labels = datasets.Dataset.from_dict(named, on_mixed_types="use_json")
         return datasets.concatenate_datasets([dataset.remove_columns(self.label_column), labels], axis=1)
-
-    def _number_names(self, values: Sequence[Any]) -> dict[int, str]:
-        """Return the class name of each integer label, if a class is named by an integer that is not its number.
-
-        It is empty if the integers can only be class numbers.
-        """
-        by_name = {int(label): label for label in self.labels if INTEGER.fullmatch(label)}
-        by_number = dict(enumerate(self.labels))
-        if all(by_number.get(number) == label for number, label in by_name.items()):
-            return {}
-        parsed = {value: number for value in values if (number := whole_number(value)) is not None}
-        numbers = {*parsed.values()} - {UNLABELLED}
-        num_names, num_numbers = len(numbers & by_name.keys()), len(numbers & by_number.keys())
-        if numbers and num_names == num_numbers and not all(isinstance(value, str) for value in parsed):
-            raise AlignAttnError(
-                f"column {self.label_column!r} holds {listing([str(number) for number in sorted(numbers)])}, which can "
-                f"be names or numbers of the classes of task {self.name!r} ({listing(self.labels)}): write names as "
-                "text"
-            )
-        return by_name if num_names >= num_numbers else by_number
 
     def row_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows with a bad input, or whose label is neither one of the task's nor -1."""
@@ -157,32 +157,33 @@ class LabelledTask(Task):
             expected = "a finite number" if limits is None else f"a score from {limits[0]:g} to {limits[1]:g}"
         values = dataset[self.label_column][:]
         for index, (value, number) in enumerate(zip(map(only_item, values), self._numbers(values), strict=True)):
-            if number is None or (number != UNLABELLED and not self._is_label(number)):
+            if number is None:
                 is_comma = self.is_regression and has_decimal_comma(value)
                 hint = "; write a decimal point" if is_comma else twin_hint(value, self.labels)
                 problems[index] = form_problem(value) or f"label {shown(value)} is not {expected}{hint}"
         return problems | self.input_problems(dataset, may_be_empty=may_be_empty)
 
     def _numbers(self, values: Iterable[Any]) -> list[float | None]:
-        """The labels as numbers: HellaSwag on the Hub and CSV files have numbers as text, users may write names."""
+        """The labels as numbers, None for one that is neither the task's nor -1.
+
+        HellaSwag on the Hub and CSV files have numbers as text, users may write names.
+        """
         by_name = {label: number for number, label in enumerate(self.labels)}
+        low, high = self.label_range or (-math.inf, math.inf)
         numbers: list[float | None] = []
         for value in map(only_item, values):
-            value = str(value) if isinstance(value, Decimal) else value
-            if isinstance(value, bool):
+            if isinstance(value, bool | Decimal):
                 value = str(value)
             if isinstance(value, str):
                 value = by_name[value] if value in by_name else parse_label(value, is_score=self.is_regression)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            numbers.append(float(value) if is_number else None)
+            number = float(value) if isinstance(value, int | float) else math.nan
+            if self.is_regression:
+                is_label = math.isfinite(number) and low <= number <= high
+            else:
+                # Not "in range(...)", which compares a float with one number after another.
+                is_label = number.is_integer() and 0 <= number < self.num_labels
+            numbers.append(number if is_label or number == UNLABELLED else None)
         return numbers
-
-    def _is_label(self, number: float) -> bool:
-        if not self.is_regression:
-            # Not "in range(...)", which compares a float with one number after another.
-            return number.is_integer() and 0 <= number < self.num_labels
-        low, high = self.label_range or (-math.inf, math.inf)
-        return math.isfinite(number) and low <= number <= high
 
     def add_dummy_labels(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with the label 0."""
@@ -196,8 +197,9 @@ class LabelledTask(Task):
         import numpy as np
 
         numbers = np.array(self._numbers(dataset[self.label_column][:]), dtype=np.float64)
+        low, high = self.label_range or (-math.inf, math.inf)
         # -1 marks an unlabelled row unless it is a score.
-        is_labelled = np.array([self._is_label(number) for number in numbers], dtype=bool)
+        is_labelled = (numbers != UNLABELLED) | (self.is_regression and low <= UNLABELLED <= high)
         if not is_labelled.any():
             raise no_labelled_row(origin)
         column = numbers if self.is_regression else numbers.astype(np.int64)
@@ -236,21 +238,28 @@ class LabelledTask(Task):
             return logits.mean(axis=0)
         return logsumexp(log_softmax(logits, axis=-1), axis=0) - np.log(len(logits))
 
-    def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
-        """Return the scores of a regression, or the class numbers and the probabilities of all classes."""
-        import numpy as np
+    def predictions(self, split: EncodedSplit | None, outputs: Any, labels: Any) -> pa.Table:
+        """Return the scores of a regression, or the class numbers and the probabilities of all classes.
 
-        return self._table(np.asarray(outputs))
-
-    def _table(self, logits: NDArray[Any]) -> pa.Table:
+        Args:
+            split: not used.
+            outputs: `[N, C]` logits for C classes; `[N, 1]` or `[N]` scores for a regression.
+            labels: not used.
+        """
         import numpy as np
         import pyarrow as pa
         from scipy.special import softmax
 
-        columns = {PREDICTION: pa.array(self._predicted(logits))}
-        if not self.is_regression:
-            columns[PROBABILITIES] = pa.array(list(softmax(logits.astype(np.float64), axis=1)))
-        return pa.table(columns)
+        logits = np.asarray(outputs)
+        if self.is_regression and logits.ndim == 1:
+            logits = logits[:, np.newaxis]
+        if logits.ndim != 2 or logits.shape[1] != self.num_labels:
+            raise ValueError(f"logits {logits.shape} must be [N, {self.num_labels}] for task {self.name!r}")
+        check_finite(logits)
+        if self.is_regression:
+            return pa.table({PREDICTION: pa.array(logits[:, 0].astype(np.float64))})
+        probabilities = pa.array(list(softmax(logits.astype(np.float64), axis=1)))
+        return pa.table({PREDICTION: pa.array(logits.argmax(axis=1)), PROBABILITIES: probabilities})
 
     def readable_predictions(self, predictions: pa.Table, top_k: int | None) -> pa.Table:
         """Return the most probable class and its probability, and all or the `top_k` best classes, best first."""
@@ -274,7 +283,7 @@ class LabelledTask(Task):
         """Return an empty table with the columns of `readable_predictions`."""
         import numpy as np
 
-        one = self._table(np.zeros((1, self.num_labels)))
+        one = self.predictions(None, np.zeros((1, self.num_labels)), None)
         return self.readable_predictions(one, top_k).slice(0, 0)
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
@@ -286,43 +295,17 @@ class LabelledTask(Task):
         return f"the score {value:.4g}" if self.is_regression else f"the class {self.labels[value]!r}"
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score logits by the task's metrics; a regression's table has no column of probabilities."""
+        """Score logits by the `measured` metrics that have a function; a regression has no table of probabilities."""
         import numpy as np
         import pyarrow as pa
 
         references = np.asarray(labels)
         predictions = self.predictions(split, outputs, labels)
-        table = evaluation_table(split.rows, {"label": pa.array(references)}, predictions)
-        classes = {}
-        if self.can_weight_classes:
-            classes = class_scores(references, predictions[PREDICTION].to_numpy(), self.labels)
-        return Evaluation(self.compute_metrics(outputs, references), table, classes=classes)
-
-    def compute_metrics(self, logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-        """Return the metrics of a model's outputs: the `measured` metrics that have a function.
-
-        Args:
-            logits: `[N, C]` for C classes; `[N, 1]` or `[N]` for a regression.
-            labels: `[N]` class numbers or scores.
-
-        Returns:
-            The value of each metric, as `score` returns it.
-        """
-        import numpy as np
-
-        predicted, references = self._predicted(np.asarray(logits)), np.asarray(labels)
+        predicted = predictions[PREDICTION].to_numpy()
         if predicted.shape != references.shape:
             raise ValueError(f"predictions {predicted.shape} and labels {references.shape} differ in shape")
         names = [name for name in self.measured if METRICS[name].function is not None]
-        return {name: score(name, predicted, references) for name in names}
-
-    def _predicted(self, logits: NDArray[Any]) -> NDArray[Any]:
-        """Return the predictions of a model's outputs, `[N]`: the most probable class, or the score as float64."""
-        import numpy as np
-
-        if self.is_regression and logits.ndim == 1:
-            logits = logits[:, np.newaxis]
-        if logits.ndim != 2 or logits.shape[1] != self.num_labels:
-            raise ValueError(f"logits {logits.shape} must be [N, {self.num_labels}] for task {self.name!r}")
-        check_finite(logits)
-        return logits[:, 0].astype(np.float64) if self.is_regression else np.asarray(logits.argmax(axis=1))
+        metrics = {name: score(name, predicted, references) for name in names}
+        classes = class_scores(references, predicted, self.labels) if self.can_weight_classes else {}
+        table = evaluation_table(split.rows, {"label": pa.array(references)}, predictions)
+        return Evaluation(metrics, table, classes=classes)

@@ -20,8 +20,7 @@ from transformers import BatchEncoding, DataCollatorWithPadding, PreTrainedToken
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.tasks.names import IS_TRUNCATED, WINDOW_COUNTS, WINDOW_OF
-from alignattn.tasks.shared import check_max_length, map_rows
-from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task import TaskOptions, check_max_length, map_rows
 from alignattn.utils.errors import AlignAttnError
 
 MAX_TRAIN_WINDOWS = 8
@@ -37,7 +36,8 @@ NEW_TOKENS_SHARE = 2
 
 def encode_texts(
     task: Any,
-    labels_of: Callable[[Mapping[str, Any]], list[Any]],
+    label_columns: Sequence[str],
+    label_type: Callable[[Any], int | float],
     dataset: datasets.Dataset,
     tokenizer: PreTrainedTokenizerBase,
     options: TaskOptions,
@@ -49,20 +49,17 @@ def encode_texts(
 
     Args:
         task: the task of the rows, which has `text_columns`.
-        labels_of: returns the labels of a batch of rows.
+        label_columns: the column of the label; several columns become a list.
+        label_type: the type of a label.
         dataset: the rows.
         tokenizer: the model's tokenizer.
         options: the encoding options, such as `max_length`.
     """
     num_texts = len(task.text_columns)
     check_max_length(task.name, tokenizer, options.max_length, num_texts)
-    given: dict[str, Any] = {"text_columns": task.text_columns, "labels_of": labels_of}
-    given |= {"tokenizer": tokenizer, "options": options}
-    details: dict[str, Any] = {"with_indices": False}
-    encode_batch: Callable[..., dict[str, list[Any]]] = _truncated
+    repeated = 0
     if options.has_windows:
-        encode_batch, details = _windows, {"with_indices": True, "batch_size": TEXTS_AT_ONCE}
-        given["fixed_tokens"] = fixed_tokens(tokenizer, options.max_length, options.doc_stride, num_texts)
+        repeated = fixed_tokens(tokenizer, options.max_length, options.doc_stride, num_texts)
         if not tokenizer.is_fast:
             raise AlignAttnError(
                 f"--long_texts windows needs a fast tokenizer, and {type(tokenizer).__name__} is slow: leave it out, "
@@ -70,12 +67,20 @@ def encode_texts(
             )
     return map_rows(
         dataset,
-        encode_batch,
-        fn_kwargs=given,
+        _encode_batch,
+        fn_kwargs={
+            "text_columns": task.text_columns,
+            "label_columns": label_columns,
+            "label_type": label_type,
+            "tokenizer": tokenizer,
+            "options": options,
+            "fixed_tokens": repeated,
+        },
+        with_indices=True,
         remove_columns=dataset.column_names,
         num_proc=options.num_proc,
         desc=f"tokenizing {task.name}",
-        **details,
+        batch_size=TEXTS_AT_ONCE if options.has_windows else 1000,
     )
 
 
@@ -112,27 +117,22 @@ def plain_tokens(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> An
     return tokenizer(list(texts), add_special_tokens=False, truncation=False, padding=False, verbose=False).encodings
 
 
-def _truncated(
-    batch: dict[str, list[Any]],
-    text_columns: Sequence[str],
-    labels_of: Callable[..., list[Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    options: TaskOptions,
-) -> dict[str, list[Any]]:
-    texts = [batch[column] for column in text_columns]
-    return {**tokenizer(*texts, truncation=True, max_length=options.max_length), "label": labels_of(batch)}
-
-
-def _windows(
+def _encode_batch(
     batch: dict[str, list[Any]],
     indices: list[int],
     text_columns: Sequence[str],
-    labels_of: Callable[..., list[Any]],
+    label_columns: Sequence[str],
+    label_type: Callable[[Any], int | float],
     tokenizer: PreTrainedTokenizerBase,
     options: TaskOptions,
     fixed_tokens: int,
 ) -> dict[str, list[Any]]:
+    columns_of_labels = [list(map(label_type, batch[column])) for column in label_columns]
+    labels = columns_of_labels[0] if len(label_columns) == 1 else list(map(list, zip(*columns_of_labels, strict=True)))
     texts = [list(batch[column]) for column in text_columns]
+    if not options.has_windows:
+        return {**tokenizer(*texts, truncation=True, max_length=options.max_length), "label": labels}
+
     is_truncated = [False] * len(indices)
     # Keyed by the text that is split, the first or the second.
     rows: dict[str, list[int]] = {"only_first": list(range(len(indices)))}
@@ -166,7 +166,6 @@ def _windows(
             columns.setdefault(name, []).extend(values)
     order = sorted(range(len(owners)), key=owners.__getitem__)
     owners = [owners[window] for window in order]
-    labels = labels_of(batch)
     return {
         **{name: [values[window] for window in order] for name, values in columns.items()},
         "label": [labels[row] for row in owners],

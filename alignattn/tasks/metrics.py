@@ -1,8 +1,8 @@
-"""The metrics: what other code needs to know about each. This module has no heavy imports."""
+"""The metrics: what other code needs to know about each, and their values. This module has no heavy imports."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from alignattn.utils.errors import AlignAttnError
@@ -11,31 +11,14 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-def _sklearn(function: str, **options: Any) -> Callable[[Any, Any], Any]:
-    def value(true: Any, predicted: Any) -> Any:
-        from sklearn import metrics
-
-        return getattr(metrics, function)(true, predicted, **options)
-
-    return value
-
-
-def _scipy(function: str) -> Callable[[Any, Any], Any]:
-    def value(true: Any, predicted: Any) -> Any:
-        from scipy import stats
-
-        return getattr(stats, function)(predicted, true).statistic
-
-    return value
-
-
 @dataclass(frozen=True)
 class Metric:
     """A metric.
 
     Attributes:
-        function: its value for references and predictions, `[N]` each; `score` adds the undefined cases. None if a task
-            type computes it.
+        function: the name of its function in `sklearn.metrics`, or of a correlation in `scipy.stats`; `score` adds the
+            undefined cases. None if a task type computes it.
+        options: further arguments of the function.
         is_of_scores: whether it is for scores, not classes.
         is_error: whether it has a unit, such as that of the scores; all others are fractions.
         lower_is_better: whether a lower value is better.
@@ -44,7 +27,8 @@ class Metric:
         hub_name: the Hub's name, if it is another.
     """
 
-    function: Callable[[Any, Any], Any] | None = None
+    function: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     is_of_scores: bool = False
     is_error: bool = False
     lower_is_better: bool = False
@@ -57,16 +41,16 @@ _CORRELATION: dict[str, Any] = {"is_of_scores": True, "needs_variation": True, "
 _ERROR: dict[str, Any] = {"is_of_scores": True, "is_error": True, "lower_is_better": True}
 
 METRICS: Mapping[str, Metric] = {
-    "accuracy": Metric(_sklearn("accuracy_score")),
+    "accuracy": Metric("accuracy_score"),
     # F1 of class 1 of two; undefined if class 1 does not occur.
-    "f1": Metric(_sklearn("f1_score", average="binary", zero_division=math.nan)),
+    "f1": Metric("f1_score", {"average": "binary", "zero_division": math.nan}),
     # The mean over the classes that are predicted or true; 0 for a class without a correct prediction.
-    "macro_f1": Metric(_sklearn("f1_score", average="macro", zero_division=0.0), hub_name="f1"),
-    "matthews_correlation": Metric(_sklearn("matthews_corrcoef"), needs_variation=True),
-    "pearson": Metric(_scipy("pearsonr"), **_CORRELATION, hub_name="pearsonr"),
-    "spearmanr": Metric(_scipy("spearmanr"), **_CORRELATION),
-    "mse": Metric(_sklearn("mean_squared_error"), **_ERROR),
-    "mae": Metric(_sklearn("mean_absolute_error"), **_ERROR),
+    "macro_f1": Metric("f1_score", {"average": "macro", "zero_division": 0.0}, hub_name="f1"),
+    "matthews_correlation": Metric("matthews_corrcoef", needs_variation=True),
+    "pearson": Metric("pearsonr", **_CORRELATION, hub_name="pearsonr"),
+    "spearmanr": Metric("spearmanr", **_CORRELATION),
+    "mse": Metric("mean_squared_error", **_ERROR),
+    "mae": Metric("mean_absolute_error", **_ERROR),
     "micro_f1": Metric(hub_name="f1"),
     "token_accuracy": Metric(hub_name="accuracy"),
     "vqa_accuracy": Metric(),
@@ -113,7 +97,13 @@ def score(name: MetricName, predictions: "ArrayLike", references: "ArrayLike") -
         return math.nan
     if metric.needs_variation and np.ptp(predicted) == 0:
         return 0.0
-    return float(metric.function(true, predicted))
+    if metric.is_of_scores and not metric.is_error:
+        from scipy import stats
+
+        return float(getattr(stats, metric.function)(predicted, true).statistic)
+    from sklearn import metrics
+
+    return float(getattr(metrics, metric.function)(true, predicted, **metric.options))
 
 
 def class_scores(

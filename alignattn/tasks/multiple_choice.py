@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from alignattn.tasks.labelled import LabelledTask
 from alignattn.tasks.metrics import MetricName
 from alignattn.tasks.names import MAX_TEXTS
-from alignattn.tasks.shared import by_row, check_max_length, text_problem
-from alignattn.tasks.task import EncodedSplit, TaskOptions
+from alignattn.tasks.task import EncodedSplit, TaskOptions, by_row, check_max_length, text_problem
 from alignattn.utils.errors import shown
 
 if TYPE_CHECKING:
@@ -67,19 +66,20 @@ class MultipleChoice(LabelledTask):
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows with a bad text or a wrong number of endings."""
         columns = dataset.select_columns(list(self.input_columns))[:]
-        rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-        return by_row(self._texts_problem(row, may_be_empty=may_be_empty) for row in rows)
-
-    def _texts_problem(self, row: dict[str, Any], *, may_be_empty: bool) -> str | None:
-        endings = self._endings(row)
-        if not isinstance(endings, list):
-            return f"column {self.ending_columns[0]!r} is not a list of endings ({shown(endings)})"
-        if len(endings) != self.num_labels:
-            return f"it has {len(endings)} endings and must have {self.num_labels}"
-        texts = [(f"column {name!r}", row[name]) for name in (self.context_column, self.start_column) if name]
-        texts += [(f"its ending {number}", ending) for number, ending in enumerate(endings)]
-        problems = (text_problem(name, text, may_be_empty=may_be_empty) for name, text in texts)
-        return next((problem for problem in problems if problem is not None), None)
+        problems: list[str | None] = []
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            endings = self._endings(row)
+            if not isinstance(endings, list):
+                problems.append(f"column {self.ending_columns[0]!r} is not a list of endings ({shown(endings)})")
+            elif len(endings) != self.num_labels:
+                problems.append(f"it has {len(endings)} endings and must have {self.num_labels}")
+            else:
+                texts = [(f"column {name!r}", row[name]) for name in (self.context_column, self.start_column) if name]
+                texts += [(f"its ending {number}", ending) for number, ending in enumerate(endings)]
+                bad = (text_problem(name, text, may_be_empty=may_be_empty) for name, text in texts)
+                problems.append(next(filter(None, bad), None))
+        return by_row(problems)
 
     def _endings(self, row: dict[str, Any]) -> Any:
         columns = [row[column] for column in self.ending_columns]

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks.labelled import LabelledTask
 from alignattn.tasks.names import GRAPH, NODE, NPZ, TEST, VALIDATION
-from alignattn.tasks.shared import name_classes
-from alignattn.tasks.task import EncodedSplit, Evaluation, TaskOptions
+from alignattn.tasks.task import EncodedSplit, Evaluation, TaskOptions, name_classes
 from alignattn.utils.errors import AlignAttnError, shown
 
 if TYPE_CHECKING:
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedConfig
 
-    from alignattn.tasks.formats.file_rows import FileRows
     from alignattn.tasks.nodes.batches import NodeBatches
+    from alignattn.tasks.reading import FileRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +46,7 @@ class NodeClassification(LabelledTask):
 
     def read_split(self, name: str, data_dir: str | Path | None, cache_dir: str | None) -> tuple[datasets.Dataset, str]:
         """Return the nodes of a split of the task's graph: from `--data_dir`, its own file, or torch-geometric."""
-        from alignattn.tasks.nodes.graph import read_graph
-        from alignattn.tasks.nodes.planetoid import planetoid_file
+        from alignattn.tasks.nodes.graph import planetoid_file, read_graph
 
         if data_dir is not None:
             path = Path(data_dir) / self.sources.folder / f"{self.name}{NPZ}"
@@ -67,9 +65,8 @@ class NodeClassification(LabelledTask):
         """Return all nodes of a graph's file with their labels, or the rows of a table of graphs and nodes."""
         import numpy as np
 
-        from alignattn.tasks.formats.file_rows import FileRows
         from alignattn.tasks.nodes.graph import read_graph
-        from alignattn.tasks.reading import read_rows
+        from alignattn.tasks.reading import FileRows, read_rows
 
         if path.suffix.lower() != NPZ:
             return read_rows(path, encoding=encoding)

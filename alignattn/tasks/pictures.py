@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alignattn.tasks.formats.class_folders import class_files
 from alignattn.tasks.names import PICTURES, is_picture
+from alignattn.tasks.reading import class_files
 from alignattn.utils.errors import AlignAttnError, check_installed, one_line, shown
 
 if TYPE_CHECKING:
@@ -93,30 +93,22 @@ def picture_problem(source: Any) -> str | None:
 
 
 def _in_rgb(picture: "Image") -> "Image":
-    """Return the current frame of a picture in RGB, rotated according to its EXIF data."""
-    from PIL import ImageOps
+    """Return the current frame of a picture in RGB with 8 bits, rotated according to its EXIF data."""
+    from PIL import Image, ImageOps
 
-    turned = _with_8_bits(ImageOps.exif_transpose(picture))
+    turned = ImageOps.exif_transpose(picture)
+    if turned.mode[0] in "FI":
+        pixels = np.asarray(turned)
+        lowest, highest = pixels.min(), pixels.max()
+        if turned.mode == "F" and 0 < highest <= 1:
+            raise ValueError("its pixels are fractions: multiply them by 255")
+        if not (lowest >= 0 and highest <= BITS_16):
+            raise ValueError("its pixels have 32 bits: save it with 8 or 16")
+        # Pillow would clip values above 255. Others are kept, as when it converts a picture with 8 bits to more.
+        pixels = pixels // (BITS_16 // BITS_8) if highest > BITS_8 else pixels
+        turned = Image.fromarray(pixels.astype(np.uint8))
     # Pillow converts premultiplied grey only to grey with transparency.
     return (turned.convert("LA") if turned.mode == "La" else turned).convert(RGB)
-
-
-def _with_8_bits(picture: "Image") -> "Image":
-    """Return a picture with at most 8 bits per channel: Pillow would clip larger values.
-
-    Values up to 255 are kept, as when Pillow converts a picture with 8 bits to a mode with more.
-    """
-    from PIL import Image
-
-    if picture.mode[0] not in "FI":
-        return picture
-    pixels = np.asarray(picture)
-    lowest, highest = pixels.min(), pixels.max()
-    if picture.mode == "F" and 0 < highest <= 1:
-        raise ValueError("its pixels are fractions: multiply them by 255")
-    if not (lowest >= 0 and highest <= BITS_16):
-        raise ValueError("its pixels have 32 bits: save it with 8 or 16")
-    return Image.fromarray((pixels // (BITS_16 // BITS_8) if highest > BITS_8 else pixels).astype(np.uint8))
 
 
 def folder_pictures(folder: Path) -> tuple[list[str], list[str] | None]:

@@ -7,8 +7,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from alignattn.tasks.shared import by_row, evaluation_table
-from alignattn.tasks.task import EncodedSplit, Evaluation, Task, TaskOptions
+from alignattn.tasks.task import EncodedSplit, Evaluation, Task, TaskOptions, by_row, evaluation_table
 from alignattn.utils.errors import plural, shown
 
 if TYPE_CHECKING:

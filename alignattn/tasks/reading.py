@@ -1,26 +1,28 @@
 """Reading of rows from a user's file or folder. Only readability is checked here."""
 
 import csv
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from alignattn.tasks.formats import TableForm, TextRows
 from alignattn.tasks.formats.babi import read_babi
-from alignattn.tasks.formats.class_folders import read_class_folder
 from alignattn.tasks.formats.conll import read_conll
-from alignattn.tasks.formats.file_rows import FileRows, TextRows, file_rows
 from alignattn.tasks.formats.json_rows import read_json_rows
 from alignattn.tasks.formats.separated import SEPARATORS, read_separated
-from alignattn.tasks.names import CONLL, TEXT_FILE
+from alignattn.tasks.names import CONLL, LABEL, TEXT, TEXT_FILE
 from alignattn.utils.console import without_library_bars
-from alignattn.utils.errors import AlignAttnError, list_bad_rows, one_line
+from alignattn.utils.errors import AlignAttnError, list_bad_rows, listing, one_line, plural
 from alignattn.utils.files import BROKEN, BYTE_ORDER_MARK, COMPRESSIONS, plain_suffix, read_whole
 from alignattn.utils.parquet import check_parquet, without_bad_texts
 from alignattn.utils.paths import check_file
@@ -34,6 +36,142 @@ _TEXT_READERS: Mapping[str, Callable[[Path, str], TextRows]] = {
     TEXT_FILE: read_babi,
 }
 _EXTENSIONS = (*_TEXT_READERS, PARQUET)
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, which no encoding can write."""
+_BYTE = range(0xDC80, 0xDD00)
+"""The surrogates that stand for undecodable bytes under `errors="surrogateescape"`."""
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """The rows of a file.
+
+    Attributes:
+        dataset: all rows; None for what cannot be read.
+        problems: what is wrong with an unreadable row, by its index from 0.
+        value_problems: what is wrong with an unreadable value, by column and index.
+        form: how the file holds them, if it is a separated table.
+        lines: the line where each row begins, from 1; empty if the reader does not know it.
+    """
+
+    dataset: datasets.Dataset
+    problems: Mapping[int, str] = field(default_factory=dict)
+    value_problems: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    form: TableForm = field(default_factory=TableForm)
+    lines: Sequence[int] = ()
+
+    def problems_in(self, columns: Iterable[str]) -> dict[int, str]:
+        """Return the problem of each row if only these columns are read."""
+        found = {index: text for name in columns for index, text in self.value_problems.get(name, {}).items()}
+        return found | dict(self.problems)
+
+
+def file_rows(rows: TextRows, *, path: Path | str, is_decoded: bool) -> FileRows:
+    """Return rows as a dataset, in which all text is valid Unicode.
+
+    Args:
+        rows: the rows of a file.
+        path: the path of the file, for messages.
+        is_decoded: whether the whole file could be decoded; otherwise surrogates stand for undecodable bytes.
+    """
+    value_problems: dict[str, dict[int, str]] = {}
+    for name, values in rows.columns.items():
+        if _LONE_SURROGATE.search(name):
+            advice = "correct the file" if is_decoded else "give its --encoding, such as cp1252"
+            raise AlignAttnError(f"{path} has a column {name!r}, whose name is not valid text: {advice}")
+        for index, value in enumerate(values):
+            surrogate = _first_surrogate(value)
+            if surrogate is None:
+                continue
+            values[index] = None
+            problem = f"holds \\u{surrogate:04x}, half of a character, which is not valid text"
+            if not is_decoded and surrogate in _BYTE:
+                byte = surrogate - _BYTE.start + 0x80
+                problem = f"holds the byte 0x{byte:02x}, which the encoding cannot decode (--encoding, such as cp1252)"
+            value_problems.setdefault(name, {})[index] = f"column {name!r} {problem}"
+    dataset = datasets.Dataset.from_dict(rows.columns, on_mixed_types="use_json")
+    return FileRows(dataset, rows.problems, value_problems, rows.form, rows.lines)
+
+
+def _first_surrogate(value: Any) -> int | None:
+    """The code of the first lone surrogate in a JSON value."""
+    if isinstance(value, str):
+        match = None if value.isascii() else _LONE_SURROGATE.search(value)
+        return None if match is None else ord(match[0])
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        return next((found for item in value if (found := _first_surrogate(item)) is not None), None)
+    return None
+
+
+def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
+    """Return the texts of a folder, each with the name of its class folder, in the order of the names.
+
+    Files that are not read are counted on standard error.
+
+    Args:
+        folder: a folder with one folder per class.
+        encoding: the encoding of the texts.
+    """
+    files = class_files(folder, "text", (TEXT_FILE,), example=f"pos/1{TEXT_FILE}")
+    try:
+        read = [read_whole(path, encoding) for path, _ in files]
+    except (OSError, ValueError, *BROKEN) as error:
+        raise AlignAttnError(f"cannot read a text of {folder}: {one_line(error)}; give its --encoding") from error
+    columns = {TEXT: [text for text, *_ in read], LABEL: [name for _, name in files]}
+    rows = file_rows(TextRows(dict(columns)), path=folder, is_decoded=all(is_decoded for _, is_decoded, _ in read))
+    problems = dict(rows.value_problems.get(TEXT, {})) | {
+        index: "it is empty" for index, (text, *_) in enumerate(read) if not text.strip()
+    }
+    return replace(
+        rows, problems={index: f"{files[index][0].relative_to(folder)}: {text}" for index, text in problems.items()}
+    )
+
+
+def class_files(folder: Path, noun: str, endings: Sequence[str], *, example: str) -> list[tuple[Path, str]]:
+    """Return the files in the class folders of a folder, each with the name of its class, in the order of the names.
+
+    Files that are not read are counted on standard error.
+
+    Args:
+        folder: a folder with one folder per class.
+        noun: the content of a file, for messages.
+        endings: the endings of the files to read.
+        example: an example of such a file, for messages.
+
+    Raises:
+        AlignAttnError: if there is no such file.
+    """
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    files = [
+        (path, class_folder.name)
+        for class_folder in classes
+        for path in sorted(class_folder.iterdir())
+        if path.is_file() and plain_suffix(path) in endings and not path.name.startswith(".")
+    ]
+    kinds = listing(endings)
+    read = {path for path, _ in files}
+    below = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file() and path not in read)
+    others = [str(path) for path in below if not any(part.startswith(".") for part in path.parts)]
+    remark = []
+    if others:
+        remark.append(
+            f"{plural(len(others), 'file')} not read, such as {', '.join(others[:3])}: {noun}s are {kinds} files "
+            "directly in the folder of their class"
+        )
+    if empty := [path.name for path in classes if path.name not in {name for _, name in files}]:
+        remark.append(f"{listing(empty)} contain no {kinds} file, so they are not classes")
+    remarks = "; ".join(remark)
+    if not files:
+        raise AlignAttnError(
+            f"{folder} is a folder without {noun}s: give a file, or a folder with one folder per class and one "
+            f"{kinds} file per {noun}, such as {example}{f' ({remarks})' if remarks else ''}"
+        )
+    if remarks:
+        print(f"{folder}: {remarks}", file=sys.stderr)
+    return files
 
 
 def read_file(path: Path, *, encoding: str | None = None) -> datasets.Dataset:

@@ -1,4 +1,4 @@
-"""Loads and checks the rows of a task: columns exist, texts are not empty, labels are valid.
+"""Loads, checks and samples the rows of a task: columns exist, texts are not empty, labels are valid.
 
 Messages count rows from 1; a CSV file's header is not a row.
 """
@@ -15,27 +15,30 @@ from numpy.typing import NDArray
 
 from alignattn.tasks.image_classification import ImageClassification
 from alignattn.tasks.labelled import LabelledTask
-from alignattn.tasks.labels import class_names, only_item, parse_label
-from alignattn.tasks.names import FIRST, MAX_TEXTS, TRAIN, VALIDATION
-from alignattn.tasks.reading import PARQUET, read_rows, reason_of
-from alignattn.tasks.sampling import SAMPLING_SEED, sample_rows
-from alignattn.tasks.task import Task
-from alignattn.tasks.text_classification import TextClassification
-from alignattn.tasks.user_labels import (
+from alignattn.tasks.labels import (
+    INTEGER,
     UserLabels,
-    has_integer_names,
+    class_names,
     label_hints,
+    only_item,
+    parse_label,
     read_user_labels,
     share_names,
-    user_label_column,
-    user_task,
+    user_classes,
+    with_user_labels,
 )
+from alignattn.tasks.names import FIRST, MAX_TEXTS, TRAIN, VALIDATION
+from alignattn.tasks.reading import PARQUET, read_rows, reason_of
+from alignattn.tasks.task import Task
+from alignattn.tasks.text_classification import TextClassification
 from alignattn.utils.console import log_download
 from alignattn.utils.errors import AlignAttnError, BadRow, list_bad_rows, numbers_without
 from alignattn.utils.files import plain_stem
 
 NUMBER = "__number__"
 """Temporary column with the numbers of the rows, while some are left out."""
+SAMPLING_SEED = 42
+"""Default seed of samples, the same for all runs, so that they use the same rows."""
 DERIVED_SHARE = 10
 """A derived validation split has one in this many training rows."""
 T = TypeVar("T", bound=Task)
@@ -147,8 +150,9 @@ def load_task_files(
     Returns:
         The rows; `evaluation` has the split "validation" or none.
     """
-    files = _files(train_file, validation_file)
-    raw = {name: _read_file(task, file, cache_dir, encoding) for name, file in files.items()}
+    raw = {TRAIN: _read_file(task, Path(train_file), cache_dir, encoding)}
+    if validation_file is not None:
+        raw[VALIDATION] = _read_file(task, Path(validation_file), cache_dir, encoding)
     evaluation_splits = tuple(name for name in raw if name != TRAIN)
     task = replace(task, evaluation_splits=evaluation_splits, derives_validation=False)
     return _checked(task, raw, skip_bad_rows, slice_by)
@@ -193,17 +197,20 @@ def load_user_rows(
     task = (ImageClassification if are_images else TextClassification)(
         name=plain_stem(train_file), label_column=label_column, metrics=(), **inputs
     )
-    files = _files(train_file, validation_file)
-    read = {
-        name: _read_user_file(task, name, path, cache_dir, skip_bad_rows, encoding, slice_by)
-        for name, path in files.items()
-    }
-    raw = {name: split for name, (split, _) in read.items()}
-    labels = share_names({name: of_file for name, (_, of_file) in read.items()})
-    task = user_task(labels[TRAIN], task)
-    task = replace(task, evaluation_splits=tuple(name for name in raw if name != TRAIN))
-    raw = {name: _with_labels(task, split, labels[name]) for name, split in raw.items()}
-    for hint in label_hints(raw[TRAIN].dataset[label_column][:], task.labels):
+    raw, labels = {}, {}
+    for name, file in {TRAIN: train_file, VALIDATION: validation_file}.items():
+        if file is not None:
+            raw[name], labels[name] = _read_user_file(
+                task, name, Path(file), cache_dir, skip_bad_rows, encoding, slice_by
+            )
+    labels = share_names(labels)
+    classes, metrics = user_classes(labels[TRAIN], label_column)
+    evaluation_splits = tuple(name for name in raw if name != TRAIN)
+    task = replace(task, labels=classes, metrics=metrics, evaluation_splits=evaluation_splits)
+    for name, split in raw.items():
+        dataset, bad_labels = with_user_labels(split.dataset, label_column, labels[name], classes)
+        raw[name] = replace(split, dataset=dataset, problems=bad_labels | dict(split.problems))
+    for hint in label_hints(raw[TRAIN].dataset[label_column][:], classes):
         print(f"{raw[TRAIN].origin}: {hint}", file=sys.stderr)
     return _checked(task, raw, skip_bad_rows, slice_by)
 
@@ -223,9 +230,12 @@ def load_more_user_rows(
         The rows, as training rows.
     """
     split, labels = _read_user_file(task, TRAIN, Path(path), None, skip_bad_rows, encoding)
-    if not has_integer_names(task):
+    # Integers that name classes are not numbers of classes.
+    if not all(INTEGER.fullmatch(name.strip()) for name in task.labels):
         labels = share_names({"": UserLabels("the run", {}, names=task.labels), TRAIN: labels})[TRAIN]
-    return _checked(task, {TRAIN: _with_labels(task, split, labels)}, skip_bad_rows)
+    dataset, bad_labels = with_user_labels(split.dataset, task.label_column, labels, task.labels)
+    split = replace(split, dataset=dataset, problems=bad_labels | dict(split.problems))
+    return _checked(task, {TRAIN: split}, skip_bad_rows)
 
 
 def _read_user_file(
@@ -240,22 +250,15 @@ def _read_user_file(
     """The rows of a split of a user's task, and their labels as the file has them."""
     origin, label_column = str(path), task.label_column
     rows = read_rows(path, cache_dir, encoding=encoding, read_folder=task.read_folder)
-    read_columns = [*task.input_columns, label_column, *_slice_columns(name, rows.dataset, slice_by)]
-    dataset = select_columns(rows.dataset, list(dict.fromkeys(read_columns)), origin)
-    read = read_user_labels(dataset, label_column, origin)
+    dataset = _selected(task, name, rows.dataset, origin, slice_by)
+    labels = read_user_labels(dataset, label_column, origin)
     dataset = task.normalise_inputs(task.locate(dataset, path.parent))
     bad_inputs = task.input_problems(dataset, may_be_empty=False)
-    problems = dict(read.problems) | bad_inputs | rows.problems_in(dataset.column_names)
+    problems = dict(labels.problems) | bad_inputs | rows.problems_in(dataset.column_names)
     # The good labels of the training file define the task, so there must be some.
     list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows, lines=rows.lines)
-    return _RawSplit(dataset, origin, problems=problems, lines=rows.lines), read.without(problems)
-
-
-def _with_labels(task: LabelledTask, split: _RawSplit, labels: UserLabels) -> _RawSplit:
-    """The rows of a user's file with the labels of its task."""
-    column, problems = user_label_column(task, labels, len(split.dataset))
-    dataset = split.dataset.remove_columns(task.label_column).add_column(task.label_column, column)
-    return replace(split, dataset=dataset, problems=problems | dict(split.problems))
+    good = {index: label for index, label in labels.labels.items() if index not in problems}
+    return _RawSplit(dataset, origin, problems=problems, lines=rows.lines), replace(labels, labels=good)
 
 
 def max_samples(
@@ -275,6 +278,46 @@ def max_samples(
     if count < 1:
         raise AlignAttnError(f"cannot sample {count} rows: give at least 1")
     return dataset.select(range(count) if take == FIRST else sample_rows(task, dataset, count, seed=seed))
+
+
+def sample_rows(
+    task: Task, dataset: datasets.Dataset, count: int, *, leave_each: bool = False, seed: int = SAMPLING_SEED
+) -> NDArray[np.int64]:
+    """Return the sorted numbers of a sample of rows without replacement, `[count]`.
+
+    Each class has its share of the sample to within one row, and at least one row if there are enough rows for all. Of
+    rows with several labels, each combination is a class, and combinations with a share below one row are one class.
+
+    Args:
+        task: the task of the rows.
+        dataset: the rows, as this module loads them.
+        count: the size of the sample; all rows if there are fewer.
+        leave_each: whether to leave a row of each class outside the sample, even if the sample is then smaller.
+        seed: the seed of the sample.
+    """
+    classes = task.strata(dataset)
+    # The number of each row's class, or combination of classes.
+    strata = np.zeros(len(dataset), np.int64)
+    if classes is not None:
+        strata = np.unique(classes, return_inverse=True, axis=0)[1].ravel()
+    if classes is not None and classes.ndim > 1:
+        # Rare combinations of labels share a stratum: with one of each, or none, the sample would be of other rows.
+        is_rare = np.bincount(strata) * count < len(dataset)
+        strata = np.unique(np.where(is_rare[strata], -1, strata), return_inverse=True)[1]
+    count, sizes = min(count, len(dataset)), np.bincount(strata)
+    limits = sizes - 1 if leave_each else sizes
+    exact = count * sizes / sizes.sum()
+    shares = np.minimum(np.floor(exact).astype(np.int64), limits)
+    if count >= len(sizes):
+        shares = np.minimum(np.maximum(shares, 1), limits)
+    # Change the stratum furthest below, or above, its exact share; the first in a tie.
+    while shares.sum() < min(count, limits.sum()):
+        shares[np.argmax(np.where(shares < limits, exact - shares, -np.inf))] += 1
+    while shares.sum() > count:
+        shares[np.argmax(np.where(shares > 1, shares - exact, -np.inf))] -= 1
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    chosen = [order[strata[order] == stratum][:share] for stratum, share in enumerate(shares)]
+    return np.sort(np.concatenate(chosen))
 
 
 def with_validation_share(rows: Rows[T], share: float) -> Rows[T]:
@@ -300,51 +343,6 @@ def _derive_validation(rows: Rows[T], chosen: NDArray[np.int64]) -> Rows[T]:
         evaluation={VALIDATION: rows.train.select(chosen)} | rows.evaluation,
         derived=rows.derived | {VALIDATION: how},
     )
-
-
-def select_columns(dataset: datasets.Dataset, columns: Sequence[str], origin: str) -> datasets.Dataset:
-    """Return the dataset with only these columns; raises `AlignAttnError` if one is missing."""
-    for column in columns:
-        if column not in dataset.column_names:
-            there = ", ".join(dataset.column_names)
-            raise AlignAttnError(f"{origin} has no column {column!r} (it has {there})")
-    return dataset.select_columns(list(columns))
-
-
-def _files(train_file: str | Path, validation_file: str | Path | None) -> dict[str, Path]:
-    files = {TRAIN: train_file, VALIDATION: validation_file}
-    return {name: Path(file) for name, file in files.items() if file is not None}
-
-
-def hub_origin(task: Task, split: str) -> str:
-    """Return the name of a split on the Hub for messages."""
-    config = f" ({task.sources.config})" if task.sources.config else ""
-    return f"split {split!r} of {task.sources.hub}{config}"
-
-
-def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
-    """Read one split of a task from the Hub, or from the `datasets` cache if the Hub is out of reach."""
-    sources = task.sources
-    if split == TRAIN and task.train_rows_of:
-        raise AlignAttnError(
-            f"task {task.name!r} has no training rows: give the training rows of {task.train_rows_of} as "
-            f"--train_file FILE, and those of {task.name} as --validation_file FILE"
-        )
-    if not sources.hub:
-        file = Path(sources.folder) / f"{split}.parquet"
-        raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
-    log_download(hub_origin(task, split))
-    try:
-        return datasets.load_dataset(
-            sources.hub, sources.config or None, split=split, revision=sources.revision, cache_dir=cache_dir
-        )
-    # The Hub's client raises OSError, ValueError, and the classes of `datasets` and of its HTTP library. Whatever the
-    # cause, the user has the same options.
-    except Exception as error:
-        raise AlignAttnError(
-            f"cannot load {hub_origin(task, split)} from the Hub: {reason_of(error)}; give --data_dir DIR (Parquet "
-            "files on disk) or --train_file FILE (your own rows)"
-        ) from error
 
 
 def split_path(task: Task, split: str, data_dir: str | Path | None) -> Path:
@@ -373,12 +371,35 @@ def split_path(task: Task, split: str, data_dir: str | Path | None) -> Path:
 
 
 def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: str | None) -> _RawSplit:
+    """The rows of a split: from the task's own reader, its files or `data_dir`, or the Hub or its cache."""
     own = task.read_split(name, data_dir, cache_dir)
     if own is not None:
         return _RawSplit(*own)
-    if data_dir is None and not task.sources.files:
-        return _RawSplit(read_hub(task, name, cache_dir), hub_origin(task, name), is_published=True)
-    return _read_file(task, split_path(task, name, data_dir), cache_dir)
+    sources = task.sources
+    if data_dir is not None or sources.files:
+        return _read_file(task, split_path(task, name, data_dir), cache_dir)
+    if name == TRAIN and task.train_rows_of:
+        raise AlignAttnError(
+            f"task {task.name!r} has no training rows: give the training rows of {task.train_rows_of} as "
+            f"--train_file FILE, and those of {task.name} as --validation_file FILE"
+        )
+    if not sources.hub:
+        file = Path(sources.folder) / f"{name}{PARQUET}"
+        raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
+    origin = f"split {name!r} of {sources.hub}{f' ({sources.config})' if sources.config else ''}"
+    log_download(origin)
+    try:
+        dataset = datasets.load_dataset(
+            sources.hub, sources.config or None, split=name, revision=sources.revision, cache_dir=cache_dir
+        )
+    # The Hub's client raises OSError, ValueError, and the classes of `datasets` and of its HTTP library. Whatever the
+    # cause, the user has the same options.
+    except Exception as error:
+        raise AlignAttnError(
+            f"cannot load {origin} from the Hub: {reason_of(error)}; give --data_dir DIR (Parquet files on disk) or "
+            "--train_file FILE (your own rows)"
+        ) from error
+    return _RawSplit(dataset, origin, is_published=True)
 
 
 def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | None = None) -> _RawSplit:
@@ -389,22 +410,19 @@ def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | No
     return _RawSplit(task.locate(rows.dataset, path.parent), str(path), problems=problems, lines=rows.lines)
 
 
-def _slice_columns(name: str, dataset: datasets.Dataset, slice_by: str | None) -> list[str]:
-    """The column of the slices; optional in training rows, which keep it because some may become validation rows."""
-    is_kept = slice_by is not None and (name != TRAIN or slice_by in dataset.column_names)
-    return [str(slice_by)] if is_kept else []
+def _selected(task: Task, name: str, dataset: datasets.Dataset, origin: str, slice_by: str | None) -> datasets.Dataset:
+    """The columns of a split that its task reads, and that of the slices; raises `AlignAttnError` if one is missing.
 
-
-def _report_numbered_labels(task: LabelledTask, splits: Mapping[str, datasets.Dataset]) -> None:
-    """Print how the class numbers of files without class names are read, if another file has names."""
-    labelled = {origin: rows for origin, rows in splits.items() if task.label_column in rows.column_names}
-    if not any(class_names(rows, task.label_column) for rows in labelled.values()):
-        return
-    numbered = ", ".join(f"{number} = {name}" for number, name in enumerate(task.labels))
-    for origin, rows in labelled.items():
-        values = [parse_label(only_item(value)) for value in rows[task.label_column][:]]
-        if not class_names(rows, task.label_column) and all(isinstance(value, int | float) for value in values):
-            print(f"{origin}: its labels are numbers without names, which are read as {numbered}", file=sys.stderr)
+    The column of the slices is optional in training rows, which keep it because some may become validation rows.
+    """
+    columns = task.columns()
+    if slice_by is not None and (name != TRAIN or slice_by in dataset.column_names):
+        columns.append(slice_by)
+    for column in columns:
+        if column not in dataset.column_names:
+            there = ", ".join(dataset.column_names)
+            raise AlignAttnError(f"{origin} has no column {column!r} (it has {there})")
+    return dataset.select_columns(list(dict.fromkeys(columns)))
 
 
 def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, slice_by: str | None = None) -> Rows[T]:
@@ -414,17 +432,20 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, 
     bad_rows: dict[str, list[BadRow]] = {}
     left_out: dict[str, frozenset[int]] = {}
     derived: dict[str, str] = {}
-    columns = task.columns()
-    if slice_by in columns and slice_by not in task.input_columns:
+    if slice_by in task.columns() and slice_by not in task.input_columns:
         raise AlignAttnError(f"--slice_by {slice_by} is the label or the id of the rows: name another column")
-    selected = {
-        name: select_columns(
-            split.dataset, list(dict.fromkeys([*columns, *_slice_columns(name, split.dataset, slice_by)])), split.origin
-        )
-        for name, split in raw.items()
-    }
-    if isinstance(task, LabelledTask):
-        _report_numbered_labels(task, {split.origin: selected[name] for name, split in raw.items()})
+    selected = {name: _selected(task, name, split.dataset, split.origin, slice_by) for name, split in raw.items()}
+
+    # Of several files, some may name their class numbers and others not.
+    column = task.label_column if isinstance(task, LabelledTask) else None
+    if column in task.columns() and any(class_names(dataset, column) for dataset in selected.values()):
+        for name, dataset in selected.items():
+            values = [parse_label(only_item(value)) for value in dataset[column][:]]
+            if not class_names(dataset, column) and all(isinstance(value, int | float) for value in values):
+                numbered = ", ".join(f"{number} = {label}" for number, label in enumerate(task.labels))
+                origin = raw[name].origin
+                print(f"{origin}: its labels are numbers without names, which are read as {numbered}", file=sys.stderr)
+
     first = next(iter(raw))
     task = task.infer_labels(selected[first], raw[first].origin)
     for name, split in raw.items():
@@ -438,8 +459,9 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, 
             dataset = dataset.select([index for index in numbers if index not in problems])
         labelled = task.drop_unlabelled(dataset, split.origin)
         dropped[name] = len(dataset) - len(labelled)
-        if (subset := task.subset(labelled)) is not None:
-            labelled, derived[name] = labelled.select(subset[0]), subset[1]
+        if isinstance(task, TextClassification) and task.length_third:
+            chosen, derived[name] = task.third(labelled)
+            labelled = labelled.select(chosen)
         left_out[name] = frozenset(numbers).difference(labelled[NUMBER][:])
         splits[name] = labelled.remove_columns(NUMBER)
     return Rows(task, splits.pop(TRAIN, None), splits, dropped, bad_rows, derived, left_out)

@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from alignattn.tasks.names import TEST, TRAIN, VALIDATION
-from alignattn.tasks.shared import TEXT_DTYPES, by_row, check_finite, evaluation_table, text_problem
-from alignattn.tasks.task import EncodedSplit, Evaluation, Task, TaskOptions
+from alignattn.tasks.task import (
+    TEXT_DTYPES,
+    EncodedSplit,
+    Evaluation,
+    Task,
+    TaskOptions,
+    by_row,
+    check_finite,
+    evaluation_table,
+    text_problem,
+)
 from alignattn.utils.errors import AlignAttnError, check_installed
 
 if TYPE_CHECKING:

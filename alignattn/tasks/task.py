@@ -1,4 +1,4 @@
-"""The base class of all tasks: the fields of a task's YAML file, and how runs process its rows and outputs.
+"""The base class of all tasks: the fields of a task's YAML file, how runs process its rows and outputs, and helpers.
 
 Each task type is one file with one class. Its methods import what is heavy, so that reading a task's file does not
 import PyTorch.
@@ -6,8 +6,9 @@ import PyTorch.
 
 from __future__ import annotations
 
+import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from alignattn.tasks.metrics import metric_of
 from alignattn.tasks.names import TEST, TRAIN, TRUNCATE, VALIDATION, WINDOWS
-from alignattn.tasks.shared import TEXT_DTYPES, check_present, map_rows
+from alignattn.utils.errors import AlignAttnError, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
     from torch import Tensor
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-    from alignattn.tasks.formats.file_rows import FileRows
+    from alignattn.tasks.reading import FileRows
+
+TEXT_DTYPES = ("string", "large_string", "string_view")
+"""The types of a column of texts, as `datasets` names them."""
+
+_INVISIBLE = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
+"""Unicode's categories of blanks, of control characters such as NUL, and of zero-width characters."""
 
 _FORBID_OTHERS = {"extra": "forbid"}
 
@@ -255,7 +262,7 @@ class Task(ABC):
 
     def read_folder(self, folder: Path, encoding: str | None) -> FileRows:
         """Return the rows of a folder with a folder per class."""
-        from alignattn.tasks.formats.class_folders import read_class_folder
+        from alignattn.tasks.reading import read_class_folder
 
         return read_class_folder(folder, encoding)
 
@@ -313,10 +320,6 @@ class Task(ABC):
     def drop_unlabelled(self, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
         """Return the good rows that have a label."""
         return dataset
-
-    def subset(self, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str] | None:
-        """Return the indices of the rows of a split that the task uses, and a description; None for all rows."""
-        return None
 
     def strata(self, dataset: datasets.Dataset) -> NDArray[Any] | None:
         """Return the stratum of each row for stratified sampling, a value or a vector per row; None without strata."""
@@ -439,3 +442,110 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score a model's outputs for a split; arguments as for `predictions`."""
+
+
+def text_problem(place: str, text: Any, *, may_be_empty: bool = False) -> str | None:
+    """Return the problem of a text, or None; `place` is where it is, such as "column 'a'"."""
+    if text is not None and not isinstance(text, str):
+        return f"{place} is not text ({shown(text)})"
+    if text is None or not (may_be_empty or text.strip()):
+        return f"{place} is empty"
+    if not may_be_empty and all(unicodedata.category(character) in _INVISIBLE for character in text):
+        return f"{place} has no visible character ({shown(text)})"
+    return None
+
+
+def text_problems(dataset: datasets.Dataset, columns: Sequence[str], *, may_be_empty: bool = False) -> dict[int, str]:
+    """Return the problem of the first bad text of each bad row, by the row's index from 0."""
+    return {
+        index: problem
+        for column in reversed(columns)
+        for index, text in enumerate(dataset[column][:])
+        if (problem := text_problem(f"column {column!r}", text, may_be_empty=may_be_empty)) is not None
+    }
+
+
+def by_row(problems: Iterable[str | None]) -> dict[int, str]:
+    """Return the problems of rows by index, given one per row or None."""
+    return {index: problem for index, problem in enumerate(problems) if problem is not None}
+
+
+def map_rows(dataset: datasets.Dataset, function: Callable[..., dict[str, list[Any]]], **options: Any) -> Any:
+    """Return `dataset.map(function, batched=True, **options)`, without a hash if the dataset is not cached on disk.
+
+    Hashing a tokenizer takes a tenth of a second or more, as long as encoding a hundred rows.
+    """
+    from datasets.fingerprint import generate_random_fingerprint
+
+    if not dataset.cache_files:
+        options["new_fingerprint"] = generate_random_fingerprint()
+    return dataset.map(function, batched=True, **options)
+
+
+def check_max_length(task_name: str, tokenizer: PreTrainedTokenizerBase, max_length: int, num_texts: int) -> None:
+    """Refuse a length without room for a token of each text, or beyond the model's maximum."""
+    # Below the smallest length the tokenizer silently does not truncate at all.
+    smallest = tokenizer.num_special_tokens_to_add(pair=num_texts > 1) + num_texts
+    if not smallest <= max_length <= tokenizer.model_max_length:
+        raise AlignAttnError(
+            f"--max_length {max_length} is out of range: task {task_name!r} needs at least {smallest} tokens per row, "
+            f"and the model takes at most {tokenizer.model_max_length}"
+        )
+
+
+def name_classes(config: PreTrainedConfig, labels: Sequence[str]) -> None:
+    """Set the names, and with them the number, of a model's outputs."""
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: index for index, label in enumerate(labels)}
+
+
+def check_present(names: Sequence[str], counts: NDArray[np.int64]) -> None:
+    """Refuse to balance classes if one has no training row.
+
+    Args:
+        names: the class names, `[C]`.
+        counts: the number of training rows of each class, `[C]`.
+    """
+    if missing := [name for name, count in zip(names, counts, strict=True) if not count]:
+        raise AlignAttnError(
+            f"--class_weights balanced: no training row of class {missing[0]!r}: add some, or give weights by name"
+        )
+
+
+def check_finite(outputs: NDArray[Any]) -> None:
+    """Refuse NaN and infinity, which argmax would silently turn into a class."""
+    import numpy as np
+
+    if not np.isfinite(outputs).all():
+        raise AlignAttnError(
+            "the model's outputs hold NaN or infinity: the training diverged; lower the learning rate or the alignment "
+            "weight"
+        )
+
+
+def evaluation_table(dataset: datasets.Dataset, columns: Mapping[str, pa.Array], predictions: pa.Table) -> pa.Table:
+    """Return the numbers of the rows, columns of the rows such as `label`, and their predictions."""
+    import numpy as np
+    import pyarrow as pa
+
+    predicted = dict(zip(predictions.column_names, predictions.columns, strict=True))
+    return pa.table({"row": pa.array(np.arange(len(dataset))), **columns, **predicted})
+
+
+def best_first(probabilities: NDArray[np.float64], names: pa.Array, top_k: int | None) -> pa.Array:
+    """Return one list of `{label, probability}` per row, best first.
+
+    Args:
+        probabilities: `[N, C]`.
+        names: the label names, `[C]`.
+        top_k: the number of labels to list; all if None.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
+    values = np.take_along_axis(probabilities, order, axis=1)
+    pairs = pa.StructArray.from_arrays(
+        [names.take(pa.array(order.ravel())), pa.array(values.ravel())], ["label", "probability"]
+    )
+    return pa.ListArray.from_arrays(np.arange(len(order) + 1, dtype=np.int32) * order.shape[1], pairs)

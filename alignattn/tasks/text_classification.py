@@ -11,7 +11,11 @@ from alignattn.tasks.labelled import PREDICTION, LabelledTask
 from alignattn.tasks.labels import class_names, named_labels, parse_label
 from alignattn.tasks.metrics import class_scores
 from alignattn.tasks.names import MAX_TEXTS, TEST, TRAIN, VALIDATION
-from alignattn.tasks.shared import (
+from alignattn.tasks.task import (
+    EncodedSplit,
+    Evaluation,
+    Task,
+    TaskOptions,
     best_first,
     check_finite,
     check_present,
@@ -19,7 +23,6 @@ from alignattn.tasks.shared import (
     name_classes,
     text_problems,
 )
-from alignattn.tasks.task import EncodedSplit, Evaluation, Task, TaskOptions
 from alignattn.utils.errors import AlignAttnError, shown
 from alignattn.utils.options import BOOLEANS
 
@@ -78,7 +81,7 @@ class TextClassification(LabelledTask):
         """Return generated stories, the same in every run; None for other tasks, or if rows are given."""
         import datasets
 
-        from alignattn.tasks.stories import made_stories
+        from alignattn.tasks.formats.babi import made_stories
 
         if not self.supporting_facts or data_dir is not None or self.sources.files:
             return None
@@ -93,28 +96,23 @@ class TextClassification(LabelledTask):
         """Return the rows with a bad text."""
         return text_problems(dataset, self.text_columns, may_be_empty=may_be_empty)
 
-    def subset(self, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str] | None:
-        """Return the third with the shortest or the longest texts in words; in a tie, earlier rows are shorter."""
+    def third(self, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str]:
+        """Return the indices of the rows of `length_third`, and a description; in a tie, earlier rows are shorter."""
         import numpy as np
 
-        third = self.length_third
-        if not third:
-            return None
         texts = (dataset[column][:] for column in self.text_columns)
         words = np.sum([[len(text.split()) for text in column] for column in texts], axis=0)
         count = max(1, len(dataset) // 3)
         order = np.argsort(words, kind="stable")
-        chosen = order[:count] if third == "shortest" else order[-count:]
-        return np.sort(chosen), f"the {count} rows of {len(dataset)} with the {third} texts"
+        chosen = order[:count] if self.length_third == "shortest" else order[-count:]
+        return np.sort(chosen), f"the {count} rows of {len(dataset)} with the {self.length_third} texts"
 
     def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
         """Return the model's inputs, and `label`: an integer for a class, a float for a score."""
         from alignattn.tasks.long_texts import encode_texts
 
-        return encode_texts(self, self._labels_of, dataset, tokenizer, options)
-
-    def _labels_of(self, batch: Mapping[str, Any]) -> list[Any]:
-        return list(map(float if self.is_regression else int, batch[self.label_column]))
+        label_type = float if self.is_regression else int
+        return encode_texts(self, [self.label_column], label_type, dataset, tokenizer, options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +239,7 @@ class MultiLabelClassification(Task):
         """Return the model's inputs, and `label`, a list of 0.0 and 1.0."""
         from alignattn.tasks.long_texts import encode_texts
 
-        return encode_texts(self, self._labels_of, dataset, tokenizer, options)
+        return encode_texts(self, self.label_columns, float, dataset, tokenizer, options)
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:
         """Return the predicted labels in words, if all rows have the same ones."""
@@ -287,9 +285,6 @@ class MultiLabelClassification(Task):
         table = evaluation_table(split.rows, {"label": pa.array(list(references))}, predictions)
         classes = class_scores(references, np.stack(predictions[PREDICTION].to_numpy()), self.labels)
         return Evaluation({name: scores[name] for name in self.metrics}, table, classes=classes)
-
-    def _labels_of(self, batch: Mapping[str, Any]) -> list[Any]:
-        return [list(map(float, row)) for row in zip(*(batch[column] for column in self.label_columns), strict=True)]
 
 
 def multi_label_scores(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> dict[str, float]:

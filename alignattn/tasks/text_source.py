@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from alignattn.tasks import MultipleChoice, get_task
+from alignattn.tasks import MultipleChoice
+from alignattn.tasks.definitions import get_task
 from alignattn.tasks.names import TEXT_FILE, TEXT_FILES
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import plain_suffix

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from alignattn.tasks.labels import feature_names
 from alignattn.tasks.metrics import class_scores
 from alignattn.tasks.names import TAGS, TOKENS
-from alignattn.tasks.shared import by_row, check_max_length, evaluation_table, name_classes
-from alignattn.tasks.task import EncodedSplit, Evaluation, Task, TaskOptions
+from alignattn.tasks.task import (
+    EncodedSplit,
+    Evaluation,
+    Task,
+    TaskOptions,
+    by_row,
+    check_max_length,
+    evaluation_table,
+    name_classes,
+)
 from alignattn.utils.errors import shown
 
 if TYPE_CHECKING:
@@ -74,7 +82,11 @@ class TokenClassification(Task):
         """Return the rows with tags as names; a class number without a name becomes text."""
         column = self.tags_column
         given, names = dataset[column][:], feature_names(dataset, column)
-        tags = [[_tag_name(tag, names) for tag in row] if isinstance(row, list) else row for row in given]
+        of_number = dict(enumerate(names))
+        tags = [
+            [of_number.get(tag, str(tag)) if type(tag) is int else tag for tag in row] if isinstance(row, list) else row
+            for row in given
+        ]
         return dataset if tags == given else dataset.remove_columns(column).add_column(column, tags)
 
     def infer_labels(self, dataset: datasets.Dataset, origin: str) -> Self:
@@ -177,7 +189,8 @@ class TokenClassification(Task):
         return f"the tag {tags[0]!r}" if len(tags) == 1 and predictions.num_rows > 1 else None
 
     def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score the entities of the predicted tags, or each tag if they mark no entities."""
+        """Score the entities of the predicted tags, or each tag by words if they mark no entities."""
+        import numpy as np
         import pyarrow as pa
 
         from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores, entity_type_scores
@@ -187,24 +200,13 @@ class TokenClassification(Task):
         gold = split.rows[self.tags_column][:]
         scores = entity_scores(tags, gold)
         table = evaluation_table(split.rows, {"label": pa.array(gold)}, predictions)
-        score_classes = self._tag_scores if self.metrics == (TOKEN_ACCURACY,) else entity_type_scores
-        classes = score_classes(tags, gold)
+        if self.metrics == (TOKEN_ACCURACY,):
+            numbers = {name: number for number, name in enumerate(self.labels)}
+            # A word that the model does not read is predicted `O`, which may be none of the tags.
+            right, found = (
+                np.array([numbers.get(tag, len(numbers)) for tag in chain.from_iterable(rows)]) for rows in (gold, tags)
+            )
+            classes = class_scores(right, found, self.labels)
+        else:
+            classes = entity_type_scores(tags, gold)
         return Evaluation({name: scores[name] for name in self.metrics}, table, classes=classes)
-
-    def _tag_scores(self, predicted: Sequence[list[str]], gold: Sequence[list[str]]) -> dict[str, dict[str, float]]:
-        """The scores of each tag, by words; arguments as for `entity_type_scores`."""
-        import numpy as np
-
-        numbers = {name: number for number, name in enumerate(self.labels)}
-        # A word that the model does not read is predicted `O`, which may be none of the tags.
-        right, found = (
-            np.array([numbers.get(tag, len(numbers)) for tag in chain.from_iterable(rows)])
-            for rows in (gold, predicted)
-        )
-        return class_scores(right, found, self.labels)
-
-
-def _tag_name(tag: Any, names: Sequence[str]) -> Any:
-    if not isinstance(tag, int) or isinstance(tag, bool):
-        return tag
-    return names[tag] if 0 <= tag < len(names) else str(tag)

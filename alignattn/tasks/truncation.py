@@ -38,21 +38,9 @@ class TruncatedRows:
 
 
 def truncated_rows(task: Task, split: EncodedSplit) -> TruncatedRows | None:
-    """Return the rows of a split that reach `--max_length`; None if there are none, or as `count_truncated_rows`."""
-    count = count_truncated_rows(task, split)
-    return TruncatedRows(count, count / len(split.rows), split.options.max_length) if count else None
+    """Return the rows of a split that reach `--max_length`; None if there are none, or the task type truncates none.
 
-
-def windows_hint(task: Task, splits: Iterable[EncodedSplit]) -> str:
-    """Return how a run could read truncated rows whole, for the end of a line on them; empty if it cannot."""
-    can_read_all = task.can_pool_windows and not any(split.options.has_windows for split in splits)
-    return ", and --long_texts windows reads all of each" if can_read_all else ""
-
-
-def count_truncated_rows(task: Task, split: EncodedSplit) -> int:
-    """Return the number of rows that reach `--max_length`; 0 if the task type does not truncate.
-
-    Of rows that are read in windows, it is the number of those whose shorter text is truncated.
+    Of rows that are read in windows, they are those whose shorter text is truncated.
 
     Args:
         task: the task of the rows.
@@ -60,16 +48,24 @@ def count_truncated_rows(task: Task, split: EncodedSplit) -> int:
     """
     import numpy as np
 
-    if split.options.has_windows:
-        windows = split.encoded.with_format("numpy")[:]
-        return len(np.unique(windows[WINDOW_OF][windows[IS_TRUNCATED]]))
+    max_length = split.options.max_length
     counted = [INPUT, TARGET] if task.is_generative else [INPUT]
     columns = [name for name in counted if name in split.encoded.column_names]
-    if not (task.reads_texts and task.truncates_rows and columns):
-        return 0
-    table = split.encoded.with_format("arrow")[:]
-    lengths = np.max([lengths_of(table[name]) for name in columns], axis=0)
-    return int((lengths >= split.options.max_length).sum())
+    if split.options.has_windows:
+        windows = split.encoded.with_format("numpy")[:]
+        count = len(np.unique(windows[WINDOW_OF][windows[IS_TRUNCATED]]))
+    elif task.reads_texts and task.truncates_rows and columns:
+        table = split.encoded.with_format("arrow")[:]
+        count = int((np.max([lengths_of(table[name]) for name in columns], axis=0) >= max_length).sum())
+    else:
+        count = 0
+    return TruncatedRows(count, count / len(split.rows), max_length) if count else None
+
+
+def windows_hint(task: Task, splits: Iterable[EncodedSplit]) -> str:
+    """Return how a run could read truncated rows whole, for the end of a line on them; empty if it cannot."""
+    can_read_all = task.can_pool_windows and not any(split.options.has_windows for split in splits)
+    return ", and --long_texts windows reads all of each" if can_read_all else ""
 
 
 def lengths_of(column: "pa.ChunkedArray") -> "NDArray[np.int64]":

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from alignattn.tasks.labelled import PREDICTION, LabelledTask
 from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.names import ANSWER_IDS, ANSWER_SCORES, IMAGE, QUESTION
-from alignattn.tasks.shared import by_row, check_max_length, name_classes, text_problem
-from alignattn.tasks.task import EncodedSplit, Evaluation, Task, TaskOptions
+from alignattn.tasks.task import (
+    EncodedSplit,
+    Evaluation,
+    Task,
+    TaskOptions,
+    by_row,
+    check_max_length,
+    name_classes,
+    text_problem,
+)
 from alignattn.tasks.vqa.official import answer_scores, plain_answer, vqa_accuracy
 from alignattn.utils.errors import AlignAttnError, plural, shown
 

@@ -17,7 +17,7 @@ from alignattn.models import MODELS
 from alignattn.models.build import BuildContext
 from alignattn.models.taggers.crf import CRF_FIELD, tagger_with_crf
 from alignattn.tasks import TextClassification
-from alignattn.tasks.tags.scheme import BIO
+from alignattn.tasks.tags.entities import BIO
 
 
 def texts(count=40):

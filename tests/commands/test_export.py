@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 
 
 @pytest.fixture

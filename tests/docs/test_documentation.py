@@ -24,8 +24,7 @@ from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
 from alignattn.finetuning.tables import TABLES
 from alignattn.robustness.records import RECORDS_SUFFIX
 from alignattn.robustness.summary import TABLE_NAME
-from alignattn.tasks import TASKS
-from alignattn.tasks.definitions import TASK_TYPES
+from alignattn.tasks.definitions import TASK_TYPES, TASKS
 from alignattn.utils.options import CONFIG, option_names
 
 DOCS = ROOT / "docs"

@@ -43,7 +43,8 @@ from alignattn.patching.checkpoints import load_pretrained
 from alignattn.reports.table import UNREADABLE
 from alignattn.robustness.records import read_header, read_run
 from alignattn.robustness.resources import Resources, read_neighbors
-from alignattn.tasks import TASKS, TokenClassification, get_task
+from alignattn.tasks import TokenClassification
+from alignattn.tasks.definitions import TASKS, get_task
 from alignattn.tasks.rows import load_task_files, load_user_rows
 from alignattn.training.checkpoints import last_whole_checkpoint
 from alignattn.utils.errors import AlignAttnError

@@ -23,7 +23,7 @@ from transformers import BertForSequenceClassification
 import alignattn
 from alignattn.cli import main
 from alignattn.finetuning.predictor import Batching, Predictor
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS
 
 DECISIVE = ("fox", "owl", "elk")

@@ -19,7 +19,7 @@ from alignattn.commands.finetune import COMMAND
 from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.hub import stage
 from alignattn.finetuning.results import BestModel, RunResult
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 from alignattn.utils.console import log_push
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]

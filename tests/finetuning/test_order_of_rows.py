@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from alignattn.finetuning.rows import LengthGroupedSteps, padded_lengths, scattered
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 
 ROWS = 400
 BY_LENGTH, REBALANCED = "group_by_length", "batch_rebalance"

@@ -19,7 +19,7 @@ import alignattn
 from alignattn.cli import main
 from alignattn.finetuning.results import read_result, render_metrics
 from alignattn.models.words import build_tokenizer
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.tasks.truncation import TruncatedRows, count_unknown_rows, truncated_rows

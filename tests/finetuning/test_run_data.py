@@ -17,7 +17,7 @@ from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.rows import load_run_evaluation, load_run_rows
 from alignattn.finetuning.run_files import DATA_FILE
 from alignattn.finetuning.run_folder import check_same_data, compared_by_content, data_digests, read_run_options
-from alignattn.tasks import get_task
+from alignattn.tasks.definitions import get_task
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json
 from alignattn.utils.options import resolve

@@ -16,7 +16,7 @@ from alignattn.models.build import BuildContext
 from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, tagger_with_crf
 from alignattn.models.word_model import WordModel
 from alignattn.tasks import TokenClassification
-from alignattn.tasks.tags.scheme import ANY, BIO, is_bio, may_follow, scheme_of
+from alignattn.tasks.tags.entities import ANY, BIO, is_bio, may_follow, scheme_of
 from alignattn.tasks.tags.tagging import IGNORED, TagCollator
 from alignattn.tasks.task import TaskOptions
 

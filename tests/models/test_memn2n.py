@@ -18,10 +18,10 @@ from alignattn.models.build import BuildContext
 from alignattn.models.memory import ADJACENT, LAYER_WISE, MemN2NForSequenceClassification
 from alignattn.models.sentence_pairs import split_pair
 from alignattn.models.word_model import Sentences
-from alignattn.tasks import TextClassification, get_task
-from alignattn.tasks.formats.babi import read_babi
+from alignattn.tasks import TextClassification
+from alignattn.tasks.definitions import get_task
+from alignattn.tasks.formats.babi import PLACES, made_stories, read_babi
 from alignattn.tasks.rows import load_rows
-from alignattn.tasks.stories import PLACES, made_stories
 from alignattn.utils.errors import AlignAttnError
 
 TASK = TextClassification(

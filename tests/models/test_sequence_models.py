@@ -20,7 +20,8 @@ from alignattn.finetuning.model_options import ModelOptions
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.models.sequence.model import Limits, beam_search, greedy, log_likelihood
-from alignattn.tasks import SequenceToSequence, get_task
+from alignattn.tasks import SequenceToSequence
+from alignattn.tasks.definitions import get_task
 from alignattn.tasks.task import EncodedSplit, TaskOptions
 
 TASK = SequenceToSequence(name="own", source_units="characters", target_units="words")

@@ -11,7 +11,8 @@ from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.models.layers import sinusoids
 from alignattn.models.text_classifiers import sentence_of_words
-from alignattn.tasks import TextClassification, get_task
+from alignattn.tasks import TextClassification
+from alignattn.tasks.definitions import get_task
 
 TEXT_MODELS = [
     name

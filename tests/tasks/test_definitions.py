@@ -6,12 +6,10 @@ import pytest
 from task_rows import make_rows, write_rows
 
 from alignattn.cli import main
-from alignattn.commands.domain_shift import parse_pair
 from alignattn.commands.inspect import InspectOptions, load_texts
 from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_folder import read_run_options
-from alignattn.tasks import CATALOG, TASKS, get_task
-from alignattn.tasks.definitions import read_definition
+from alignattn.tasks.definitions import CATALOG, TASKS, get_task, read_definition
 from alignattn.tasks.rows import load_rows
 from alignattn.utils.errors import AlignAttnError
 
@@ -67,7 +65,6 @@ def test_no_two_tasks_share_a_folder():
         ("  files:", "  file:", "sources.file is not a field of this task type"),
         ("accuracy, f1", "accuracy, bleu", "metrics.1 should be 'accuracy', 'f1', 'macro_f1', 'matthews_correlation'"),
         ("[question, reply]", "question", "text_columns should be a valid list"),
-        ("[question, reply]", "[]", "text_columns needs one or two columns, not 0"),
         ("reply]", "right]", "duplicate column among question, right, right"),
         (
             '["no", "yes"]',
@@ -89,7 +86,6 @@ def test_no_two_tasks_share_a_folder():
         ("validation: rows", "dev: rows", "sources.files has an unknown split 'dev': choose from train, validation"),
         (OWN, "[" * 5000, "is nested too deeply"),
         (OWN, "a: [b", "is not valid YAML: while parsing a flow sequence"),
-        (OWN, "a: 2026-13-45", "is not valid YAML: month must be in 1..12"),
         (OWN, "- a", "must hold lines of NAME: VALUE"),
     ],
 )
@@ -170,12 +166,6 @@ def test_domain_shift_accepts_custom_tasks(own_task, tiny_checkpoint, tmp_path):
 def test_inspect_accepts_a_custom_task(own_task):
     task, rows = load_texts(InspectOptions(model="any", task=str(own_task), max_eval_samples=5))
     assert (task.name, len(rows)) == ("own-task", 5)
-
-
-def test_a_mistake_in_a_file_of_a_pair_is_reported(own_task, tmp_path):
-    (tmp_path / "other.yaml").write_text("kind: text-classification")
-    with pytest.raises(AlignAttnError, match=r"other\.yaml: metrics is missing; text_columns is missing"):
-        parse_pair(f"snli-{tmp_path}/other.yaml")
 
 
 def test_a_model_of_mnli_is_evaluated_on_the_diagnostics(tiny_checkpoint, tmp_path):

@@ -20,7 +20,8 @@ import alignattn
 from alignattn.cli import main
 from alignattn.finetuning.hub import stage
 from alignattn.patching.checkpoints import load_image_processor
-from alignattn.tasks import ImageClassification, Sources, get_task
+from alignattn.tasks import ImageClassification, Sources
+from alignattn.tasks.definitions import get_task
 from alignattn.tasks.pictures import open_picture, picture_problem
 from alignattn.tasks.rows import load_rows, load_task_files, load_user_rows
 from alignattn.tasks.task import EncodedSplit, TaskOptions

@@ -9,14 +9,8 @@ import datasets
 import pandas as pd
 import pytest
 
-from alignattn.tasks import (
-    TASKS,
-    MultiLabelClassification,
-    MultipleChoice,
-    TextClassification,
-    TokenClassification,
-    get_task,
-)
+from alignattn.tasks import MultiLabelClassification, MultipleChoice, TextClassification, TokenClassification
+from alignattn.tasks.definitions import TASKS, get_task
 from alignattn.tasks.rows import (
     load_rows,
     load_task_files,

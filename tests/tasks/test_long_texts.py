@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from task_rows import make_rows
 
 from alignattn.finetuning.data_options import DataOptions
-from alignattn.tasks import TASKS, MultiLabelClassification, TextClassification, long_texts
+from alignattn.tasks import MultiLabelClassification, TextClassification, long_texts
 from alignattn.tasks.answers.windows import encode_windows
-from alignattn.tasks.definitions import TASK_TYPES
+from alignattn.tasks.definitions import TASK_TYPES, TASKS
 from alignattn.tasks.long_texts import (
     MAX_TRAIN_WINDOWS,
     WindowCollator,
@@ -84,7 +84,7 @@ def test_windows_cover_all_tokens_and_share_doc_stride_tokens(stride: int, token
 def test_a_version_of_tokenizers_that_loses_windows_is_refused(monkeypatch: Any, tokenizer: Any) -> None:
     monkeypatch.setattr(long_texts, "_keeps_windows", lambda: False)
     with pytest.raises(AlignAttnError, match="loses the end of a text that does not fit into one window"):
-        encode(TEXT, [{"a": text(30)}], tokenizer)
+        encode(TEXT, [{"a": text(30), "label": 0}], tokenizer)
     rows = [{"question": "a", "context": text(30), "answers": {"text": [], "answer_start": []}}]
     with pytest.raises(AlignAttnError, match="loses the end"):
         encode_windows(datasets.Dataset.from_list(rows), tokenizer, max_length=LENGTH, doc_stride=STRIDE)

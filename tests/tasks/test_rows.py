@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 from needs import SHARED, needs_files
 
-from alignattn.tasks import TASKS, Sources, TextClassification
+from alignattn.tasks import Sources, TextClassification
+from alignattn.tasks.definitions import TASKS
 from alignattn.tasks.rows import load_rows, load_task_files, load_user_rows
 from alignattn.utils.errors import AlignAttnError
 

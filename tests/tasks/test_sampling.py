@@ -4,10 +4,10 @@ import datasets
 import numpy as np
 import pytest
 
-from alignattn.tasks import TASKS, MultiLabelClassification, TextClassification
+from alignattn.tasks import MultiLabelClassification, TextClassification
+from alignattn.tasks.definitions import TASKS
 from alignattn.tasks.names import FIRST
-from alignattn.tasks.rows import load_user_rows, max_samples, with_validation_share
-from alignattn.tasks.sampling import sample_rows
+from alignattn.tasks.rows import load_user_rows, max_samples, sample_rows, with_validation_share
 from alignattn.utils.errors import AlignAttnError
 
 TASK = TextClassification(name="t", text_columns=("a",), labels=("x", "y", "z"), metrics=("accuracy",))

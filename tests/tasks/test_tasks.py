@@ -11,7 +11,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
-from alignattn.tasks import TASKS, TextClassification, get_task
+from alignattn.tasks import TextClassification
+from alignattn.tasks.definitions import TASKS, get_task
 from alignattn.tasks.task import TaskOptions
 from alignattn.utils.errors import AlignAttnError
 

@@ -23,7 +23,7 @@ from alignattn.cli import main
 from alignattn.finetuning.results import RunResult, render_metrics
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.patching import alignment_parameters
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 from alignattn.tasks.metrics import class_scores
 from alignattn.training.weights import weighted_loss
 

@@ -59,8 +59,7 @@ from alignattn.finetuning.tables import TABLES
 from alignattn.finetuning.training_options import STEPS_OR_SHARES
 from alignattn.models import ModelCapabilities, capabilities_of
 from alignattn.reports.measures import Definition
-from alignattn.tasks import plain_name
-from alignattn.tasks.definitions import SUFFIXES
+from alignattn.tasks.definitions import SUFFIXES, plain_name
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import parse_yaml, read_text
 from alignattn.utils.options import checked_values

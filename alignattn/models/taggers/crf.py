@@ -13,7 +13,7 @@ from transformers import initialization as init
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from alignattn.models.word_model import to_the_front
-from alignattn.tasks.tags.scheme import BIO, may_follow
+from alignattn.tasks.tags.entities import BIO, may_follow
 from alignattn.tasks.tags.tagging import IGNORED, WORD_STARTS
 from alignattn.utils.errors import check_installed
 

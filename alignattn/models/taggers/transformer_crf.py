@@ -16,7 +16,7 @@ from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, TagOutput, i
 from alignattn.models.text_classifiers import TransformerEncoderConfig
 from alignattn.models.word_model import Sentences, WordModel, to_the_front
 from alignattn.tasks import TokenClassification
-from alignattn.tasks.tags.scheme import BIO, scheme_of
+from alignattn.tasks.tags.entities import BIO, scheme_of
 
 
 @strict
@@ -24,7 +24,7 @@ class TransformerCrfConfig(TransformerEncoderConfig):
     """The sizes, those of the text classifier.
 
     Args:
-        crf_tags: the scheme of the tags, see `alignattn.tasks.tags.scheme`.
+        crf_tags: the scheme of the tags, see `alignattn.tasks.tags.entities`.
     """
 
     model_type = MODEL_TYPE_PREFIX + "transformer-crf"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alignattn.tasks.answers.windows import NO_CHARACTER, NULL_POSITION
-from alignattn.tasks.shared import check_finite
+from alignattn.tasks.task import check_finite
 
 _WINDOWS_AT_ONCE = 1024  # some 10 MB with 20 × 20 pairs per window
 
@@ -77,46 +77,52 @@ def best_answers(
     """
     window_rows = np.asarray(rows, dtype=np.int64)
     starts, ends = np.asarray(start_logits), np.asarray(end_logits)
-    _check_windows(window_rows, span_start, span_end, starts, ends, len(contexts))
+    if starts.ndim != 2 or starts.shape != ends.shape:
+        raise ValueError(f"start logits {starts.shape} and end logits {ends.shape} must both be [W, n]")
+    if not len(window_rows) == len(span_start) == len(span_end) == len(starts):
+        raise ValueError(f"{len(window_rows)} rows, {len(span_start)} and {len(span_end)} spans, {len(starts)} logits")
+    if len(window_rows) and not 0 <= window_rows.min() <= window_rows.max() < len(contexts):
+        raise ValueError(f"rows {window_rows.min()} to {window_rows.max()} are not all of {len(contexts)} contexts")
+    is_real = np.arange(starts.shape[1]) < np.fromiter(map(len, span_start), np.int64)[:, np.newaxis]
+    for logits in (starts, ends):
+        check_finite(logits[is_real])
     if not len(contexts):
         return []
+
     null_scores = np.full(len(contexts), np.inf)
     found: list[_Spans] = []
     for low in range(0, len(window_rows), _WINDOWS_AT_ONCE):
         part = slice(low, low + _WINDOWS_AT_ONCE)
-        spans = _padded(span_start[part], starts.shape[1]), _padded(span_end[part], starts.shape[1])
+        places = _padded(span_start[part], starts.shape[1]), _padded(span_end[part], starts.shape[1])
         null = starts[part, NULL_POSITION].astype(np.float64) + ends[part, NULL_POSITION]
         np.minimum.at(null_scores, window_rows[part], null)
-        found.append(_window_candidates(window_rows[part], *spans, starts[part], ends[part], n_best, max_answer_length))
+        found.append(
+            _window_candidates(window_rows[part], *places, starts[part], ends[part], n_best, max_answer_length)
+        )
     if not np.isfinite(null_scores).all():
         raise ValueError(f"context {int(np.argmax(null_scores))} has no window")
     names = ("row", "start", "end", "score")
     joined = _Spans(*(np.concatenate([getattr(part, name) for part in found]) for name in names))
     candidates = _best_of_rows(joined, n_best)
     bounds = np.searchsorted(candidates.row, np.arange(len(contexts) + 1))
-    return [
-        _answers(context, candidates.take(slice(low, high)), float(null))
-        for context, low, high, null in zip(contexts, bounds[:-1], bounds[1:], null_scores, strict=True)
-    ]
 
-
-def _check_windows(
-    rows: NDArray[np.int64],
-    span_start: Sequence[Sequence[int]],
-    span_end: Sequence[Sequence[int]],
-    starts: NDArray[Any],
-    ends: NDArray[Any],
-    contexts: int,
-) -> None:
-    if starts.ndim != 2 or starts.shape != ends.shape:
-        raise ValueError(f"start logits {starts.shape} and end logits {ends.shape} must both be [W, n]")
-    if not len(rows) == len(span_start) == len(span_end) == len(starts):
-        raise ValueError(f"{len(rows)} rows, {len(span_start)} and {len(span_end)} spans, {len(starts)} logits")
-    if len(rows) and not 0 <= rows.min() <= rows.max() < contexts:
-        raise ValueError(f"rows {rows.min()} to {rows.max()} are not all of {contexts} contexts")
-    is_real = np.arange(starts.shape[1]) < np.fromiter(map(len, span_start), np.int64)[:, np.newaxis]
-    for logits in (starts, ends):
-        check_finite(logits[is_real])
+    answers = []
+    for context, low, high, null in zip(contexts, bounds[:-1], bounds[1:], null_scores.tolist(), strict=True):
+        spans = candidates.take(slice(low, high))
+        if not len(spans.score):
+            answers.append(AnswerCandidates(("",), (0.0,), (0,), no_answer_score=null, probabilities=(1.0,)))
+            continue
+        weights = np.exp(spans.score - spans.score[0])
+        answers.append(
+            AnswerCandidates(
+                texts=tuple(context[start:end] for start, end in zip(spans.start, spans.end, strict=True)),
+                scores=tuple(spans.score.tolist()),
+                starts=tuple(spans.start.tolist()),
+                no_answer_score=null - float(spans.score[0]),
+                probabilities=tuple((weights / weights.sum()).tolist()),
+            )
+        )
+    return answers
 
 
 def _padded(lists: Sequence[Sequence[int]], width: int) -> NDArray[np.int64]:
@@ -171,18 +177,3 @@ def _best_of_rows(spans: _Spans, n_best: int) -> _Spans:
     spans = spans.take(np.lexsort((spans.end, spans.start, -spans.score, spans.row)))
     rank = np.arange(len(spans.row)) - np.searchsorted(spans.row, spans.row)
     return spans.take(rank < n_best)
-
-
-def _answers(context: str, spans: _Spans, null_score: float) -> AnswerCandidates:
-    if not len(spans.score):
-        return AnswerCandidates(
-            texts=("",), scores=(0.0,), starts=(0,), no_answer_score=null_score, probabilities=(1.0,)
-        )
-    weights = np.exp(spans.score - spans.score[0])
-    return AnswerCandidates(
-        texts=tuple(context[start:end] for start, end in zip(spans.start, spans.end, strict=True)),
-        scores=tuple(spans.score.tolist()),
-        starts=tuple(spans.start.tolist()),
-        no_answer_score=null_score - float(spans.score[0]),
-        probabilities=tuple((weights / weights.sum()).tolist()),
-    )

@@ -81,29 +81,19 @@ def squad_scores(
         if members.any():
             metrics |= {f"{group}_exact": float(exact[members].mean()), f"{group}_f1": float(f1_[members].mean())}
 
+    # The best mean score over the thresholds, as by `find_best_thresh` of `evaluate-v2.0.py`.
     thresholds = {}
     is_text = np.array([bool(answer) for answer in answers])
+    by_threshold = np.asarray(no_answer_scores, float)
+    order = np.argsort(by_threshold, kind="stable")
     for name, scores in zip(("best_exact", "best_f1"), _scores(answers, golds, "2.0"), strict=True):
+        # What answering each question adds to the sum of scores; an unanswerable one scores 1 unanswered.
         gains = np.where(answerable, scores, -is_text.astype(float))
-        metrics[name], thresholds[name] = _best_threshold(gains, np.asarray(no_answer_scores, float), ~answerable)
+        sums = np.cumsum(np.concatenate([[float((~answerable).sum())], gains[order]]))
+        best = int(sums.argmax())  # the first in a tie, as by the script's strict comparison
+        metrics[name] = float(sums[best]) / len(gains)
+        thresholds[name] = float(by_threshold[order[best - 1]]) if best else NO_ANSWER_THRESHOLD
     return SquadScores(metrics, thresholds)
-
-
-def _best_threshold(
-    gains: NDArray[np.float64], no_answer_scores: NDArray[np.float64], unanswerable: NDArray[np.bool_]
-) -> tuple[float, float]:
-    """Return the best mean score over the thresholds, and its threshold (`find_best_thresh` of `evaluate-v2.0.py`).
-
-    Args:
-        gains: `[N]`, what answering each question adds to the sum of scores.
-        no_answer_scores: `[N]`.
-        unanswerable: `[N]`, which questions score 1 unanswered.
-    """
-    order = np.argsort(no_answer_scores, kind="stable")
-    sums = np.cumsum(np.concatenate([[float(unanswerable.sum())], gains[order]]))
-    best = int(sums.argmax())  # the first in a tie, as by the script's strict comparison
-    threshold = float(no_answer_scores[order[best - 1]]) if best else NO_ANSWER_THRESHOLD
-    return float(sums[best]) / len(gains), threshold
 
 
 def _scores(
@@ -132,10 +122,8 @@ def exact_and_f1(prediction: str, golds: Sequence[str], version: SquadVersion = 
     exact = float(answer in references)
     if exact and (answer or version == "2.0"):
         return exact, 1.0
-    words = answer.split()
-    return exact, max(_shared_words_f1(words, reference.split()) for reference in references)
-
-
-def _shared_words_f1(words: list[str], reference: list[str]) -> float:
-    shared = (Counter(words) & Counter(reference)).total()
-    return 2 * shared / (len(words) + len(reference)) if shared else 0.0
+    words, best = answer.split(), 0.0
+    for gold in map(str.split, references):
+        if shared := (Counter(words) & Counter(gold)).total():
+            best = max(best, 2 * shared / (len(words) + len(gold)))
+    return exact, best

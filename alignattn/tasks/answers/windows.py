@@ -9,8 +9,7 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 
 from alignattn.tasks.long_texts import fixed_tokens, plain_tokens, truncated_texts, window_encodings
-from alignattn.tasks.shared import map_rows
-from alignattn.tasks.task import EncodedSplit
+from alignattn.tasks.task import EncodedSplit, map_rows
 from alignattn.utils.errors import AlignAttnError
 
 MAX_QUESTION_TOKENS = 64

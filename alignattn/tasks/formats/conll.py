@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from alignattn.tasks.formats.file_rows import TextRows
+from alignattn.tasks.formats import TextRows
 from alignattn.tasks.labels import parse_label
 from alignattn.tasks.names import TAGS, TOKENS
 from alignattn.utils.errors import AlignAttnError, plural, shown
@@ -142,10 +142,16 @@ def _problem(lines: Iterable[_Line], width: int) -> str | None:
 
 
 def _words(path: Path, sentences: list[list[list[str]]], *, is_labelled: bool) -> list[list[list[str]]]:
-    """The columns of each line, without an index."""
-    if not _counts_words(sentences):
-        return sentences
+    """The columns of each line, without an index: the first of three or more, if it numbers the words."""
     lines = [columns for sentence in sentences for columns in sentence]
+    if not lines or not all(_COUNT.fullmatch(columns[0]) or _PART.fullmatch(columns[0]) for columns in lines):
+        return sentences
+    # In each sentence or in the whole file.
+    counts = [[int(columns[0]) for columns in rows if _COUNT.fullmatch(columns[0])] for rows in sentences]
+    increase = all(before < after for row in counts for before, after in pairwise(row))
+    width = max(map(len, lines))
+    if width <= len((TOKENS, TAGS)) or not increase or all(len(row) <= 1 for row in counts):
+        return sentences
     tags = {columns[-1] for columns in lines}
     # CoNLL-X, CoNLL-U and CoNLL-2009 have eight columns or more besides the index.
     if is_labelled and len(lines[0]) > 8 and not _are_entities(tags):
@@ -156,18 +162,7 @@ def _words(path: Path, sentences: list[list[list[str]]], *, is_labelled: bool) -
     left_out = sum(_PART.fullmatch(columns[0]) is not None for columns in lines)
     others = f", with {plural(left_out, 'line')} of several words or none (such as 1-2 or 1.1)" if left_out else ""
     print(f"{path}: its first column numbers the words and is skipped{others}", file=sys.stderr)
-    return [[columns[1:] for columns in lines if _COUNT.fullmatch(columns[0])] for lines in sentences]
-
-
-def _counts_words(sentences: Iterable[list[list[str]]]) -> bool:
-    """Whether the first of three or more columns numbers the words, in each sentence or in the whole file."""
-    firsts = [[columns[0] for columns in sentence] for sentence in sentences if sentence]
-    if not firsts or any(not _COUNT.fullmatch(first) and not _PART.fullmatch(first) for row in firsts for first in row):
-        return False
-    width = max(len(columns) for sentence in sentences for columns in sentence)
-    counts = [[int(first) for first in row if _COUNT.fullmatch(first)] for row in firsts]
-    increase = all(before < after for row in counts for before, after in pairwise(row))
-    return width > len((TOKENS, TAGS)) and increase and any(len(row) > 1 for row in counts)
+    return [[columns[1:] for columns in rows if _COUNT.fullmatch(columns[0])] for rows in sentences]
 
 
 def _check_columns(path: Path, sentences: Sequence[Sequence[Sequence[str]]], *, is_labelled: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alignattn.tasks.formats.file_rows import TextRows
+from alignattn.tasks.formats import TextRows
 from alignattn.utils.errors import AlignAttnError, shown
 from alignattn.utils.files import parse_json
 

@@ -4,12 +4,11 @@ import csv
 import io
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alignattn.tasks.formats.file_rows import TableForm, TextRows
+from alignattn.tasks.formats import TableForm, TextRows
 from alignattn.utils.errors import AlignAttnError, listing, plural, shown
 from alignattn.utils.files import BYTE_ORDER_MARK
 
@@ -55,7 +54,7 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
         csv.field_size_limit(limit)
     if separator != SEPARATORS[suffix]:
         print(f"{path}: its columns seem to be separated by {NAMES[separator]}", file=sys.stderr)
-    header, *rows = _without_last_comma([record for _, record in numbered]) or [[]]
+    header, *rows = [record for _, record in numbered] or [[]]
     # A carriage return alone ends a line for `csv`, but not for every editor.
     has_sure_lines = text.count("\r") in (0, text.count("\r\n"))
     starts = array("Q", (line for line, _ in numbered[1:])) if has_sure_lines else ()
@@ -65,14 +64,17 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
         alone = f" except for its header ({listing([shown(name) for name in header])})" if header else ""
         raise AlignAttnError(f"{path} is empty{alone}: give a file that holds rows")
     problems: dict[int, str] = {}
-    spellings = list(map(_spelling, header))
+    # Names are compared without case, and without what may surround them in a header.
+    around = f"{BYTE_ORDER_MARK}{QUOTE}' \t"
+    spellings = [name.strip(around).casefold() for name in header]
     longest = max(map(len, spellings), default=0) + 10  # most fields are texts, longer than any name in a header
+    fewest = _min_values(header)
     for number, row in enumerate(rows):
         if isinstance(row, str):
             problems[number] = row
-        elif max(map(len, row)) <= longest and list(map(_spelling, row)) == spellings:
+        elif max(map(len, row)) <= longest and [field.strip(around).casefold() for field in row] == spellings:
             problems[number] = "it repeats the header, as in a file that was joined from two"
-        elif not _is_full(row, header):
+        elif not fewest <= len(row) <= len(header):
             problems[number] = (
                 f"it has {plural(len(row), 'value')}, and the header has {len(header)}: put texts that hold a "
                 f"{NAMES[separator].removesuffix('s')} in double quotes"
@@ -111,14 +113,14 @@ def _parsed(path: Path, lines: Sequence[str], promised: str) -> tuple[str, list[
     shares = {}
     for separator in sorted(NAMES, key=lambda separator: separator != promised):
         styles = (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if separator == "\t" else (csv.QUOTE_MINIMAL,)
-        samples = [list(islice(_records(lines, separator, quoting), SNIFFED_ROWS)) for quoting in styles]
-        shares[separator] = max(_count_full(sample) / max(1, len(sample)) for sample in samples)
+        samples = [_records(lines, separator, style, SNIFFED_ROWS) for style in styles]
+        shares[separator] = max(_count_full(rows) / max(1, len(rows)) for rows in samples)
     separator = max(shares, key=lambda separator: shares[separator])
-    quoted = list(_records(lines, separator))
+    quoted = _records(lines, separator)
     if separator != "\t":
         return separator, quoted
     # Tab-separated tables are often written without quoting, such as GLUE's.
-    bare = list(_records(lines, separator, csv.QUOTE_NONE))
+    bare = _records(lines, separator, csv.QUOTE_NONE)
     full_quoted, full_bare = _count_full(quoted), _count_full(bare)
     if (full_quoted == len(quoted) and full_bare < len(bare)) or full_quoted >= full_bare:
         return separator, quoted
@@ -129,66 +131,52 @@ def _parsed(path: Path, lines: Sequence[str], promised: str) -> tuple[str, list[
 
 def _count_full(numbered: Sequence[Numbered]) -> int:
     """The number of rows with as many fields as the header, which counts too; 0 if the header has only one."""
-    header, *rows = _without_last_comma([record for _, record in numbered]) or [""]
+    header, *rows = [record for _, record in numbered] or [""]
     if isinstance(header, str) or len(header) == 1:
         return 0
-    return 1 + sum(not isinstance(row, str) and _is_full(row, header) for row in rows)
+    fewest = _min_values(header)
+    return 1 + sum(not isinstance(row, str) and fewest <= len(row) <= len(header) for row in rows)
 
 
-def _spelling(name: str) -> str:
-    """A name without case, and without what may surround it in a header: a byte order mark, quotes and blanks."""
-    return name.strip(f"{BYTE_ORDER_MARK}{QUOTE}' \t").casefold()
+def _min_values(header: Sequence[str]) -> int:
+    """The minimum number of values of a row: columns without a name may be missing at its end."""
+    return max((place for place, name in enumerate(header, start=1) if name.strip()), default=0)
 
 
-def _is_full(row: Sequence[str], header: Sequence[str]) -> bool:
-    """Whether a row has a value for each name; columns without a name may be missing at its end."""
-    last = max((place for place, name in enumerate(header, start=1) if name.strip()), default=0)
-    return last <= len(row) <= len(header)
-
-
-def _without_last_comma(records: Sequence[Record]) -> list[Record]:
-    """The records without an empty last field, if every row has one and the header has none."""
-    header, *rows = records or [""]
-    fields = [row for row in rows if not isinstance(row, str)]
-    if isinstance(header, str) or not fields:
-        return list(records)
-    if all(len(row) > len(header) and not row[-1].strip() for row in fields):
-        return [header, *(row if isinstance(row, str) else row[:-1] for row in rows)]
-    return list(records)
-
-
-def _records(lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINIMAL) -> Iterator[Numbered]:
-    """Yield the rows, without empty ones, and their lines.
+def _records(
+    lines: Sequence[str], separator: str, quoting: int = csv.QUOTE_MINIMAL, most: int = sys.maxsize
+) -> list[Numbered]:
+    """The first rows and their lines, without empty rows, and without a last field that is empty in all and unnamed.
 
     An unclosed quote swallows the lines after it. Only its own line is bad: the lines after it are read again, except
     those with quotes up to the error, which may be parts of the field.
     """
-    place = doubtful = 0
-
-    def following() -> Iterator[str]:
-        nonlocal place
-        while place < len(lines):
-            place += 1
-            yield lines[place - 1]
-
-    def new_reader() -> Iterator[list[str]]:
-        return csv.reader(following(), delimiter=separator, quoting=quoting, strict=True)  # type: ignore[arg-type]
-
-    reader = new_reader()
-    while place < len(lines):
-        start = place
+    records: list[Numbered] = []
+    start = first = doubtful = 0
+    reader: Any = None
+    while start < len(lines) and len(records) < most:
         if start < doubtful and QUOTE in lines[start]:
-            place += 1
-            yield start + 1, "it may be part of a field that an earlier line opens with a double quote"
+            start, reader = start + 1, None
+            records.append((start, "it may be part of a field that an earlier line opens with a double quote"))
             continue
+        if reader is None:
+            first, rest = start, map(lines.__getitem__, range(start, len(lines)))
+            reader = csv.reader(rest, delimiter=separator, quoting=quoting, strict=True)  # type: ignore[arg-type]
         try:
             row = next(reader)
         except StopIteration:
-            return
+            break
         except csv.Error as error:
-            place, doubtful = start + 1, max(place, doubtful)
-            reader = new_reader()
-            yield start + 1, f"it has double quotes that do not enclose a whole field ({error})"
+            doubtful, reader = max(first + reader.line_num, doubtful), None
+            start += 1
+            records.append((start, f"it has double quotes that do not enclose a whole field ({error})"))
             continue
         if len(row) > 1 or any(field.strip() for field in row):
-            yield start + 1, row
+            records.append((start + 1, row))
+        start = first + reader.line_num
+
+    header, *rows = [record for _, record in records] or [""]
+    fields = [row for row in rows if not isinstance(row, str)]
+    if isinstance(header, str) or not fields or any(len(row) <= len(header) or row[-1].strip() for row in fields):
+        return records
+    return [records[0], *((line, row if isinstance(row, str) else row[:-1]) for line, row in records[1:])]

@@ -1,4 +1,7 @@
-"""Reads and checks a graph in an `.npz` file, adds edges in both directions and normalises its features by rows."""
+"""Graphs in `.npz` files, which are checked, get edges in both directions and have their features normalised by rows.
+
+`planetoid_file` writes the citation graphs of torch-geometric's Planetoid loader in this form.
+"""
 
 import warnings
 import zipfile
@@ -15,14 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from alignattn.tasks.labels import UNLABELLED
-from alignattn.tasks.names import GRAPH, TEST, TRAIN, VALIDATION
-from alignattn.utils.errors import AlignAttnError, one_line, plural
-from alignattn.utils.paths import check_file
+from alignattn.tasks.names import GRAPH, NPZ, TEST, TRAIN, VALIDATION
+from alignattn.utils.console import log_request
+from alignattn.utils.errors import AlignAttnError, install_extra, one_line, plural
+from alignattn.utils.files import replacing
+from alignattn.utils.paths import cache_folder, check_file
 
 SPARSE_FEATURES = ("feat_row", "feat_col", "feat_val", "feat_shape")
 DENSE_FEATURES, EDGES, LABELS, LABEL_NAMES = "features", "edges", "labels", "label_names"
 SPLITS: Mapping[str, str] = {TRAIN: "train_idx", VALIDATION: "val_idx", TEST: "test_idx"}
 """The names of the arrays in a file."""
+
+HOST = "https://github.com/kimiyoung/planetoid"
+"""Server that torch-geometric downloads from."""
 
 FORM = (
     f"{', '.join(SPARSE_FEATURES)} (or {DENSE_FEATURES} [nodes, width]), {EDGES} [edges, 2] in one direction, {LABELS} "
@@ -117,7 +125,11 @@ def _read(path: str, *_: int) -> Graph:
     if edges.shape[1] != 2:
         raise reader.wrong(f"{EDGES} is {list(edges.shape)}: it must be [edges, 2]")
     reader.check_range(EDGES, edges, 0, len(labels))
-    both_ways = torch.from_numpy(two_way(edges, len(labels)))
+    # Each edge once in each direction, and an edge from each node to itself, sorted, [2, E].
+    own = np.repeat(np.arange(len(labels)), 2).reshape(-1, 2)
+    both = np.concatenate([edges, edges[:, ::-1], own])
+    codes, count = np.unique(both[:, 0] * len(labels) + both[:, 1]), max(len(labels), 1)
+    both_ways = torch.from_numpy(np.stack([codes // count, codes % count]))
     names: tuple[str, ...] = ()
     if LABEL_NAMES in arrays:
         names = tuple(reader.array(LABEL_NAMES, 1, "U", "texts").tolist())
@@ -169,6 +181,7 @@ class _Checked:
 
 
 def _features(reader: _Checked, nodes: int) -> Tensor:
+    """The features, dense or CSR, in which the absolute values of each row sum to 1."""
     if DENSE_FEATURES in reader.arrays:
         dense = reader.array(DENSE_FEATURES, 2, "fiub", "numbers").astype(np.float32)
         rows, columns = dense.nonzero()
@@ -185,27 +198,67 @@ def _features(reader: _Checked, nodes: int) -> Tensor:
         raise reader.wrong(f"there are {nodes} labels for features of {shape[0]} nodes and {shape[1]} columns")
     if not np.isfinite(values).all():
         raise reader.wrong("features hold NaN or infinity")
-    with warnings.catch_warnings():
-        # PyTorch warns once that CSR tensors are in beta.
-        warnings.simplefilter("ignore")
-        return _normalised(np.stack([rows, columns]), torch.from_numpy(values), shape)
 
-
-def _normalised(places: NDArray[np.int64], values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return features, dense or CSR, in which the absolute values of each row sum to 1."""
     # Values at the same place are summed.
-    whole = torch.sparse_coo_tensor(torch.from_numpy(places), values, shape).coalesce()
+    whole = torch.sparse_coo_tensor(torch.from_numpy(np.stack([rows, columns])), torch.from_numpy(values), shape)
+    whole = whole.coalesce()
     rows_of, kept = whole.indices()[0], whole.values()
     sums = torch.zeros(shape[0]).index_add_(0, rows_of, kept.abs())
     kept = kept / sums[rows_of].clamp_min(torch.finfo(torch.float32).tiny)
     whole = torch.sparse_coo_tensor(whole.indices(), kept, shape)
     # With few nonzero values, dropout and products of CSR cost proportionally less.
-    return whole.to_sparse_csr() if len(kept) < 0.1 * shape[0] * shape[1] else whole.to_dense()
+    if len(kept) >= 0.1 * shape[0] * shape[1]:
+        return whole.to_dense()
+    with warnings.catch_warnings():
+        # PyTorch warns once that CSR tensors are in beta.
+        warnings.simplefilter("ignore")
+        return whole.to_sparse_csr()
 
 
-def two_way(edges: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
-    """Return each edge of `[E, 2]` once in each direction and an edge from each node to itself, sorted, `[2, E']`."""
-    own = np.repeat(np.arange(nodes), 2).reshape(-1, 2)
-    both = np.concatenate([edges, edges[:, ::-1], own])
-    codes = np.unique(both[:, 0] * nodes + both[:, 1])
-    return np.stack([codes // max(nodes, 1), codes % max(nodes, 1)])
+def planetoid_file(task_name: str, graph_name: str, folder: str, cache_dir: str | None) -> Path:
+    """Return the file of a task's graph with the public split, converted once from torch-geometric's download.
+
+    The downloaded files are pickles, which torch-geometric unpickles; no user's file is ever unpickled.
+
+    Args:
+        task_name: the name of the task.
+        graph_name: the name of its graph in torch-geometric; empty if there is none.
+        folder: the folder of its file in a `--data_dir`.
+        cache_dir: the cache folder; the user's cache if None.
+
+    Raises:
+        AlignAttnError: if the task names no graph, torch-geometric is missing, or the download fails.
+    """
+    cache = Path(cache_dir) if cache_dir is not None else cache_folder()
+    path = cache / "planetoid" / f"{task_name}{NPZ}"
+    if path.is_file():
+        return path
+    advice = f"give --data_dir DIR with {folder}/{path.name}, or your own graph as --task FILE{NPZ}"
+    if not graph_name:
+        raise AlignAttnError(f"task {task_name!r} has no graph on this machine: {advice}")
+    try:
+        from torch_geometric.datasets import Planetoid
+    except ImportError as error:
+        raise AlignAttnError(
+            f"task {task_name!r} needs torch-geometric: {install_extra('graph')}; or {advice}"
+        ) from error
+    log_request(f"{graph_name}, by torch-geometric", HOST)
+    try:
+        data = Planetoid(str(path.parent), graph_name)[0]
+    except Exception as error:  # from any library that it downloads with
+        raise AlignAttnError(f"cannot load {graph_name} by torch-geometric: {one_line(error)}; {advice}") from error
+    masks = {"train_idx": data.train_mask, "val_idx": data.val_mask, "test_idx": data.test_mask}
+    row, column = data.x.nonzero().T.numpy()
+    arrays = {
+        "feat_row": row,
+        "feat_col": column,
+        "feat_val": data.x.numpy()[row, column],
+        "feat_shape": np.array(data.x.shape),
+        "edges": data.edge_index.T.numpy(),
+        "labels": data.y.numpy(),
+        **{name: mask.nonzero().flatten().numpy() for name, mask in masks.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+    return path

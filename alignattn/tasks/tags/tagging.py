@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from transformers import DataCollatorForTokenClassification, PreTrainedTokenizerBase
 
 from alignattn.tasks.labels import is_code
-from alignattn.tasks.shared import check_finite, map_rows
 from alignattn.tasks.tags.entities import OUTSIDE
+from alignattn.tasks.task import check_finite, map_rows
 from alignattn.utils.errors import AlignAttnError, listing, shown
 
 IGNORED = -100

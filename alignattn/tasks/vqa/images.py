@@ -3,9 +3,10 @@
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -138,19 +139,16 @@ def _key(names: Iterable[str]) -> str:
 
 def _header(path: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and the type of a file's array without reading its values."""
-    if Path(path).suffix.lower() == NPY:
-        with open(path, "rb") as file:
-            return _npy_header(file)
-    with zipfile.ZipFile(path) as archive:
-        key = _key(name.removesuffix(NPY) for name in archive.namelist())
-        with archive.open(f"{key}{NPY}") as member:
-            return _npy_header(member)  # type: ignore[arg-type]
-
-
-def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = npy.read_magic(file)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(file)
+    with ExitStack() as opened:
+        file: Any
+        if Path(path).suffix.lower() == NPY:
+            file = opened.enter_context(open(path, "rb"))
+        else:
+            archive = opened.enter_context(zipfile.ZipFile(path))
+            key = _key(name.removesuffix(NPY) for name in archive.namelist())
+            file = opened.enter_context(archive.open(f"{key}{NPY}"))
+        read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read(file)
     return tuple(shape), dtype
 
 
@@ -177,8 +175,12 @@ class ImageCollator:
         questions = [{name: value for name, value in row.items() if name not in others} for row in rows]
         batch = {**self.pad_questions(questions), **self.images([row[IMAGE] for row in rows])}
         if ANSWER_IDS in rows[0]:
-            batch[ANSWER_IDS] = _padded([torch.tensor(row[ANSWER_IDS], dtype=torch.int64) for row in rows])
-            batch[ANSWER_SCORES] = _padded([torch.tensor(row[ANSWER_SCORES]) for row in rows])
+            ids = [torch.tensor(row[ANSWER_IDS], dtype=torch.int64) for row in rows]
+            scores = [torch.tensor(row[ANSWER_SCORES]) for row in rows]
+            batch |= {
+                ANSWER_IDS: pad_sequence(ids, batch_first=True),
+                ANSWER_SCORES: pad_sequence(scores, batch_first=True),
+            }
         return batch
 
     def images(self, paths: Sequence[str]) -> dict[str, Tensor]:
@@ -186,9 +188,8 @@ class ImageCollator:
         if not is_of_features(paths[0]):
             return {IMAGE: torch.stack([read_picture(path, self.size) for path in paths]).float() / WHITE}
         regions = [read_features(path, self.width) for path in paths]
-        mask = _padded([torch.ones(len(boxes), dtype=torch.bool) for boxes in regions])
-        return {IMAGE: _padded(regions), "image_mask": mask}
-
-
-def _padded(rows: Sequence[Tensor]) -> Tensor:
-    return pad_sequence(list(rows), batch_first=True)
+        masks = [torch.ones(len(boxes), dtype=torch.bool) for boxes in regions]
+        return {
+            IMAGE: pad_sequence(regions, batch_first=True),
+            "image_mask": pad_sequence(masks, batch_first=True),
+        }

@@ -22,7 +22,7 @@ import alignattn
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
 from alignattn.commands import predict as predict_command
 from alignattn.evaluation.calibration import apply_temperature
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,7 +14,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from alignattn.commands.finetune import COMMAND
 from alignattn.finetuning.best_checkpoint import choose_metric, stopping
-from alignattn.tasks import get_task
+from alignattn.tasks.definitions import get_task
 
 STEPS_OF_AN_EPOCH = 3
 PATIENT = {"early_stopping_patience": "2", "num_train_epochs": "6", "learning_rate": "0", "save_total_limit": "10"}

@@ -14,7 +14,7 @@ from graphs import NODES, WIDTH, write_graph
 import alignattn
 from alignattn.cli import main
 from alignattn.finetuning.training_arguments import check_shared_graph
-from alignattn.tasks import get_task
+from alignattn.tasks.definitions import get_task
 from alignattn.utils.errors import AlignAttnError
 
 SMALL = "--disable_tqdm true --use_cpu true --model_config hidden_dim=4 num_attention_heads=2 dropout=0.1"

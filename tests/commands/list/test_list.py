@@ -11,7 +11,7 @@ from alignattn.cli import main
 from alignattn.commands.list import WHAT
 from alignattn.finetuning.tables import TABLES
 from alignattn.models import MODELS
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 
 GIVEN_BY_THE_MODEL = {"head_dim", "num_heads", "num_layers", "head_reduction"}
 """Arguments of the choices' classes that are not options."""

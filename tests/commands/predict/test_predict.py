@@ -23,8 +23,8 @@ from alignattn.cli import main
 from alignattn.commands.predict import file_source, row_writer
 from alignattn.evaluation.calibration import apply_temperature
 from alignattn.finetuning.predictor import Batching, Predictor
-from alignattn.tasks import TASKS
-from alignattn.tasks.formats.file_rows import TableForm
+from alignattn.tasks.definitions import TASKS
+from alignattn.tasks.formats import TableForm
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import plain_stem
 

@@ -11,7 +11,7 @@ from task_rows import make_rows, text_row
 
 from alignattn.cli import main
 from alignattn.commands.predict import file_source
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

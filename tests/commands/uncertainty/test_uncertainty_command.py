@@ -14,7 +14,7 @@ from task_rows import make_rows, write_rows
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
 from alignattn.commands.uncertainty import InputNoise
 from alignattn.evaluation.calibration import area_under_risk_coverage, expected_calibration_error
-from alignattn.tasks import get_task
+from alignattn.tasks.definitions import get_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

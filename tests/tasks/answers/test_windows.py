@@ -9,8 +9,8 @@ import pytest
 import tokenizers
 import transformers
 
-from alignattn.tasks import TASKS
 from alignattn.tasks.answers.windows import MAX_QUESTION_TOKENS, NO_CHARACTER, NULL_POSITION, encode_windows
+from alignattn.tasks.definitions import TASKS
 from alignattn.tasks.question_answering import qa_problem
 from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.utils.errors import AlignAttnError

@@ -15,7 +15,7 @@ from alignattn.commands.figure import FigureOptions, make_figure
 from alignattn.finetuning.model_options import ModelOptions
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
-from alignattn.tasks import TASKS
+from alignattn.tasks.definitions import TASKS
 
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
 TASK = """kind: image-to-text

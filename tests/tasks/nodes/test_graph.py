@@ -5,7 +5,7 @@ import pytest
 import torch
 from graphs import CLASSES, NODES, WIDTH, graph_arrays, write_graph
 
-from alignattn.tasks import get_task
+from alignattn.tasks.definitions import get_task
 from alignattn.tasks.nodes.graph import SPLITS, read_graph
 from alignattn.tasks.rows import load_rows
 from alignattn.utils.errors import AlignAttnError

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from alignattn.tasks.nodes.graph import read_graph
-from alignattn.tasks.nodes.planetoid import planetoid_file
+from alignattn.tasks.nodes.graph import planetoid_file, read_graph
 from alignattn.utils.errors import AlignAttnError
 
 CLASSES, WIDTH, TRAIN, VALIDATION, TEST = 3, 5, 6, 500, 4

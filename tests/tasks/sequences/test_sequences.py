@@ -13,7 +13,8 @@ from datasets import Dataset
 import alignattn
 from alignattn.cli import main
 from alignattn.commands.figure import FigureOptions, make_figure
-from alignattn.tasks import TASKS, SequenceToSequence, get_task
+from alignattn.tasks import SequenceToSequence
+from alignattn.tasks.definitions import TASKS, get_task
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.sequence_to_sequence import Nearest, edit_distance, error_rate, nearest, units_of
 from alignattn.tasks.task import TaskOptions

@@ -10,7 +10,7 @@ import torch
 from questions import ANSWERS, SIDE, WIDTH, question_rows, write_features, write_pictures, write_task
 
 from alignattn.models.words import build_tokenizer
-from alignattn.tasks import get_task
+from alignattn.tasks.definitions import get_task
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import EncodedSplit, TaskOptions
 from alignattn.tasks.visual_question_answering import with_features
