@@ -23,10 +23,6 @@ PANEL_WIDTH, PANEL_HEIGHT = 4.2, 3.6
 FONT = "DejaVu Sans"
 """Font of all pictures; matplotlib contains it."""
 
-PANEL_INCHES = 3.4
-MAX_ABREAST = 6
-"""Panels per row of the picture."""
-
 PANELS_ABREAST = 4
 CELL_INCHES = 0.25
 """Size of a row and a column, unless the map would be larger or smaller than these."""
@@ -170,68 +166,6 @@ def draw_points(panels: Sequence[PointPanel], *, x_label: str, y_label: str, tit
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         axes.set_title(panel.title, fontsize="medium")
-    return finished(figure, all_axes)
-
-
-@dataclass(frozen=True)
-class DifferenceLine:
-    """A method's difference to the baseline.
-
-    Attributes:
-        row: index of its row, from the top.
-        difference: the difference, in the unit of its panel.
-        interval: the ends of its interval; None without an interval.
-        survives: whether it survives correction.
-    """
-
-    row: int
-    difference: float
-    interval: tuple[float, float] | None
-    survives: bool
-
-
-@dataclass(frozen=True)
-class DifferencePanel:
-    """One axes of differences.
-
-    Attributes:
-        title: the measure.
-        x_label: quantity and unit.
-        lines: the differences; rows without one are left empty.
-    """
-
-    title: str
-    x_label: str
-    lines: Sequence[DifferenceLine]
-
-
-def draw_differences(panels: Sequence[DifferencePanel], *, rows: Sequence[str], title: str) -> Any:
-    """Return the `matplotlib` figure of differences: a grid of panels, each with a line at 0.
-
-    Args:
-        panels: one or more panels.
-        rows: names of the rows, from top to bottom.
-        title: title of the whole picture.
-    """
-    lines = math.ceil(len(panels) / MAX_ABREAST)
-    abreast = math.ceil(len(panels) / lines)
-    # The names of the rows need 2.2 inches, titles and axes 1.4.
-    width, height = 2.2 + PANEL_INCHES * abreast, (1.4 + 0.3 * len(rows)) * lines
-    figure, all_axes = new_figure(lines, abreast, width, height, title, sharey=True)
-    for axes in all_axes[len(panels) :]:
-        axes.set_axis_off()
-    for axes, panel in zip(all_axes, panels, strict=False):
-        axes.axvline(0, color="grey", linewidth=0.8)
-        for line in panel.lines:
-            colour = COLOURS[4] if line.survives else COLOURS[6]
-            if line.interval is not None:
-                axes.plot(line.interval, [line.row] * 2, color=colour, linewidth=1.5)
-            axes.plot([line.difference], [line.row], color=colour, marker="D" if line.survives else "o", markersize=5)
-        axes.set_title(wrapped(panel.title, PANEL_INCHES), fontsize="medium")
-        axes.set_xlabel(panel.x_label)
-        axes.grid(axis="x", alpha=0.3)
-    all_axes[0].set_yticks(range(len(rows)), rows)
-    all_axes[0].set_ylim(len(rows) - 0.5, -0.5)
     return finished(figure, all_axes)
 
 

@@ -1,5 +1,6 @@
 """A table as Markdown, CSV, LaTeX, a web page, a picture of the differences, and lines for the terminal."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -8,13 +9,18 @@ from typing import Any
 import pandas as pd
 
 from alignattn.reports.pages import TEMPLATES
-from alignattn.reports.plots import DifferenceLine, DifferencePanel, can_draw, draw_differences, write_figure
+from alignattn.reports.plots import COLOURS, can_draw, finished, new_figure, wrapped, write_figure
 from alignattn.reports.table import ResultTable, Run
 from alignattn.utils.console import markdown_escaped, markdown_table, render_table
 from alignattn.utils.files import write_text
 
 LEFT_ALIGNED = ("row", "column", "test")
 """Left-aligned columns of the table of differences."""
+
+PANEL_INCHES = 3.4
+"""Width of a panel of the picture."""
+MAX_ABREAST = 6
+"""Maximum number of panels per row of the picture."""
 
 LATEX_ESCAPES = str.maketrans(
     {
@@ -223,21 +229,31 @@ def differences_figure(table: ResultTable) -> Any:
     compared = table.compared
     rows = list(dict.fromkeys(cell.compared_label for cell in compared))
     primary = {cell.compared_label for cell in compared if cell.is_primary}
-    panels = []
-    for heading in dict.fromkeys(cell.heading for cell in compared):
-        cells, lines = [cell for cell in compared if cell.heading == heading], []
+    headings = list(dict.fromkeys(cell.heading for cell in compared))
+    lines = math.ceil(len(headings) / MAX_ABREAST)
+    abreast = math.ceil(len(headings) / lines)
+    # The names of the rows need 2.2 inches, titles and axes 1.4.
+    width, height = 2.2 + PANEL_INCHES * abreast, (1.4 + 0.3 * len(rows)) * lines
+    title = f"{table.title}\nDifferences to {table.baseline}, 95 % intervals; diamonds: survive correction"
+    figure, all_axes = new_figure(lines, abreast, width, height, title, sharey=True)
+    for axes in all_axes[len(headings) :]:
+        axes.set_axis_off()
+    for axes, heading in zip(all_axes, headings, strict=False):
+        cells = [cell for cell in compared if cell.heading == heading]
+        axes.axvline(0, color="grey", linewidth=0.8)
         for cell in cells:
             assert cell.comparison is not None
-            factor, ends = cell.unit.factor, cell.comparison.interval
-            interval = None if ends is None else (factor * ends.low, factor * ends.high)
-            place = rows.index(cell.compared_label)
-            lines.append(DifferenceLine(place, factor * cell.comparison.difference, interval, cell.comparison.survives))
+            factor, place, ends = cell.unit.factor, rows.index(cell.compared_label), cell.comparison.interval
+            colour, marker = (COLOURS[4], "D") if cell.comparison.survives else (COLOURS[6], "o")
+            if ends is not None:
+                axes.plot((factor * ends.low, factor * ends.high), [place] * 2, color=colour, linewidth=1.5)
+            axes.plot([factor * cell.comparison.difference], [place], color=colour, marker=marker, markersize=5)
         is_exploratory = bool(primary) and not any(cell.is_primary for cell in cells)
-        title = f"{heading}, exploratory" if is_exploratory else heading
-        x_label = f"difference, {cells[0].unit.difference_symbol}" if cells[0].unit.difference_symbol else "difference"
-        panels.append(DifferencePanel(title, x_label, lines))
-    return draw_differences(
-        panels,
-        rows=[f"{label} (primary)" if label in primary else label for label in rows],
-        title=f"{table.title}\nDifferences to {table.baseline}, 95 % intervals; diamonds: survive correction",
-    )
+        words = f"{heading}, exploratory" if is_exploratory else heading
+        axes.set_title(wrapped(words, PANEL_INCHES), fontsize="medium")
+        symbol = cells[0].unit.difference_symbol
+        axes.set_xlabel(f"difference, {symbol}" if symbol else "difference")
+        axes.grid(axis="x", alpha=0.3)
+    all_axes[0].set_yticks(range(len(rows)), [f"{row} (primary)" if row in primary else row for row in rows])
+    all_axes[0].set_ylim(len(rows) - 0.5, -0.5)
+    return finished(figure, all_axes)

@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field
 from functools import cache
@@ -70,6 +70,10 @@ HELP_COLUMN = 30
 """The column where help texts begin."""
 
 S = TypeVar("S", bound="Options")
+T = TypeVar("T")
+
+_cached: Callable[[Callable[[Any], T]], Callable[[Any], T]] = cache
+"""The cache of a function of a class; mypy considers dataclasses unhashable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +302,7 @@ class Options:
                 known.check_place(values[known.name])
 
 
-@cache
+@_cached
 def options_of(options: Any) -> Mapping[str, Option]:
     """Return the options that a dataclass and its groups declare, by name; its own override those of a group."""
     hints = get_type_hints(options, include_extras=True)
@@ -327,7 +331,7 @@ def options_of(options: Any) -> Mapping[str, Option]:
     return {name: one for name, one in known.items() if name not in options.hidden}
 
 
-@cache
+@_cached
 def _groups_of(options: Any) -> Mapping[str, type[Options]]:
     """The fields of a dataclass that are themselves dataclasses of options."""
     types = {own.name: own.type for own in dataclasses.fields(options)}
@@ -349,7 +353,7 @@ def source_of_others(options: Any) -> str:
     return options.other_parser or next(filter(None, map(source_of_others, _groups_of(options).values())), "")
 
 
-@cache
+@_cached
 def _other_parser(options: Any) -> tuple[argparse.ArgumentParser, Mapping[str, Any]]:
     """Import the other library, and return the parser of its options, which sets no defaults, and these by name."""
     source = source_of_others(options)

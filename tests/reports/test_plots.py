@@ -4,18 +4,19 @@ import itertools
 
 import pytest
 
+from alignattn.evaluation.estimates import Interval
+from alignattn.evaluation.statistics.comparison import Comparison
 from alignattn.reports import plots
+from alignattn.reports.measures import Measure
 from alignattn.reports.plots import (
-    MAX_ABREAST,
-    DifferenceLine,
-    DifferencePanel,
     HeatMapPanel,
     PointPanel,
-    draw_differences,
     draw_heat_maps,
     draw_points,
     write_figure,
 )
+from alignattn.reports.table import Cell, ResultTable
+from alignattn.reports.writers import MAX_ABREAST, differences_figure
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -49,10 +50,19 @@ def test_cells_without_a_number_are_blank_and_maps_continue_in_further_rows():
     assert [axes.get_title() for axes in figure.axes[:5]] == ["a"] * 5
 
 
+def differences(*cells):
+    """The figure of cells, each given by its row, its column and its comparison."""
+    measure = Measure(label="accuracy out, after")
+    table = [Cell(row=row, column=column, measure=measure, comparison=compared) for row, column, compared in cells]
+    return differences_figure(ResultTable(name="table", title="all", cells=table))
+
+
 def test_differences_stand_in_their_rows_with_their_intervals():
-    lines = [DifferenceLine(0, 1.0, (-0.5, 2.5), survives=False), DifferenceLine(2, 3.0, None, survives=True)]
-    panel = DifferencePanel("MRPC", "points", lines)
-    figure = draw_differences([panel, panel], rows=["aa-ct", "aa-ot", "soft + $x$"], title="all")
+    noise, gain = (
+        Comparison(0.01, Interval(-0.005, 0.025), 0.4, 0.4, "", 3),
+        Comparison(0.03, None, 0.01, 0.01, "", 3),
+    )
+    figure = differences(("aa-ct", "MRPC", noise), ("aa-ot", "RTE", gain), ("soft + $x$", "MRPC", gain))
     axes = figure.axes[0]
     drawn = [(list(line.get_xdata()), list(line.get_ydata()), line.get_marker()) for line in axes.lines[1:]]
     assert drawn == [([-0.5, 2.5], [0, 0], "None"), ([1.0], [0], "o"), ([3.0], [2], "D")]
@@ -60,18 +70,12 @@ def test_differences_stand_in_their_rows_with_their_intervals():
     assert axes.get_ylim() == (2.5, -0.5)
 
 
-def test_many_panels_of_differences_continue_in_further_rows():
-    panel = DifferencePanel("accuracy", "points", [DifferenceLine(0, 1.0, None, survives=False)])
-    figure = draw_differences([panel] * (MAX_ABREAST + 1), rows=["aa-ct"], title="all")
-    columns = {axes.get_subplotspec().colspan.start for axes in figure.axes}
-    assert len(columns) <= MAX_ABREAST
+def test_many_panels_continue_in_further_rows_and_their_long_titles_do_not_overlap():
+    gain = Comparison(0.03, None, 0.01, 0.01, "", 3)
+    figure = differences(*(("aa-ct", f"MRPC → TwitterPPDB {place}", gain) for place in range(MAX_ABREAST + 1)))
+    assert len({axes.get_subplotspec().colspan.start for axes in figure.axes}) <= MAX_ABREAST
     assert sum(axes.axison for axes in figure.axes) == MAX_ABREAST + 1
-
-
-def test_long_titles_of_neighbouring_panels_do_not_overlap():
-    title = "MRPC → TwitterPPDB accuracy out, after (%), exploratory"
-    panel = DifferencePanel(title, "points", [DifferenceLine(0, 1.0, None, survives=False)])
-    figure = draw_differences([panel] * MAX_ABREAST, rows=["aa-ct"], title="all")
+    figure = differences(*(("aa-ct", f"MRPC → TwitterPPDB {place}", gain) for place in range(MAX_ABREAST)))
     figure.draw_without_rendering()
     boxes = [axes.title.get_window_extent() for axes in figure.axes]
     assert not any(left.overlaps(right) for left, right in itertools.pairwise(boxes))
