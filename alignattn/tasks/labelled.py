@@ -119,8 +119,8 @@ class LabelledTask(Task):
         """Return the rows with class names in place of class numbers, if the file names its numbers.
 
         Names that are integers and not among the task's, such as 1 and 2 for endings A and B, are ignored. Without
-        names, if a class is named by an integer that is not its number, the integers of the rows are taken for the
-        names or the numbers, whichever more of them are.
+        names, the integers of the rows are numbers, unless a class is named by an integer that is not its number and at
+        least as many of them are names.
         """
         import datasets
 

@@ -197,7 +197,8 @@ def load_user_rows(
     task = (ImageClassification if are_images else TextClassification)(
         name=plain_stem(train_file), label_column=label_column, metrics=(), **inputs
     )
-    raw, labels = {}, {}
+    raw: dict[str, _RawSplit] = {}
+    labels: dict[str, UserLabels] = {}
     for name, file in {TRAIN: train_file, VALIDATION: validation_file}.items():
         if file is not None:
             raw[name], labels[name] = _read_user_file(
@@ -437,12 +438,12 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, 
     selected = {name: _selected(task, name, split.dataset, split.origin, slice_by) for name, split in raw.items()}
 
     # Of several files, some may name their class numbers and others not.
-    column = task.label_column if isinstance(task, LabelledTask) else None
-    if column in task.columns() and any(class_names(dataset, column) for dataset in selected.values()):
-        for name, dataset in selected.items():
-            values = [parse_label(only_item(value)) for value in dataset[column][:]]
-            if not class_names(dataset, column) and all(isinstance(value, int | float) for value in values):
-                numbered = ", ".join(f"{number} = {label}" for number, label in enumerate(task.labels))
+    if isinstance(task, LabelledTask) and task.label_column in task.columns():
+        numbered = ", ".join(f"{number} = {label}" for number, label in enumerate(task.labels))
+        named = {name for name, dataset in selected.items() if class_names(dataset, task.label_column)}
+        for name in [name for name in selected if named and name not in named]:
+            values = [parse_label(only_item(value)) for value in selected[name][task.label_column][:]]
+            if all(isinstance(value, int | float) for value in values):
                 origin = raw[name].origin
                 print(f"{origin}: its labels are numbers without names, which are read as {numbered}", file=sys.stderr)
 
