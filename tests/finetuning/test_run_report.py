@@ -19,7 +19,7 @@ from alignattn.cli import main
 from alignattn.evaluation.statistics.example_scores import example_scores
 from alignattn.finetuning.examples import metric_examples
 from alignattn.finetuning.report import write_run_report
-from alignattn.finetuning.results import RunResult
+from alignattn.finetuning.results import RunResult, class_cells
 from alignattn.finetuning.slices import MAX_SLICES, MISSING, measured_slices, slice_examples, slices_of
 from alignattn.tasks import ImageClassification, TextClassification
 from alignattn.tasks.metrics import class_scores
@@ -309,3 +309,12 @@ def test_a_page_of_many_rows_and_classes_is_bounded_and_says_so(tmp_path):
     assert len(page) < 200_000
     for said in ("The 50 classes of 300", "classes of 300 that are confused most", "of 20,000 rows"):
         assert said in page
+
+
+def test_a_class_without_evaluation_rows_has_no_scores():
+    scores = {"precision": 0.5, "recall": 0.25, "f1": 1 / 3}
+    classes = {"none": dict.fromkeys(scores, 0.0) | {"support": 0}, "some": scores | {"support": 1200}}
+    absent, present = ["none", "–", "–", "–", "0"], ["some", "50.00", "25.00", "33.33", "1,200"]
+    assert class_cells(classes, 2) == [absent, present]
+    # Of many classes, those with the lowest F1 are shown, which it has not.
+    assert class_cells(classes, 1) == [present]
