@@ -318,3 +318,14 @@ def test_a_class_without_evaluation_rows_has_no_scores():
     assert class_cells(classes, 2) == [absent, present]
     # Of many classes, those with the lowest F1 are shown, which it has not.
     assert class_cells(classes, 1) == [present]
+
+
+def test_a_mistyped_class_is_no_reason_to_weight_classes(tiny_checkpoint, tmp_path, capsys):
+    labels = [*["repair"] * 90, "repiar", *["return"] * 70, "other"]
+    rows = "".join(f"the {WORDS[row % len(WORDS)]},{label}\n" for row, label in enumerate(labels))
+    (tmp_path / "rows.csv").write_text(f"text,label\n{rows}")
+    words = ["--text_columns", "text", "--label_column", "label"]
+    assert finetune(tiny_checkpoint, tmp_path / "run", tmp_path / "rows.csv", *words) == 0
+    told = capsys.readouterr().err
+    assert "label 'repiar' (row 91) may be a typing error for 'repair' (90 of 162 rows)" in told
+    assert "of the 162 training rows have the label other (1): --class_weights" in told
