@@ -461,7 +461,8 @@ class FilePredictor:
         from alignattn.finetuning.predictor import Batching
 
         predictor, task, top_k = self.predictor, self.predictor.task, self.options.top_k
-        if not task.reads_only_texts:
+        # Without a forward, which takes longer than ten rows, where the task knows its columns.
+        if isinstance(task, LabelledTask) or not task.reads_only_texts:
             empty, decisions = task.empty_predictions(top_k), predictor.decisions
             columns = {} if decisions is None else decisions.columns(np.empty((0, len(decisions.labels))), np.empty(0))
             return pa.table({**{name: empty[name] for name in empty.column_names}, **columns})

@@ -283,7 +283,7 @@ class LabelledTask(Task):
         """Return an empty table with the columns of `readable_predictions`."""
         import numpy as np
 
-        one = self.predictions(None, np.zeros((1, self.num_labels)), None)
+        one = self.predictions(None, np.zeros((1, self.num_labels), dtype=np.float32), None)
         return self.readable_predictions(one, top_k).slice(0, 0)
 
     def constant_prediction(self, predictions: pa.Table) -> str | None:

@@ -96,7 +96,10 @@ class LogLines:
 
 @contextmanager
 def without_library_bars() -> Iterator[None]:
-    """Silence the bars of transformers and datasets if they are imported; download bars stay."""
+    """Silence the bars of transformers and datasets if they are imported; download bars stay.
+
+    The command line sets `TQDM_DISABLE` for libraries that it imports later.
+    """
     datasets, logging = sys.modules.get("datasets"), sys.modules.get("transformers.utils.logging")
     had_bars = datasets is not None and not datasets.are_progress_bars_disabled()
     if datasets is not None and had_bars:

@@ -19,7 +19,7 @@ from alignattn.cli import main
 from alignattn.evaluation.statistics.example_scores import example_scores
 from alignattn.finetuning.examples import metric_examples
 from alignattn.finetuning.report import write_run_report
-from alignattn.finetuning.results import RunResult
+from alignattn.finetuning.results import RunResult, class_cells
 from alignattn.finetuning.slices import MAX_SLICES, MISSING, measured_slices, slice_examples, slices_of
 from alignattn.tasks import ImageClassification, TextClassification
 from alignattn.tasks.metrics import class_scores
@@ -309,3 +309,23 @@ def test_a_page_of_many_rows_and_classes_is_bounded_and_says_so(tmp_path):
     assert len(page) < 200_000
     for said in ("The 50 classes of 300", "classes of 300 that are confused most", "of 20,000 rows"):
         assert said in page
+
+
+def test_a_class_without_evaluation_rows_has_no_scores():
+    scores = {"precision": 0.5, "recall": 0.25, "f1": 1 / 3}
+    classes = {"none": dict.fromkeys(scores, 0.0) | {"support": 0}, "some": scores | {"support": 1200}}
+    absent, present = ["none", "–", "–", "–", "0"], ["some", "50.00", "25.00", "33.33", "1,200"]
+    assert class_cells(classes, 2) == [absent, present]
+    # Of many classes, those with the lowest F1 are shown, which it has not.
+    assert class_cells(classes, 1) == [present]
+
+
+def test_a_mistyped_class_is_no_reason_to_weight_classes(tiny_checkpoint, tmp_path, capsys):
+    labels = [*["repair"] * 90, "repiar", *["return"] * 70, "other"]
+    rows = "".join(f"the {WORDS[row % len(WORDS)]},{label}\n" for row, label in enumerate(labels))
+    (tmp_path / "rows.csv").write_text(f"text,label\n{rows}")
+    words = ["--text_columns", "text", "--label_column", "label"]
+    assert finetune(tiny_checkpoint, tmp_path / "run", tmp_path / "rows.csv", *words) == 0
+    told = capsys.readouterr().err
+    assert "label 'repiar' (row 91) may be a typing error for 'repair' (90 of 162 rows)" in told
+    assert "of the 162 training rows have the label other (1): --class_weights" in told

@@ -314,8 +314,8 @@ def test_bad_rows_of_own_texts_are_left_out(finetune, tmp_path):
     assert finetune(path, "--text_columns", "text", "--skip_bad_rows", "--max_length", "32") == 0
     result = result_of(tmp_path)
     assert result["bad_rows"]["train"] == [
-        {"row": 3, "problem": "column 'text' is empty"},
-        {"row": 6, "problem": "it has no label"},
+        {"row": 3, "problem": "column 'text' is empty", "line": 4},
+        {"row": 6, "problem": "it has no label", "line": 7},
     ]
     # The label of a skipped row is not a class.
     assert all(len(row["probabilities"]) == 2 for row in predictions_of(tmp_path))
@@ -446,3 +446,11 @@ def test_attacks_use_the_good_rows_of_the_run(tiny_checkpoint, tmp_path):
     target = load()
     assert [row.texts["sentence"] for row in target.rows] == texts[:3] + texts[4:]
     assert (target.name, target.split) == ("run", "validation")
+
+
+@pytest.mark.parametrize("task", ["sst2", "stsb"])
+def test_empty_predictions_have_the_columns_and_types_of_real_ones(task):
+    task = TASKS[task]
+    logits = np.zeros((2, task.num_labels), dtype=np.float32)
+    real = task.readable_predictions(task.predictions(None, logits, None), None)
+    assert task.empty_predictions(None).schema == real.schema

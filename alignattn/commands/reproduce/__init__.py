@@ -1,6 +1,5 @@
 """`alignattn reproduce`: reproduce the papers' tables; each is a YAML file."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,8 +59,8 @@ class ReproduceOptions(Options):
         """Also check the paths of the commands' options, unless there are runs, which may be finished."""
         super().check_places(reads=reads)
         # Imported here, because `--help` does not need them.
+        from alignattn.commands.reproduce.experiment import owners_of
         from alignattn.commands.reproduce.folder import RUNS_FOLDER
-        from alignattn.commands.reproduce.given import owners_of
 
         table = self.selected_table
         if not (self.dry_run or self.finished_only or (Path(self.output_dir) / RUNS_FOLDER).exists()):
@@ -74,17 +73,12 @@ class ReproduceOptions(Options):
     def selected_table(self) -> "Table":
         """The table with the given options and the selected rows and columns."""
         # Imported here: these modules read files, which `--help` does not need.
-        from alignattn.commands.reproduce.given import read_given
+        from alignattn.commands.reproduce.experiment import read_given
         from alignattn.commands.reproduce.table import load_table
 
         table = load_table(self.table, kept=self.finished_only)
         table = table.with_options(read_given(table.commands, self.others))
         return table.narrowed(tasks=self.tasks, models=self.models, attentions=self.attentions)
-
-    @property
-    def cell_seeds(self) -> Sequence[int]:
-        """The seeds of the runs of each cell."""
-        return self.seeds or range(1, (self.num_seeds or self.selected_table.seeds or NUM_SEEDS) + 1)
 
 
 COMMAND = Command(

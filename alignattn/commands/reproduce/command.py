@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from alignattn.commands.reproduce import ReproduceOptions
+from alignattn.commands.reproduce import NUM_SEEDS, ReproduceOptions
 from alignattn.commands.reproduce.experiment import DATA_OPTION, SEED_OPTION, Experiment
-from alignattn.commands.reproduce.folder import LOG_FILE, SETTLED, RunFolder, folders_of
-from alignattn.commands.reproduce.kept import OF_THE_MACHINE, KeptRuns
+from alignattn.commands.reproduce.folder import LOG_FILE, OF_THE_MACHINE, SETTLED, KeptRuns, RunFolder, folders_of
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
@@ -28,7 +27,8 @@ def reproduce(arguments: ReproduceOptions) -> None:
     results = Path(arguments.output_dir)
     # Runs are continued wherever their rows lie now; a table of finished ones also takes those of other machines.
     kept = KeptRuns(results, OF_THE_MACHINE if table.kept else {DATA_OPTION})
-    cells = list(table.cells(arguments.cell_seeds, kept))
+    seeds = arguments.seeds or range(1, (arguments.num_seeds or table.seeds or NUM_SEEDS) + 1)
+    cells = list(table.cells(seeds, kept))
     folders = folders_of(results, cells, kept=table.kept)
     for folder in folders.values() if not table.kept else ():
         # Errors in the options of any run are reported before the first run starts.

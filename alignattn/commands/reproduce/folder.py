@@ -1,4 +1,4 @@
-"""The folder of one run of a table, `runs/<digest>` inside the results, and its state.
+"""The folder of one run of a table, `runs/<digest>` inside the results, its state, and the kept runs of a folder.
 
 It holds `experiment.json` (the definition of the run), `run/` (the output of its command), `log.txt` (what it printed),
 `seconds.txt` (its wall-clock and processor seconds) and, after a failure, `failure.txt` with the reason. The process
@@ -6,6 +6,7 @@ that executes the run holds its lock. The system releases the lock when the proc
 never executed twice at once.
 """
 
+import json
 import math
 import shlex
 from collections.abc import Collection, Iterable, Mapping
@@ -20,10 +21,11 @@ from filelock import FileLock, Timeout
 
 from alignattn.commands import get_command, results_of
 from alignattn.commands.reproduce.definitions import PlannedCell
-from alignattn.commands.reproduce.experiment import DATA_OPTION, Experiment
+from alignattn.commands.reproduce.experiment import DATA_OPTION, Experiment, distinctive
 from alignattn.reports.measures import State
 from alignattn.training.methods import prediction_method
 from alignattn.utils.command import OUTPUT_DIR, Command
+from alignattn.utils.console import counted
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_json, read_record, write_json, write_text
 from alignattn.utils.options import options_of, resolve
@@ -44,6 +46,9 @@ SETTLED: Collection[State] = frozenset({"done", "unfit"})
 
 NEEDED_RUN = "run"
 """The option that names the run whose result a command needs."""
+
+OF_THE_MACHINE = frozenset({DATA_OPTION, "neighbors", "nltk_data", "use_cpu"})
+"""Options that say where a run found its files and its processor: kept runs come from other machines."""
 
 
 @dataclass(frozen=True)
@@ -266,3 +271,43 @@ def read_results(folder: Path, file: str) -> dict[str, Any] | None:
 def record_failure(path: Path, reason: str) -> None:
     """Write the reason of a failure, one line, to the folder of a run."""
     write_text(path / FAILURE_FILE, " ".join(reason.split()) + "\n")
+
+
+class KeptRuns:
+    """The runs of a results folder, finished or not.
+
+    No option is parsed, checked or given a default, so that runs of earlier versions stay readable.
+
+    Args:
+        results: the folder.
+        ignored: options in which a kept run and a wanted one may differ.
+    """
+
+    def __init__(self, results: Path, ignored: Collection[str] = OF_THE_MACHINE) -> None:
+        self.ignored = frozenset(ignored)
+        self.runs: dict[str, list[Experiment]] = {}
+        paths = sorted(path.parent for path in (results / RUNS_FOLDER).glob(f"*/{EXPERIMENT_FILE}"))
+        for path in counted(paths, "find", len(paths), "run"):
+            try:
+                experiment = RunFolder.read(path).experiment
+            except AlignAttnError:
+                # The table reports a damaged folder at the run whose digest it has.
+                continue
+            self.runs.setdefault(self._key(experiment), []).append(experiment)
+
+    def find(self, wanted: Experiment) -> Experiment:
+        """Return the kept run with the options of a wanted one, or the wanted one, which is then missing."""
+        found = self.runs.get(self._key(wanted), [])
+        exact = [one for one in found if one.all_options == wanted.all_options]
+        if len(found) > 1 and not exact:
+            names = sorted(self.ignored.intersection({name for one in found for name in one.all_options}))
+            raise AlignAttnError(
+                f"the runs {' and '.join(one.digest for one in found)} differ only in the machine that made them: give "
+                f"its {' or '.join(f'--{name}' for name in names)}"
+            )
+        return [*exact, *found, wanted][0].with_rows_in(wanted.data_dir)
+
+    def _key(self, run: Experiment) -> str:
+        """Return the command and the options that tell a run from others, as JSON."""
+        values = {name: value for name, value in distinctive(run.all_options).items() if name not in self.ignored}
+        return json.dumps([run.command, values], sort_keys=True)

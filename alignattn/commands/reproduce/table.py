@@ -48,12 +48,13 @@ from alignattn.commands.reproduce.experiment import (
     MODEL_DIGEST_OPTION,
     MODEL_OPTION,
     SEED_OPTION,
+    digest_value,
     experiments_of,
     option_text,
+    owners_of,
     with_unknown,
 )
-from alignattn.commands.reproduce.given import digest_value, owners_of
-from alignattn.commands.reproduce.kept import KeptRuns
+from alignattn.commands.reproduce.folder import KeptRuns
 from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
 from alignattn.finetuning.training_options import STEPS_OR_SHARES

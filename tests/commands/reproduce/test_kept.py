@@ -3,8 +3,7 @@
 import pytest
 
 from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.folder import RunFolder, folders_of
-from alignattn.commands.reproduce.kept import KeptRuns
+from alignattn.commands.reproduce.folder import KeptRuns, RunFolder, folders_of
 from alignattn.commands.reproduce.table import load_table
 from alignattn.utils.errors import AlignAttnError
 

@@ -20,8 +20,8 @@ from filelock import FileLock
 from processes import Python, run_python
 
 from alignattn.cli import main
+from alignattn.commands.reproduce.experiment import read_given
 from alignattn.commands.reproduce.folder import RunFolder
-from alignattn.commands.reproduce.given import read_given
 from alignattn.commands.reproduce.launchers import ray as ray_launcher
 from alignattn.commands.reproduce.launchers.worker import BUSY, FAILED, run_in_process, work
 from alignattn.commands.reproduce.table import load_table

@@ -16,8 +16,8 @@ from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.commands.reproduce.command import run_missing
+from alignattn.commands.reproduce.experiment import digest_value, is_table_option, owners_of, read_given
 from alignattn.commands.reproduce.folder import RunFolder, folders_of, record_failure
-from alignattn.commands.reproduce.given import digest_value, is_table_option, owners_of, read_given
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.results import read_table
 from alignattn.commands.reproduce.table import load_table, parse_table
