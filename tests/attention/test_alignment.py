@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from alignattn.attention.alignment import CTAlignment, GANAlignment, OTAlignment, plans
 from alignattn.attention.alignment.networks import Highway, reverse_gradient
 from alignattn.attention.choices import ALIGNMENTS
-from alignattn.attention.projection import forked
+from alignattn.patching.taps import forked
 from alignattn.utils.errors import AlignAttnError
 
 BATCH, HEADS, LENGTH, DIM = 3, 2, 6, 8

@@ -163,7 +163,7 @@ def write_gradient_by_length(
         stop = start + len(list(group))
         s, u, to_s, to_u = (tensor[0, :, start:stop, :, :length] for tensor in (navigated, unit, to_navigated, to_unit))
         of_token = weight.flatten()[start * weight.shape[-1]]
-        start = stop
+        scale, start = -of_token, stop
         features = [tensor.flatten(1, 2) for tensor in (s, u)]  # `[2, heads, length, f]`
         heads, at_once = features[0].shape[1], MATRIX_ELEMENTS // length**2
         similarity = navigated.new_zeros(())  # Σ a + Σ b
@@ -183,7 +183,7 @@ def write_gradient_by_length(
                     of_heads = (tensor[:, first : first + at_once] for tensor in (*features, *gradients))
                     similarity += _by_plans(*of_heads)
             for target, gradient in zip((to_s, to_u), gradients, strict=True):
-                torch.mul(gradient.view(target.shape), -of_token, out=target)
+                torch.mul(gradient.view(target.shape), scale, out=target)
         cost += of_token * (2 * heads * length - similarity)
     return cost
 
