@@ -18,11 +18,11 @@ from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 
 from alignattn.attention.attend import CHILD_NAME
-from alignattn.patching.collector import RecordedCall
 from alignattn.patching.families import is_slotted
 from alignattn.patching.masks import real_tokens
 from alignattn.patching.probe_inputs import IDS, MASK, probe_inputs
 from alignattn.patching.projections import FUSED, features_of
+from alignattn.patching.recording import RecordedCall
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, unrouted
 from alignattn.patching.slots import LayerSlots, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError
