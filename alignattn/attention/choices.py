@@ -87,10 +87,6 @@ _OT = (
 )
 
 
-def _slot(name: str, choices: Mapping[str, Choice]) -> Registry[Choice]:
-    return Registry(name, choices, package=__package__)
-
-
 _NO_PRODUCT: Mapping[str, Any] = {"reads_beyond_products": "is not a dot product of queries and keys"}
 _INTERACTS: Mapping[str, Any] = {
     "is_learned": True,
@@ -108,7 +104,7 @@ _PREDICTS: Mapping[str, Any] = {
 
 _VASWANI, _LUONG, _WU, _ZHANG = "vaswani2017attention", "luong2015effective", "wu2020improving", "zhang2021alignment"
 
-SCORES = _slot(
+SCORES = Registry(
     "score",
     {
         "scaled_dot": Choice(".scores:ScaledDot", "q · k / √d", _VASWANI, "eq. 1"),
@@ -144,10 +140,11 @@ SCORES = _slot(
             **_NO_PRODUCT,
         ),
     },
+    package=__package__,
 )
 """S: how well a query matches a key."""
 
-NORMALIZERS = _slot(
+NORMALIZERS = Registry(
     "normalizer",
     {
         "softmax": Choice(".normalizers.softmax:Softmax", "exp(s) / Σ exp(s)", _VASWANI, "eq. 1", has_edge_form=True),
@@ -199,10 +196,11 @@ NORMALIZERS = _slot(
         ),
         "hard": Choice(".normalizers.softmax:Hard", "weight 1 for the largest score", "xu2015show", "section 4.1"),
     },
+    package=__package__,
 )
 """N: scores to weights."""
 
-VALUES = _slot(
+VALUES = Registry(
     "value",
     {
         "identity": Choice(".values:Identity", "V", _VASWANI, "eq. 1"),
@@ -218,11 +216,12 @@ VALUES = _slot(
             **_FROM_RANDOM,
         ),
     },
+    package=__package__,
 )
 """g: what is averaged."""
 
 # With ct on 256 of Cora's 2,708 nodes, an epoch takes 1.5 times as long as without; on 512, twice; on all, 20 times.
-ALIGNMENTS = _slot(
+ALIGNMENTS = Registry(
     "alignment",
     {
         "gan": Choice(
@@ -266,6 +265,7 @@ ALIGNMENTS = _slot(
             "first term of eq. 16",
         ),
     },
+    package=__package__,
 )
 """A: the distance between the key and query distributions."""
 

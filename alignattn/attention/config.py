@@ -74,11 +74,28 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         for slot in SLOTS:
-            self._check_slot(slot)
+            choice, options = getattr(self, slot), getattr(self, f"{slot}_options")
+            if not isinstance(options, Mapping):
+                raise AlignAttnError(f"{slot}_options={options!r} must be a dict of options and their values")
+            if choice is None and slot == "alignment":
+                if options:
+                    raise AlignAttnError("alignment_options need an alignment: choose one, or leave them out")
+                continue
+            _check_choice(slot, choice, SLOTS[slot])
+            declared = {option.name: option for option in SLOTS[slot][choice].options}
+            for name in options:
+                if not declared:
+                    raise AlignAttnError(f"{slot} {choice!r} takes no options: drop {name!r}, or choose another {slot}")
+                _check_choice(f"option of {slot} {choice!r}", name, declared)
+            try:
+                options = {name: _checked(declared[name], value) for name, value in options.items()}
+            except AlignAttnError as error:
+                raise AlignAttnError(f"{slot} {choice!r}: {error}") from error
+            object.__setattr__(self, f"{slot}_options", options)
         _check_choice("gradient_scope", self.gradient_scope, get_args(GradientScope))
         _check_choice("head_reduction", self.head_reduction, get_args(HeadReduction))
         if self.alignment_weight is None:
-            object.__setattr__(self, "alignment_weight", _default_weight(self.alignment))
+            object.__setattr__(self, "alignment_weight", WEIGHTS.get(self.alignment, DEFAULT_WEIGHT))
         if not (_is_number(self.alignment_weight) and 0 <= self.alignment_weight < float("inf")):
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
@@ -113,28 +130,6 @@ class AttentionConfig:
                 choice_class = SLOTS[slot].load(getattr(self, slot))
                 sizes = inspect.signature(choice_class).parameters.keys() & {"head_dim", "num_heads"}
                 choice_class(**dict.fromkeys(sizes, 1), **options)
-
-    def _check_slot(self, slot: str) -> None:
-        choice, options = getattr(self, slot), getattr(self, f"{slot}_options")
-        if not isinstance(options, Mapping):
-            raise AlignAttnError(f"{slot}_options={options!r} must be a dict of options and their values")
-        if choice is None and slot == "alignment":
-            if options:
-                raise AlignAttnError("alignment_options need an alignment: choose one, or leave them out")
-            return
-        _check_choice(slot, choice, SLOTS[slot])
-        if not options:
-            return
-        declared = {option.name: option for option in SLOTS[slot][choice].options}
-        for name in options:
-            if not declared:
-                raise AlignAttnError(f"{slot} {choice!r} takes no options: drop {name!r}, or choose another {slot}")
-            _check_choice(f"option of {slot} {choice!r}", name, declared)
-        try:
-            options = {name: _checked(declared[name], value) for name, value in options.items()}
-        except AlignAttnError as error:
-            raise AlignAttnError(f"{slot} {choice!r}: {error}") from error
-        object.__setattr__(self, f"{slot}_options", options)
 
     @property
     def name(self) -> str:
@@ -235,13 +230,10 @@ class AttentionConfig:
                 fields |= chosen
         else:
             fields = attention.to_dict()
-        if "alignment" in overrides and fields.get("alignment_weight") == _default_weight(fields.get("alignment")):
+        default_weight = WEIGHTS.get(fields.get("alignment"), DEFAULT_WEIGHT)
+        if "alignment" in overrides and fields.get("alignment_weight") == default_weight:
             fields["alignment_weight"] = None
         return cls.from_dict(fields | overrides)
-
-
-def _default_weight(alignment: str | None) -> float:
-    return WEIGHTS.get(alignment, DEFAULT_WEIGHT)
 
 
 def _check_choice(what: str, value: Any, choices: Any) -> None:

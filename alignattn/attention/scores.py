@@ -1,4 +1,4 @@
-"""The score slot S(Q, K): how well a query matches a key. Each choice is a module that holds its parameters."""
+"""The score slot S(Q, K), how well a query matches a key, and the base of scores, normalizers and values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,13 +10,30 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from alignattn.attention.masks import Edges, pairwise
-from alignattn.attention.slot import Slot
 
 ADDITIVE_CHUNK_ELEMENTS = 2**22
 """Maximum size of a tensor that additive scores form at once, in elements: 16 MiB in float32."""
 
 NEGATIVE_SLOPE = 0.2
 """Slope of the LeakyReLU of graph attention, as in both papers."""
+
+
+class Slot(nn.Module):
+    """A choice of a slot, with its parameters for one attention layer.
+
+    Args:
+        head_dim: size d of a head's query, key and value.
+        num_heads: heads H.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.num_heads = num_heads
+
+    def extra_repr(self) -> str:
+        """Return the module's printed form."""
+        return f"head_dim={self.head_dim}, num_heads={self.num_heads}"
 
 
 def scaled_dot(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:

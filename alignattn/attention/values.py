@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from alignattn.attention.masks import Edges, attend_edges, fused_attention, pairwise
 from alignattn.attention.normalizers.softmax import Softmax
-from alignattn.attention.scores import scaled_dot
-from alignattn.attention.slot import Slot
+from alignattn.attention.scores import Slot, scaled_dot
 from alignattn.utils.errors import AlignAttnError
 
 Init = Literal["pretrained", "paper"]

@@ -52,7 +52,7 @@ def export(options: ExportOptions) -> dict[str, Any]:
     """Write the ONNX model, its tokenizer and `export.json`; print how it compares with PyTorch, and return that."""
     import alignattn
     from alignattn.finetuning.predictor import load_predictor
-    from alignattn.patching.adapter_files import merge_adapters
+    from alignattn.patching.checkpoints import merge_adapters
 
     run, folder = read_finished_run(Path(options.run), "--run"), Path(options.output_dir)
     _check_exports(run, int8=options.int8)

@@ -329,8 +329,7 @@ def _load_target(arguments: RobustnessOptions, folder: Path | None, name: str) -
     from alignattn.finetuning.model import keep_classes, named_classes
     from alignattn.finetuning.rows import load_run_evaluation
     from alignattn.finetuning.run_folder import read_run_options, warn_plain
-    from alignattn.patching.adapter_files import merge_adapters
-    from alignattn.patching.checkpoints import load_pretrained
+    from alignattn.patching.checkpoints import load_pretrained, merge_adapters
     from alignattn.robustness.loop import AttackRow
     from alignattn.robustness.models import CHECKPOINT
     from alignattn.robustness.resources import label_model

@@ -22,9 +22,8 @@ from alignattn.models.build import saved_class
 from alignattn.models.lengths import most_tokens
 from alignattn.models.vqa import REGIONS, WORDS, Sides
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
-from alignattn.patching.adapter_files import merge_adapters
 from alignattn.patching.balance import reason_unbalanced
-from alignattn.patching.checkpoints import class_with_head, load_pretrained, loading, read_config_fields
+from alignattn.patching.checkpoints import class_with_head, load_pretrained, loading, merge_adapters, read_config_fields
 from alignattn.reports.plots import HeatMapPanel, PointPanel
 from alignattn.tasks import Task
 from alignattn.tasks.task import EncodedSplit

@@ -11,8 +11,7 @@ from transformers.utils.import_utils import is_peft_available
 from alignattn.finetuning.model_options import ModelOptions
 from alignattn.models.packaged import PACKAGED
 from alignattn.patching import CHILD_NAME, alignment_parameters, function_parameters
-from alignattn.patching.adapter_files import merge_adapters
-from alignattn.patching.checkpoints import CLASSIFIER
+from alignattn.patching.checkpoints import CLASSIFIER, merge_adapters
 from alignattn.utils.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
 
 if TYPE_CHECKING:

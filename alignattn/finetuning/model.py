@@ -25,7 +25,7 @@ from alignattn.models.lengths import most_positions, most_tokens
 from alignattn.models.packaged import model_source
 from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf
 from alignattn.patching import CHILD_NAME, patch
-from alignattn.patching.adapter_files import adapter_fields
+from alignattn.patching.checkpoint_files import adapter_fields, check_counts
 from alignattn.patching.checkpoints import (
     load_checkpoint,
     load_config,
@@ -36,7 +36,6 @@ from alignattn.patching.checkpoints import (
     read_config_fields,
 )
 from alignattn.patching.saving import LOADER_FIELD, LOADING_HINT
-from alignattn.patching.sizes import check_counts
 from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.image_classification import CHANNELS, MODES
 from alignattn.tasks.labels import spelling_key

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from alignattn.finetuning.model_options import AS_STORED, ModelOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.models.packaged import model_source
-from alignattn.patching.sizes import stored_types
+from alignattn.patching.checkpoint_files import stored_types
 from alignattn.utils.errors import AlignAttnError, listing
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from alignattn.finetuning.run_folder import (
     compared_by_content,
 )
 from alignattn.patching import CHILD_NAME
-from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
+from alignattn.patching.checkpoint_files import BASE_MODEL_FIELD, adapter_contents
 from alignattn.patching.saving import restored_fields
 from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, read_state, step_of
 from alignattn.training.meter import LossMeter
@@ -168,7 +168,7 @@ def _differences_of_adapters(folder: Path, theirs: dict[str, Any], model: Any) -
 
 
 def _comparable(name: str, value: Any) -> Any:
-    if name == CONFIG_FIELD:  # a model may have moved with its run
+    if name == BASE_MODEL_FIELD:  # a model may have moved with its run
         return Path(str(value)).name
     # Module names have no order.
     return sorted(map(str, value)) if isinstance(value, list | set) else value

@@ -26,10 +26,16 @@ from transformers import PreTrainedConfig
 from transformers.integrations.peft import PeftAdapterMixin
 
 from alignattn.attention.attend import CHILD_NAME
-from alignattn.patching.adapter_files import adapter_contents, adapter_fields, function_parameters_in
+from alignattn.patching.checkpoint_files import (
+    DESCRIPTION,
+    FILE_OPTIONS,
+    adapter_contents,
+    adapter_fields,
+    function_parameters_in,
+    written_description,
+)
 from alignattn.patching.process_changes import ProcessChange, replace_attributes
-from alignattn.patching.saving import ADAPTERS_COPIES, DESCRIPTION, LOADING_HINT, is_changed, written_description
-from alignattn.patching.sizes import FILE_OPTIONS
+from alignattn.patching.saving import ADAPTERS_COPIES, LOADING_HINT, is_changed
 from alignattn.patching.slots import LayerSlots, Patch, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError, listing
 

@@ -18,7 +18,7 @@ from alignattn.attention.attend import CHILD_NAME, SharedAttentionLayer, declare
 from alignattn.attention.choices import PREDICTIVE
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import capabilities_of_config
-from alignattn.patching.hooks import remove_hooks
+from alignattn.patching.collector import remove_hooks
 from alignattn.patching.projections import (
     DECLARATIONS,
     DECLARED_POOLED,
@@ -198,7 +198,18 @@ def fill_slots(
         )
     update_taps(model)
     if isinstance(getattr(model, "config", None), PreTrainedConfig):
-        state.configs = _own_configs(model)
+        # The model and its modules get copies of their configs, because other models may share the originals.
+        copies: dict[int, Any] = {}
+        pairs: dict[int, tuple[PreTrainedConfig, PreTrainedConfig]] = {}
+        for module in model.modules():
+            shared = vars(module).get("config")
+            if isinstance(shared, PreTrainedConfig):
+                # The copy of a config that contains this one contains its copy.
+                pairs.setdefault(id(shared), (copy.deepcopy(shared, copies), shared))
+                module.config = copies[id(shared)]
+        state.configs = list(pairs.values())
+        if isinstance(model, PreTrainedModel):
+            setattr(model, SAVING, PatchedSaving(model))
         own: Any = model.config
         setattr(own, CHILD_NAME, config.to_dict())
         if config.changes_function:
@@ -245,26 +256,8 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
         raise AlignAttnError(f"{type(model).__name__} has no attention: {advice}")
 
 
-def _own_configs(model: nn.Module) -> ConfigPairs:
-    """Give a model and its modules copies of their configs, because other models may share the originals.
-
-    A model of transformers also gets the `save_pretrained` that saves its patch.
-    """
-    copies: dict[int, Any] = {}
-    pairs: dict[int, tuple[PreTrainedConfig, PreTrainedConfig]] = {}
-    for module in model.modules():
-        config = vars(module).get("config")
-        if isinstance(config, PreTrainedConfig):
-            # The copy of a config that contains this one contains its copy.
-            pairs.setdefault(id(config), (copy.deepcopy(config, copies), config))
-            module.config = copies[id(config)]
-    if isinstance(model, PreTrainedModel):
-        setattr(model, SAVING, PatchedSaving(model))
-    return list(pairs.values())
-
-
 def _return_configs(model: nn.Module, pairs: ConfigPairs) -> None:
-    """Restore the configs from before `_own_configs`, except those that have changed since."""
+    """Restore the configs from before the patch, except those that have changed since."""
     vars(model).pop(SAVING, None)
     # `to_dict` leaves out the attention implementation.
     changed = [

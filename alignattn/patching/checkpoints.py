@@ -1,4 +1,4 @@
-"""Load every checkpoint: refuse what does not fit, and log in one line what is unusual."""
+"""Load every checkpoint and adapter: refuse what does not fit, and log in one line what is unusual."""
 
 import logging
 import pickle
@@ -24,28 +24,35 @@ from transformers import (
 )
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 from transformers.utils import CONFIG_NAME
+from transformers.utils.import_utils import is_peft_available
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
+from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import saved_class
 from alignattn.models.names import CHOICES, HUB_ID
-from alignattn.models.packaged import model_source
+from alignattn.models.packaged import installed_source, model_source
 from alignattn.models.taggers.crf import CRF_FIELD, tagger_with_crf
-from alignattn.patching import CHILD_NAME, is_patched, patch
-from alignattn.patching.adapter_files import adapter_contents, adapter_fields, base_model_of, load_adapter
-from alignattn.patching.families import FAMILIES
-from alignattn.patching.routing import GUARDED_MODELS, lift_guard
-from alignattn.patching.saving import (
+from alignattn.patching.attach import unpatch
+from alignattn.patching.checkpoint_files import (
+    BASE_MODEL_FIELD,
+    FILE_OPTIONS,
     FUNCTION_SLOT,
-    LOADER_FIELD,
-    LOADING_HINT,
+    adapter_contents,
+    adapter_fields,
+    check_counts,
+    check_fills,
+    find_file,
     is_of_slots,
-    load_slots,
-    restored_fields,
 )
-from alignattn.patching.sizes import FILE_OPTIONS, check_counts, check_fills, find_file
+from alignattn.patching.families import FAMILIES
+from alignattn.patching.patch import patch
+from alignattn.patching.routing import GUARDED_MODELS, lift_guard
+from alignattn.patching.saving import LOADER_FIELD, LOADING_HINT, load_slots, restored_fields
+from alignattn.patching.slots import is_patched
 from alignattn.utils.console import log_download, without_library_bars
-from alignattn.utils.errors import AlignAttnError, check_installed, listing, one_line
+from alignattn.utils.errors import AlignAttnError, check_installed, install_extra, listing, one_line
 from alignattn.utils.files import parse_json
 
 CLASSIFIER = "classifier."
@@ -217,6 +224,61 @@ def load_checkpoint(
     if odd:
         logger.warning("%s: %s", name, "; ".join(odd))
     return model
+
+
+def base_model_of(path: str, fields: Mapping[str, Any]) -> str:
+    """Return the path or Hub id of an adapter's base model.
+
+    Raises:
+        AlignAttnError: if its config names none, or peft is not installed.
+    """
+    if not is_peft_available():
+        raise AlignAttnError(f"{path!r} is an adapter, which needs peft: {install_extra('peft')}")
+    name = fields.get(BASE_MODEL_FIELD)
+    if not name:
+        raise AlignAttnError(
+            f"the adapter {path!r} does not name its model ({BASE_MODEL_FIELD} in {ADAPTER_CONFIG_NAME}): set it "
+            "there, or patch the model and pass it to peft.PeftModel.from_pretrained"
+        )
+    return installed_source(str(name))
+
+
+def load_adapter(
+    model: PreTrainedModel,
+    path: str,
+    fields: Mapping[str, Any],
+    weights: Collection[str],
+    description: Mapping[str, Any],
+    *,
+    is_trainable: bool = False,
+    **hub: Any,
+) -> Any:
+    """Patch a base model and load an adapter into it, given `adapter_fields` and `adapter_contents`.
+
+    It returns a `peft.PeftModel` around the model, in evaluation mode unless `is_trainable`.
+    """
+    from peft import PeftConfig, PeftModel
+
+    if description:
+        if is_patched(model):
+            unpatch(model)
+        patch(model, AttentionConfig.from_dict(description["attention"]))
+    # Without weights for an adapter, peft only warns and continues with new ones.
+    lost = [name for name in weights if "." in name and not hasattr(model, name.partition(".")[0])]
+    if lost:
+        raise AlignAttnError(
+            f"the adapter {path!r} does not fit a {type(model).__name__} ({len(lost)} of its weights match no part of "
+            f"it, such as {min(lost)}): give the class of model that was adapted, or the folder of the merged model"
+        )
+    if description:
+        fields = {**fields, "task_type": description["task_type"]}
+    config = PeftConfig.from_peft_type(**fields)
+    return PeftModel.from_pretrained(model, path, config=config, is_trainable=is_trainable, **hub)
+
+
+def merge_adapters(model: Any) -> Any:
+    """Return a model with its adapters merged into its weights; the model itself if it has none."""
+    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
 
 
 def _with_config(fields: Mapping[str, Any], model_class: Any, source: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,29 +7,31 @@ no loss takes go at the optimizer's step (`end_step`), or as soon as a backward 
 
 In training, the calls are a linked list. So no `torch.compile` guard depends on their number, and nothing stays on the
 modules.
+
+All hooks that record exist only while a patched model does: in training, in `collect`, and while a patch is checked. A
+hook sends its module through the slow call of `torch.nn.Module`, also if it does nothing.
 """
 
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import PreTrainedModel
 
-from alignattn.attention.alignment.base import Alignment, sum_of
-from alignattn.attention.alignment.calls import Call, ranks
-from alignattn.attention.masks import CrossMask, Packing, sample_starts
-from alignattn.patching.hooks import recording_hook, remove_hooks
-from alignattn.patching.masks import PACKING_ADVICE, AttentionMask, Sides, packing_by_positions, real_tokens
+from alignattn.attention.masks import CrossMask, sample_starts
+from alignattn.patching.masks import PACKING_ADVICE, AttentionMask, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
 from alignattn.patching.process_changes import ProcessChange
-from alignattn.patching.recording import Recording
+from alignattn.patching.recording import ForwardPass, RecordedCall, Recording, is_freed
 from alignattn.utils.errors import ONE_PROCESS_PER_GPU, AlignAttnError
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 WITHOUT_REENTRANCE = (
     'set activation_checkpointing_kwargs={"use_reentrant": False}; transformers < 5.23: gradient_checkpointing_kwargs'
@@ -37,33 +39,30 @@ WITHOUT_REENTRANCE = (
 """How to keep an alignment's gradient under checkpointing, for messages."""
 
 
-class ForwardPass:
-    """One forward of a model, shared by the calls that belong to it.
+def recording_hook(function: Hook) -> Hook:
+    """Mark a method as a hook that `remove_hooks` removes."""
+    function.is_recording_hook = True  # type: ignore[attr-defined]
+    return function
 
-    Attributes:
-        node: the first node of its graph that a tap saw; None if all projections are frozen. Backward passes through
-            later layers end there, too.
-        is_trained: whether an alignment's gradient changes any parameter; in a reference model's forward it does not.
+
+def has_recording_hook(module: nn.Module) -> bool:
+    """Tell whether `module` itself has a recording hook after its forward."""
+    return any(getattr(hook, "is_recording_hook", None) is True for hook in module._forward_hooks.values())
+
+
+def remove_hooks(module: nn.Module) -> None:
+    """Remove the recording hooks of `module` and of the modules inside it.
+
+    They are found by their mark, not by handles, because torch and peft copy modules with their hooks.
     """
-
-    def __init__(self) -> None:
-        self.node: Any = None
-        self.is_trained = False
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether a backward pass freed its graph, so that no loss can use it any more."""
-        return self.node is not None and is_freed(self.node)
-
-
-def is_freed(node: Any) -> bool:
-    """Tell whether a backward pass freed the saved tensors of a node of a custom function or a compiled graph."""
-    try:
-        # Raw, because unpacking would recompute the forward of a checkpoint.
-        getattr(node, "_raw_saved_tensors", None)
-    except RuntimeError:
-        return True
-    return False
+    for part in module.modules():
+        before = (part._forward_pre_hooks, part._forward_pre_hooks_with_kwargs)
+        after = (part._forward_hooks, part._forward_hooks_with_kwargs, part._forward_hooks_always_called)
+        for numbered in (before, after):
+            for number, hook in list(numbered[0].items()):
+                if getattr(hook, "is_recording_hook", None) is True:
+                    for by_number in numbered:
+                        by_number.pop(number, None)
 
 
 class _Watched(torch.autograd.Function):
@@ -76,53 +75,6 @@ class _Watched(torch.autograd.Function):
     @staticmethod
     def backward(_ctx: Any, *grad_outputs: Tensor) -> Tensor:
         return grad_outputs[0]
-
-
-class RecordedCall:
-    """One attention call of a training forward, and the call before it.
-
-    Attributes:
-        query: `[B, n, H * d]`, the output of the projection, with the gradient of the alignment's scope.
-        key: `[B, m, G * d]` of G heads of keys, likewise.
-        mask: the mask that the attention receives, or None.
-        slots: the `LayerSlots` of the calling module.
-        position_ids: `[B or 1, n]`, positions of the tokens, where the attention may separate the samples of a row by
-            them (`packing_by_positions`). None: each row is one sample.
-        previous: the call before; None at the end of the list.
-        forward_pass: the forward that it belongs to; None under `torch.compile`.
-        is_in_graph: whether gradients were enabled.
-        witness: an empty tensor whose graph is that of the compiled forward; None without `torch.compile`.
-        trace: an empty tensor that keeps `_free_spent` in a compiled graph; None likewise.
-    """
-
-    def __init__(
-        self, query: Any, key: Any, mask: AttentionMask | None, slots: Any, position_ids: Tensor | None = None
-    ) -> None:
-        self.query = query
-        self.key = key
-        self.mask = mask
-        self.slots = slots
-        self.position_ids = position_ids
-        self.previous: Any = None
-        self.forward_pass: ForwardPass | None = None
-        self.is_in_graph = True
-        self.witness: Tensor | None = None
-        self.trace: Tensor | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no loss can use the call: a backward pass freed its graph, or nothing in it is trained."""
-        if self.forward_pass is None:
-            return self.witness is not None and is_freed(self.witness.grad_fn)
-        is_frozen = self.forward_pass.node is None
-        # A backward pass of a model that detaches the states of its first layers goes through the others alone.
-        is_freed_itself = is_freed(self.query.grad_fn) or is_freed(self.key.grad_fn)
-        return is_frozen or self.forward_pass.is_spent or is_freed_itself
-
-
-def _end_of_list() -> RecordedCall:
-    # Also a `RecordedCall`, so that the compiler guards on the same type for any number of calls.
-    return RecordedCall(None, None, None, None)
 
 
 class Collector:
@@ -161,7 +113,7 @@ class Collector:
         self.projected: dict[str, Tensor] = {}
         self.around: Any = None
         self.witness: Tensor | None = None
-        self.newest = _end_of_list()
+        self.newest = RecordedCall()
         self.given_positions: Tensor | None = None
         self._mixed_positions: Tensor | None = None
         self._restarts: Tensor | None = None
@@ -249,22 +201,14 @@ class Collector:
             projected = projected.view_as(projected)
             self.assign("witness", output.flatten()[:0].clone())
         elif torch._C._current_graph_task_id() == _NO_BACKWARD and output.grad_fn is not None:
-            output = self._watched(output)
-        self.replace(role, projected)
-        return output
-
-    def replace(self, role: str, projected: Tensor) -> None:
-        """Replace the kept output of a projection, for example by its normalised output."""
+            if is_freed(self._forward_pass.node):
+                self._begin_pass()
+            # The node of the first output in a forward tells when a backward pass frees the graph.
+            if self._forward_pass.node is None:
+                if not isinstance(output.grad_fn, torch.autograd.function.BackwardCFunction):
+                    output = cast(Tensor, _Watched.apply(output))  # type: ignore[no-untyped-call]
+                self._forward_pass.node = output.grad_fn
         self.assign("projected", {**self.projected, role: projected})
-
-    def _watched(self, output: Tensor) -> Tensor:
-        """Return an output; the node of the first one in a forward tells when a backward pass frees the graph."""
-        if self._forward_pass.is_spent:
-            self._begin_pass()
-        if self._forward_pass.node is None:
-            if not isinstance(output.grad_fn, torch.autograd.function.BackwardCFunction):
-                output = cast(Tensor, _Watched.apply(output))  # type: ignore[no-untyped-call]
-            self._forward_pass.node = output.grad_fn
         return output
 
     def take_projected(self) -> dict[str, Tensor]:
@@ -333,7 +277,7 @@ class Collector:
         kept = [call for call in calls if is_kept(call)]
         if len(kept) == len(calls):
             return
-        self.newest = _end_of_list()
+        self.newest = RecordedCall()
         for call in kept:
             call.previous, self.newest = self.newest, call
 
@@ -436,14 +380,9 @@ class Collector:
 
     def _forget(self) -> None:
         self.saw_no_gradient = False
-        self.newest = _end_of_list()
+        self.newest = RecordedCall()
         # It holds a part of the graph.
         self._forward_pass = ForwardPass()
-
-    @property
-    def is_in_step(self) -> bool:
-        """Whether a step has begun: a forward recorded, or a loss was taken."""
-        return self.newest.previous is not None or bool(self._taken) or self.saw_no_gradient
 
     def end_step(self) -> None:
         """Free the records that no loss used before an optimizer step, and warn once."""
@@ -508,64 +447,3 @@ def _end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 OPTIMIZER_STEPS = ProcessChange(lambda: register_optimizer_step_post_hook(_end_step).remove)
 """The end of a step, which torch announces for each optimizer of the process."""
-
-
-def mean_alignment(
-    calls: Sequence[RecordedCall], alignments: nn.ModuleDict, rows: int | None = None, step: Tensor | None = None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the mean distance A(Q, K) of recorded calls, weighted by their samples, and its diagnostics.
-
-    Args:
-        calls: at least one.
-        alignments: an `Alignment` for each head size.
-        rows: the maximum number of samples of a forward that the loss uses, the same in all its calls; None = all.
-        step: an int64 scalar that determines which samples these are.
-    """
-    # The layers of a forward share their masks and positions, so what these say is computed once, not in each layer.
-    # They are compared with `is`: the compiler would guard on an id, and recompile in each step.
-    masks: list[tuple[AttentionMask | None, tuple[int, int], Sides]] = []
-    packings: list[tuple[Tensor, AttentionMask | None, Packing | None]] = []
-    draws: list[tuple[Sides, int, Tensor, Sides]] = []
-    by_size: dict[str, list[Call]] = {}
-    samples = 0
-    for call in calls:
-        heads, query, key, lengths = call.slots.heads, call.query, call.key, (call.query.shape[1], call.key.shape[1])
-        sides = next((real for mask, of_lengths, real in masks if mask is call.mask and of_lengths == lengths), None)
-        if sides is None:
-            sides = real_tokens(call.mask, len(query), lengths)
-            masks.append((call.mask, lengths, sides))
-        packing = None
-        if call.position_ids is not None:
-            same_row = (row for row in packings if row[0] is call.position_ids and row[1] is call.mask)
-            if (row := next(same_row, None)) is None:
-                packing, is_mixed = packing_by_positions(call.position_ids.expand(len(query), -1), call.mask)
-                if is_mixed:
-                    call.slots.collector.warn_of_mixing()
-                packings.append(row := (call.position_ids, call.mask, packing))
-            packing = row[2]
-        if packing is not None:
-            # Each sample of a packed row counts as one, with padding, as in a padded batch.
-            query, key = (packing.padded(side.flatten(0, 1)[None]) for side in (query, key))
-            real = packing.is_real if sides[0] is None else packing.padded(sides[0].flatten()[None]) & packing.is_real
-            sides = real, real
-        samples += len(query)
-        chosen = None
-        if rows is not None and step is not None and len(query) > rows:
-            same_masks = (draw for draw in draws if draw[0][0] is sides[0] and draw[0][1] is sides[1])
-            if (draw := next((draw for draw in same_masks if draw[1] == len(query)), None)) is None:
-                # Samples of padding are drawn last.
-                real_samples = [mask.any(dim=-1) for mask in dict.fromkeys(sides) if mask is not None]
-                are_real = torch.stack(real_samples).all(dim=0) if real_samples else None
-                chosen = ranks(step.to(query.device), len(query), are_real).topk(rows).indices
-                of_query, of_key = (None if mask is None else mask.index_select(0, chosen) for mask in sides)
-                # Queries and keys of the same tokens keep one mask.
-                of_chosen = (of_query, of_query if sides[0] is sides[1] else of_key)
-                draws.append(draw := (sides, len(query), chosen, of_chosen))
-            _, _, chosen, sides = draw
-        by_size.setdefault(str(heads.size), []).append(
-            Call(query, heads.shared(key), heads.count, *sides, call.slots.layer, chosen)
-        )
-    # Each size divides by the samples of all sizes, so that the sum of the parts is the mean over all calls.
-    parts = [cast(Alignment, alignments[size]).of_calls(group, samples) for size, group in by_size.items()]
-    diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
-    return sum_of(loss for loss, _ in parts), diagnostics

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching.collector import WITHOUT_REENTRANCE
-from alignattn.patching.recording import Recording
+from alignattn.patching.recording import Recording, mean_alignment
 from alignattn.patching.routing import routed
 from alignattn.patching.slots import Patch, aligned_patches, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError
@@ -64,7 +64,14 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
             f"nothing that makes the queries and keys of this {type(model).__name__} is trained, so no parameter can "
             "follow the alignment: train their projections, or adapt them (LoRA's target_modules)"
         )
-    return [(state, *state.mean_alignment(calls)) for state, calls in recorded]
+    parts = []
+    for state, calls in recorded:
+        rows = state.config.alignment_rows
+        distance, diagnostics = mean_alignment(calls, state.alignments, rows, None if rows is None else state.step)
+        if rows is not None and state.training:
+            state.step += 1
+        parts.append((state, distance, diagnostics))
+    return parts
 
 
 def discard(model: nn.Module) -> None:

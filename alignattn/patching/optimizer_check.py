@@ -50,7 +50,8 @@ def is_of_another_model(optimizer: Optimizer, collector: Any) -> bool:
     If no other optimizer has any, this one may hold copies, as DeepSpeed's does, or train layers on top of the model.
     """
     model = collector.owner
-    if torch.compiler.is_compiling() or model is None or not collector.is_in_step:
+    has_begun = collector.newest.previous is not None or bool(collector._taken) or collector.saw_no_gradient
+    if torch.compiler.is_compiling() or model is None or not has_begun:
         return False
     _STEPPED.add(optimizer)
     if _trains(optimizer, collector, model):
@@ -92,18 +93,16 @@ def warn_of_untrained_networks(optimizer: Optimizer, collectors: Iterable[Any]) 
             # They may belong to another optimizer, which steps later or less often.
             elsewhere = {held for other in _all_optimizers() for held in _parameters_of(other)}
             lost = [name for name in lost if id(networks[name]) not in elsewhere]
-        _warn(model, len(networks), "frozen", frozen, "set requires_grad on them and ")
-        _warn(model, len(networks), "in no optimizer", lost, "")
-
-
-def _warn(model: nn.Module, count: int, problem: str, names: list[str], before: str) -> None:
-    if names:
-        warnings.warn(
-            f"the alignment of this {type(model).__name__} does not learn: {len(names)} of the {count} parameters of "
-            f"its own networks are {problem} (such as {CHILD_NAME}.alignments.{names[0]}): {before}build the optimizer "
-            "after the patch, from alignattn.parameter_groups(model, learning_rate=…)",
-            stacklevel=2,
-        )
+        problems = (("frozen", frozen, "set requires_grad on them and "), ("in no optimizer", lost, ""))
+        for problem, names, advice in problems:
+            if names:
+                warnings.warn(
+                    f"the alignment of this {type(model).__name__} does not learn: {len(names)} of the {len(networks)} "
+                    f"parameters of its own networks are {problem} (such as {CHILD_NAME}.alignments.{names[0]}): "
+                    f"{advice}build the optimizer after the patch, from alignattn.parameter_groups(model, "
+                    "learning_rate=…)",
+                    stacklevel=2,
+                )
 
 
 def _parameters_of(optimizer: Any) -> Iterator[int]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,11 @@ from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 
 from alignattn.attention.attend import CHILD_NAME
-from alignattn.patching.collector import RecordedCall
 from alignattn.patching.families import is_slotted
 from alignattn.patching.masks import real_tokens
 from alignattn.patching.probe_inputs import IDS, MASK, probe_inputs
 from alignattn.patching.projections import FUSED, features_of
+from alignattn.patching.recording import RecordedCall
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, unrouted
 from alignattn.patching.slots import LayerSlots, patch_of, update_taps
 from alignattn.utils.errors import AlignAttnError
@@ -76,7 +77,7 @@ def probe(model: PreTrainedModel) -> Probe | None:
     for base, inputs in ((asked, inputs) for asked in bases for inputs in probe_inputs(asked)):
         try:
             with _receiving() as received:
-                return Probe(base, inputs, [_outputs_of(base, given) for given in inputs], received)
+                return Probe(base, inputs, [_run(partial(base, **given), base) for given in inputs], received)
         # The model needs other inputs, such as pixels and text. Its error says nothing about its attention.
         except Exception:  # noqa: S112 - the next kind of input is tried
             continue
@@ -140,7 +141,7 @@ def prove(model: PreTrainedModel, found: Probe | None) -> None:
     for inputs, expected in zip(found.inputs, found.outputs, strict=True):
         calls: list[RecordedCall] = []
         with _proving(model, calls):
-            outputs = _outputs_of(found.base, inputs)
+            outputs = _run(partial(found.base, **inputs), found.base)
             _check_equal(model, expected, outputs)
         _check_recorded(model, inputs, calls)
         if inputs is found.inputs[0]:
@@ -165,40 +166,28 @@ def prove_at_first_forward(model: PreTrainedModel) -> None:
     state.hooks.append(handle)
 
 
-def _outputs_of(encoder: nn.Module, inputs: Inputs) -> list[Tensor]:
-    return _run(lambda: encoder(**inputs), encoder)
-
-
 def _run(forward: Callable[[], Any], model: nn.Module) -> list[Tensor]:
     """Return the tensors of a forward in evaluation mode; the model and the random state stay unchanged."""
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     states = random.getstate(), np.random.get_state()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
-        with evaluating(model), _unchanged(model), _without_graph(model), torch.random.fork_rng(devices):
+        with evaluating(model), _unchanged(model), torch.random.fork_rng(devices), torch.enable_grad():
+            # It builds no graph, but gradients are enabled, so that calls show whether the model itself disables them.
+            for parameter in trained:
+                parameter.requires_grad_(False)
             random.seed(SEED)
             np.random.seed(SEED)
             torch.manual_seed(SEED)
             outputs = list(_tensors_of(forward()))
     finally:
+        for parameter in trained:
+            parameter.requires_grad_()
         random.setstate(states[0])
         np.random.set_state(states[1])
     if not outputs:
         raise AlignAttnError(f"{type(model).__name__} returns no tensors to compare")
     return outputs
-
-
-@contextmanager
-def _without_graph(model: nn.Module) -> Iterator[None]:
-    """Build no graph but leave gradients enabled, so that calls show whether the model itself disables them."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    try:
-        for parameter in trained:
-            parameter.requires_grad_(False)
-        with torch.enable_grad():
-            yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_()
 
 
 @contextmanager
@@ -373,24 +362,19 @@ def _check_received(model: nn.Module, received: Mapping[nn.Module, Received], ca
         if call is None:
             continue
         for role, recorded, attended in zip(("query", "key"), (call.query, call.key), sides, strict=True):
-            if not _has_norms_of(recorded, attended):
+            # Rows `[B, n, H * d]` and heads `[B, H, n, d]` have equal norms, up to a factor for each token. A model may
+            # add a vector to each head, so they are also compared after the mean over tokens is subtracted.
+            by_head = attended.transpose(1, 2).float()
+            is_same = by_head.flatten(2).shape == recorded.shape
+            if is_same:
+                rows = recorded.view_as(by_head).float()
+                centred = (side - side.mean(dim=1, keepdim=True) for side in (rows, by_head))
+                is_same = _are_norms_alike(rows, by_head) or _are_norms_alike(*centred)
+            if not is_same:
                 raise AlignAttnError(
                     f"{type(module).__name__} of {type(model).__name__} attends with another {role} than its "
                     "projections and norms give: alignattn does not serve this model"
                 )
-
-
-def _has_norms_of(recorded: Tensor, attended: Tensor) -> bool:
-    """Tell whether the heads `[B, H, n, d]` have the norms of rows `[B, n, H * d]`, up to a factor for each token.
-
-    A model may add a vector to each head, so the norms are also compared after the mean over tokens is subtracted.
-    """
-    by_head = attended.transpose(1, 2).float()
-    if by_head.flatten(2).shape != recorded.shape:
-        return False
-    given = recorded.view_as(by_head).float()
-    centred = (side - side.mean(dim=1, keepdim=True) for side in (given, by_head))
-    return _are_norms_alike(given, by_head) or _are_norms_alike(*centred)
 
 
 def _are_norms_alike(first: Tensor, second: Tensor) -> bool:

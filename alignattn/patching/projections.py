@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from inspect import signature
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -128,18 +127,12 @@ class Heads:
 
 @dataclass(frozen=True)
 class AttentionModule:
-    """An attention module of a model, its projections, and the norms of their outputs, by role."""
+    """An attention module of a model, and its projections by role."""
 
     module: nn.Module
     projections: dict[str, nn.Module]
-    norms: dict[str, nn.Module]
     heads: Heads
     is_cross: bool = False
-
-    @property
-    def has_one_query(self) -> bool:
-        """Whether it attends by one query per call, as pooling and step-by-step decoders do."""
-        return self.heads.names == DECLARED_POOLED or bool(getattr(self.module, "has_one_query", False))
 
 
 def features_of(projection: nn.Module) -> int:
@@ -185,7 +178,7 @@ def _attention_module(module: nn.Module, names: ProjectionNames, count: int, mod
         if 2 * getattr(module, "head_dim", 0) == size:
             size //= 2
         key_count = features["key"] // size if size else count
-    return AttentionModule(module, projections, norms_of(module), Heads(names, count, key_count, size))
+    return AttentionModule(module, projections, Heads(names, count, key_count, size))
 
 
 def norms_of(module: nn.Module) -> dict[str, nn.Module]:
@@ -201,12 +194,6 @@ def _count_of(module: nn.Module, model: nn.Module, names: Sequence[str]) -> int 
             if isinstance(count, int):
                 return count
     return None
-
-
-def position_of_mask(module: nn.Module) -> int | None:
-    """Return the position of the mask among the positional arguments of an attention module, or None without one."""
-    names = list(signature(module.forward).parameters)
-    return next((names.index(name) for name in MASK_ARGUMENTS if name in names), None)
 
 
 def declared_layers(model: nn.Module) -> list[AttentionModule]:

@@ -9,7 +9,6 @@ import copy
 import dataclasses
 import functools
 import inspect
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,9 +23,16 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import AttentionConfig
+from alignattn.patching.checkpoint_files import (
+    DESCRIPTION,
+    SAFETENSORS,
+    bare_model,
+    is_of_slots,
+    read_description,
+    weight_files,
+)
 from alignattn.patching.projections import attention_modules, declared_layers
 from alignattn.patching.routing import base_of
-from alignattn.patching.sizes import SAFETENSORS, bare_model, weight_files
 from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_json, to_json
@@ -47,17 +53,8 @@ TYPE_SUFFIX = f"_{LOADING_HINT}"
 HIDDEN_FIELD = "alignattn_hides"
 """Field of such a config that stores the original values of hidden fields, by name."""
 
-DESCRIPTION = f"{CHILD_NAME}.description"
-"""End of the name, in an adapter's file, of a tensor of bytes: JSON that describes the patch."""
-
 REMAINING = f"{CHILD_NAME}.of_remaining_layers"
 """Tensor that marks a model whose layers changed after the patch: stacked tensors cover only its current layers."""
-
-SLOT_MARKER = f".{CHILD_NAME}."
-"""Part of the state-dict keys of all slot parameters, if a dot is put before the key."""
-
-FUNCTION_SLOT = re.compile(rf"{re.escape(SLOT_MARKER)}(score|normalizer|value)_slot\.")
-"""Pattern of the keys of slots that change what the model computes, likewise."""
 
 ADAPTERS_COPIES = "modules_to_save"
 """Attribute under which peft keeps the copies of a module that adapters train."""
@@ -77,7 +74,8 @@ class PatchedSaving:
         """Save as the class of the model does; arguments as for its `save_pretrained`.
 
         Raises:
-            AlignAttnError: if layers were changed after the patch so that the folder could not be loaded.
+            AlignAttnError: if layers were changed after the patch so that the folder could not be loaded, or none has
+                slots any more.
         """
         model: Any = self.model
         save = functools.partial(type(model).save_pretrained, model)
@@ -89,7 +87,20 @@ class PatchedSaving:
                 save(*args, **kwargs)
             return
         call = inspect.signature(save).bind(*args, **kwargs)
-        attention = attention_as_saved(model)
+        # The config of the patch, with `layers` counted in the current model.
+        attention: AttentionConfig = patch_of(model).config
+        layers = declared_layers(model) or attention_modules(model, with_cross_attention=attention.cross_attention)
+        plain = {id(layer.module) for layer in layers}
+        # Modules of a family have another class while they have slots, so `layers` lacks them.
+        modules = [module for module in model.modules() if id(module) in plain or _has_slots(module)]
+        with_slots = tuple(index for index, module in enumerate(modules) if _has_slots(module))
+        if not with_slots:
+            raise AlignAttnError(
+                f"no attention layer of this {type(model).__name__} has the slots of its patch any more: call "
+                "alignattn.unpatch before you save it"
+            )
+        if attention.layers is not None or len(with_slots) < len(modules):
+            attention = dataclasses.replace(attention, layers=with_slots)
         if is_changed(model):
             check_loadable(model)
             state_dict = call.arguments.get("state_dict") or model.state_dict()
@@ -114,23 +125,6 @@ def _is_mixed(model: nn.Module) -> bool:
     return any(
         slots.collector is not patch_of(model).collector for slots in model.modules() if isinstance(slots, LayerSlots)
     )
-
-
-def attention_as_saved(model: Any) -> AttentionConfig:
-    """Return the config of a patch, with `layers` counted in the current model."""
-    config: AttentionConfig = patch_of(model).config
-    layers = declared_layers(model) or attention_modules(model, with_cross_attention=config.cross_attention)
-    plain = {id(layer.module) for layer in layers}
-    # Modules of a family have another class while they have slots, so `layers` lacks them.
-    modules = [module for module in model.modules() if id(module) in plain or _has_slots(module)]
-    with_slots = tuple(index for index, module in enumerate(modules) if _has_slots(module))
-    if not with_slots:
-        raise AlignAttnError(
-            f"no attention layer of this {type(model).__name__} has the slots of its patch any more: call "
-            "alignattn.unpatch before you save it"
-        )
-    is_of_all = config.layers is None and len(with_slots) == len(modules)
-    return config if is_of_all else dataclasses.replace(config, layers=with_slots)
 
 
 def _has_slots(module: nn.Module) -> bool:
@@ -272,17 +266,6 @@ def rows_of(model: nn.Module) -> dict[str, list[int]]:
     return rows
 
 
-def read_description(tensor: Tensor) -> dict[str, Any]:
-    """Return the JSON fields in a tensor of bytes."""
-    fields: dict[str, Any] = json.loads(bytes(tensor.tolist()))
-    return fields
-
-
-def written_description(fields: dict[str, Any]) -> Tensor:
-    """Return JSON as a tensor of bytes, `[N]` uint8."""
-    return torch.tensor(list(json.dumps(fields).encode()), dtype=torch.uint8)
-
-
 def load_slots(
     model: PreTrainedModel, path: str, hub: dict[str, Any], variant: str | None, part: re.Pattern[str] | None = None
 ) -> None:
@@ -319,8 +302,3 @@ def load_slots(
             f"{odd[0]}): load it with {type(model).__name__}.from_pretrained and patch it again"
         )
     model.load_state_dict(saved, strict=False)
-
-
-def is_of_slots(name: str) -> bool:
-    """Tell whether a state-dict key belongs to slots."""
-    return SLOT_MARKER in f".{name}"

@@ -4,7 +4,8 @@ import copy
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -19,21 +20,20 @@ from alignattn.attention.masks import Edges, Mask, Packing, packing_of, pairs_of
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
-from alignattn.patching.collector import OPTIMIZER_STEPS, Collector, RecordedCall, mean_alignment
-from alignattn.patching.hooks import has_recording_hook, recording_hook, remove_hooks
+from alignattn.patching.collector import OPTIMIZER_STEPS, Collector, has_recording_hook, recording_hook, remove_hooks
 from alignattn.patching.masks import AttentionMask, has_pairs, is_causal, is_flash, real_tokens
 from alignattn.patching.process_changes import ProcessChange
 from alignattn.patching.projections import (
+    DECLARED_POOLED,
     FUSED,
     MASK_ARGUMENTS,
     AttentionModule,
     norms_of,
-    position_of_mask,
     repeated,
 )
-from alignattn.patching.recording import LayerRecord
+from alignattn.patching.recording import LayerRecord, RecordedCall, mean_alignment
 from alignattn.patching.routing import GUARDED_MODELS, check_implementation, unserved_keywords
-from alignattn.patching.taps import ProjectionTap, add_norm_tap, add_tap
+from alignattn.patching.taps import NormTap, add_tap
 from alignattn.utils.errors import AlignAttnError
 
 Plain = Callable[[bool], tuple[Tensor, Tensor | None]]
@@ -128,14 +128,6 @@ class Patch(nn.Module):
         for change in self._changes():
             change.release(self)
 
-    def mean_alignment(self, calls: Sequence[RecordedCall]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return A(Q, K) of a step's calls and its diagnostics, from `alignment_rows` samples of each forward."""
-        rows = self.config.alignment_rows
-        result = mean_alignment(calls, self.alignments, rows, None if rows is None else self.step)
-        if rows is not None and self.training:
-            self.step += 1
-        return result
-
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         within = WRAPPERS.sub("", prefix.removesuffix(f"{CHILD_NAME}."), count=1)
@@ -195,13 +187,13 @@ class LayerSlots(AttentionVariant):
     """
 
     def __init__(self, layer: AttentionModule, state: Patch, index: int) -> None:
-        keeps_score = getattr(layer.module, "own_score", None) is not None
+        pools = layer.heads.names == DECLARED_POOLED
         super().__init__(
             state.config,
             layer.heads.size,
             layer.heads.count,
-            keeps_score=keeps_score,
-            has_one_query=layer.has_one_query,
+            keeps_score=getattr(layer.module, "own_score", None) is not None,
+            has_one_query=pools or bool(getattr(layer.module, "has_one_query", False)),
         )
         self.collector = state.collector
         self.config = state.config
@@ -214,7 +206,9 @@ class LayerSlots(AttentionVariant):
         self.heads = layer.heads
         self.is_cross = layer.is_cross
         self.queries_and_keys = getattr(layer.module, "queries_and_keys", None)
-        self.mask_position = position_of_mask(layer.module)
+        # The position of the mask among the positional arguments of the module; None without one.
+        arguments = list(signature(layer.module.forward).parameters)
+        self.mask_position = next((arguments.index(name) for name in MASK_ARGUMENTS if name in arguments), None)
         self.unserved = unserved_keywords(layer.module) if state.is_observed else frozenset()
         self.layer = index
         self.gradient_scope = state.config.gradient_scope
@@ -247,7 +241,8 @@ class LayerSlots(AttentionVariant):
         attention.register_forward_pre_hook(self.begin)
         self._tap_projections(attention)
         for role, norm in norms_of(attention).items():
-            add_norm_tap(norm, self._tap_of(role), self.heads)
+            tap = NormTap(self.collector, role, self.gradient_scope, self.is_observed, self.heads)
+            norm.register_forward_hook(tap.after, prepend=True)
 
     def _tap_projections(self, attention: nn.Module) -> None:
         """Tap the projections of the attention module; later those that replace one, such as an adapter."""
@@ -259,10 +254,7 @@ class LayerSlots(AttentionVariant):
                     f"the {role} projection of a {type(attention).__name__} was replaced: call model.train() before it "
                     "is compiled, so that the alignment reads the new one"
                 )
-            add_tap(projection, self._tap_of(role))
-
-    def _tap_of(self, role: str) -> ProjectionTap:
-        return ProjectionTap(self.collector, role, self.gradient_scope, keeps_first=self.is_observed)
+            add_tap(projection, self.collector, role, self.gradient_scope, self.is_observed)
 
     def forward(
         self,
@@ -456,7 +448,8 @@ class LayerSlots(AttentionVariant):
         if packing is not None:
             query, key = packing.padded(query), packing.padded(key)
             mask, position_ids = packing.is_real, None
-        query, key = _as_batch(query), _as_batch(key)
+        # As `[B, n, H * d]`: an image may keep its tokens in rows and columns.
+        query, key = (side[None] if side.dim() == 2 else side.flatten(1, -2) for side in (query, key))
         if len(query) != len(key):
             raise AlignAttnError(
                 f"an attention module of {type(self.collector.owner).__name__} projects {len(query)} rows of queries "
@@ -483,11 +476,6 @@ def check_causal(config: AttentionConfig, name: str) -> None:
             )
 
 
-def _as_batch(projected: Tensor) -> Tensor:
-    """Return the output of a projection as `[B, n, H * d]`: an image may keep its tokens in rows and columns."""
-    return projected[None] if projected.dim() == 2 else projected.flatten(1, -2)
-
-
 def update_taps(model: nn.Module) -> None:
     """Register the hooks that record in each layer of a model, or remove them, as its mode and its collector need."""
     for module in model.modules():
@@ -508,19 +496,17 @@ def has_alignment(model: Any) -> bool:
 def aligned_patches(model: nn.Module) -> list[Patch]:
     """Return the patches with an alignment of a model and of its parts."""
     patches: dict[nn.Module, Patch] = {}
-    _find_patches(model, patches)
+    modules = [model]
+    while modules:
+        module = modules.pop()
+        # By `_modules`: a wrapper such as peft's exposes the attributes of the module that it wraps.
+        patch = module._modules.get(CHILD_NAME)
+        if isinstance(patch, Patch):
+            # No part of a patched model is patched, and a step has no time for a walk over its modules.
+            patches[module] = patch
+        else:
+            modules += [*module.children()][::-1]
     return [patch for patch in patches.values() if patch.alignments]
-
-
-def _find_patches(module: nn.Module, patches: dict[nn.Module, Patch]) -> None:
-    # By `_modules`: a wrapper such as peft's exposes the attributes of the module that it wraps.
-    patch = module._modules.get(CHILD_NAME)
-    if isinstance(patch, Patch):
-        # No part of a patched model is patched, and a step has no time for a walk over its modules.
-        patches[module] = patch
-        return
-    for child in module.children():
-        _find_patches(child, patches)
 
 
 def patch_of(model: nn.Module) -> Patch:

@@ -8,10 +8,10 @@ from dense_alignments import DENSE, by
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from alignattn.attention.alignment import CTAlignment, GANAlignment, OTAlignment, plans
+from alignattn.attention.alignment import CTAlignment, GANAlignment, OTAlignment, ct
 from alignattn.attention.alignment.networks import Highway, reverse_gradient
 from alignattn.attention.choices import ALIGNMENTS
-from alignattn.attention.projection import forked
+from alignattn.patching.taps import forked
 from alignattn.utils.errors import AlignAttnError
 
 BATCH, HEADS, LENGTH, DIM = 3, 2, 6, 8
@@ -271,7 +271,7 @@ class LargestProduct(TorchDispatchMode):
 def test_ct_makes_token_by_token_matrices_only_within_a_budget(matrices, monkeypatch):
     """The budget is a constant: a longer sample makes no such matrix, so memory is linear in its length."""
     length = 37
-    monkeypatch.setattr(plans, "MATRIX_ELEMENTS", (matrices + 1) * length**2 - 1)
+    monkeypatch.setattr(ct, "MATRIX_ELEMENTS", (matrices + 1) * length**2 - 1)
     query, key = features(dtype=torch.float32, length=length)
     mask = torch.ones(BATCH, length, dtype=torch.bool)
     mask[1, 30:] = False

@@ -9,21 +9,22 @@ import pytest
 import torch
 from torch import nn
 
-from alignattn.attention.alignment import plans
+from alignattn.attention.alignment import ct
 from alignattn.attention.alignment.gan import GANAlignment
 from alignattn.attention.alignment.networks import Discriminator, Navigator, unit_vectors
 from alignattn.attention.alignment.passes import (
     SCRATCH,
     SCRATCH_BYTES,
-    NetworkPass,
     Scratch,
+    has_passes,
+    network_pass,
     normalize_,
     normalize_gradient_,
 )
 from alignattn.attention.choices import ALIGNMENTS
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 7, 5
-SCALE = -0.3
+WEIGHT = 0.3
 ADVERSARIES = ["gan", "ct"]
 
 
@@ -44,10 +45,12 @@ def dense_similarity(navigated, unit):
 
 def assert_differentiates(tensors, **tolerance):
     exact = [tensor.double().detach().requires_grad_() for tensor in tensors[:2]]
-    expected = dense_similarity(*exact)
-    found = plans._write_scaled(tensors[0], tensors[1], torch.tensor(SCALE), tensors[2], tensors[3])
+    expected = WEIGHT * (2 * BATCH * HEADS * LENGTH - dense_similarity(*exact))
+    weight = torch.full((1, 1, BATCH, 1, LENGTH), WEIGHT, dtype=tensors[0].dtype)
+    of_calls = [tensor[None] for tensor in tensors]
+    found = ct.write_gradient_by_length(*of_calls[:2], weight, [LENGTH] * BATCH, *of_calls[2:])
     torch.testing.assert_close(found.double(), expected.detach(), **tolerance)
-    gradients = torch.autograd.grad(SCALE * expected, exact)
+    gradients = torch.autograd.grad(expected, exact)
     torch.testing.assert_close([tensor.double() for tensor in tensors[2:]], list(gradients), **tolerance)
 
 
@@ -61,7 +64,7 @@ class TestTransport:
     @pytest.mark.parametrize("matrices", [0, 1, 4, 100])
     def test_value_and_gradients_match_the_dense_formula(self, matrices, monkeypatch):
         """For any number of heads computed at once; with none, attention computes it."""
-        monkeypatch.setattr(plans, "MATRIX_ELEMENTS", matrices * LENGTH**2)
+        monkeypatch.setattr(ct, "MATRIX_ELEMENTS", matrices * LENGTH**2)
         assert_differentiates(vectors())
 
     @pytest.mark.parametrize(
@@ -91,9 +94,10 @@ def test_network_pass_matches_autograd(network_class, outputs, dtype):
     expected = network(rows)
     upstream = torch.randn_like(expected)
     with torch.no_grad(), SCRATCH.frame():
-        handwritten = NetworkPass(network, rows, slice(0, 1))
-        torch.testing.assert_close(handwritten.forward(rows.detach()), expected)
-        found = [handwritten.backward(upstream.clone()), *handwritten.gradients]
+        result, backward = network_pass(network, rows.detach(), slice(0, 1))
+        torch.testing.assert_close(result, expected)
+        to_rows, to_parameters = backward(upstream.clone())
+        found = [to_rows, *to_parameters]
         torch.testing.assert_close(found, list(torch.autograd.grad(expected, [rows, *network.parameters()], upstream)))
 
 
@@ -105,9 +109,9 @@ def test_network_pass_of_some_layers_in_blocks_matches_autograd(network_class):
     expected = network(rows, layers)
     upstream = torch.randn_like(expected)
     with torch.no_grad(), SCRATCH.frame():
-        handwritten = NetworkPass(network, rows, layers)
-        torch.testing.assert_close(handwritten.forward(rows.detach()), expected)
-        to_rows, found = handwritten.backward(upstream.clone()), handwritten.gradients
+        result, backward = network_pass(network, rows.detach(), layers)
+        torch.testing.assert_close(result, expected)
+        to_rows, found = backward(upstream.clone())
         to_rows_expected, *of_all = torch.autograd.grad(expected, [rows, *network.parameters()], upstream)
         torch.testing.assert_close([to_rows, *found], [to_rows_expected, *(each[layers] for each in of_all)])
 
@@ -156,7 +160,7 @@ class TestLoss:
     @pytest.mark.parametrize("name", ADVERSARIES)
     def test_saved_tensor_hooks_see_no_intermediate_tensors(self, name, monkeypatch):
         """Also on the path through attention, whose graph exists only within the forward pass."""
-        monkeypatch.setattr(plans, "MATRIX_ELEMENTS", 0)
+        monkeypatch.setattr(ct, "MATRIX_ELEMENTS", 0)
         alignment = ALIGNMENTS.load(name)(DIM).double().eval()
         expected = loss_and_gradients(alignment, *features())
         packed = []
@@ -172,7 +176,7 @@ class TestLoss:
         changed.load_state_dict(known.state_dict())
         network = next(changed.children())
         nn.utils.parametrize.register_parametrization(network[-1], "weight", nn.Identity())
-        assert not NetworkPass.knows(network)
+        assert not has_passes(network)
         losses = [alignment(*features()) for alignment in (known, changed)]
         for loss in losses:
             loss.backward()

@@ -12,7 +12,7 @@ from benchmark import PHASES, Shape, Subject, load_model, make_batch, measure, p
 from conftest import ALIGNED, VOCABULARY, diagnostic_of, tiny_model
 
 import alignattn
-from alignattn.attention.alignment import plans
+from alignattn.attention.alignment import ct
 from alignattn.utils.errors import AlignAttnError
 
 MEBIBYTE = 2**20
@@ -174,7 +174,7 @@ def test_extra_memory_of_ct_grows_linearly_in_length(monkeypatch: pytest.MonkeyP
         return measured(("soft", "aa-ct"), Shape(1, length), "training")[1]["extra_mib"]
 
     short = extra(512)
-    monkeypatch.setattr(plans, "MATRIX_ELEMENTS", 0)
+    monkeypatch.setattr(ct, "MATRIX_ELEMENTS", 0)
     long = {length: extra(length) for length in (256, 512, 1024)}
     assert 0 < short <= long[512]
     assert long[512] / long[256] == pytest.approx(2, rel=0.1)

@@ -263,7 +263,7 @@ def test_cross_attention_is_aligned_on_request_with_both_masks(implementation):
     query, key = (seen[role].unflatten(-1, (4, 8)).transpose(1, 2) for role in ("query", "key"))
     masks = target["attention_mask"].bool(), source["attention_mask"].bool()
     alone = ALIGNMENTS.load("moments")(8)(query, key, masks[0], key_mask=masks[1])
-    found = alignattn.patching.collector.mean_alignment(calls[-1:], torch.nn.ModuleDict({"8": distance}))[0]
+    found = alignattn.patching.recording.mean_alignment(calls[-1:], torch.nn.ModuleDict({"8": distance}))[0]
     torch.testing.assert_close(found, alone)
 
 

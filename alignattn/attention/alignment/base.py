@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.attention.alignment.calls import Call, TokenMeasure, drawn, masks_of, stacked
-from alignattn.attention.alignment.one_pass import Piece, PieceLoss, groups_for, loss_in_one_pass
-from alignattn.attention.alignment.passes import NetworkPass
+from alignattn.attention.alignment.one_pass import OnePass, Piece, PieceLoss, groups_of
+from alignattn.attention.alignment.passes import has_passes
 from alignattn.attention.choices import HeadReduction
 from alignattn.utils.errors import AlignAttnError
 
@@ -139,15 +139,18 @@ class Alignment(nn.Module, ABC):
             calls = [drawn(call, self.points, self.step) for call in calls]
         device = calls[0].query.device
         with tf32_under_autocast(device), torch.autocast(device.type, enabled=False):
-            groups = groups_for(calls, self.elements, GROUP_ELEMENTS)
+            groups = list(groups_of(calls, self.elements, GROUP_ELEMENTS))
             # A subclass may replace only the equation; `differentiate` is then that of another loss.
             equation, gradient = (
                 next(owner for owner in type(self).__mro__ if name in vars(owner))
                 for name in ("compute", "differentiate")
             )
             is_written_out = gradient is not Alignment and issubclass(gradient, equation)
-            if is_written_out and NetworkPass.knows(*self.children()):
-                loss, diagnostic = loss_in_one_pass(self.differentiate, groups, samples, list(self.parameters()))
+            if is_written_out and has_passes(*self.children()):
+                sides = [side for _, group in groups for call in group for side in (call.query, call.key)]
+                loss, diagnostic = OnePass.apply(  # type: ignore[no-untyped-call]
+                    self.differentiate, groups, samples, torch.is_grad_enabled(), *sides, *self.parameters()
+                )
             else:
                 parts = []
                 for layers, group in groups:

@@ -1,6 +1,6 @@
-"""Attention calls, the input of an alignment: how they are drawn and grouped, and the weights of their tokens."""
+"""Attention calls, the input of an alignment: how they are drawn and stacked, and the weights of their tokens."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,21 +45,6 @@ class TokenMeasure:
         has_tokens = (count > 0).all(dim=1).to(dtype)
         samples = has_tokens.sum(dim=-1, keepdim=True).clamp(min=1)
         return cls(real / count.clamp(min=1)[..., None], has_tokens / samples * share, mask)
-
-    @classmethod
-    def of_counts(cls, counts: list[int], is_real: Tensor | None, sample_weight: float, like: Tensor) -> "TokenMeasure":
-        """Build it for samples of one call whose real tokens come first.
-
-        Args:
-            counts: the number of real tokens of each sample.
-            is_real: `[B, n]` bool; None = all are.
-            sample_weight: the weight of each sample.
-            like: a tensor of the type and on the device of the result.
-        """
-        share = (1 / like.new_tensor(counts))[:, None]
-        probability = share.expand(-1, counts[0]) if is_real is None else share * is_real
-        mask = None if is_real is None else is_real[None, None]
-        return cls(probability[None, None], like.new_full((1, len(counts)), sample_weight), mask)
 
     @property
     def token_weight(self) -> Tensor:
@@ -180,50 +165,6 @@ def _drawn_side(rows: Tensor, mask: Tensor | None, points: int, step: Tensor) ->
     if mask is None:
         return rows.index_select(1, chosen), None
     return torch.take_along_dim(rows, chosen[..., None], dim=1), mask.gather(1, chosen)
-
-
-def groups_of(
-    calls: Sequence[Call], elements_of: Callable[[Call], int], budget: int
-) -> Iterator[tuple[slice, list[Call]]]:
-    """Yield groups of calls of one kind: consecutive layers with equally many calls each, within a budget.
-
-    Args:
-        calls: the calls, in any order.
-        elements_of: returns the size of the largest tensor that a call needs.
-        budget: maximum number of elements of a group; a single call may exceed it.
-    """
-    # Kinds are compared, not hashed, and sizes are not divided, so that a compiler can keep them symbolic.
-    kinds: list[list[Call]] = []
-    for call in calls:
-        alike = next((calls_of_kind for calls_of_kind in kinds if calls_of_kind[0].kind == call.kind), None)
-        if alike is None:
-            kinds.append([call])
-        else:
-            alike.append(call)
-    for alike in kinds:
-        elements = elements_of(alike[0])
-        first = 0
-        run: list[list[Call]] = []
-        for layer in sorted({call.layer for call in alike}):
-            for part in _parts([call for call in alike if call.layer == layer], elements, budget):
-                follows = run and layer == first + len(run) and len(part) == len(run[0])
-                if run and not (follows and (len(run) + 1) * len(part) * elements <= budget):
-                    yield slice(first, first + len(run)), [call for part in run for call in part]
-                    run = []
-                first = first if run else layer
-                run.append(part)
-        yield slice(first, first + len(run)), [call for part in run for call in part]
-
-
-def _parts(calls: list[Call], elements: int, budget: int) -> Iterator[list[Call]]:
-    """Yield the calls of a layer in parts within the budget."""
-    part: list[Call] = []
-    for call in calls:
-        if part and (len(part) + 1) * elements > budget:
-            yield part
-            part = []
-        part.append(call)
-    yield part
 
 
 def masks_of(calls: list[Call]) -> Tensor | None:

@@ -8,7 +8,7 @@ from alignattn.attention.alignment.base import Alignment
 from alignattn.attention.alignment.calls import TokenMeasure
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, reverse_gradient, rows_in_blocks
 from alignattn.attention.alignment.one_pass import Piece, PieceLoss
-from alignattn.attention.alignment.passes import NetworkPass
+from alignattn.attention.alignment.passes import network_pass
 from alignattn.attention.choices import HeadReduction
 
 
@@ -55,8 +55,8 @@ class GANAlignment(Alignment):
         """Return `compute` with its gradient: the loss is softplus(z), z = -logit of a query and logit of a key."""
         heads = piece.features.shape[4]
         rows = piece.rows
-        network = NetworkPass(self.discriminator, rows, piece.layers)
-        z = network.forward(rows).view(piece.features.shape[:-1])
+        logits, backward = network_pass(self.discriminator, rows, piece.layers)
+        z = logits.view(piece.features.shape[:-1])
         z[:, 0].neg_()
         weight = piece.tokens.token_weight[..., None]
         accuracy = ((z < 0) * weight).sum() / (2 * heads)
@@ -68,5 +68,6 @@ class GANAlignment(Alignment):
         # the network, does the same with less.
         to_logits = z.sigmoid_().mul_(weight)
         to_logits[:, 1].neg_()
-        to_features = network.backward(to_logits.view(*rows.shape[:2], 1)).view(piece.features.shape)
-        return PieceLoss(loss, accuracy, to_features, [gradient.neg_() for gradient in network.gradients])
+        to_features, to_network = backward(to_logits.view(*rows.shape[:2], 1))
+        to_features = to_features.view(piece.features.shape)
+        return PieceLoss(loss, accuracy, to_features, [gradient.neg_() for gradient in to_network])

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.pooled import PooledAlignment, rounding, share_of_a_point
+from alignattn.attention.alignment.means import PooledAlignment, rounding, share_of_a_point
 from alignattn.attention.derivatives import once_differentiable
 
 SHRINKAGE = 1e-3

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.calls import Call, TokenMeasure, computed_in, groups_of, masks_of, stacked
+from alignattn.attention.alignment.calls import Call, TokenMeasure, computed_in, masks_of, stacked
 from alignattn.attention.alignment.networks import rows_in_blocks
 from alignattn.attention.alignment.passes import SCRATCH
 from alignattn.attention.derivatives import once_differentiable
@@ -41,7 +41,7 @@ class Piece:
 
     @property
     def rows(self) -> Tensor:
-        """The features as rows in blocks, `[l * blocks, rows, d]`, for `NetworkPass`."""
+        """The features as rows in blocks, `[l * blocks, rows, d]`, for `network_pass`."""
         if self.counts is not None:
             return self.features.view(1, -1, self.features.shape[-1])
         return rows_in_blocks(self.features)
@@ -76,30 +76,59 @@ def is_in_blocks(call: Call) -> bool:
     return call.query.device.type == "cpu" and call.is_of_same_tokens and not torch.compiler.is_compiling()
 
 
-def groups_for(calls: Sequence[Call], elements_of: Callable[[Call], int], budget: int) -> list[Group]:
-    """Return the groups of calls that are computed together; the arguments are those of `groups_of`.
+def groups_of(calls: Sequence[Call], elements_of: Callable[[Call], int], budget: int) -> Iterator[Group]:
+    """Yield groups of calls that are computed together: consecutive layers with equally many calls of one kind each.
 
     On a CPU each call is a group: new memory costs more there than a launch.
+
+    Args:
+        calls: the calls, in any order.
+        elements_of: returns the size of the largest tensor that a call needs.
+        budget: maximum number of elements of a group; a single call may exceed it.
     """
-    blocks = [(slice(call.layer, call.layer + 1), [call]) for call in calls if is_in_blocks(call)]
-    return blocks + list(groups_of([call for call in calls if not is_in_blocks(call)], elements_of, budget))
+    # Kinds are compared, not hashed, and sizes are not divided, so that a compiler can keep them symbolic.
+    kinds: list[list[Call]] = []
+    for call in calls:
+        if is_in_blocks(call):
+            yield slice(call.layer, call.layer + 1), [call]
+            continue
+        alike = next((calls_of_kind for calls_of_kind in kinds if calls_of_kind[0].kind == call.kind), None)
+        if alike is None:
+            kinds.append([call])
+        else:
+            alike.append(call)
+    for alike in kinds:
+        elements = elements_of(alike[0])
+        first = 0
+        run: list[list[Call]] = []
+        for layer in sorted({call.layer for call in alike}):
+            for part in _parts([call for call in alike if call.layer == layer], elements, budget):
+                follows = run and layer == first + len(run) and len(part) == len(run[0])
+                if run and not (follows and (len(run) + 1) * len(part) * elements <= budget):
+                    yield slice(first, first + len(run)), [call for part in run for call in part]
+                    run = []
+                first = first if run else layer
+                run.append(part)
+        yield slice(first, first + len(run)), [call for part in run for call in part]
 
 
-def loss_in_one_pass(
-    differentiate: Differentiate, groups: Sequence[Group], samples: int, parameters: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Return the mean over `samples` of a loss and of its diagnostic, given the calls from `groups_for`.
+def _parts(calls: list[Call], elements: int, budget: int) -> Iterator[list[Call]]:
+    """Yield the calls of a layer in parts within the budget."""
+    part: list[Call] = []
+    for call in calls:
+        if part and (len(part) + 1) * elements > budget:
+            yield part
+            part = []
+        part.append(call)
+    yield part
 
-    The parameters of the loss are `[L, …]`.
+
+class OnePass(torch.autograd.Function):
+    """The mean over `samples` of a loss and of its diagnostic, given the calls from `groups_of`.
+
+    The tensors are the queries and keys of these calls, one after the other, and the parameters of the loss, `[L, …]`.
     """
-    features = [side for _, calls in groups for call in calls for side in (call.query, call.key)]
-    result: tuple[Tensor, Tensor] = _OnePass.apply(  # type: ignore[no-untyped-call]
-        differentiate, groups, samples, torch.is_grad_enabled(), *features, *parameters
-    )
-    return result
 
-
-class _OnePass(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -109,6 +138,7 @@ class _OnePass(torch.autograd.Function):
         keeps_gradient: bool,
         *tensors: Tensor,
     ) -> tuple[Tensor, Tensor]:
+        """Return the loss and the diagnostic, both scalars, and keep the gradients."""
         parameters = tensors[2 * sum(len(calls) for _, calls in groups) :]
         to_parameters: list[Tensor | None] = [None for _ in parameters]
         to_features: list[Tensor] = []
@@ -144,6 +174,7 @@ class _OnePass(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the kept gradients, times that of the loss."""
         scale = grad_outputs[0]
         saved = ctx.saved_tensors
         to_features, to_parameters = saved[: len(ctx.groups)], saved[len(ctx.groups) :]
@@ -206,7 +237,10 @@ def _in_blocks(add: Callable[[Piece], Tensor | None], calls: list[Call], layers:
                 else:
                     part.copy_(side[rows])
             is_real = None if counts[-1] == counts[0] else torch.arange(counts[0]) < torch.tensor(counts)[:, None]
-            tokens = TokenMeasure.of_counts(counts, is_real, share / samples, features)
+            of_token = (1 / features.new_tensor(counts))[:, None]
+            of_token = of_token.expand(-1, counts[0]) if is_real is None else of_token * is_real
+            of_sample = features.new_full((1, len(counts)), share / samples)
+            tokens = TokenMeasure(of_token[None, None], of_sample, None if is_real is None else is_real[None, None])
             by_head = features.view(1, 2, len(counts), counts[0], call.heads, -1)
             of_block = add(Piece(by_head, tokens, layers, counts))
             if of_block is None:

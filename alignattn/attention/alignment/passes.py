@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,40 +61,42 @@ class Scratch(threading.local):
 SCRATCH = Scratch()
 
 
-class NetworkPass:
-    """One forward and one backward pass of a network, within one frame of scratch memory.
+Backward = Callable[[Tensor], tuple[Tensor, list[Tensor]]]
+"""Passes the gradient of a result back: it overwrites the gradient, and returns those of the features and of the
+parameters, `[l, …]`."""
+
+
+def network_pass(network: nn.Sequential, rows: Tensor, layers: slice) -> tuple[Tensor, Backward]:
+    """Map features by a network, and return how to pass a gradient back, both within one frame of scratch memory.
 
     Args:
         network: a `Discriminator` or `Navigator`.
-        rows: features `[l * blocks, rows, in]` of l consecutive layers; the blocks of a layer are consecutive.
+        rows: features `[l * blocks, rows, in]` of l consecutive layers, which are not overwritten; the blocks of a
+            layer are consecutive.
         layers: these layers.
+
+    Returns:
+        `[l * blocks, rows, out]`, which may be overwritten, and the backward pass.
     """
+    backwards: list[Backward] = []
+    for part in network:
+        rows, backward = _PASSES[type(part)](part, rows, layers)
+        backwards.append(backward)
 
-    def __init__(self, network: nn.Sequential, rows: Tensor, layers: slice) -> None:
-        self._passes = [_PASSES[type(part)](part, rows, layers) for part in network]
+    def backward_of_network(gradient: Tensor) -> tuple[Tensor, list[Tensor]]:
+        to_parameters: list[Tensor] = []
+        for backward in reversed(backwards):
+            gradient, of_part = backward(gradient)
+            to_parameters = of_part + to_parameters
+        return gradient, to_parameters
 
-    @staticmethod
-    def knows(*networks: nn.Module) -> bool:
-        """Return whether every layer has passes here; a parametrized or wrapped one has none."""
-        inner = (layer for network in networks for layer in network.modules() if layer is not network)
-        return all(type(layer) in _PASSES for layer in inner)
+    return rows, backward_of_network
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Map features to `[l * blocks, rows, out]`; the result may be overwritten, the features may not."""
-        for each in self._passes:
-            rows = each.forward(rows)
-        return rows
 
-    def backward(self, gradient: Tensor) -> Tensor:
-        """Return the gradient with respect to the features, given that of the result, which is overwritten."""
-        for each in reversed(self._passes):
-            gradient = each.backward(gradient)
-        return gradient
-
-    @property
-    def gradients(self) -> list[Tensor]:
-        """After `backward`, the gradients `[l, …]` of the network's parameters, in their order."""
-        return [gradient for each in self._passes for gradient in each.gradients]
+def has_passes(*networks: nn.Module) -> bool:
+    """Return whether every layer of the networks has passes here; a parametrized or wrapped one has none."""
+    inner = (layer for network in networks for layer in network.modules() if layer is not network)
+    return all(type(layer) in _PASSES for layer in inner)
 
 
 def _to_parameters(gradient: Tensor, rows: Tensor, layers: int) -> list[Tensor]:
@@ -105,86 +106,70 @@ def _to_parameters(gradient: Tensor, rows: Tensor, layers: int) -> list[Tensor]:
     return [to_weight, rows_of_layers(gradient, layers).sum(dim=1)]
 
 
-class _LinearPass:
-    def __init__(self, layer: Linear, rows: Tensor, layers: slice) -> None:
-        self.weight, self.bias = layer.parameters_for(rows, layers)
+def _linear_pass(layer: Linear, rows: Tensor, layers: slice) -> tuple[Tensor, Backward]:
+    weight, bias = layer.parameters_for(rows, layers)
+    count, size, _ = weight.shape
+    result = SCRATCH.take((*rows.shape[:2], size), rows)
+    torch.baddbmm(bias[:, None], rows_of_layers(rows, count), weight.mT, out=rows_of_layers(result, count))
 
-    def forward(self, rows: Tensor) -> Tensor:
-        self.rows = rows
-        layers, size, _ = self.weight.shape
-        result = SCRATCH.take((*rows.shape[:2], size), rows)
-        torch.baddbmm(
-            self.bias[:, None], rows_of_layers(rows, layers), self.weight.mT, out=rows_of_layers(result, layers)
-        )
-        return result
+    def backward(gradient: Tensor) -> tuple[Tensor, list[Tensor]]:
+        to_parameters = _to_parameters(gradient, rows, count)
+        to_rows = SCRATCH.take(rows.shape, gradient)
+        torch.bmm(rows_of_layers(gradient, count), weight, out=rows_of_layers(to_rows, count))
+        return to_rows, to_parameters
 
-    def backward(self, gradient: Tensor) -> Tensor:
-        layers = len(self.weight)
-        self.gradients = _to_parameters(gradient, self.rows, layers)
-        result = SCRATCH.take(self.rows.shape, gradient)
-        torch.bmm(rows_of_layers(gradient, layers), self.weight, out=rows_of_layers(result, layers))
-        return result
+    return result, backward
 
 
-class _LeakyReLUPass:
-    def __init__(self, layer: nn.LeakyReLU, rows: Tensor, layers: slice) -> None:
-        self.slope = layer.negative_slope
-        self.gradients: list[Tensor] = []
+def _leaky_relu_pass(layer: nn.LeakyReLU, rows: Tensor, layers: slice) -> tuple[Tensor, Backward]:
+    slope = layer.negative_slope
+    result = nn.functional.leaky_relu_(rows, slope)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        self.result = nn.functional.leaky_relu_(rows, self.slope)
-        return self.result
+    def backward(gradient: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return torch.ops.aten.leaky_relu_backward.grad_input(gradient, result, slope, True, grad_input=gradient), []
 
-    def backward(self, gradient: Tensor) -> Tensor:
-        return torch.ops.aten.leaky_relu_backward.grad_input(
-            gradient, self.result, self.slope, True, grad_input=gradient
-        )
+    return result, backward
 
 
-class _HighwayPass:
-    """With the gate t = sigmoid(x W' + b') and the transform h = relu(x W" + b"), y = x + t * (h - x)."""
+def _highway_pass(layer: Highway, rows: Tensor, layers: slice) -> tuple[Tensor, Backward]:
+    """With the gate t = sigmoid(x W' + b') and the transform h = relu(x W" + b"), y = x + t * (h - x).
 
-    def __init__(self, layer: Highway, rows: Tensor, layers: slice) -> None:
-        self.weight, self.bias = layer.gate_and_transform.parameters_for(rows, layers)
+    With g = dL/dy,
 
-    def forward(self, rows: Tensor) -> Tensor:
-        layers, size = len(self.weight), rows.shape[-1]
-        self.both = SCRATCH.take((*rows.shape[:2], 2 * size), rows)
-        of_layers = rows_of_layers(rows, layers), self.weight.mT
-        torch.baddbmm(self.bias[:, None], *of_layers, out=rows_of_layers(self.both, layers))
-        gate, transform = self.both[..., :size].sigmoid_(), self.both[..., size:].relu_()
-        output = torch.lerp(rows, transform, gate, out=SCRATCH.take(rows.shape, rows))
-        self.rows, self.gate, self.transform, self.output = rows, gate, transform, output
-        return output
+        dL/dh = g * t,    dL/dx directly = g * (1 - t),    dL/d(x W' + b') = g * (1 - t) * (y - x),
 
-    def backward(self, gradient: Tensor) -> Tensor:
-        """Return dL/dx, which overwrites the gradient g = dL/dy.
+    where the last holds because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
+    """
+    weight, bias = layer.gate_and_transform.parameters_for(rows, layers)
+    count, size = len(weight), rows.shape[-1]
+    both = SCRATCH.take((*rows.shape[:2], 2 * size), rows)
+    torch.baddbmm(bias[:, None], rows_of_layers(rows, count), weight.mT, out=rows_of_layers(both, count))
+    gate, transform = both[..., :size].sigmoid_(), both[..., size:].relu_()
+    output = torch.lerp(rows, transform, gate, out=SCRATCH.take(rows.shape, rows))
 
-            dL/dh = g * t,    dL/dx directly = g * (1 - t),    dL/d(x W' + b') = g * (1 - t) * (y - x),
-
-        The last holds because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
-        """
-        layers = len(self.weight)
-        to_transform = self.gate.mul_(gradient)
-        to_features = torch.sub(gradient, to_transform, out=gradient)
+    def backward(gradient: Tensor) -> tuple[Tensor, list[Tensor]]:
+        to_transform = gate.mul_(gradient)
+        to_rows = torch.sub(gradient, to_transform, out=gradient)
         # The backward of the relu in place; a product with the mask `transform > 0` takes five times as long.
-        torch.ops.aten.threshold_backward.grad_input(to_transform, self.transform, 0, grad_input=self.transform)
-        to_gate = torch.sub(self.output, self.rows, out=self.output)
+        torch.ops.aten.threshold_backward.grad_input(to_transform, transform, 0, grad_input=transform)
+        to_gate = torch.sub(output, rows, out=output)
         if torch.compiler.is_compiling():
             # A compiler takes no `out=` with gaps between its rows, and fuses the copy.
-            self.gate.copy_(to_gate * to_features)
+            gate.copy_(to_gate * to_rows)
         else:
-            torch.mul(to_gate, to_features, out=self.gate)
+            torch.mul(to_gate, to_rows, out=gate)
         # The gate and the transform hold their own gradients now.
-        self.gradients = _to_parameters(self.both, self.rows, layers)
-        rows_of_layers(to_features, layers).baddbmm_(rows_of_layers(self.both, layers), self.weight)
-        return to_features
+        to_parameters = _to_parameters(both, rows, count)
+        rows_of_layers(to_rows, count).baddbmm_(rows_of_layers(both, count), weight)
+        return to_rows, to_parameters
+
+    return output, backward
 
 
-_PASSES: dict[type[nn.Module], Callable[..., Any]] = {
-    Linear: _LinearPass,
-    nn.LeakyReLU: _LeakyReLUPass,
-    Highway: _HighwayPass,
+_PASSES: dict[type[nn.Module], Callable[..., tuple[Tensor, Backward]]] = {
+    Linear: _linear_pass,
+    nn.LeakyReLU: _leaky_relu_pass,
+    Highway: _highway_pass,
 }
 
 

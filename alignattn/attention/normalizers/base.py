@@ -10,7 +10,7 @@ from torch import Tensor
 
 from alignattn.attention.choices import choices_with
 from alignattn.attention.masks import Earlier, Segments
-from alignattn.attention.slot import Slot
+from alignattn.attention.scores import Slot
 from alignattn.utils.errors import AlignAttnError
 
 MASKED_SCORE = -1e9

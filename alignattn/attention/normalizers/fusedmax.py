@@ -48,7 +48,17 @@ def _check_weight(weight: object) -> None:
 class _Fusedmax(torch.autograd.Function):
     @staticmethod
     def forward(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
-        return _solved(scores, mask, weight)
+        """Return fusedmax of scores `[..., m]`, and for each position the first position of its fused group, int32."""
+        if mask is None:
+            return _of_first(scores, None, weight)
+        counts = mask.sum(dim=-1)
+        if not (mask[..., 1:] & ~mask[..., :-1]).any():
+            return _of_first(scores, counts, weight)
+        order = (~mask).byte().argsort(dim=-1, stable=True)
+        weights, group = _of_first(scores.gather(-1, order), counts, weight)
+        return torch.zeros_like(weights).scatter_(-1, order, weights), torch.zeros_like(group).scatter_(
+            -1, order, group
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -71,18 +81,6 @@ class _Fusedmax(torch.autograd.Function):
 
 # The steps depend on the data, so a compiler leaves its graph here.
 _fused: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(_Fusedmax.apply)
-
-
-def _solved(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
-    """Return fusedmax of scores `[..., m]`, and for each position the first position of its fused group, int32."""
-    if mask is None:
-        return _of_first(scores, None, weight)
-    counts = mask.sum(dim=-1)
-    if not (mask[..., 1:] & ~mask[..., :-1]).any():
-        return _of_first(scores, counts, weight)
-    order = (~mask).byte().argsort(dim=-1, stable=True)
-    weights, group = _of_first(scores.gather(-1, order), counts, weight)
-    return torch.zeros_like(weights).scatter_(-1, order, weights), torch.zeros_like(group).scatter_(-1, order, group)
 
 
 def _of_first(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:

@@ -1,18 +1,22 @@
-"""Find the files of a checkpoint, and refuse a config of a model that is far larger than these files."""
+"""Find and read the files of a checkpoint or adapter, and refuse a config that is far larger than these files."""
 
+import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from transformers.utils.hub import cached_file
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
 
+from alignattn.attention.attend import CHILD_NAME
 from alignattn.utils.errors import AlignAttnError, in_megabytes, shown
 from alignattn.utils.files import read_json
 
@@ -23,6 +27,18 @@ NEEDED = ("hidden_size", "dim", "num_hidden_layers", "n_layers", "num_attention_
 """Fields of a config that every encoder needs, under the names that families give them."""
 
 SAFETENSORS = ".safetensors"
+
+BASE_MODEL_FIELD = "base_model_name_or_path"
+"""Field of an adapter's config that names its base model."""
+
+DESCRIPTION = f"{CHILD_NAME}.description"
+"""End of the name, in an adapter's file, of a tensor of bytes: JSON that describes the patch."""
+
+SLOT_MARKER = f".{CHILD_NAME}."
+"""Part of the state-dict keys of all slot parameters, if a dot is put before the key."""
+
+FUNCTION_SLOT = re.compile(rf"{re.escape(SLOT_MARKER)}(score|normalizer|value)_slot\.")
+"""Pattern of the keys of slots that change what the model computes, likewise."""
 
 
 def check_counts(name: str, fields: Mapping[str, Any]) -> None:
@@ -91,3 +107,54 @@ def find_file(source: str, name: str, hub: Mapping[str, Any]) -> Path | None:
     """Return the path of a file of a checkpoint, given by its folder or Hub id; None if it is missing."""
     file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub)
     return None if file is None else Path(file)
+
+
+def adapter_fields(path: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the fields of an adapter's config, or None if there is no adapter in a folder or on the Hub."""
+    file = find_file(path, ADAPTER_CONFIG_NAME, hub)
+    if file is None:
+        return None
+    fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return fields
+
+
+def adapter_contents(path: str, hub: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, Any]]:
+    """Return the names of an adapter's weights and the description of the patch in its file, empty without a patch."""
+    file = find_file(path, ADAPTER_SAFE_WEIGHTS_NAME, hub)
+    if file is None:
+        raise AlignAttnError(f"{path!r} has no {ADAPTER_SAFE_WEIGHTS_NAME}: save the adapter with save_pretrained")
+    with safe_open(file, "pt") as weights:
+        names = frozenset(weights.keys())
+        descriptions = [weights.get_tensor(name) for name in names if name.endswith(DESCRIPTION)]
+    description = read_description(descriptions[0]) if descriptions else {}
+    return frozenset(_names_in_model(names)), description
+
+
+def _names_in_model(names: Collection[str]) -> dict[str, str]:
+    """Return the names in an adapter's file by those of the model's weights, without their prefix."""
+    # Prompts stand beside the model's weights.
+    prefix = "base_model." if "prompt_embeddings" in names else "base_model.model."
+    return {name.removeprefix(prefix): name for name in names}
+
+
+def function_parameters_in(path: str, hub: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the parameters of slots that change the function in an adapter's file, by their names in the model."""
+    with safe_open(find_file(path, ADAPTER_SAFE_WEIGHTS_NAME, hub), "pt") as weights:
+        names = _names_in_model(weights.keys()).items()
+        return {own: weights.get_tensor(name) for own, name in names if FUNCTION_SLOT.search(name)}
+
+
+def read_description(tensor: Tensor) -> dict[str, Any]:
+    """Return the JSON fields in a tensor of bytes."""
+    fields: dict[str, Any] = json.loads(bytes(tensor.tolist()))
+    return fields
+
+
+def written_description(fields: dict[str, Any]) -> Tensor:
+    """Return JSON as a tensor of bytes, `[N]` uint8."""
+    return torch.tensor(list(json.dumps(fields).encode()), dtype=torch.uint8)
+
+
+def is_of_slots(name: str) -> bool:
+    """Tell whether a state-dict key belongs to slots."""
+    return SLOT_MARKER in f".{name}"
