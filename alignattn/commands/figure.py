@@ -7,7 +7,7 @@ from typing import Any
 
 from alignattn.finetuning.logs import X_LABEL, curve_panels, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
-from alignattn.finetuning.run_folder import read_finished_run, read_run_options, run_folder, short_names
+from alignattn.finetuning.run_folder import check_run_folder, read_finished_run, read_run_options, short_names
 from alignattn.reports.plots.bars import PointPanel, draw_points
 from alignattn.reports.plots.comparisons import draw_reliability
 from alignattn.reports.plots.drawing import write_figure
@@ -49,7 +49,7 @@ class FigureOptions(Options):
         metavar="KIND",
     )
     run: tuple[str, ...] = option(
-        REQUIRED, "Run folders; each adds a panel or a line.", metavar="DIR", place=run_folder
+        REQUIRED, "Run folders; each adds a panel or a line.", metavar="DIR", place=check_run_folder
     )
     output_file: OutputFile = option(
         REQUIRED, f"File of the picture, with the ending {', '.join(ENDINGS)}.", endings=ENDINGS

@@ -1,10 +1,10 @@
-"""The results of a run: `results.json`, read and written in one place."""
+"""The files of a run's folder, and its results: `results.json`, read and written in one place."""
 
 import math
 import platform
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,26 @@ if TYPE_CHECKING:
 
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.parquet"
+
+CONFIG_FILE = "config.yaml"
+"""File with the options of a run."""
+
+TASK_FILE = "task.json"
+"""File with the task of a run, if a user's file defines it."""
+
+DATA_FILE = "data.json"
+"""File with the digests of a run's files."""
+
+CALIBRATION_FOLDER = "calibration"
+"""Folder of a run's calibration (`alignattn calibrate --run`)."""
+
+CALIBRATION_ROWS_FILE = "rows.parquet"
+"""File of that folder with the calibrated probabilities and the labels of the calibration rows, and the temperature."""
+
+SEED_FOLDER_PREFIX = "seed-"
+
+RUN_FOLDER = "run"
+"""Name of a run's folder inside the folder of a command that made it."""
 
 EVALUATION = "eval_"
 NOT_SCORES = ("_runtime", "_per_second", "_model_preparation_time")
@@ -138,10 +158,6 @@ class RunResult:
     precision: str = ""
     max_length: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON types."""
-        return asdict(self)
-
 
 def read_result(folder: Path) -> RunResult | None:
     """Return the result of the run in `folder`, or None if it has not finished; raises as `read_record` does."""
@@ -174,33 +190,10 @@ def score_text(name: str, value: float | None) -> str:
     return f"{value:.4g}" if metric_of(name).is_error else f"{100 * value:.2f}"
 
 
-def defined(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Return metrics for JSON: None for an undefined one."""
-    return {name: None if not math.isfinite(value) else value for name, value in metrics.items()}
-
-
 CLASS_SCORES = ("precision", "recall", "f1")
 MAX_CLASSES_SHOWN = 12
 MAX_NAME = 40
 """Characters of a class's name in the printed table."""
-
-
-def _class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return the scores of each class as a table; with many classes, those with the lowest F1."""
-    shown = list(classes)
-    if len(shown) > MAX_CLASSES_SHOWN:
-        shown = sorted(shown, key=lambda name: classes[name]["f1"])[:MAX_CLASSES_SHOWN]
-    header = ["class", *CLASS_SCORES, "rows"]
-    cells = [
-        [
-            name[:MAX_NAME],
-            *(score_text(score, classes[name][score]) for score in CLASS_SCORES),
-            f"{classes[name]['support']:.0f}",
-        ]
-        for name in shown
-    ]
-    more = f"the lowest F1 of {len(classes)} classes; the others: {RESULTS_FILE}"
-    return [*render_table(header, cells).splitlines(), *([more] if len(shown) < len(classes) else [])]
 
 
 def render_metrics(result: RunResult) -> str:
@@ -210,7 +203,21 @@ def render_metrics(result: RunResult) -> str:
         for split, scores in result.metrics.items()
     ]
     for split, classes in result.classes.items():
-        lines += [f"  {line}" for line in (f"{split}, by class:", *_class_lines(classes))]
+        shown = list(classes)
+        if len(shown) > MAX_CLASSES_SHOWN:
+            shown = sorted(shown, key=lambda name: classes[name]["f1"])[:MAX_CLASSES_SHOWN]
+        cells = [
+            [
+                name[:MAX_NAME],
+                *(score_text(score, classes[name][score]) for score in CLASS_SCORES),
+                f"{classes[name]['support']:.0f}",
+            ]
+            for name in shown
+        ]
+        table = render_table(["class", *CLASS_SCORES, "rows"], cells).splitlines()
+        lines += [f"  {line}" for line in (f"{split}, by class:", *table)]
+        if len(shown) < len(classes):
+            lines.append(f"  the lowest F1 of {len(classes)} classes; the others: {RESULTS_FILE}")
     lines += [
         f"  {split}: {', '.join(names)} undefined for these labels, and null in {RESULTS_FILE}"
         for split, scores in result.metrics.items()

@@ -54,9 +54,9 @@ from alignattn.commands.reproduce.experiment import (
 )
 from alignattn.commands.reproduce.given import digest_value, owners_of
 from alignattn.commands.reproduce.kept import KeptRuns
+from alignattn.finetuning.options import STEPS_OR_SHARES
 from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
-from alignattn.finetuning.training_options import STEPS_OR_SHARES
 from alignattn.models import ModelCapabilities, capabilities_of
 from alignattn.reports.measures import Definition
 from alignattn.tasks import plain_name
