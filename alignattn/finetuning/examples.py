@@ -112,7 +112,13 @@ def read_logs(folder: Path) -> Sequence[Mapping[str, Any]]:
 
 def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
     """Return the row scores of a metric of predictions; None if the metric is not a statistic of rows."""
-    rows, label_type = predictions["row"].to_numpy(), predictions["label"].type
+    label_type = predictions["label"].type
+    if not label_type.num_fields and {NO_ANSWER_COLUMN, EDITS_COLUMN}.isdisjoint(predictions.column_names):
+        if metric_of(metric).function is None:
+            return None
+        return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
+
+    rows = predictions["row"].to_numpy()
     if NO_ANSWER_COLUMN in predictions.column_names:
         if metric not in ("exact", "f1"):
             return None
@@ -145,9 +151,7 @@ def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
             return ExampleScores(rows, ratio_of_sums, (right.sum(axis=1), counted.sum(axis=1)))
         return ExampleScores(rows, mean_of_ratios, (*right.T, *counted.T)) if metric == "macro_f1" else None
 
-    if metric_of(metric).function is None or label_type.num_fields:
-        return None
-    return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
+    return None
 
 
 def mean_predictions(tables: Sequence[pa.Table]) -> pa.Table:

@@ -300,8 +300,9 @@ def differences_of_runs(options: RunOptions, first: RunOptions) -> list[str]:
     for name in sorted(set(options.differences(theirs)) - OF_ONE_RUN):
         value, other = mine.get(name), theirs.get(name)
         # Paths differ only by their last parts.
-        are_texts = isinstance(value, str) and isinstance(other, str)
-        has_same_name = are_texts and Path(value).exists() and Path(value).name == Path(other).name
+        has_same_name = False
+        if isinstance(value, str) and isinstance(other, str):
+            has_same_name = Path(value).exists() and Path(value).name == Path(other).name
         if not has_same_name and publishable(value) != publishable(other):
             differing.append(name)
     changed = first_changed_digest(_kept_digests(options.output_dir / DATA_FILE), first.output_dir / DATA_FILE)

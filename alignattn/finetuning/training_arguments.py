@@ -82,10 +82,9 @@ def training_arguments(options: TrainingOptions) -> RunArguments:
     if "fsdp" in values:
         # transformers accepts a Boolean, or legacy strings that it will stop accepting.
         values["fsdp"] = BOOLEANS.get(str(values["fsdp"]).lower(), values["fsdp"])
+    with_lists: Any = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     try:
-        args = RunArguments(
-            **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        )
+        args = RunArguments(**with_lists)
     except AlignAttnError:
         raise
     except (ValueError, TypeError, ImportError) as error:
