@@ -70,7 +70,6 @@ def balance_checkpoint(arguments: BalanceOptions) -> Any:
         task = get_task(arguments.task)
         check_only_texts(arguments.model, type(task), task.name)
         loaded = load_rows(task, data_dir=arguments.data_dir)
-        assert loaded.train is not None
         task, rows = loaded.task, loaded.train
     moments, measured = split_rows(len(rows), arguments.max_train_samples, arguments.held_back_samples)
     model, tokenizer = load_pretrained(arguments.model, model_class, tokenizer_options=task.tokenizer_options)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.evaluation.estimates import Estimate, EstimatesByState
-from alignattn.finetuning.results import read_result
-from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE, DATA_FILE
+from alignattn.finetuning.results import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE, DATA_FILE, read_result
 from alignattn.finetuning.run_folder import (
     FinishedRun,
-    changed_rows,
+    changed_rows_file,
     check_finished,
     check_has_classes,
     read_finished_run,
@@ -496,7 +495,7 @@ def _own_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
     """Return the rows of one of the run's evaluation splits."""
     from alignattn.finetuning.rows import load_run_rows
 
-    changed = changed_rows(run.options, run.folder)
+    changed = changed_rows_file(run.options, run.folder)
     if changed is not None:
         raise AlignAttnError(
             f"{changed} has changed since {run.folder} was made, and the run may have trained on its rows: give new "
@@ -530,9 +529,8 @@ def _file_rows(run: FinishedRun, options: CalibrateOptions) -> LabelledSplit:
         read: Any = load_more_user_rows(run.task, path, **reading)
     else:
         read = load_task_files(run.task, path, None, **reading)
-    assert read.train is not None
     try:
-        changed = changed_rows(run.options, run.folder)
+        changed = changed_rows_file(run.options, run.folder)
         if changed is not None:
             raise AlignAttnError(f"{changed} has changed since {run.folder} was made")
         trained = load_run_rows(run.options).train

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.finetuning.run_folder import runs_folder
+from alignattn.finetuning.run_folder import check_runs_folder
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, plural, unknown
 from alignattn.utils.options import REQUIRED, Options, OutputDir, option
@@ -25,7 +25,7 @@ TABLE = "comparison"
 def runs_or_scores(label: str, value: str) -> None:
     """Refuse a path that is neither a file nor one of runs; the `place` of an option, with its label."""
     if not os.path.isfile(value):
-        runs_folder(label, value)
+        check_runs_folder(label, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,7 +389,7 @@ def _cells_of(
 ) -> Iterator["Cell"]:
     """Yield the cell of each split and metric of an entry, the `number`-th of the table."""
     from alignattn.finetuning.examples import SHARES, metric_examples, read_split
-    from alignattn.finetuning.run_files import CONFIG_FILE
+    from alignattn.finetuning.results import CONFIG_FILE
     from alignattn.reports.measures import Measure
     from alignattn.reports.table import Cell, Run, filled
     from alignattn.tasks.metrics import metric_of
@@ -401,7 +401,7 @@ def _cells_of(
         seed: Run(
             digest=f"{number}-{seed}",
             title=entry.name if len(entry.runs) == 1 else f"{entry.name}, seed {seed}",
-            results=run.result.to_dict(),
+            results=asdict(run.result),
             folder=publishable_text(str(run.folder)),
             facts={"seed": str(seed), "hardware": run.result.device, "versions": _listed(run.result.versions)},
             config=publishable_text(read_text(run.folder / CONFIG_FILE)),

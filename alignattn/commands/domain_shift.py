@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.evaluation.estimates import Estimate, EstimatesByState
-from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.results import RESULTS_FILE
-from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
-from alignattn.finetuning.training_options import LOADING, NEVER, PATIENCE, PUSH_OPTIONS
+from alignattn.finetuning.options import LOADING, NEVER, PATIENCE, PUSH_OPTIONS, RunOptions
+from alignattn.finetuning.results import CONFIG_FILE, RESULTS_FILE, RUN_FOLDER
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.tasks import LabelledTask, is_definition
 from alignattn.tasks.definitions import TASKS, get_task, plain_name
@@ -226,7 +224,7 @@ def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
     for other in other_seeds(options):
         check_folder(other)
     results = [domain_shift_one(run) for run in options.runs()]
-    if options.makes_several and PartialState().is_main_process:
+    if options.training.seeds is not None and PartialState().is_main_process:
         print(f"{options.output_dir}\n{write_seed_table(options.output_dir, results)}")
     PartialState().destroy_process_group()
     return results
@@ -237,7 +235,7 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
     from accelerate import PartialState
 
     from alignattn.finetuning.run import finetune_one
-    from alignattn.finetuning.training_arguments import RunArguments, training_arguments
+    from alignattn.finetuning.training_arguments import training_arguments
     from alignattn.utils.paths import folder_lock
 
     folder = options.output_dir
@@ -253,8 +251,8 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
             for name, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)
         ]
         digests, training = _digests_out_of_domain(options), _training_options(options)
-        args = training_arguments(training.training, RunArguments)
-        run = finetune_one(training, args)
+        run = finetune_one(training)
+        args = training_arguments(training.training)
         sides = _predict(training, args, loaded)
         result = _result(options, run, sides, args)
         if PartialState().is_main_process:
@@ -265,15 +263,14 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
 
 def check_folder(options: DomainShiftOptions) -> None:
     """Refuse a folder of another run; a folder that contains only the trained run is accepted, to be evaluated."""
-    from alignattn.finetuning.resuming import check_output_dir
-    from alignattn.finetuning.run_folder import first_changed
+    from alignattn.finetuning.run_folder import check_output_dir, first_changed_digest
     from alignattn.utils.paths import entries
 
     folder = options.output_dir
     if not (folder.is_dir() and entries(folder) == {RUN_FOLDER}):
         check_output_dir(options)
     check_output_dir(_training_options(options))
-    what = first_changed(_digests_out_of_domain(options), folder / OUT_OF_DOMAIN_FILE)
+    what = first_changed_digest(_digests_out_of_domain(options), folder / OUT_OF_DOMAIN_FILE)
     if what is not None:
         raise AlignAttnError(
             f"{folder} holds another result: the {what} of {options.tasks[1].name} changed; give another --output_dir"
@@ -366,11 +363,16 @@ def halves(
 
 def _load_side(name: str, task: LabelledTask, options: DomainShiftOptions) -> Side:
     """Load and halve the development set of a task: its first evaluation split."""
-    from alignattn.finetuning.rows import load_evaluation_rows
-    from alignattn.tasks.rows import max_samples
+    from alignattn.tasks.rows import load_rows, max_samples
 
     split = task.evaluation_splits[0]
-    loaded = load_evaluation_rows(replace(task, evaluation_splits=(split,)), options.model, options.data)
+    loaded = load_rows(
+        replace(task, evaluation_splits=(split,)),
+        need_train=False,
+        data_dir=options.data.data_dir,
+        cache_dir=options.model.cache_dir,
+        skip_bad_rows=options.data.skip_bad_rows,
+    )
     rows = max_samples(loaded.task, loaded.evaluation[split], options.data.max_eval_samples, options.data.take)
     if len(rows) < 2:
         raise AlignAttnError(
@@ -469,7 +471,7 @@ def _write(options: RunOptions, sides: Sequence[Side], result: DomainShiftResult
     """Write the folder; `results.json` last, because it marks the folder as complete."""
     import pyarrow as pa
 
-    from alignattn.finetuning.examples import with_split, write_predictions
+    from alignattn.finetuning.examples import write_predictions
     from alignattn.reports.pages import REPORT_FILE, Section, write_report
     from alignattn.utils.files import write_json, write_text
 
@@ -477,7 +479,9 @@ def _write(options: RunOptions, sides: Sequence[Side], result: DomainShiftResult
     for side in sides:
         # Both halves are splits with unique names, as `calibrate` reads them.
         halved = pa.concat_tables(
-            with_split(side.predictions.take(pa.array(rows)), f"{side.name}-{name}")
+            side.predictions.take(pa.array(rows)).add_column(
+                0, "split", pa.array([f"{side.name}-{name}"] * len(rows), pa.string())
+            )
             for name, rows in side.halves.items()
         )
         tables.append(halved.add_column(0, "side", pa.array([side.name] * halved.num_rows)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.finetuning.results import score_text
-from alignattn.finetuning.run_folder import FinishedRun, read_finished_run, run_folder
+from alignattn.finetuning.run_folder import FinishedRun, check_run_folder, read_finished_run
 from alignattn.models import capabilities_of
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, check_installed, in_megabytes, one_line
@@ -29,7 +29,7 @@ MAX_DIFFERENCE = 1e-3  # of float32 outputs, relative to the largest: more is no
 class ExportOptions(Options):
     """The options of `alignattn export`."""
 
-    run: str = option(REQUIRED, "Folder of a finished run.", metavar="DIR", place=run_folder)
+    run: str = option(REQUIRED, "Folder of a finished run.", metavar="DIR", place=check_run_folder)
     output_dir: OutputDir = option(REQUIRED, f"Folder for {ONNX_FILE}, the tokenizer and {EXPORT_FILE}.")
     int8: bool = option(False, f"Also write {INT8_FILE}, with weights of 8 bits.")
 

@@ -8,10 +8,10 @@ from typing import Any
 from alignattn.finetuning.logs import X_LABEL, curve_panels, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.finetuning.run_folder import (
+    check_run_folder,
     evaluation_digests,
     read_finished_run,
     read_run_options,
-    run_folder,
     short_names,
 )
 from alignattn.reports.plots import (
@@ -59,7 +59,7 @@ class FigureOptions(Options):
         metavar="KIND",
     )
     run: tuple[str, ...] = option(
-        REQUIRED, "Run folders; each adds a panel or a line.", metavar="DIR", place=run_folder
+        REQUIRED, "Run folders; each adds a panel or a line.", metavar="DIR", place=check_run_folder
     )
     output_file: OutputFile = option(
         REQUIRED, f"File of the picture, with the ending {', '.join(ENDINGS)}.", endings=ENDINGS

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.training_options import PUSH_OPTIONS
+from alignattn.finetuning.options import PUSH_OPTIONS, RunOptions
 from alignattn.utils.command import Command, TableResults
 
 if TYPE_CHECKING:
@@ -16,14 +15,13 @@ def finetune(options: RunOptions) -> list["RunResult"]:
     """Run each unfinished seed of the call, and write a summary of several seeds."""
     from accelerate import PartialState
 
-    from alignattn.finetuning.resuming import check_output_dir
     from alignattn.finetuning.run import finetune_one
-    from alignattn.finetuning.run_folder import other_seeds
+    from alignattn.finetuning.run_folder import check_output_dir, other_seeds
 
     for other in other_seeds(options):
         check_output_dir(other)
     results = [finetune_one(run) for run in options.runs()]
-    if options.makes_several and PartialState().is_main_process:
+    if options.training.seeds is not None and PartialState().is_main_process:
         print(f"{options.output_dir}\n{write_seed_summary(options.output_dir, results)}")
     # A process group that still exists when the interpreter exits sometimes aborts in a background thread.
     PartialState().destroy_process_group()
@@ -70,7 +68,7 @@ COMMAND = Command(
     run="alignattn.commands.finetune:finetune",
     results=TableResults(
         withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS),
-        check_folder="alignattn.finetuning.resuming:check_output_dir",
+        check_folder="alignattn.finetuning.run_folder:check_output_dir",
     ),
     shares_folder=True,
     examples=(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.finetuning.data_options import DataOptions
+from alignattn.finetuning.options import DataOptions
 from alignattn.models.lengths import most_tokens, row_length
 from alignattn.models.names import model_name
 from alignattn.reports.plots import HeatMapPanel, draw_heat_maps, write_figure

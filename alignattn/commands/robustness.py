@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.finetuning.run_folder import run_folder
+from alignattn.finetuning.run_folder import check_run_folder
 from alignattn.models.names import model_folder, model_name
 from alignattn.robustness import LONGEST, RECIPES, UNIVERSAL_SENTENCE_ENCODER, WORDNET
 from alignattn.tasks import TextClassification
@@ -45,7 +45,7 @@ class RobustnessOptions(Options):
         None,
         "Run folders of `alignattn finetune`.",
         metavar="DIR",
-        place=run_folder,
+        place=check_run_folder,
     )
     model: str | None = option(
         None, "Fine-tuned classifier to attack; needs --task.", place=model_name, requires=("task",), excludes=OF_A_RUN
@@ -315,7 +315,7 @@ def target_loaders(arguments: RobustnessOptions) -> list[Callable[[], Target]]:
 
 
 def _record_folder(model: Path) -> str:
-    from alignattn.finetuning.run_files import is_seed_folder
+    from alignattn.finetuning.run_folder import is_seed_folder
 
     # The root would lead out of the folder of the results.
     parts = model.resolve().parts[1:]

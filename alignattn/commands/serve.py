@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.finetuning.run_folder import read_finished_run, run_folder
+from alignattn.finetuning.run_folder import check_run_folder, read_finished_run
 from alignattn.utils.command import Command
 from alignattn.utils.errors import AlignAttnError, check_installed, one_line
 from alignattn.utils.files import parse_json, to_json
@@ -33,7 +33,7 @@ BODY = {"type": "object", "properties": {"row": ROW, "rows": {"type": "array", "
 class ServeOptions(Options):
     """The options of `alignattn serve`."""
 
-    run: str = option(REQUIRED, "Folder of a finished run.", metavar="DIR", place=run_folder)
+    run: str = option(REQUIRED, "Folder of a finished run.", metavar="DIR", place=check_run_folder)
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0: answer other machines too.", metavar="ADDRESS")
     port: int = option(8000, "Port to listen on; 0: any free one.", low=0, high=65535)
     top_k: Count | None = option(None, "Classes or answers per row (default: all classes; one answer).")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.finetuning.run_folder import read_finished_run, run_folder
+from alignattn.finetuning.run_folder import check_run_folder, read_finished_run
 from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.options import REQUIRED, Count, InputDir, Options, OutputDir, Seed, option
@@ -31,7 +31,7 @@ ORIGINAL, NOISY = "original", "noisy"
 class UncertaintyOptions(Options):
     """The options of `alignattn uncertainty`."""
 
-    run: str = option(REQUIRED, "Run folder of a classifier.", metavar="DIR", place=run_folder)
+    run: str = option(REQUIRED, "Run folder of a classifier.", metavar="DIR", place=check_run_folder)
     output_dir: OutputDir = option("uncertainty", f"Folder for {UNCERTAINTY_FILE}, {PREDICTIONS_FILE} and report.html.")
     passes: int = option(20, "Forward passes with dropout.", low=2, high=10_000)
     level: float = option(0.05, "p-value below which the two likeliest classes differ.", above=0, high=1)

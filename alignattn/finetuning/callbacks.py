@@ -17,13 +17,12 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from alignattn.attention.basis import cloud
 from alignattn.attention.distance import equal_counts, measure_distances, sliced_wasserstein
 from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
+from alignattn.finetuning.options import TrainingOptions
 from alignattn.finetuning.results import EVALUATION, NOT_SCORES, score_text
 from alignattn.finetuning.rows import input_batches
 from alignattn.finetuning.task_trainer import TaskTrainer
-from alignattn.finetuning.training_options import TrainingOptions
 from alignattn.patching import collect, is_patched
 from alignattn.patching.balance import balance, reason_unbalanced
-from alignattn.tasks import Task
 from alignattn.tasks.task import EncodedSplit
 from alignattn.training.checkpoints import restore
 from alignattn.utils.console import in_terminal, terminal_bar
@@ -157,15 +156,16 @@ class DistanceLog(TrainerCallback):
     Args:
         trainer: the trainer of the run; the callback adds itself to it.
         evaluation: the evaluation splits; the first rows of the first split are measured.
-        tokenizer: the model's tokenizer.
     """
 
-    def __init__(self, trainer: TaskTrainer, evaluation: Mapping[str, EncodedSplit], tokenizer: Any) -> None:
+    def __init__(self, trainer: TaskTrainer, evaluation: Mapping[str, EncodedSplit]) -> None:
         if not evaluation:
             raise AlignAttnError("--log_query_key_distance needs evaluation rows: give --validation_file")
         if trainer.model is None or not is_patched(trainer.model):
             raise AlignAttnError("--log_query_key_distance needs a model with attention heads: leave it out")
-        self.batch = distance_batch(trainer.task, next(iter(evaluation.values())), tokenizer)
+        split = next(iter(evaluation.values()))
+        first = range(min(DISTANCE_ROWS, len(split.encoded)))
+        self.batch = next(input_batches(trainer.task, split, split.tokenizer, first, DISTANCE_ROWS))
         self.has_balanced = reason_unbalanced(trainer.model) is None
         # First in the list: callbacks that report the logs must see the entries that this one adds.
         trainer.callback_handler.callbacks.insert(0, self)
@@ -223,11 +223,6 @@ def query_key_distances(
     return {name: float(torch.stack([part.mean() for part in parts]).mean()) for name, parts in by_layer.items()}
 
 
-def distance_batch(task: Task, split: EncodedSplit, tokenizer: Any) -> dict[str, Tensor]:
-    """Return the first `DISTANCE_ROWS` sequences of a split as one batch, padded, without their labels."""
-    return next(input_batches(task, split, tokenizer, range(min(DISTANCE_ROWS, len(split.encoded))), DISTANCE_ROWS))
-
-
 class Balancing(TrainerCallback):
     """Balances a model before the first step, and logs and prints the change.
 
@@ -237,10 +232,9 @@ class Balancing(TrainerCallback):
         trainer: the trainer of the run; the callback adds itself to it.
         options: the training options.
         train: the training rows, for the moments and the held-back rows.
-        processor: the model's tokenizer or image processor.
     """
 
-    def __init__(self, trainer: TaskTrainer, options: TrainingOptions, train: EncodedSplit, processor: Any) -> None:
+    def __init__(self, trainer: TaskTrainer, options: TrainingOptions, train: EncodedSplit) -> None:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             raise AlignAttnError(
                 "--balance changes weights in place, which DeepSpeed and FSDP do not support: leave it out, and "
@@ -251,7 +245,8 @@ class Balancing(TrainerCallback):
         moments, held_back = split_rows(len(train.encoded), MOMENT_ROWS, HELD_BACK_ROWS)
         self.num_rows = len(moments)
         self.batches = [
-            partial(input_batches, trainer.task, train, processor, rows, BATCH_ROWS) for rows in (moments, held_back)
+            partial(input_batches, trainer.task, train, train.tokenizer, rows, BATCH_ROWS)
+            for rows in (moments, held_back)
         ]
         # First in the list: what other callbacks measure must be the balanced model.
         trainer.callback_handler.callbacks.insert(0, self)

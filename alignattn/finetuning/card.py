@@ -3,7 +3,8 @@
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ from markupsafe import Markup
 
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN, AttentionConfig
-from alignattn.finetuning.best_checkpoint import AND
-from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.options import BALANCED, RunOptions
 from alignattn.finetuning.results import EVALUATION, RunResult, score_text
-from alignattn.finetuning.training_options import BALANCED
+from alignattn.finetuning.run_checkpoints import AND
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.packaged import PACKAGED
 from alignattn.reports.pages import TEMPLATES
@@ -90,7 +90,14 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
     attention_name = result.attention if capabilities.has_attention else ""
     data_name = result.task if data.train_file is None else plain_stem(data.train_file)
     name = "-".join([Path(model).name, data_name, *filter(None, [attention_name])])
-    base_on_hub = _hub_id(options.values["model"]) if capabilities.is_pretrained else None
+    # The Hub id of a pretrained model; None for a folder.
+    base_on_hub = None
+    if options.model.model in PACKAGED:
+        base_on_hub = PACKAGED[options.model.model].hub_id
+    elif capabilities.is_pretrained and not Path(options.model.model).exists():
+        with suppress(HFValidationError):
+            validate_repo_id(options.model.model)
+            base_on_hub = options.model.model
     # The task, if its rows come from a data set on the Hub.
     on_hub = task if task and task.sources.hub and data.train_file is None else None
     hub_kind = HUB_TASKS.get(kind.kind, kind.kind)
@@ -122,33 +129,23 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
         eval_results=eval_results or None,
     )
 
-    source: str = "a local file" if data.train_file or (task and task.sources.files) else "not on the Hub"
-    if on_hub is not None:
-        source = Markup(", ").join(_code(part) for part in (on_hub.sources.hub, on_hub.sources.config) if part)
-    description: dict[str, Any] = {"task": f"{data_name} ({kind.kind})", "data": source}
-    if capabilities.is_pretrained:
-        origin = "on the Hub" if base_on_hub else "a local folder"
-        if model in PACKAGED:
-            origin = f"from the Python package {PACKAGED[model].package}"
-        description["base model"] = _code(model, f", {origin}")
-    if result.start is not None:
-        description["start"] = str(result.start)
-    if capabilities.reads_embeddings:
-        description["word vectors"] = publishable((result.embeddings or {}).get("file")) or "random"
-    if options.model.lora_r is not None:
-        where = ", ".join(options.model.lora_target_modules or ("every linear layer",))
-        description["LoRA"] = (
-            f"rank {options.model.lora_r}, α {options.model.lora_scale:g}, in {where}; merged into the weights"
-        )
-    if capabilities.has_attention:
-        description |= _attention_rows(result, attention, capabilities.own_score)
-
     metrics = list(dict.fromkeys(metric for scores in result.metrics.values() for metric in scores))
     scores = [
         [split, result.evaluation_rows[split], *(score_text(m, of[m]) if m in of else "" for m in metrics)]
         for split, of in result.metrics.items()
     ]
-    choosing = _choosing_splits(result, options, kind.splits_in_training(list(result.metrics)))
+    # The splits whose rows select the best checkpoint or stop training, if anything does: by default the first.
+    watched = kind.splits_in_training(list(result.metrics))
+    selected_by = options.training.metric_for_best_model if result.best is None else result.best.metric
+    choosing = [
+        split
+        for split in watched
+        if any(
+            name.removeprefix(EVALUATION).removeprefix(f"{split}_") in ("loss", *result.metrics[split])
+            and f"{split}_" in name
+            for name in str(selected_by).split(AND)
+        )
+    ] or watched[:1]
     preprocessor = ("tokenizer", "AutoTokenizer") if kind.reads_texts else None
     return TEMPLATES.get_template("finetuning/card.md.jinja").render(
         metadata=metadata.to_yaml(),
@@ -158,7 +155,7 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
         capabilities=capabilities,
         models=MODELS,
         attention=attention,
-        description=description.items(),
+        description=_description(result, options, data_name, attention, base_on_hub).items(),
         result=result,
         metrics=metrics,
         scores=scores,
@@ -175,35 +172,46 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
     )
 
 
-def _attention_rows(result: RunResult, attention: AttentionConfig, own_score: str) -> dict[str, Any]:
-    """Return the description of the attention: a row for each slot of the formula."""
-    rows: dict[str, Any] = {"attention": _code(result.attention)}
+def _description(
+    result: RunResult, options: RunOptions, data_name: str, attention: AttentionConfig, base_on_hub: str | None
+) -> dict[str, Any]:
+    """Return what the model is: its task, its data, its start, and its attention with a row for each slot."""
+    data, task, model = options.data, options.task, publishable(result.model)
+    capabilities = capabilities_of(model)
+    source: str = "a local file" if data.train_file or (task and task.sources.files) else "not on the Hub"
+    if task and task.sources.hub and data.train_file is None:
+        source = Markup(", ").join(_code(part) for part in (task.sources.hub, task.sources.config) if part)
+    rows: dict[str, Any] = {"task": f"{data_name} ({options.task_of_rows.kind})", "data": source}
+    if capabilities.is_pretrained:
+        origin = "on the Hub" if base_on_hub else "a local folder"
+        if model in PACKAGED:
+            origin = f"from the Python package {PACKAGED[model].package}"
+        rows["base model"] = _code(model, f", {origin}")
+    if result.start is not None:
+        rows["start"] = str(result.start)
+    if capabilities.reads_embeddings:
+        rows["word vectors"] = publishable((result.embeddings or {}).get("file")) or "random"
+    if options.model.lora_r is not None:
+        where = ", ".join(options.model.lora_target_modules or ("every linear layer",))
+        rows["LoRA"] = (
+            f"rank {options.model.lora_r}, α {options.model.lora_scale:g}, in {where}; merged into the weights"
+        )
+    if not capabilities.has_attention:
+        return rows
+
+    rows["attention"] = _code(result.attention)
     loss = "" if attention.alignment is None else "; loss = task + λ · A(Q, K)"
     rows["formula"] = f"O = N(S(Q, K)) · g(Q, V){loss}"
     for slot, symbol in zip(SLOTS, "SNgA", strict=True):
         values = ", ".join(f"{name}={value}" for name, value in getattr(attention, f"{slot}_options").items())
         choice = getattr(attention, slot) or "none"
-        choice = own_score if slot == "score" and choice == PLAIN.score else choice
+        choice = capabilities.own_score if slot == "score" and choice == PLAIN.score else choice
         rows[f"{slot} {symbol}"] = _code(choice, f" ({values})" if values else "")
     if attention.alignment is not None:
         rows["λ"] = f"{attention.alignment_weight:g}"
         rows["gradient scope"] = _code(attention.gradient_scope, f": {SCOPES[attention.gradient_scope]}")
         rows["reduction over heads"] = attention.head_reduction
     return rows | {"layers": "all" if attention.layers is None else ", ".join(map(str, attention.layers))}
-
-
-def _choosing_splits(result: RunResult, options: RunOptions, splits: Iterable[str]) -> list[str]:
-    """Return the splits whose rows select the best checkpoint or stop training, if anything does."""
-    watched = list(splits)
-    metric = str(options.values.get("metric_for_best_model") if result.best is None else result.best.metric)
-    named = {
-        split
-        for name in metric.split(AND)
-        for split in watched
-        if name.removeprefix(EVALUATION).removeprefix(f"{split}_") in ("loss", *result.metrics[split])
-        and f"{split}_" in name
-    }
-    return [split for split in watched if split in named] or watched[:1]
 
 
 def _settings(result: RunResult, options: RunOptions, attention: AttentionConfig, kind: type[Task]) -> dict[str, Any]:
@@ -236,19 +244,12 @@ def _settings(result: RunResult, options: RunOptions, attention: AttentionConfig
 def write_model_card(folder: Path, card: str) -> None:
     """Write the card to `README.md` in a run's folder, unless a user has changed the card there."""
     path = folder / CARD_FILE
-    if path.exists() and not _is_as_written(path):
-        print(f"{path} was changed by a user: alignattn leaves it as it is", file=sys.stderr)
-        return
-    write_text(path, card + SEAL + _digest(card) + SEAL_END)
-
-
-def _is_as_written(path: Path) -> bool:
-    card, _, seal = path.read_text(encoding="utf-8", errors="replace").rpartition(SEAL)
-    return seal == _digest(card) + SEAL_END
-
-
-def _digest(card: str) -> str:
-    return hashlib.sha256(card.encode()).hexdigest()
+    if path.exists():
+        text, _, seal = path.read_text(encoding="utf-8", errors="replace").rpartition(SEAL)
+        if seal != hashlib.sha256(text.encode()).hexdigest() + SEAL_END:
+            print(f"{path} was changed by a user: alignattn leaves it as it is", file=sys.stderr)
+            return
+    write_text(path, card + SEAL + hashlib.sha256(card.encode()).hexdigest() + SEAL_END)
 
 
 def quoted(path: str) -> str:
@@ -259,14 +260,3 @@ def quoted(path: str) -> str:
 def _code(text: str, after: str = "") -> Markup:
     """Return text in backquotes, where Markdown changes nothing but backquotes, followed by `after`."""
     return Markup("`" + text.replace("`", "'") + "`") + after  # noqa: S704, for Markdown, not for a web page
-
-
-def _hub_id(model: str) -> str | None:
-    """Return the Hub id of a pretrained model; None for a folder."""
-    if model in PACKAGED:
-        return PACKAGED[model].hub_id
-    try:
-        validate_repo_id(model)
-    except HFValidationError:
-        return None
-    return None if Path(model).exists() else model

@@ -24,7 +24,7 @@ from alignattn.evaluation.calibration.decisions import (
 )
 from alignattn.evaluation.calibration.scaling import apply_temperature
 from alignattn.finetuning.examples import INPUT_BITS
-from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
+from alignattn.finetuning.results import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes
 from alignattn.tasks import LabelledTask
 from alignattn.utils.errors import AlignAttnError

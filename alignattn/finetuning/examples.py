@@ -1,4 +1,4 @@
-"""The predictions of a run, kept in its folder, and the scores of their rows."""
+"""The predictions of a run, kept in its folder, the scores of their rows, and of slices: rows with the same value."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from alignattn.evaluation.statistics.example_scores import (
+    POSITIVE_CLASS,
     ExampleScores,
     example_scores,
     mean_of_ratios,
@@ -20,14 +21,14 @@ from alignattn.evaluation.statistics.example_scores import (
 from alignattn.finetuning.logs import STATE_FILE, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_and_f1
-from alignattn.tasks.labels import UNLABELLED
-from alignattn.tasks.metrics import metric_of
+from alignattn.tasks.labels import UNLABELLED, parse_label
+from alignattn.tasks.metrics import METRICS, metric_of
 from alignattn.tasks.names import PROBABILITIES
 from alignattn.tasks.sequence_to_sequence import ERROR_RATE, EXACT
 from alignattn.tasks.tags.entities import SCORES, score_parts
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import replacing
-from alignattn.utils.parquet import INPUT_COLUMN, read_parquet
+from alignattn.utils.parquet import read_parquet
 
 if TYPE_CHECKING:
     import datasets
@@ -57,18 +58,6 @@ def write_predictions(folder: Path, tables: Sequence[pa.Table]) -> None:
         pq.write_table(pa.concat_tables(tables), temporary)
 
 
-def with_split(table: pa.Table, split: str) -> pa.Table:
-    """Return predictions with the name of their split in each row."""
-    return table.add_column(0, "split", pa.array([split] * table.num_rows, pa.string()))
-
-
-def with_inputs(table: pa.Table, rows: "datasets.Dataset", columns: Sequence[str]) -> pa.Table:
-    """Return predictions of classes with the number of each row's input, by which `calibrate` finds repeated rows."""
-    if PROBABILITIES not in table.column_names:
-        return table
-    return table.append_column(INPUT_COLUMN, pa.array(input_numbers(rows, columns)))
-
-
 def input_numbers(dataset: "datasets.Dataset", columns: Sequence[str]) -> NDArray[np.uint64]:
     """Return a number per row `[N]`, equal for rows with equal values in the columns."""
     digests = (digest[: INPUT_BITS // 8] for digest in row_digests(dataset, columns))
@@ -83,14 +72,12 @@ def row_digests(dataset: "datasets.Dataset", columns: Sequence[str]) -> Iterator
     inputs: Any = dataset.select_columns(list(columns)).with_format("arrow")
     for part in inputs.iter(ROWS_AT_ONCE):
         for row in part.to_pylist():
-            values = [_content(row[name]) for name in columns]
+            values = [row[name] for name in columns]
+            for place, value in enumerate(values):
+                if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
+                    is_file = value["bytes"] is None and value["path"]
+                    values[place] = Path(value["path"]).read_bytes() if is_file else value["bytes"]
             yield hashlib.blake2b(repr(values).encode(errors="surrogateescape")).digest()
-
-
-def _content(value: Any) -> Any:
-    if not (isinstance(value, dict) and value.keys() == {"bytes", "path"}):
-        return value
-    return Path(value["path"]).read_bytes() if value["bytes"] is None and value["path"] else value["bytes"]
 
 
 def read_split(folder: Path, split: str) -> Any:
@@ -125,18 +112,46 @@ def read_logs(folder: Path) -> Sequence[Mapping[str, Any]]:
 
 def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
     """Return the row scores of a metric of predictions; None if the metric is not a statistic of rows."""
-    if NO_ANSWER_COLUMN in predictions.column_names:
-        return _answer_examples(metric, predictions)
-    if EDITS_COLUMN in predictions.column_names:
-        return _written_examples(metric, predictions)
     label_type = predictions["label"].type
+    if not label_type.num_fields and {NO_ANSWER_COLUMN, EDITS_COLUMN}.isdisjoint(predictions.column_names):
+        if metric_of(metric).function is None:
+            return None
+        return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
+
+    rows = predictions["row"].to_numpy()
+    if NO_ANSWER_COLUMN in predictions.column_names:
+        if metric not in ("exact", "f1"):
+            return None
+        answers, golds = predictions["prediction"].to_pylist(), predictions["label"].to_pylist()
+        # The official scripts of both versions differ for empty answers, which only unanswerable questions have.
+        version: SquadVersion = "2.0" if any(not gold for gold in golds) else "1.1"
+        pairs = [exact_and_f1(answer, gold, version) for answer, gold in zip(answers, golds, strict=True)]
+        return mean_scores(rows, [exact if metric == "exact" else f1 for exact, f1 in pairs])
+
+    if EDITS_COLUMN in predictions.column_names:
+        edits = predictions[EDITS_COLUMN].to_numpy()
+        if metric == ERROR_RATE:
+            return ExampleScores(rows, ratio_of_sums, (edits, predictions[LENGTH_COLUMN].to_numpy()))
+        return mean_scores(rows, edits == 0) if metric == EXACT else None
+
     if pa.types.is_list(label_type) and pa.types.is_string(label_type.value_type):
-        return _tag_examples(metric, predictions)
+        if metric not in SCORES:
+            return None
+        tags = zip(predictions["prediction"].to_pylist(), predictions["label"].to_pylist(), strict=True)
+        parts = np.array([score_parts(metric, found, gold) for found, gold in tags])
+        return ExampleScores(rows, ratio_of_sums, (parts[:, 0], parts[:, 1]))
+
     if pa.types.is_list(label_type) and pa.types.is_integer(label_type.value_type):
-        return _label_examples(metric, predictions)
-    if metric_of(metric).function is None or label_type.num_fields:
-        return None
-    return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
+        # Several labels, as in `alignattn.tasks.text_classification.multi_label_scores`.
+        labels, found = (np.stack(predictions[name].to_numpy()) for name in ("label", "prediction"))
+        right, counted = 2 * labels * found, labels + found
+        if metric == "accuracy":
+            return mean_scores(rows, (labels == found).all(axis=1))
+        if metric == "micro_f1":
+            return ExampleScores(rows, ratio_of_sums, (right.sum(axis=1), counted.sum(axis=1)))
+        return ExampleScores(rows, mean_of_ratios, (*right.T, *counted.T)) if metric == "macro_f1" else None
+
+    return None
 
 
 def mean_predictions(tables: Sequence[pa.Table]) -> pa.Table:
@@ -165,41 +180,86 @@ def mean_predictions(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.table({"row": first["row"], "label": first["label"], **columns})
 
 
-def _written_examples(metric: str, predictions: Any) -> ExampleScores | None:
-    rows, edits = predictions["row"].to_numpy(), predictions[EDITS_COLUMN].to_numpy()
-    if metric == ERROR_RATE:
-        return ExampleScores(rows, ratio_of_sums, (edits, predictions[LENGTH_COLUMN].to_numpy()))
-    return mean_scores(rows, edits == 0) if metric == EXACT else None
+MAX_NUMBERS = 10
+"""A column with more distinct numbers is split at its quartiles."""
+MIN_DIGITS, MAX_DIGITS = 6, 17
+"""Significant digits of a quarter's ends in its name; 17 distinguish any two numbers of 64 bits."""
+MAX_SLICES = 50
+"""If a column has more values, the slices are those with the most rows."""
+MISSING = "(missing)"
+
+SliceScores = Mapping[str, Mapping[str, ExampleScores]]
+"""The row scores by slice and metric."""
 
 
-def _label_examples(metric: str, predictions: Any) -> ExampleScores | None:
-    """Return the scores of rows with several labels, as in `alignattn.tasks.text_classification.multi_label_scores`."""
-    rows = predictions["row"].to_numpy()
-    labels, found = (np.stack(predictions[name].to_numpy()) for name in ("label", "prediction"))
-    right, counted = 2 * labels * found, labels + found
-    match metric:
-        case "accuracy":
-            return mean_scores(rows, (labels == found).all(axis=1))
-        case "micro_f1":
-            return ExampleScores(rows, ratio_of_sums, (right.sum(axis=1), counted.sum(axis=1)))
-        case "macro_f1":
-            return ExampleScores(rows, mean_of_ratios, (*right.T, *counted.T))
-    return None
+def slices_of(values: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
+    """Return the row indices of each slice by name; slices are in the order of their values, missing values last.
+
+    Args:
+        values: the values of the column, one per row; a number may be written as text, as in a CSV file.
+    """
+    missing = (value is None or value != value or str(value).strip() == "" for value in values)
+    parsed = [None if is_missing else parse_label(value) for is_missing, value in zip(missing, values, strict=True)]
+    numbers = {value for value in parsed if value is not None and not isinstance(value, str)}
+    names = {value: str(value) for value in parsed if value is not None}
+    if len(numbers) == len(names) > MAX_NUMBERS:
+        # As the quarters' ends: not every integer of 64 bits is a float.
+        parsed = [None if value is None else float(value) for value in parsed]
+        names = _quarters(np.array([value for value in parsed if value is not None]))
+    ordered = sorted(names, key=lambda value: (isinstance(value, str), value))
+    rows: dict[str, list[int]] = {name: [] for name in (*(names[value] for value in ordered), MISSING)}
+    for row, value in enumerate(parsed):
+        rows[MISSING if value is None else names[value]].append(row)
+    largest = sorted(rows, key=lambda name: -len(rows[name]))[:MAX_SLICES]
+    return {name: np.array(rows[name]) for name in rows if name in largest and rows[name]}
 
 
-def _tag_examples(metric: str, predictions: Any) -> ExampleScores | None:
-    if metric not in SCORES:
-        return None
-    tags = zip(predictions["prediction"].to_pylist(), predictions["label"].to_pylist(), strict=True)
-    parts = np.array([score_parts(metric, found, gold) for found, gold in tags])
-    return ExampleScores(predictions["row"].to_numpy(), ratio_of_sums, (parts[:, 0], parts[:, 1]))
+def _quarters(values: NDArray[np.float64]) -> dict[Any, str]:
+    """Return for each value the range of its quarter, as text."""
+    distinct = np.unique(values)
+    quarter = np.searchsorted(np.quantile(values, (0.25, 0.5, 0.75)), distinct)
+    parts = [distinct[quarter == number] for number in np.unique(quarter)]
+    is_whole = bool((distinct == np.trunc(distinct)).all())
+    for digits in range(MIN_DIGITS, MAX_DIGITS + 1):  # close numbers differ in late digits only
+        form = ".0f" if is_whole else f".{digits}g"
+        names = [f"{part[0]:{form}} to {part[-1]:{form}}" for part in parts]
+        if len(set(names)) == len(parts):
+            break
+    return {value: name for part, name in zip(parts, names, strict=True) for value in part.tolist()}
 
 
-def _answer_examples(metric: str, predictions: Any) -> ExampleScores | None:
-    if metric not in ("exact", "f1"):
-        return None
-    answers, golds = predictions["prediction"].to_pylist(), predictions["label"].to_pylist()
-    # The official scripts of both versions differ for empty answers, which only unanswerable questions have.
-    version: SquadVersion = "2.0" if any(not gold for gold in golds) else "1.1"
-    pairs = [exact_and_f1(answer, gold, version) for answer, gold in zip(answers, golds, strict=True)]
-    return mean_scores(predictions["row"].to_numpy(), [exact if metric == "exact" else f1 for exact, f1 in pairs])
+def slice_examples(
+    predictions: pa.Table, slices: Mapping[str, NDArray[np.int64]], metrics: Sequence[str]
+) -> SliceScores:
+    """Return the row scores of each metric that is a statistic of rows, by slice.
+
+    A metric that is undefined for the rows of a slice is left out: a correlation, also Matthews', if all have one
+    label, and F1 without a row of class 1, true or predicted.
+
+    Args:
+        predictions: the predictions of all rows, in their order.
+        slices: the slices, as from `slices_of`.
+        metrics: the names of the metrics.
+    """
+    scores: dict[str, dict[str, ExampleScores]] = {}
+    for slice_name, rows in slices.items():
+        part = predictions.take(pa.array(rows))
+        undefined: set[str] = set()
+        if part["label"].type.num_fields == 0:
+            labels = part["label"].unique().to_pylist()
+            undefined = {name for name, metric in METRICS.items() if metric.needs_variation and len(labels) == 1}
+            if POSITIVE_CLASS not in {*labels, *part["prediction"].unique().to_pylist()}:
+                undefined.add("f1")
+        found = {metric: metric_examples(metric, part) for metric in metrics if metric not in undefined}
+        scores[slice_name] = {metric: examples for metric, examples in found.items() if examples is not None}
+    return scores
+
+
+def measured_slices(scores: SliceScores) -> dict[str, dict[str, float]]:
+    """Return the number of rows and the metrics of each slice."""
+    return {
+        name: {"rows": len(next(iter(of_slice.values())).examples)}
+        | {metric: one.value for metric, one in of_slice.items()}
+        for name, of_slice in scores.items()
+        if of_slice
+    }

@@ -15,7 +15,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.attention.basis import Moments, balancing_basis
 from alignattn.attention.distance import equal_counts, measure_distances, sliced_wasserstein
-from alignattn.finetuning.data_options import DataOptions
+from alignattn.finetuning.options import DataOptions
 from alignattn.finetuning.rows import input_batches
 from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
 from alignattn.models.build import saved_class
@@ -60,18 +60,9 @@ class RecordedModel:
             self.model(**batch)
         return [{"query": layer.query, "key": layer.shared_key, "weights": layer.weights} for layer in seen.layers]
 
-    def num_layers_and_heads(self) -> tuple[int, int]:
-        """Return the number of recorded attention calls in a forward, and the number of heads in each."""
-        if not self.reads_texts_alone:
-            # A forward also needs an image, and there is none yet.
-            calls = patch_of(self.model).config.layers or self._declared_sides
-            return len(calls), self.model.config.num_attention_heads
-        layers = self.record({"input_ids": torch.tensor([self.tokenizer.all_special_ids[:1]])})
-        return len(layers), layers[0]["weights"].shape[1]
-
     def sides(self, layers: Sequence[int]) -> list[Sides]:
         """Return the modalities of the queries and keys of attention calls, given their numbers from 0."""
-        return [(WORDS, WORDS) if self.reads_texts_alone else self._declared_sides[layer] for layer in layers]
+        return [(WORDS, WORDS) if self.reads_texts_alone else self.declared_sides[layer] for layer in layers]
 
     def check_reads(self, task_type: type[Task], of: str) -> None:
         """Refuse rows that the model does not read; `of` describes them in the message."""
@@ -81,7 +72,8 @@ class RecordedModel:
             check_only_texts(self.name, task_type, of)
 
     @property
-    def _declared_sides(self) -> tuple[Sides, ...]:
+    def declared_sides(self) -> tuple[Sides, ...]:
+        """The modalities of the queries and keys of each attention call, as the model declares them."""
         model: Any = self.model
         sides: tuple[Sides, ...] = model.attention_sides
         return sides
@@ -261,7 +253,24 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
     """
     loaded = load_recorded_model(str(folder), examples.task_type.tokenizer_options)
     loaded.check_reads(examples.task_type, examples.description)
-    place, number = _find_layer(loaded, name, layer, head)
+    # The layer's number, and its place among the recorded layers.
+    patched = patch_of(loaded.model).config.layers
+    if loaded.reads_texts_alone:
+        recorded = loaded.record({"input_ids": torch.tensor([loaded.tokenizer.all_special_ids[:1]])})
+        num_layers, num_heads = len(recorded), recorded[0]["weights"].shape[1]
+    else:
+        # A forward also needs an image, and there is none yet.
+        num_layers, num_heads = len(patched or loaded.declared_sides), loaded.model.config.num_attention_heads
+    numbers = list(patched or range(num_layers))
+    if not 0 <= head < num_heads:
+        raise AlignAttnError(f"--head {head}: {name} has heads 0 to {num_heads - 1}")
+    if layer is not None and layer not in numbers:
+        is_whole = numbers == list(range(num_layers))
+        there = f"0 to {num_layers - 1}" if is_whole else f"{', '.join(map(str, numbers))}, the patched ones"
+        raise AlignAttnError(f"--layer {layer}: {name} has layers {there}")
+    number = numbers[-1] if layer is None else layer
+    place = numbers.index(number)
+
     encoded = examples.encode(loaded.tokenizer)
     longest, most = (
         max(example["input_ids"].shape[1] for example in encoded),
@@ -279,21 +288,6 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
         )
     (sides,) = loaded.sides([number])
     return HeadView(name, number, head, sides, texts, reason_unbalanced(loaded.model))
-
-
-def _find_layer(loaded: RecordedModel, name: str, layer: int | None, head: int) -> tuple[int, int]:
-    """Return the index of a layer among the recorded layers, and its number."""
-    num_layers, num_heads = loaded.num_layers_and_heads()
-    numbers = list(patch_of(loaded.model).config.layers or range(num_layers))
-    if not 0 <= head < num_heads:
-        raise AlignAttnError(f"--head {head}: {name} has heads 0 to {num_heads - 1}")
-    if layer is None:
-        return len(numbers) - 1, numbers[-1]
-    if layer not in numbers:
-        is_whole = numbers == list(range(num_layers))
-        there = f"0 to {num_layers - 1}" if is_whole else f"{', '.join(map(str, numbers))}, the patched ones"
-        raise AlignAttnError(f"--layer {layer}: {name} has layers {there}")
-    return numbers.index(layer), layer
 
 
 def in_plane(points: NDArray[Any], seed: int) -> list[tuple[float, float]]:

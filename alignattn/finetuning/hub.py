@@ -13,13 +13,15 @@ from alignattn.finetuning.card import CARD_FILE, model_card, quoted, write_model
 from alignattn.finetuning.logs import STATE_FILE
 from alignattn.finetuning.lora import ADAPTER_FOLDER
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE, RunResult
-from alignattn.finetuning.run_files import (
+from alignattn.finetuning.results import (
     CALIBRATION_FOLDER,
     CALIBRATION_ROWS_FILE,
     CONFIG_FILE,
     DATA_FILE,
+    PREDICTIONS_FILE,
+    RESULTS_FILE,
     TASK_FILE,
+    RunResult,
 )
 from alignattn.training.checkpoints import MODEL_FILES
 from alignattn.utils.console import log_push
@@ -56,9 +58,15 @@ def open_repository(options: RunOptions) -> str:
         return api.create_repo(name, private=values["hub_private_repo"], exist_ok=True).repo_id
 
 
-def push_run(result: RunResult, options: RunOptions) -> None:
-    """Push the folder of a run that finished in this or an earlier call, with a card that names the repository."""
-    folder, repo_id = options.output_dir, open_repository(options)
+def push_run(result: RunResult, options: RunOptions, repo_id: str) -> None:
+    """Push the folder of a run that finished in this or an earlier call, with a card that names the repository.
+
+    Args:
+        result: the result of the run.
+        options: the options of the run.
+        repo_id: the repository that `open_repository` returned.
+    """
+    folder = options.output_dir
     write_model_card(folder, model_card(result, options, repo_id))
     with TemporaryDirectory() as staged, hub_errors(f"{folder} has the finished run, but the push failed"):
         stage(folder, Path(staged))

@@ -60,9 +60,6 @@ SCORE_LABEL = "score (1: perfect)"
 LogHistory = Sequence[Mapping[str, Any]]
 """The entries of `log_history` in `trainer_state.json`."""
 
-Curves = dict[str, list[tuple[float, float]]]
-"""Points (step, value) by logged name."""
-
 
 def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
     """Return a panel for each quantity that a run logged: losses, diagnostics, scores of the evaluation.
@@ -72,7 +69,13 @@ def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
     Args:
         histories: the logs by the name of the run.
     """
-    curves = {name: curves_of(history) for name, history in histories.items()}
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in histories}
+    for run, history in histories.items():
+        for entry in history:
+            for name, value in entry.items():
+                is_score = name.startswith(EVALUATION) and not name.endswith(NOT_SCORES)
+                if (name in Y_LABELS or is_score) and isinstance(value, int | float) and math.isfinite(value):
+                    curves[run].setdefault(name, []).append((float(entry["step"]), float(value)))
     if any(TASK_LOSS in of_run for of_run in curves.values()):
         for of_run in curves.values():
             if LOSS in of_run:
@@ -89,17 +92,6 @@ def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
         )
         for quantity in shown
     ]
-
-
-def curves_of(history: LogHistory) -> Curves:
-    """Return the finite values of each quantity that is shown, in the order they were logged."""
-    curves: Curves = {}
-    for entry in history:
-        for name, value in entry.items():
-            is_score = name.startswith(EVALUATION) and not name.endswith(NOT_SCORES)
-            if (name in Y_LABELS or is_score) and isinstance(value, int | float) and math.isfinite(value):
-                curves.setdefault(name, []).append((float(entry["step"]), float(value)))
-    return curves
 
 
 def training_charts(log_history: LogHistory) -> dict[str, Markup]:

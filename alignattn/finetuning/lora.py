@@ -1,53 +1,43 @@
 """LoRA (Hu et al. 2022) in a run: adapters around the patched model during training, merged into the saved model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
-from alignattn.finetuning.model_options import ModelOptions
+from alignattn.finetuning.options import ModelOptions
 from alignattn.models.packaged import PACKAGED
 from alignattn.patching import CHILD_NAME, alignment_parameters, function_parameters
 from alignattn.patching.checkpoints import CLASSIFIER, merge_adapters
 from alignattn.utils.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
 
-if TYPE_CHECKING:
-    # Predictions need no Trainer, whose import takes seconds.
-    from alignattn.training.trainer import AlignmentTrainer
-
 ADAPTER_FOLDER = "adapter"
 """Folder of a run with the adapters, which `alignattn.from_pretrained` and peft load onto the pretrained model."""
 
 
-def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
-    """Return a patched model with the adapters that the options ask for; its head is trained as well.
+def adapt(model: PreTrainedModel, options: ModelOptions) -> Any:
+    """Return a patched model with the adapters that the options ask for, a `peft.PeftModel`; its head is trained, too.
 
     Args:
         model: the patched model, with a head for the task.
-        arguments: the options.
-
-    Returns:
-        A `peft.PeftModel`; `model` itself without adapters.
+        options: the options of the model.
     """
-    if arguments.lora_r is None:
-        return model
     if not is_peft_available():
         raise AlignAttnError(f"--lora_r needs peft: {install_extra('peft')}")
     from peft import LoraConfig, get_peft_model
     from peft.utils import ModulesToSaveWrapper
 
     modules = dict(model.named_modules())
-    for target in arguments.lora_target_modules or ():
+    for target in options.lora_target_modules or ():
         # As in peft, a target is the end of a module's name.
         if not any(f".{name}".endswith(f".{target}") for name in modules):
             linear = (name for name, module in modules.items() if isinstance(module, nn.Linear))
             known = sorted({name.rpartition(".")[2] for name in linear if CHILD_NAME not in name})
             hint = did_you_mean(target, known, aside=True)
             raise AlignAttnError(
-                f"--lora_target_modules {target!r}: {arguments.model} has no such layer; its linear layers are "
+                f"--lora_target_modules {target!r}: {options.model} has no such layer; its linear layers are "
                 f"{listing(known)}{hint}"
             )
     heads = [
@@ -59,9 +49,9 @@ def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
         and any(True for _ in child.parameters())
     ]
     config = LoraConfig(
-        r=arguments.lora_r,
-        lora_alpha=arguments.lora_scale,  # type: ignore[arg-type]  # a factor, however peft declares it
-        target_modules=list(arguments.lora_target_modules or ()) or "all-linear",
+        r=options.lora_r,  # type: ignore[arg-type]  # a run without adapters does not come here
+        lora_alpha=options.lora_scale,  # type: ignore[arg-type]  # a factor, however peft declares it
+        target_modules=list(options.lora_target_modules or ()) or "all-linear",
         modules_to_save=heads,
     )
     try:
@@ -85,35 +75,29 @@ def _in_float32(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return tuple(map(converted, args)), {name: converted(value) for name, value in kwargs.items()}
 
 
-def keep_merged(trainer: "AlignmentTrainer", arguments: ModelOptions, folder: Path) -> None:
+def keep_merged(trainer: Any, options: ModelOptions, folder: Path) -> None:
     """Save the adapter of a trained model, and give the trainer the model with merged weights.
 
     Args:
-        trainer: the trainer of a model that `adapt` returned.
-        arguments: the options.
+        trainer: the `AlignmentTrainer` of a model that `adapt` returned.
+        options: the options of the model.
         folder: the run's folder.
     """
     adapted: Any = trainer.model
-    if arguments.lora_r is None:
-        return
     if trainer.is_world_process_zero():
-        if arguments.model in PACKAGED:
+        if options.model in PACKAGED:
             (config,) = adapted.peft_config.values()
-            config.base_model_name_or_path = PACKAGED[arguments.model].hub_id
+            config.base_model_name_or_path = PACKAGED[options.model].hub_id
         adapted.save_pretrained(folder / ADAPTER_FOLDER, save_embedding_layers=False)
         # peft's card contains local paths; the run has its own card.
         (folder / ADAPTER_FOLDER / "README.md").unlink(missing_ok=True)
     kept = next(weights.dtype for weights in adapted.parameters() if not weights.requires_grad)
     # Merge in float32: in half precision, most of the learned changes would be rounded away.
     merged: nn.Module = merge_adapters(adapted.float())
-    if arguments.dtype is not None:
-        _convert(merged, kept)
+    if options.dtype is not None:
+        # The slots stay in float32.
+        own = {id(weights) for weights in (*alignment_parameters(merged), *function_parameters(merged))}
+        for weights in merged.parameters():
+            if id(weights) not in own:
+                weights.data = weights.data.to(kept)
     trainer.model = trainer.model_wrapped = merged
-
-
-def _convert(model: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the weights of a patched model, except those of the slots, which stay in float32."""
-    own = {id(weights) for weights in (*alignment_parameters(model), *function_parameters(model))}
-    for weights in model.parameters():
-        if id(weights) not in own:
-            weights.data = weights.data.to(dtype)

@@ -1,23 +1,21 @@
-"""The model of a run with a head for its task: pretrained or built from scratch, with its attention patched."""
+"""The model of a run with a head for its task, pretrained or built from scratch, patched; and its types of numbers."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.finetuning.lora import adapt
-from alignattn.finetuning.model_options import ModelOptions
-from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.precision import check_precision, loading_type, type_of_weights
-from alignattn.finetuning.results import StartResult, read_result
-from alignattn.finetuning.run_files import CONFIG_FILE
+from alignattn.finetuning.options import AS_STORED, ModelOptions, RunOptions
+from alignattn.finetuning.results import CONFIG_FILE, StartResult, read_result
 from alignattn.finetuning.run_folder import check_finished, is_run_folder
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext, BuiltModel, checked_fields, saved_class
@@ -25,7 +23,7 @@ from alignattn.models.lengths import most_positions, most_tokens
 from alignattn.models.packaged import model_source
 from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf
 from alignattn.patching import CHILD_NAME, patch
-from alignattn.patching.checkpoint_files import adapter_fields, check_counts
+from alignattn.patching.checkpoint_files import adapter_fields, check_counts, stored_types
 from alignattn.patching.checkpoints import (
     load_checkpoint,
     load_config,
@@ -55,6 +53,12 @@ SLOT_NAMES = ("score", "normalizer", "value")
 """The slots that define the attention function."""
 
 
+ORIGINAL = ".original_module."
+
+AUTOCAST = {"fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
+"""accelerate's names of the types of autocast."""
+
+
 def pretrained_config(options: RunOptions) -> Any:
     """Return the config of the pretrained model, with the fields that the options set; None for a model from scratch.
 
@@ -63,33 +67,48 @@ def pretrained_config(options: RunOptions) -> Any:
     Args:
         options: the options of the run.
     """
-    arguments, task, asked = options.model, options.task_of_rows, options.data.max_length
-    if not capabilities_of(arguments.model).is_pretrained:
-        given = arguments.model_config_fields
-        checked_fields(given, MODELS.load(arguments.model).config_class)
-        check_counts(arguments.model, given)
+    chosen, task, asked = options.model, options.task_of_rows, options.data.max_length
+    name, hub, config_fields = chosen.model, chosen.hub, chosen.model_config_fields
+    if not capabilities_of(name).is_pretrained:
+        checked_fields(config_fields, MODELS.load(name).config_class)
+        check_counts(name, config_fields)
         return None
-    name, hub = arguments.model, _hub_options(arguments)
-    check_start(arguments)
+
+    # The model may be the folder of a run: a finished one, of one seed, with the expected weights.
+    folder, expected = Path(name), chosen.model_sha256
+    if is_run_folder(folder) or any(folder.glob(f"seed-*/{CONFIG_FILE}")):
+        check_finished(folder, "--model")
+    if expected is not None and (not is_run_folder(folder) or model_digest(folder) != expected):
+        raise AlignAttnError(f"--model {folder} does not match --model_sha256 {expected}: give the run that does")
+
     with loading(name):
         if adapter_fields(model_source(name), hub) is not None:
             raise AlignAttnError(f"{name!r} is an adapter, and a run cannot start from one: give the merged model")
-        fields = read_config_fields(name, **hub)
-        if saved_class(fields) is not None:
+        saved = read_config_fields(name, **hub)
+        if saved_class(saved) is not None:
             raise AlignAttnError(
-                f"{name!r} is a trained model of {fields['model_type']}, and a run cannot start from it: give a "
+                f"{name!r} is a trained model of {saved['model_type']}, and a run cannot start from it: give a "
                 f"pretrained encoder, or one of {', '.join(MODELS)}"
             )
         config = load_config(name, **hub)
-        if fields.get(LOADER_FIELD) == LOADING_HINT:
-            check_attention(arguments, AttentionConfig.from_dict(getattr(config, CHILD_NAME)))
-        _set_config_fields(config, arguments.model_config_fields)
+        if saved.get(LOADER_FIELD) == LOADING_HINT:
+            check_attention(chosen, AttentionConfig.from_dict(getattr(config, CHILD_NAME)))
+        for field, value in config_fields.items():
+            if not hasattr(config, field):
+                hint = did_you_mean(field, vars(config), aside=True)
+                kind = type(config).__name__
+                raise AlignAttnError(f"--model_config: {field}={value}: {kind} has no field {field!r}{hint}")
+            try:
+                setattr(config, field, value)
+            except (StrictDataclassError, ValueError, TypeError) as error:
+                raise AlignAttnError(f"--model_config: {field}={value!r} does not fit: {one_line(error)}") from error
+
     # Building a model of millions of layers takes hours and all memory.
     check_counts(name, config.to_dict())
     most = most_positions(config)
     if asked is not None and most is not None and asked > most:
         raise AlignAttnError(f"--max_length {asked} exceeds the model's maximum of {most} tokens")
-    check_precision(options, type_of_weights(arguments, config))
+    check_precision(options, config)
     if type(config) not in getattr(transformers, task.auto_class)._model_mapping:
         raise AlignAttnError(
             f"--model {name} is of type {config.model_type!r}, for which transformers has no "
@@ -99,61 +118,46 @@ def pretrained_config(options: RunOptions) -> Any:
 
 
 def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel:
-    """Return the model that the options name, with a head for the task of `rows`.
+    """Return the model that the options name, with a head for the task of `rows`, its patch and its LoRA adapters.
 
     Args:
         options: the options of the run.
         rows: the rows of the run; the vocabulary of a model from scratch is the words of its training rows.
         config: what `pretrained_config` returned.
     """
-    arguments = options.model
-    if config is not None:
-        return _load_pretrained(arguments, rows, config)
-    assert rows.train is not None
-    built: BuiltModel = MODELS.load(arguments.model).build(
-        BuildContext(
-            rows.task,
-            rows.train,
-            options.training.seed,
-            None if arguments.embeddings is None else Path(arguments.embeddings),
-            options.data.skip_bad_rows,
-            config_fields=arguments.model_config_fields,
+    chosen, task = options.model, rows.task
+    name, hub, remark = chosen.model, chosen.hub, None
+    if config is None:
+        built: BuiltModel = MODELS.load(name).build(
+            BuildContext(
+                task,
+                rows.train,
+                options.training.seed,
+                None if chosen.embeddings is None else Path(chosen.embeddings),
+                options.data.skip_bad_rows,
+                config_fields=chosen.model_config_fields,
+            )
         )
-    )
-    rows.task.configure(built.model.config)
-    return built
+        task.configure(built.model.config)
+    else:
+        saved_classes = named_classes(config)
+        with loading(name):
+            task.configure(config)
+        if chosen.crf:
+            assert isinstance(task, TokenClassification)
+            crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
+            setattr(config, CRF_FIELD, crf_tags)
+        kwargs = {"config": config, "dtype": loading_type(chosen), "ignore_mismatched_sizes": True} | hub
+        model = load_checkpoint(name, getattr(transformers, task.auto_class), with_slots=False, **kwargs)
+        if reordered := keep_classes(model, name, saved_classes):
+            print(reordered, file=sys.stderr)
+        built = BuiltModel(model, load_preprocessor(name, model, type(task), **hub), remark=remark)
 
-
-def patch_model(model: PreTrainedModel, arguments: ModelOptions) -> Any:
-    """Patch the attention of a model, and return the model with the LoRA adapters that the options ask for."""
-    capabilities = capabilities_of(arguments.model)
-    if capabilities.has_attention:
-        patch(model, arguments.attention_config)
-        if capabilities.is_pretrained:
-            load_function_slots(arguments.model, model, **_hub_options(arguments))
-    return adapt(model, arguments)
-
-
-def _hub_options(arguments: ModelOptions) -> dict[str, Any]:
-    return {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
-
-
-def _load_pretrained(arguments: ModelOptions, rows: Rows[Any], config: Any) -> BuiltModel:
-    task, name, hub = rows.task, arguments.model, _hub_options(arguments)
-    saved = named_classes(config)
-    with loading(name):
-        task.configure(config)
-    remark = None
-    if arguments.crf:
-        assert isinstance(task, TokenClassification)
-        assert rows.train is not None
-        crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
-        setattr(config, CRF_FIELD, crf_tags)
-    kwargs = {"config": config, "dtype": loading_type(arguments), "ignore_mismatched_sizes": True} | hub
-    model = load_checkpoint(name, getattr(transformers, task.auto_class), with_slots=False, **kwargs)
-    if reordered := keep_classes(model, name, saved):
-        print(reordered, file=sys.stderr)
-    return BuiltModel(model, load_preprocessor(name, model, type(task), **hub), remark=remark)
+    if capabilities_of(name).has_attention:
+        patch(built.model, chosen.attention_config)
+        if config is not None:
+            load_function_slots(name, built.model, **hub)
+    return built if chosen.lora_r is None else replace(built, model=adapt(built.model, chosen))
 
 
 def load_preprocessor(name: str, model: PreTrainedModel, task_type: type[Task], **hub: Any) -> Any:
@@ -214,17 +218,6 @@ def _check_takes_images(name: str, model: PreTrainedModel, image_processor: Any)
         ) from error
 
 
-def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:
-    for name, value in fields.items():
-        if not hasattr(config, name):
-            hint = did_you_mean(name, vars(config), aside=True)
-            raise AlignAttnError(f"--model_config: {name}={value}: {type(config).__name__} has no field {name!r}{hint}")
-        try:
-            setattr(config, name, value)
-        except (StrictDataclassError, ValueError, TypeError) as error:
-            raise AlignAttnError(f"--model_config: {name}={value!r} does not fit: {one_line(error)}") from error
-
-
 def named_classes(config: PreTrainedConfig) -> tuple[str, ...]:
     """Return the names of a saved model's classes in the order of its outputs; empty if it has none."""
     names = tuple(name for _, name in sorted((config.id2label or {}).items()))
@@ -272,52 +265,112 @@ def _reorder(model: PreTrainedModel, name: str, order: Sequence[int]) -> None:
             chain.transitions.copy_(chain.transitions[:, index])
 
 
-def check_start(arguments: ModelOptions) -> None:
-    """Refuse to start from an unfinished run, from several seeds, or from other weights than `--model_sha256`."""
-    folder, asked = Path(arguments.model), arguments.model_sha256
-    if is_run_folder(folder) or any(folder.glob(f"seed-*/{CONFIG_FILE}")):
-        check_finished(folder, "--model")
-    if asked is not None and (not is_run_folder(folder) or model_digest(folder) != asked):
-        raise AlignAttnError(f"--model {folder} does not match --model_sha256 {asked}: give the run that does")
-
-
-def check_attention(arguments: ModelOptions, theirs: AttentionConfig) -> None:
+def check_attention(options: ModelOptions, theirs: AttentionConfig) -> None:
     """Refuse an attention function other than the one that a model's weights were trained with.
 
     Args:
-        arguments: the options of the run.
+        options: the options of the model.
         theirs: the attention of the model that the run starts from.
     """
-    mine = arguments.attention_config
+    mine = options.attention_config
     if mine.function_fields() == theirs.function_fields():
         return
     wanted = [f"--{slot} {getattr(theirs, slot)}" for slot in theirs.filled_slots if slot in SLOT_NAMES]
     for slot in SLOT_NAMES:
-        options = getattr(theirs, f"{slot}_options")
-        if options:
-            wanted.append(f"--{slot}_options " + " ".join(f"{option}={value}" for option, value in options.items()))
+        if of_slot := getattr(theirs, f"{slot}_options"):
+            wanted.append(f"--{slot}_options " + " ".join(f"{name}={value}" for name, value in of_slot.items()))
     if theirs.layers is not None:
         wanted.append(f"--layers {' '.join(map(str, theirs.layers))}")
     raise AlignAttnError(
-        f"{arguments.model!r} was saved with the attention ({theirs.describe_slots()}), and this run has another: "
+        f"{options.model!r} was saved with the attention ({theirs.describe_slots()}), and this run has another: "
         f"give {' '.join(wanted)}, with any alignment"
     )
 
 
-def continued_run(name: str) -> StartResult | None:
-    """Return the finished run that a run starts from; None if its model is not the folder of one.
-
-    Args:
-        name: the model, as it was given.
-    """
-    folder = Path(name)
-    result = read_result(folder) if is_run_folder(folder) else None
+def continued_run(folder: str) -> StartResult | None:
+    """Return the finished run that a run starts from, given its folder; None if it has not finished."""
+    result = read_result(Path(folder))
     if result is None:
         return None
     return StartResult(
-        run=publishable(name),
+        run=publishable(folder),
         task=result.task,
         attention=result.attention,
         seed=result.seed,
-        sha256=model_digest(folder),
+        sha256=model_digest(Path(folder)),
     )
+
+
+def loading_type(options: ModelOptions) -> Any:
+    """Return the `dtype` of `from_pretrained`: float32, as stored (the default with adapters), or as asked for."""
+    if options.dtype is None:
+        return torch.float32 if options.lora_r is None else AS_STORED
+    return options.dtype if options.dtype == AS_STORED else getattr(torch, options.dtype)
+
+
+def check_precision(options: RunOptions, config: Any) -> None:
+    """Refuse float16 weights without adapters, and computing in another half precision than that of the weights.
+
+    Args:
+        options: the options of the run.
+        config: the config of the pretrained model; as stored, its weights have its type, or that of their files.
+    """
+    weights = loading_type(options.model)
+    if weights == AS_STORED:
+        in_files = stored_types(model_source(options.model.model), options.model.hub)
+        weights = getattr(config, "dtype", None) or next(iter(in_files), "float32")
+    weights = getattr(torch, weights) if isinstance(weights, str) else weights
+    if options.model.lora_r is None and weights == torch.float16:
+        raise AlignAttnError(
+            f"--dtype {options.model.dtype}: weights in float16 cannot be trained, because small gradients and the "
+            "optimizer's moments underflow: leave it out (on a GPU, --fp16 true computes in float16), give --dtype "
+            "bfloat16, or train adapters over such weights (--lora_r 8)"
+        )
+    halves = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    for switch, computed in halves.items():
+        if options.values.get(switch) and weights in halves.values() and weights != computed:
+            in_words, of_weights = (str(dtype).removeprefix("torch.") for dtype in (computed, weights))
+            raise AlignAttnError(
+                f"--{switch} true computes in {in_words}, and the weights are loaded in {of_weights}: give "
+                f"--dtype float32, or --{switch} false"
+            )
+
+
+def describe_precision(options: ModelOptions, model: nn.Module) -> str:
+    """Return a line on the types in which a pretrained model's weights are stored, frozen and trained.
+
+    Args:
+        options: the options of the model.
+        model: the model to train, with its adapters.
+    """
+    # peft keeps the untrained head next to the trained one.
+    weights = [weight for name, weight in model.named_parameters() if ORIGINAL not in name]
+    frozen, trained = ([weight for weight in weights if weight.requires_grad == trains] for trains in (False, True))
+    parts = {
+        "stored": stored_types(model_source(options.model), options.hub),
+        "frozen": _types(frozen),
+        "trained": _types(trained),
+    }
+    summary = ", ".join(f"{what} in {listing(types)}" for what, types in parts.items() if types)
+    lossy = any(weight.dtype == torch.bfloat16 for weight in trained)
+    advice = " (steps too small for that type are lost: --dtype float32 keeps them)" if lossy else ""
+    return f"weights: {summary}{advice}"
+
+
+def computed_types(trainer: Any) -> str:
+    """Return the type in which a run computes, as its results and its card name it: autocast, weights, evaluation.
+
+    Args:
+        trainer: the `Trainer` of the run, before it trains.
+    """
+    model, args, mixed = trainer.model, trainer.args, str(trainer.accelerator.mixed_precision)
+    weights = listing(_types(weight for weight in model.parameters() if weight.is_floating_point()))
+    summary = f"{AUTOCAST[mixed]}, weights in {weights}" if mixed in AUTOCAST else weights
+    if args.tf32 and args.device.type == "cuda":
+        summary += ", matrix products in TF32"
+    evaluated = {"float16": args.fp16_full_eval, "bfloat16": args.bf16_full_eval}
+    return summary + "".join(f", evaluated in {name}" for name, is_chosen in evaluated.items() if is_chosen)
+
+
+def _types(weights: Iterable[Tensor]) -> list[str]:
+    return list(dict.fromkeys(str(weight.dtype).removeprefix("torch.") for weight in weights))

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import find_labels
 
 from alignattn.finetuning.model import load_preprocessor
-from alignattn.finetuning.run_files import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
+from alignattn.finetuning.results import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
 from alignattn.models.lengths import batches_of_rows
@@ -148,9 +148,25 @@ class Predictor:
 
     def dataset(self, rows: Sequence[Row]) -> datasets.Dataset:
         """Return rows as a data set of the task's input columns."""
-        filled = [self._row(row, number) for number, row in enumerate(_listed(rows), start=1)]
-        columns = {name: [row[name] for row in filled] for name in self.task.input_columns}
-        if self.task.reads_images:
+        task, filled = self.task, []
+        for number, row in enumerate(_listed(rows), start=1):
+            if isinstance(row, Mapping):
+                missing = [name for name in task.input_columns if name not in row]
+                if missing:
+                    raise AlignAttnError(f"row {number} has no {missing[0]!r} (it has {', '.join(map(str, row))})")
+                filled.append(row)
+                continue
+            if not isinstance(row, Iterable):
+                raise AlignAttnError(f"row {number} is {shown(row)}: give a text, several, or the columns of a row")
+            texts = [row] if isinstance(row, str) else list(row)
+            if len(texts) != task.texts_of_a_row:
+                raise AlignAttnError(
+                    f"row {number}, {shown(row)}, has {plural(len(texts), 'text')}, and task {task.name!r} needs "
+                    f"{task.texts_of_a_row}: {', '.join(task.input_columns)}"
+                )
+            filled.append(task.row_of(texts))
+        columns = {name: [row[name] for row in filled] for name in task.input_columns}
+        if task.reads_images:
             columns = {name: _pictures(values) for name, values in columns.items()}
         read = file_rows(TextRows(columns), path="a row", is_decoded=True)
         for index, problem in sorted(read.problems_in(columns).items()):
@@ -261,27 +277,6 @@ class Predictor:
 
         return shift_warning(self.calibration, probabilities, self.temperature, origin)
 
-    @cached_property
-    def _model_inputs(self) -> frozenset[str]:
-        names = inspect.signature(self.model.forward).parameters
-        return frozenset(names).difference(find_labels(type(self.model)))
-
-    def _row(self, row: Row, number: int) -> Mapping[str, Any]:
-        if isinstance(row, Mapping):
-            missing = [name for name in self.task.input_columns if name not in row]
-            if missing:
-                raise AlignAttnError(f"row {number} has no {missing[0]!r} (it has {', '.join(map(str, row))})")
-            return row
-        if not isinstance(row, Iterable):
-            raise AlignAttnError(f"row {number} is {shown(row)}: give a text, several, or the columns of a row")
-        texts = [row] if isinstance(row, str) else list(row)
-        if len(texts) != self.task.texts_of_a_row:
-            raise AlignAttnError(
-                f"row {number}, {shown(row)}, has {plural(len(texts), 'text')}, and task {self.task.name!r} needs "
-                f"{self.task.texts_of_a_row}: {', '.join(self.task.input_columns)}"
-            )
-        return self.task.row_of(texts)
-
     def outputs(
         self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
     ) -> tuple[Any, NDArray[Any] | None]:
@@ -292,44 +287,53 @@ class Predictor:
             batching: likewise.
             advance: likewise.
         """
-        encoded = split.encoded
-        read = [name for name in encoded.column_names if name in {*self._model_inputs, *LABELS}]
+        encoded, task = split.encoded, self.task
+        inputs = set(inspect.signature(self.model.forward).parameters).difference(find_labels(type(self.model)))
         # Images and long texts may be large, so each batch loads its own.
-        is_large = self.task.reads_images or split.options.has_windows
-        columns = {name: encoded[name] if is_large else encoded[name][:] for name in read}
-        collate, device = self.task.collator(self.tokenizer, split), self.model.device
-        gathered: list[_Gathered] = []
-        places: _Gathered | None = None
-        done = 0
+        is_large = task.reads_images or split.options.has_windows
+        columns = {
+            name: encoded[name] if is_large else encoded[name][:]
+            for name in encoded.column_names
+            if name in {*inputs, *LABELS}
+        }
+        ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
+        collate, device = task.collator(self.tokenizer, split), self.model.device
+        # The outputs of each batch, and at last its labels.
+        batches: list[tuple[list[int], list[NDArray[Any]]]] = []
+        done, has_labels = 0, False
         lengths = [_tokens(ids) for ids in columns.get("input_ids", [()] * len(encoded))]
         rows = range(len(encoded))
         for members in batches_of_rows(rows, lengths, device, batching.size, by_length=batching.by_length):
             batch = dict(collate([{name: values[index] for name, values in columns.items()} for index in members]))
             labels = batch.pop("labels", None)
+            has_labels = labels is not None
             on_device = {name: values.to(device) for name, values in batch.items()}
             with torch.inference_mode():
-                arrays = [_as_array(values) for values in self._outputs_of(on_device, split.options)]
-            if not gathered:
-                gathered = [_Gathered(len(encoded)) for _ in arrays]
-            for whole, part in zip(gathered, arrays, strict=True):
-                whole.put(members, part)
-            if labels is not None:
-                places = places or _Gathered(len(encoded))
-                places.put(members, labels.numpy())
+                if task.is_generative:
+                    tensors = list(task.generate(self.model, on_device, split.options))
+                else:
+                    tensors = [values for name, values in self.model(**on_device).items() if name not in ignored]
+                # NumPy has no bfloat16.
+                tensors = [values.float() if values.dtype == torch.bfloat16 else values for values in tensors]
+                arrays = [np.asarray(values.cpu().numpy()) for values in tensors]
+            batches.append((members, arrays if labels is None else [*arrays, labels.numpy()]))
             # A long context has several windows: count rows in proportion.
             before, done = done, done + len(members)
             if advance is not None:
                 advance(len(split.rows) * done // len(encoded) - len(split.rows) * before // len(encoded))
-        outputs = tuple(whole.array() for whole in gathered)
-        logits: Any = outputs[0] if len(outputs) == 1 else outputs
-        return pooled_outputs(encoded, logits, None if places is None else places.array())
 
-    def _outputs_of(self, batch: Mapping[str, torch.Tensor], options: TaskOptions) -> Sequence[torch.Tensor]:
-        """Return the model's outputs for a batch, or the sequences that it generates, `[B, …]` each."""
-        if self.task.is_generative:
-            return self.task.generate(self.model, batch, options)
-        ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
-        return [values for name, values in self.model(**batch).items() if name not in ignored]
+        # Arrays of all rows, in their order. Where a batch has fewer outputs than another, they are filled.
+        gathered = []
+        for parts in zip(*(arrays for _, arrays in batches), strict=True):
+            largest = tuple(max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True))
+            whole = np.full((len(encoded), *largest), PADDING, dtype=parts[0].dtype)
+            for (members, _), part in zip(batches, parts, strict=True):
+                place: Any = (np.asarray(members), *(slice(size) for size in part.shape[1:]))
+                whole[place] = part
+            gathered.append(whole)
+        label_ids = gathered.pop() if has_labels else None
+        logits: Any = gathered[0] if len(gathered) == 1 else tuple(gathered)
+        return pooled_outputs(encoded, logits, label_ids)
 
 
 def _listed(rows: Sequence[Row]) -> list[Row]:
@@ -353,26 +357,6 @@ def _pictures(values: Sequence[Any]) -> list[Any]:
             if not isinstance(value.get("path"), str | None):
                 raise AlignAttnError(f"row {number}: no image is named ({shown(value['path'])})")
     return held
-
-
-class _Gathered:
-    """Joins the arrays of batches, `[B, ...]`, in the order of their rows; shorter ones are filled with `PADDING`."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._parts: list[tuple[Sequence[int], NDArray[Any]]] = []
-
-    def put(self, members: Sequence[int], part: NDArray[Any]) -> None:
-        self._parts.append((members, part))
-
-    def array(self) -> NDArray[Any]:
-        shapes = [part.shape[1:] for _, part in self._parts]
-        largest = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
-        whole = np.full((self._rows, *largest), PADDING, dtype=self._parts[0][1].dtype)
-        for members, part in self._parts:
-            place: Any = (np.asarray(members), *(slice(size) for size in part.shape[1:]))
-            whole[place] = part
-        return whole
 
 
 def probabilities_of(answers: pa.Table) -> NDArray[np.float64]:
@@ -424,9 +408,3 @@ def load_predictor(
 def _tokens(ids: Sequence[Any]) -> int:
     """Return the number of tokens of an item of a batch; for several sequences, such as choices, their sum."""
     return sum(map(_tokens, ids)) if ids and isinstance(ids[0], list) else len(ids)
-
-
-def _as_array(values: torch.Tensor) -> NDArray[Any]:
-    values = values.cpu()
-    # NumPy has no bfloat16.
-    return np.asarray((values.float() if values.dtype == torch.bfloat16 else values).numpy())

@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, RESAMPLES
-from alignattn.finetuning.examples import metric_examples
+from alignattn.finetuning.examples import MAX_SLICES, SliceScores, metric_examples
 from alignattn.finetuning.logs import LogHistory, training_charts
 from alignattn.finetuning.results import (
     CLASS_SCORES,
@@ -25,7 +25,6 @@ from alignattn.finetuning.results import (
     class_cells,
     score_text,
 )
-from alignattn.finetuning.slices import MAX_SLICES, SliceScores
 from alignattn.reports.charts import confidence_chart, reliability_chart, reliability_panel
 from alignattn.reports.pages import REPORT_FILE, Section, Shaded, write_report
 from alignattn.tasks import Task
@@ -86,14 +85,10 @@ def write_run_report(
         facts["truncated"] += windows_hint(task, splits.values())
     sections = []
     for split, evaluation in evaluations.items():
-        parts = [
-            _scores(evaluation, len(result.labels)),
-            _slices(slices.get(split, {}), len(result.labels)),
-            _by_class(evaluation),
-            *_rows_of(task, splits[split], evaluation.predictions, result.labels),
-        ]
+        parts = _score_sections(evaluation, slices.get(split, {}), len(result.labels))
+        parts += _row_sections(task, splits[split], evaluation.predictions, result.labels)
         prefix = f"{split}: " if len(evaluations) > 1 else ""
-        sections += [_titled(prefix, part) for part in parts]
+        sections += [Section(**{**vars(part), "title": prefix + part.title}) for part in parts]
     inputs = task.input_columns
     targets = [name for name in task.columns() if name not in inputs] or [result.task]
     title = f"{listing(targets)} from {listing(inputs)}, by {Path(result.model).name}"
@@ -103,11 +98,8 @@ def write_run_report(
     )
 
 
-def _titled(prefix: str, section: Section) -> Section:
-    return Section(**{**vars(section), "title": prefix + section.title})
-
-
-def _scores(evaluation: Evaluation, num_classes: int) -> Section:
+def _score_sections(evaluation: Evaluation, slices: SliceScores, num_classes: int) -> list[Section]:
+    """Return the sections on all rows of a split, on its slices, and on its classes."""
     rows = []
     for name, value in evaluation.metrics.items():
         examples = None if math.isnan(value) else metric_examples(name, evaluation.predictions)
@@ -116,7 +108,28 @@ def _scores(evaluation: Evaluation, num_classes: int) -> Section:
         f"In percent, except errors. {INTERVAL}: Wilson's for a share of rows, else the bootstrap over rows "
         f"({RESAMPLES:,} resamples); – if the score is undefined or no statistic of rows, or there are too many rows."
     )
-    return Section(title="Scores", notes=[note], header=["score", "value", INTERVAL], rows=rows)
+    sections = [Section(title="Scores", notes=[note], header=["score", "value", INTERVAL], rows=rows)]
+
+    # A slice lacks the metrics that are undefined for it, so the main one is that of a slice with the most.
+    by_metrics = sorted(slices.values(), key=len, reverse=True)
+    metrics = list(dict.fromkeys(name for scores in by_metrics for name in scores))
+    lines = []
+    for slice_name, scores in slices.items() if metrics else ():
+        values = {name: score_text(name, one.value) for name, one in scores.items()}
+        count = max((len(one.examples) for one in scores.values()), default=0)
+        main, *others = (values.get(name, "–") for name in metrics)
+        interval = _interval(metrics[0], scores.get(metrics[0]), num_classes)
+        lines.append([slice_name, f"{count:,}", main, interval, *others])
+    full = f"At most {MAX_SLICES} slices, those with the most rows, are shown."
+    header = ["slice", "rows", *metrics[:1], INTERVAL, *metrics[1:]]
+    notes = [full] if len(slices) == MAX_SLICES else []
+    sections.append(Section(title="Slices", notes=notes, header=header, rows=lines))
+
+    classes = evaluation.classes
+    left_out = f"The {MAX_CLASSES} classes of {len(classes):,} with the lowest F1; {RESULTS_FILE} has all."
+    notes = [left_out] if len(classes) > MAX_CLASSES else []
+    header = ["class", *CLASS_SCORES, "rows"]
+    return [*sections, Section(title="By class", notes=notes, header=header, rows=class_cells(classes, MAX_CLASSES))]
 
 
 def _interval(name: str, examples: ExampleScores | None, num_classes: int) -> str:
@@ -125,64 +138,58 @@ def _interval(name: str, examples: ExampleScores | None, num_classes: int) -> st
     return "–" if ends is None else f"{score_text(name, ends.low)} to {score_text(name, ends.high)}"
 
 
-def _slices(slices: SliceScores, num_classes: int) -> Section:
-    # A slice lacks the metrics that are undefined for it, so the main one is that of a slice with the most.
-    by_metrics = sorted(slices.values(), key=len, reverse=True)
-    metrics = list(dict.fromkeys(name for scores in by_metrics for name in scores))
-    if not metrics:
-        return Section(title="Slices")
-    main, *others = metrics
-    rows = []
-    for slice_name, scores in slices.items():
-        values = {name: score_text(name, one.value) for name, one in scores.items()}
-        count = max((len(one.examples) for one in scores.values()), default=0)
-        interval = _interval(main, scores.get(main), num_classes)
-        rows.append(
-            [slice_name, f"{count:,}", values.get(main, "–"), interval, *(values.get(name, "–") for name in others)]
-        )
-    full = f"At most {MAX_SLICES} slices, those with the most rows, are shown." if len(slices) == MAX_SLICES else ""
-    header = ["slice", "rows", main, INTERVAL, *others]
-    return Section(title="Slices", notes=[full] if full else [], header=header, rows=rows)
-
-
-def _by_class(evaluation: Evaluation) -> Section:
-    classes = evaluation.classes
-    left_out = f"The {MAX_CLASSES} classes of {len(classes):,} with the lowest F1; {RESULTS_FILE} has all."
-    notes = [left_out] if len(classes) > MAX_CLASSES else []
-    return Section(
-        title="By class", notes=notes, header=["class", *CLASS_SCORES, "rows"], rows=class_cells(classes, MAX_CLASSES)
-    )
-
-
-def _rows_of(task: Task, split: EncodedSplit, predictions: pa.Table, names: Sequence[str]) -> list[Section]:
+def _row_sections(task: Task, split: EncodedSplit, predictions: pa.Table, names: Sequence[str]) -> list[Section]:
     """Return the sections on single rows: confusions, reliability, mistakes."""
-    quote = _quoting(task, split)
     if LABEL_PROBABILITIES in predictions.column_names:
-        labels = _matrix(predictions["label"])
-        probabilities = _matrix(predictions[LABEL_PROBABILITIES])
+        labels, probabilities = _matrix(predictions["label"]), _matrix(predictions[LABEL_PROBABILITIES])
         of_label = np.stack([1 - probabilities.ravel(), probabilities.ravel()], axis=1)
-        return [
-            _label_counts(labels, probabilities > 1 / 2, names),
-            _reliability(of_label, labels.ravel()),
-            _label_mistakes(labels, probabilities, names, quote),
-        ]
+        is_true, found = labels.astype(bool), probabilities > 1 / 2
+        counts = [(one & other).sum(axis=0) for one in (is_true, ~is_true) for other in (found, ~found)]
+        rows = [[name, *(f"{count:,}" for count in line)] for name, *line in zip(names, *counts, strict=True)]
+        right_and_wrong = Section(
+            title="Right and wrong by label",
+            notes=[f"The first {MAX_CLASSES} of {len(rows):,} labels."] if len(rows) > MAX_CLASSES else [],
+            header=["label", "found", "missed", "wrongly found", "rightly absent"],
+            rows=rows[:MAX_CLASSES],
+        )
+        confidence = np.where(found == is_true, -1, np.where(found, probabilities, 1 - probabilities)).ravel()
+        lines = []
+        for place in _worst(confidence):
+            row, column = divmod(place, len(names))
+            said = "predicted" if found[row, column] else "missed"
+            lines.append((row, [names[column], said, f"{100 * confidence[place]:.1f}"]))
+        wrong = f"the {int((confidence >= 0).sum()):,} wrong ones of {confidence.size:,} labels"
+        header = ["label", "wrongly", "confidence"]
+        mistakes = _mistakes("Most confident mistakes", lines, header, wrong, task, split)
+        return [right_and_wrong, _reliability(of_label, labels.ravel()), mistakes]
+
     # The label is -1 if several people answered a question and no answer is a class.
     if PROBABILITIES in predictions.column_names and pc.min(predictions["label"]).as_py() >= 0:
         labels, predicted = predictions["label"].to_numpy(), predictions["prediction"].to_numpy()
         probabilities = _matrix(predictions[PROBABILITIES])
-        return [
-            _confusions(labels, predicted, names),
-            _reliability(probabilities, labels),
-            _class_mistakes(labels, predicted, probabilities, names, quote),
+        confidence = np.where(labels == predicted, -1, probabilities[np.arange(len(labels)), predicted])
+        lines = [
+            (row, [names[labels[row]], names[predicted[row]], f"{100 * confidence[row]:.1f}"])
+            for row in _worst(confidence)
         ]
+        wrong = f"the {int((labels != predicted).sum()):,} wrong ones of {len(labels):,} rows"
+        header = ["label", "prediction", "confidence"]
+        mistakes = _mistakes("Most confident mistakes", lines, header, wrong, task, split)
+        return [_confusions(labels, predicted, names), _reliability(probabilities, labels), mistakes]
+
     if pa.types.is_floating(predictions["prediction"].type):
-        return [_errors(predictions["label"].to_numpy(), predictions["prediction"].to_numpy(), quote)]
+        labels, predicted = predictions["label"].to_numpy(), predictions["prediction"].to_numpy()
+        errors = np.abs(labels - predicted)
+        lines = [(row, [f"{labels[row]:.4g}", f"{predicted[row]:.4g}", f"{errors[row]:.4g}"]) for row in _worst(errors)]
+        header = ["label", "prediction", "error"]
+        return [_mistakes("Largest errors", lines, header, f"{len(labels):,} rows", task, split)]
+
     if task.can_weight_classes and pa.types.is_list(predictions["label"].type):
         tags = [predictions[name].combine_chunks().flatten().to_pylist() for name in ("label", "prediction")]
-        known = list(dict.fromkeys([*names, *tags[0], *tags[1]]))
-        number = {name: index for index, name in enumerate(known)}
-        gold, found = (np.array([number[tag] for tag in one], dtype=np.int64) for one in tags)
-        return [_confusions(gold, found, known)]
+        all_tags = list(dict.fromkeys([*names, *tags[0], *tags[1]]))
+        number = {name: index for index, name in enumerate(all_tags)}
+        gold, guessed = (np.array([number[tag] for tag in one], dtype=np.int64) for one in tags)
+        return [_confusions(gold, guessed, all_tags)]
     return []
 
 
@@ -211,16 +218,6 @@ def _confusions(labels: NDArray[np.int64], predicted: NDArray[np.int64], names: 
     return Section(title="Confusion matrix", notes=notes, header=["label", *shown], rows=rows)
 
 
-def _label_counts(labels: NDArray[Any], found: NDArray[np.bool_], names: Sequence[str]) -> Section:
-    is_true = labels.astype(bool)
-    counts = [(one & other).sum(axis=0) for one in (is_true, ~is_true) for other in (found, ~found)]
-    rows = [[name, *(f"{count:,}" for count in line)] for name, *line in zip(names, *counts, strict=True)]
-    header = ["label", "found", "missed", "wrongly found", "rightly absent"]
-    left_out = f"The first {MAX_CLASSES} of {len(rows):,} labels."
-    notes = [left_out] if len(rows) > MAX_CLASSES else []
-    return Section(title="Right and wrong by label", notes=notes, header=header, rows=rows[:MAX_CLASSES])
-
-
 def _reliability(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Section:
     count = min(len(labels), MAX_NUMBERS // probabilities.shape[1])
     panel = reliability_panel(probabilities[:count], labels[:count].astype(np.int64), how="as predicted")
@@ -229,21 +226,6 @@ def _reliability(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) 
         notes.append(f"The first {count:,} of {len(labels):,}.")
     charts = {panel.title: reliability_chart(panel), "rows by confidence": confidence_chart(panel)}
     return Section(title="Reliability", notes=notes, charts=charts)
-
-
-Quote = Callable[[int], list[str]]
-"""Returns the cells of a row's inputs, by its number."""
-
-
-def _quoting(task: Task, split: EncodedSplit) -> tuple[Sequence[str], Quote]:
-    """Return the names of the input columns, and a function that returns their cells."""
-    columns = [name for name in task.input_columns if name in split.rows.column_names]
-
-    def quote(row: int) -> list[str]:
-        values = split.rows[row]
-        return [_cell(values[name], is_picture=task.reads_images) for name in columns]
-
-    return columns, quote
 
 
 def _cell(value: Any, *, is_picture: bool) -> str:
@@ -257,60 +239,21 @@ def _cell(value: Any, *, is_picture: bool) -> str:
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}…"
 
 
-def _class_mistakes(
-    labels: NDArray[np.int64],
-    predicted: NDArray[np.int64],
-    probabilities: NDArray[np.float64],
-    names: Sequence[str],
-    quoting: tuple[Sequence[str], Quote],
-) -> Section:
-    confidence = np.where(labels == predicted, -1, probabilities[np.arange(len(labels)), predicted])
-    lines = [
-        (row, [names[labels[row]], names[predicted[row]], f"{100 * confidence[row]:.1f}"]) for row in _worst(confidence)
-    ]
-    wrong = int((labels != predicted).sum())
-    header = ["label", "prediction", "confidence"]
-    return _mistakes(
-        "Most confident mistakes", lines, header, f"the {wrong:,} wrong ones of {len(labels):,} rows", quoting
-    )
-
-
 def _worst(confidence: NDArray[np.float64]) -> list[int]:
     """Return the indices of the largest values, without those below 0."""
     return [place for place in np.argsort(-confidence, kind="stable")[:MAX_MISTAKES].tolist() if confidence[place] >= 0]
 
 
-def _label_mistakes(
-    labels: NDArray[Any], probabilities: NDArray[np.float64], names: Sequence[str], quoting: tuple[Sequence[str], Quote]
-) -> Section:
-    found = probabilities > 1 / 2
-    confidence = np.where(found == labels.astype(bool), -1, np.where(found, probabilities, 1 - probabilities)).ravel()
-    lines = []
-    for place in _worst(confidence):
-        row, column = divmod(place, len(names))
-        said = "predicted" if found[row, column] else "missed"
-        lines.append((row, [names[column], said, f"{100 * confidence[place]:.1f}"]))
-    wrong = f"the {int((confidence >= 0).sum()):,} wrong ones of {confidence.size:,} labels"
-    return _mistakes("Most confident mistakes", lines, ["label", "wrongly", "confidence"], wrong, quoting)
-
-
-def _errors(
-    labels: NDArray[np.float64], predicted: NDArray[np.float64], quoting: tuple[Sequence[str], Quote]
-) -> Section:
-    errors = np.abs(labels - predicted)
-    lines = [(row, [f"{labels[row]:.4g}", f"{predicted[row]:.4g}", f"{errors[row]:.4g}"]) for row in _worst(errors)]
-    return _mistakes("Largest errors", lines, ["label", "prediction", "error"], f"{len(labels):,} rows", quoting)
-
-
 def _mistakes(
-    title: str,
-    lines: Sequence[tuple[int, list[str]]],
-    header: Sequence[str],
-    total: str,
-    quoting: tuple[Sequence[str], Quote],
+    title: str, lines: Sequence[tuple[int, list[str]]], header: list[str], total: str, task: Task, split: EncodedSplit
 ) -> Section:
-    columns, quote = quoting
-    rows = [[str(row), *quote(row), *cells] for row, cells in lines]
+    """Return a section that quotes the inputs of rows, given their numbers and what to say of them."""
+    columns = [name for name in task.input_columns if name in split.rows.column_names]
+    rows = []
+    for number, cells in lines:
+        row = split.rows[number]
+        quoted = [_cell(row[name], is_picture=task.reads_images) for name in columns]
+        rows.append([str(number), *quoted, *cells])
     note = f"{len(lines)} of {total}; rows count from 0, as in {PREDICTIONS_FILE}."
     return Section(
         title=title, notes=[note], header=["row", *columns, *header], rows=rows, words=len(columns) + len(header)

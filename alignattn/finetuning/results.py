@@ -1,10 +1,10 @@
-"""The results of a run: `results.json`, read and written in one place."""
+"""The files of a run's folder, and its results: `results.json`, read and written in one place."""
 
 import math
 import platform
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,26 @@ if TYPE_CHECKING:
 
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.parquet"
+
+CONFIG_FILE = "config.yaml"
+"""File with the options of a run."""
+
+TASK_FILE = "task.json"
+"""File with the task of a run, if a user's file defines it."""
+
+DATA_FILE = "data.json"
+"""File with the digests of a run's files."""
+
+CALIBRATION_FOLDER = "calibration"
+"""Folder of a run's calibration (`alignattn calibrate --run`)."""
+
+CALIBRATION_ROWS_FILE = "rows.parquet"
+"""File of that folder with the calibrated probabilities and the labels of the calibration rows, and the temperature."""
+
+SEED_FOLDER_PREFIX = "seed-"
+
+RUN_FOLDER = "run"
+"""Name of a run's folder inside the folder of a command that made it."""
 
 EVALUATION = "eval_"
 NOT_SCORES = ("_runtime", "_per_second", "_model_preparation_time")
@@ -139,10 +159,6 @@ class RunResult:
     precision: str = ""
     max_length: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON types."""
-        return asdict(self)
-
 
 def read_result(folder: Path) -> RunResult | None:
     """Return the result of the run in `folder`, or None if it has not finished; raises as `read_record` does."""
@@ -175,11 +191,6 @@ def score_text(name: str, value: float | None) -> str:
     return f"{value:.4g}" if metric_of(name).is_error else f"{100 * value:.2f}"
 
 
-def defined(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Return metrics for JSON: None for an undefined one."""
-    return {name: None if not math.isfinite(value) else value for name, value in metrics.items()}
-
-
 CLASS_SCORES = ("precision", "recall", "f1")
 MAX_CLASSES_SHOWN = 12
 MAX_NAME = 40
@@ -204,14 +215,6 @@ def class_cells(classes: Mapping[str, Mapping[str, float]], most: int) -> list[l
     ]
 
 
-def _class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return the scores of each class as a table; with many classes, those with the lowest F1."""
-    cells = [[name[:MAX_NAME], *scores] for name, *scores in class_cells(classes, MAX_CLASSES_SHOWN)]
-    more = f"the lowest F1 of {len(classes)} classes; the others: {RESULTS_FILE}"
-    lines = render_table(["class", *CLASS_SCORES, "rows"], cells).splitlines()
-    return [*lines, *([more] if len(cells) < len(classes) else [])]
-
-
 def render_metrics(result: RunResult) -> str:
     """Return the metrics of a run in lines, percentages as the papers print them."""
     lines = [
@@ -219,7 +222,11 @@ def render_metrics(result: RunResult) -> str:
         for split, scores in result.metrics.items()
     ]
     for split, classes in result.classes.items():
-        lines += [f"  {line}" for line in (f"{split}, by class:", *_class_lines(classes))]
+        cells = [[name[:MAX_NAME], *scores] for name, *scores in class_cells(classes, MAX_CLASSES_SHOWN)]
+        table = render_table(["class", *CLASS_SCORES, "rows"], cells).splitlines()
+        lines += [f"  {line}" for line in (f"{split}, by class:", *table)]
+        if len(cells) < len(classes):
+            lines.append(f"  the lowest F1 of {len(classes)} classes; the others: {RESULTS_FILE}")
     lines += [
         f"  {split}: {', '.join(names)} undefined for these labels, and null in {RESULTS_FILE}"
         for split, scores in result.metrics.items()

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import datasets
 import numpy as np
@@ -15,15 +15,13 @@ from torch import Tensor
 from torch.utils.data import Sampler
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from alignattn.finetuning.data_options import FROM_BOTH, FROM_TASK, DataOptions
-from alignattn.finetuning.model_options import ModelOptions
-from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.options import FROM_BOTH, FROM_TASK, DataOptions, RunOptions
 from alignattn.finetuning.results import read_result
-from alignattn.finetuning.run_folder import changed_rows
+from alignattn.finetuning.run_folder import changed_rows_file
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import ImageClassification, LabelledTask, Task, TextClassification
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS, WindowedRows
-from alignattn.tasks.names import BY_SEED, MAX_TEXTS, TEXT_FILE, TRAIN
+from alignattn.tasks.names import BY_SEED, MAX_TEXTS, TEXT_FILE
 from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import (
     SAMPLING_SEED,
@@ -35,11 +33,9 @@ from alignattn.tasks.rows import (
     with_validation_share,
 )
 from alignattn.tasks.task import EncodedSplit
-from alignattn.tasks.truncation import INPUT, TruncatedRows, lengths_of, truncated_rows
+from alignattn.tasks.truncation import INPUT, lengths_of
 from alignattn.utils.errors import AlignAttnError, plural
 from alignattn.utils.files import plain_stem, plain_suffix, read_text
-
-T = TypeVar("T", bound=Task)
 
 LABEL_COLUMNS = ("label", "labels")
 """Columns of encoded rows that a collator reads and a forward without a loss does not."""
@@ -65,10 +61,25 @@ class EncodedData:
 
 def load_run_rows(options: RunOptions) -> Rows[Any]:
     """Return the rows that the options of a run name, at most as many as they allow."""
-    rows, data = _all_rows(options), options.data
+    data, source, task = options.data, options.data.source, options.task_of_rows
+    reading: dict[str, Any] = {
+        "cache_dir": options.model.cache_dir,
+        "skip_bad_rows": data.skip_bad_rows,
+        "slice_by": data.slice_by,
+    }
+    files: tuple[Any, Any] = (data.train_file, data.validation_file)
+    rows: Rows[Any]
+    if source == FROM_TASK:
+        rows = load_rows(task, data_dir=data.data_dir, **reading)
+    elif source != FROM_BOTH and isinstance(task, LabelledTask):
+        reading |= {"encoding": data.encoding, "are_images": isinstance(task, ImageClassification)}
+        rows = load_user_rows(*files, task.input_columns, task.label_column, **reading)
+    else:
+        named = task if source == FROM_BOTH else replace(task, name=plain_stem(files[0]))
+        rows = load_task_files(named, *files, encoding=data.encoding, **reading)
     if data.validation_share is not None:
         rows = with_validation_share(rows, data.validation_share)
-    assert rows.train is not None
+
     # The seed samples only training rows: runs are compared on the same evaluation rows.
     seed = options.training.seed if data.take == BY_SEED else SAMPLING_SEED
     train = max_samples(rows.task, rows.train, data.max_train_samples, data.take, seed)
@@ -89,64 +100,35 @@ def load_run_rows(options: RunOptions) -> Rows[Any]:
     return replace(rows, train=train, evaluation=evaluation)
 
 
-def load_evaluation_rows(task: T, model_args: ModelOptions, data_args: DataOptions) -> Rows[T]:
-    """Return all evaluation rows of a task from the source in the options; raises as `load_rows` does."""
-    return load_rows(
-        task,
-        need_train=False,
-        data_dir=data_args.data_dir,
-        cache_dir=model_args.cache_dir,
-        skip_bad_rows=data_args.skip_bad_rows,
-    )
-
-
-def _all_rows(options: RunOptions) -> Rows[Any]:
-    """Return the rows of the source that the options name."""
-    task, data, source = options.task_of_rows, options.data, options.data.source
-    reading: dict[str, Any] = {"cache_dir": options.model.cache_dir, "skip_bad_rows": data.skip_bad_rows}
-    reading["slice_by"] = data.slice_by
-    files: tuple[Any, Any] = (data.train_file, data.validation_file)
-    if source == FROM_TASK:
-        return load_rows(task, data_dir=data.data_dir, **reading)
-    reading["encoding"] = data.encoding
-    if source == FROM_BOTH:
-        return load_task_files(task, *files, **reading)
-    if isinstance(task, LabelledTask):
-        are_images = isinstance(task, ImageClassification)
-        return load_user_rows(*files, task.input_columns, task.label_column, are_images=are_images, **reading)
-    return load_task_files(replace(task, name=plain_stem(files[0])), *files, **reading)
-
-
-def encode_splits(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
+def encode_splits(rows: Rows[Any], tokenizer: Any, options: DataOptions) -> EncodedData:
     """Encode the rows of all splits; arguments and errors as for `encode_split`."""
-    assert rows.train is not None
-    length = arguments.task_options(rows.task, processor).max_length
-    if arguments.max_length is None and length < rows.task.max_length:
+    length = options.task_options(rows.task, tokenizer).max_length
+    if options.max_length is None and length < rows.task.max_length:
         limit = f"rows have at most {length} tokens, the limit of the model"
         print(f"{limit} ({rows.task.max_length} is the default of {rows.task.name})", file=sys.stderr)
     return EncodedData(
-        encode_split(rows.task, rows.train, processor, arguments),
-        {split: encode_split(rows.task, dataset, processor, arguments) for split, dataset in rows.evaluation.items()},
+        encode_split(rows.task, rows.train, tokenizer, options),
+        {split: encode_split(rows.task, dataset, tokenizer, options) for split, dataset in rows.evaluation.items()},
     )
 
 
-def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: DataOptions) -> EncodedSplit:
+def encode_split(task: Task, rows: datasets.Dataset, tokenizer: Any, options: DataOptions) -> EncodedSplit:
     """Encode rows for a model.
 
     Args:
         task: the task of the rows.
         rows: the rows as loaded.
-        processor: the model's tokenizer or image processor, as in `BuiltModel`.
-        arguments: the options of the rows, such as the maximum length of a sequence.
+        tokenizer: the model's tokenizer or image processor, as in `BuiltModel`.
+        options: the options of the rows, such as the maximum length of a sequence.
     """
-    options = arguments.task_options(task, processor)
-    return EncodedSplit(rows, task.encode(rows, processor, options), options, processor)
+    task_options = options.task_options(task, tokenizer)
+    return EncodedSplit(rows, task.encode(rows, tokenizer, task_options), task_options, tokenizer)
 
 
 def input_batches(
     task: Task,
     split: EncodedSplit,
-    processor: Any,
+    tokenizer: Any,
     rows: Sequence[int],
     size: int,
     *,
@@ -157,26 +139,20 @@ def input_batches(
     Args:
         task: the task of the rows.
         split: the encoded split.
-        processor: the model's tokenizer or image processor.
+        tokenizer: the model's tokenizer or image processor.
         rows: the indices of the encoded rows, in order.
         size: the rows per batch.
         with_labels: whether to keep the labels, which a generative model reads in its forward.
     """
     columns = split.encoded.column_names
     of_texts = task.reads_only_texts
-    read = processor.model_input_names if of_texts else set(columns).difference(LABEL_COLUMNS)
+    read = tokenizer.model_input_names if of_texts else set(columns).difference(LABEL_COLUMNS)
     inputs = [name for name in columns if name in read]
     chosen = split.encoded.select_columns([*inputs, *(name for name in LABEL_COLUMNS if name in columns)])
-    collate = task.collator(processor, split)
+    collate = task.collator(tokenizer, split)
     for start in range(0, len(rows), size):
         batch = collate(list(chosen.select(rows[start : start + size])))
         yield {name: values for name, values in batch.items() if with_labels or name not in LABEL_COLUMNS}
-
-
-def truncated_rows_by_split(task: Task, data: EncodedData) -> dict[str, TruncatedRows]:
-    """Return the truncated rows by split; splits without any have no entry."""
-    splits = {TRAIN: data.train, **data.evaluation}
-    return {split: rows for split, encoded in splits.items() if (rows := truncated_rows(task, encoded)) is not None}
 
 
 def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Rows[Any]:
@@ -186,7 +162,7 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
         options: the options of the run.
         data_dir: a folder of Parquet files to read instead of the source of the run's task.
     """
-    changed = changed_rows(options, options.output_dir) if data_dir is None else None
+    changed = changed_rows_file(options, options.output_dir) if data_dir is None else None
     if changed is not None:
         print(
             f"{changed} has changed since {options.output_dir} was made: the run may have trained on rows that it now "
@@ -201,7 +177,13 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
         # Keep the name that the task of a file had when the run was made.
         return rows if made is None else replace(rows, task=replace(rows.task, name=made.task))
     origin = data.data_dir if data_dir is None else data_dir
-    return load_evaluation_rows(options.task, options.model, replace(data, data_dir=origin))
+    return load_rows(
+        options.task,
+        need_train=False,
+        data_dir=origin,
+        cache_dir=options.model.cache_dir,
+        skip_bad_rows=data.skip_bad_rows,
+    )
 
 
 def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Dataset]:

@@ -1,52 +1,47 @@
-"""One fine-tuning run: options -> rows -> tensors -> patched model -> metrics -> the files of a run's folder."""
+"""One fine-tuning run: options -> rows -> model -> tensors -> training -> metrics -> the files of a run's folder."""
 
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from accelerate import PartialState
-from transformers import PreTrainedModel, set_seed
+from transformers import set_seed
 
-from alignattn.finetuning.best_checkpoint import best_model, choose_metric, stopped_at, stopping
 from alignattn.finetuning.callbacks import Balancing, BestBeside, DistanceLog, Progress, Runtime
 from alignattn.finetuning.card import model_card, write_model_card
-from alignattn.finetuning.examples import with_inputs, with_split, write_predictions
+from alignattn.finetuning.examples import (
+    SliceScores,
+    input_numbers,
+    measured_slices,
+    slice_examples,
+    slices_of,
+    write_predictions,
+)
 from alignattn.finetuning.hub import open_repository, push_run
 from alignattn.finetuning.lora import keep_merged
-from alignattn.finetuning.model import build_model, continued_run, patch_model, pretrained_config
-from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.precision import computed_types, describe_precision
+from alignattn.finetuning.model import build_model, computed_types, continued_run, describe_precision, pretrained_config
+from alignattn.finetuning.options import BALANCED, RunOptions
 from alignattn.finetuning.report import write_run_report
 from alignattn.finetuning.results import (
+    CONFIG_FILE,
+    DATA_FILE,
     RESULTS_FILE,
+    TASK_FILE,
     RunResult,
-    defined,
     device_name,
     package_versions,
     read_result,
     render_metrics,
 )
-from alignattn.finetuning.resuming import check_output_dir, checkpoint_to_resume, resume_hint
-from alignattn.finetuning.rows import (
-    ORDERS_IN_WORDS,
-    EncodedData,
-    encode_splits,
-    load_run_rows,
-    truncated_rows_by_split,
-)
-from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
-from alignattn.finetuning.run_folder import data_digests
-from alignattn.finetuning.slices import SliceScores, measured_slices, slice_examples, slices_of
+from alignattn.finetuning.rows import ORDERS_IN_WORDS, EncodedData, encode_splits, load_run_rows
+from alignattn.finetuning.run_checkpoints import best_model, checkpoint_to_resume, resume_hint, select_by_evaluations
+from alignattn.finetuning.run_folder import check_output_dir, data_digests, is_run_folder
 from alignattn.finetuning.task_trainer import TaskTrainer
-from alignattn.finetuning.training_arguments import (
-    RunArguments,
-    check_full_batch,
-    check_shared_graph,
-    training_arguments,
-)
-from alignattn.finetuning.training_options import BALANCED
+from alignattn.finetuning.training_arguments import RunArguments, check_steps, training_arguments
 from alignattn.models import SAMPLING_OPTION, capabilities_of
 from alignattn.models.build import BuiltModel
 from alignattn.models.packaged import seen_before
@@ -56,119 +51,102 @@ from alignattn.tasks.answers.windows import count_truncated_questions, truncated
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.labels import mistyped_classes
 from alignattn.tasks.long_texts import WindowCollator, WindowedRows
-from alignattn.tasks.names import TRAIN
+from alignattn.tasks.names import PROBABILITIES, TRAIN
 from alignattn.tasks.rows import Rows
-from alignattn.tasks.task import EncodedSplit, Evaluation
-from alignattn.tasks.truncation import TruncatedRows, windows_hint
+from alignattn.tasks.task import Evaluation
+from alignattn.tasks.truncation import TruncatedRows, truncated_rows, windows_hint
+from alignattn.training.callbacks import EarlyStopping
 from alignattn.training.checkpoints import remove_checkpoints, remove_torn_weights
-from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.console import log_reports
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.files import read_yaml, umask, write_json, write_text
+from alignattn.utils.parquet import INPUT_COLUMN
 from alignattn.utils.paths import folder_lock, publishable
 
 RARE_SHARE = 0.01
 """A class is rare if its share of the training rows is below this, and below half of an even share."""
 
 
-def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunResult:
+def finetune_one(options: RunOptions) -> RunResult:
     """Fine-tune with one seed, evaluate, and write the run's folder; a finished run is read, not run again.
 
     Args:
         options: the options of the run.
-        args: the arguments of the Trainer; None = made from the options.
     """
-    folder = options.output_dir
+    folder, training = options.output_dir, options.training
     with folder_lock(folder), resume_hint(folder):
         check_output_dir(options)
         finished = read_result(folder)
         if finished is not None:
             print(f"{folder} is finished already; its results:\n{render_metrics(finished)}")
-            _finish_again(finished, options)
+            # It may have been killed after its results were written. Without that line in its config, keep checkpoints.
+            written = read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else {}
+            if written.get("keep_checkpoints") is False and not training.keep_checkpoints:
+                remove_checkpoints(folder)
+            if training.push_to_hub and PartialState().is_main_process:
+                push_run(finished, options, open_repository(options))
             return finished
         remove_torn_weights(folder)
-        args = args or training_arguments(options.training, RunArguments)
-        # Before rows are read, the labels of a user's file are not known.
+
+        # Refuse what does not fit, as far as it is known before rows are read: the labels of a user's file are not.
+        args = training_arguments(training)
         if options.task is not None:
             options.check(options.task)
         config = pretrained_config(options)
 
         rows = load_run_rows(options)
-        options.check(rows.task)
-        assert rows.train is not None
-        check_shared_graph(rows.task, args, len(rows.train), options.data.fan_out)
+        task = rows.task
+        options.check(task)
+
+        # The model, with its patch and its adapters, and the rows that it reads.
         set_seed(args.seed)
-        start = continued_run(options.model.model)
+        start = continued_run(options.model.model) if is_run_folder(Path(options.model.model)) else None
         built = build_model(options, rows, config)
-        built = replace(built, model=patch_model(built.model, options.model))
         data = encode_splits(rows, built.tokenizer, options.data)
+        check_steps(task, args, len(data.train.encoded), options.data.fan_out)
+
         # By these files, a later call recognises the run.
         write_json(folder / DATA_FILE, data_digests(options))
         write_text(folder / CONFIG_FILE, options.to_yaml())
         if options.task is not None and options.keeps_task:
             write_definition(folder / TASK_FILE, options.task)
-        if options.training.push_to_hub and PartialState().is_main_process:
-            open_repository(options)
+        pushes = training.push_to_hub and PartialState().is_main_process
+        repo_id = open_repository(options) if pushes else None
 
-        trainer = _build_trainer(built, rows.task, data, args, options)
-        truncated = truncated_rows_by_split(rows.task, data)
+        trainer = _create_trainer(built, task, data, args, options)
+        splits = {TRAIN: data.train, **data.evaluation}
+        truncated = {split: cut for split in splits if (cut := truncated_rows(task, splits[split])) is not None}
         if trainer.is_world_process_zero():
             _print_remarks(trainer, options, data, built, truncated)
-        parameters, precision = _count_parameters(built.model), computed_types(trainer)
-        training = _train(trainer, options, data, built.tokenizer)
+        # Of the model in training: afterwards, adapters are merged.
+        groups: dict[str, Any] = {
+            "total": built.model.parameters(),
+            "trainable": (weights for weights in built.model.parameters() if weights.requires_grad),
+            "alignment": alignment_parameters(built.model),
+            "attention_function": function_parameters(built.model),
+        }
+        of_training = {
+            "start": start,
+            "truncated_rows": truncated,
+            "precision": computed_types(trainer),
+            "parameters": {name: sum(weights.numel() for weights in group) for name, group in groups.items()},
+            **_train(trainer, options, data),
+        }
 
         evaluations = {split: trainer.predict_split(encoded) for split, encoded in data.evaluation.items()}
-        result = _result(options, rows, built, trainer, parameters, training, evaluations)
-        longest = data.train.options.max_length
-        result = replace(result, start=start, truncated_rows=truncated, precision=precision, max_length=longest)
-        if trainer.is_world_process_zero():
-            result = _write(result, options, trainer, data, evaluations)
+        result = _write(options, rows, built, trainer, data, evaluations, of_training)
+        if repo_id is not None:
+            push_run(result, options, repo_id)
         return result
 
 
-def _finish_again(finished: RunResult, options: RunOptions) -> None:
-    """Finish a run that was killed after its results were written: remove its checkpoints and push it."""
-    config = options.output_dir / CONFIG_FILE
-    written = read_yaml(config) if config.is_file() else {}
-    # Without that line in the config, keep the checkpoints.
-    if written.get("keep_checkpoints") is False and not options.training.keep_checkpoints:
-        remove_checkpoints(options.output_dir)
-    if options.training.push_to_hub and PartialState().is_main_process:
-        push_run(finished, options)
-
-
-def _rare_classes(task: Any, train: EncodedSplit, *, is_own: bool) -> str:
-    """Return a line on the classes that few training rows have; empty if there are none.
-
-    Classes of the user's own file that may be typing errors, which loading reported, are left out.
-    """
-    if not task.can_weight_classes:
-        return ""
-    counts = task.class_counts(train)
-    of_words = isinstance(task, TokenClassification)
-    total, label = (counts.sum(), "words have the tag") if of_words else (len(train.rows), "rows have the label")
-    fewest = min(RARE_SHARE, 1 / (2 * len(counts))) * total
-    by_name = dict(zip(task.labels, counts.tolist(), strict=True))
-    mistyped = mistyped_classes(by_name) if is_own and not of_words else {}
-    rare = sorted((count, name) for name, count in by_name.items() if count < fewest and name not in mistyped)
-    if not rare:
-        return ""
-    named = listing([f"{name} ({count})" for count, name in rare])
-    return f"under {fewest / total:.1%} of the {total} training {label} {named}"
-
-
-def _build_trainer(
+def _create_trainer(
     built: BuiltModel, task: Task, data: EncodedData, args: RunArguments, options: RunOptions
 ) -> TaskTrainer:
     """Return the trainer, which adds λ · L_align and the losses of training methods to the task's loss."""
     training = options.training
     watched = task.splits_in_training(list(data.evaluation))
-    choose_metric(args, training, task, watched)
-    stops = stopping(args, training.early_stopping_patience)
-    check_full_batch(args, len(data.train.encoded))
-    if not data.evaluation:
-        print("no evaluation rows, so no scores: give --validation_file, or --validation_share 0.1", file=sys.stderr)
-    log_reports(args.report_to)
+    stops = select_by_evaluations(args, training, task, watched)
     rows: Any = data.train.encoded
     collator = task.collator(built.tokenizer, data.train, is_training=True)
     if options.data.has_windows:
@@ -177,8 +155,9 @@ def _build_trainer(
     if training.class_weights is not None:
         weights = task.class_weights(data.train, training.named_weights)
         class_weights = dict(zip(getattr(task, "labels", ()), weights.tolist(), strict=True))
+    log_reports(args.report_to)
     try:
-        trainer = TaskTrainer(
+        return TaskTrainer(
             task=task,
             class_weights=class_weights,
             splits={split: data.evaluation[split] for split in watched},
@@ -192,10 +171,6 @@ def _build_trainer(
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer checks some options itself, such as --report_to; its messages name them.
         raise AlignAttnError(one_line(error)) from error
-    for method in trainer.methods:
-        if remark := method.before_prediction(trainer, data.train.encoded):
-            print(remark, file=sys.stderr)
-    return trainer
 
 
 def _print_remarks(
@@ -208,6 +183,8 @@ def _print_remarks(
     """Print remarks on the rows, the attention and the model before training begins."""
     task, capabilities = trainer.task, capabilities_of(options.model.model)
     labels = getattr(task, "labels", ())
+    if not data.evaluation:
+        print("no evaluation rows, so no scores: give --validation_file, or --validation_share 0.1", file=sys.stderr)
     if options.task is None and labels:
         numbered = [f"{number} = {name}" for number, name in enumerate(labels)]
         print(f"{task.name}, {len(labels)} labels: {listing(numbered)}")
@@ -219,30 +196,48 @@ def _print_remarks(
         weight = "" if options.attention.alignment is None else f", λ {options.attention.alignment_weight:g}"
         print(f"attention {options.attention.name}{weight}")
     if capabilities.is_pretrained:
-        print(describe_precision(options, built.model))
+        print(describe_precision(options.model, built.model))
     if built.remark is not None:
         print(built.remark)
     for remark in seen_before([options.model.model], [task.name]):
         print(remark)
-    if rare := _rare_classes(task, data.train, is_own=options.task is None):
-        weigh = f": --class_weights {BALANCED} makes all classes count equally"
+
+    if task.can_weight_classes:
+        counts = task.class_counts(data.train)
+        of_words = isinstance(task, TokenClassification)
+        total, label = (
+            (counts.sum(), "words have the tag") if of_words else (len(data.train.rows), "rows have the label")
+        )
+        fewest = min(RARE_SHARE, 1 / (2 * len(counts))) * total
+        count_of = dict(zip(labels, counts.tolist(), strict=True))
+        # Loading reported the classes of the user's own file that may be typing errors.
+        mistyped = mistyped_classes(count_of) if options.task is None and not of_words else {}
+        rare = sorted((count, name) for name, count in count_of.items() if count < fewest and name not in mistyped)
         # A CRF refuses weights.
-        print(rare + ("" if trainer.class_weights or options.model.has_crf else weigh), file=sys.stderr)
-    for split, rows in truncated.items():
-        print(f"{split}: {rows}{windows_hint(task, [data.train])}")
+        is_weighted = trainer.class_weights or options.model.has_crf
+        advice = "" if is_weighted else f": --class_weights {BALANCED} makes all classes count equally"
+        if rare:
+            named = listing([f"{name} ({count})" for count, name in rare])
+            print(f"under {fewest / total:.1%} of the {total} training {label} {named}{advice}", file=sys.stderr)
+
+    for split, cut in truncated.items():
+        print(f"{split}: {cut}{windows_hint(task, [data.train])}")
     if isinstance(task, QuestionAnswering):
         for split, encoded in {TRAIN: data.train, **data.evaluation}.items():
             if count := count_truncated_questions(encoded):
                 print(f"{split}: {truncated_questions_warning(count)}")
 
 
-def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokenizer: Any) -> Mapping[str, float]:
-    """Train from the newest checkpoint or from the start, save the model, and return the training metrics."""
+def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData) -> dict[str, float]:
+    """Train from the newest checkpoint or from the start, save the model, and return how long the training took."""
     training = options.training
+    for method in trainer.methods:
+        if remark := method.before_prediction(trainer, data.train.encoded):
+            print(remark, file=sys.stderr)
     if training.log_query_key_distance:
-        DistanceLog(trainer, data.evaluation, tokenizer)
+        DistanceLog(trainer, data.evaluation)
     if training.balance is not None:
-        Balancing(trainer, training, data.train, tokenizer)
+        Balancing(trainer, training, data.train)
     checkpoint = checkpoint_to_resume(options, trainer.model, trainer.args)
     if checkpoint is not None:
         trainer.add_callback(BestBeside(checkpoint))
@@ -252,7 +247,9 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
     trainer.add_callback(runtime)
     output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     seconds = runtime.seconds
-    keep_merged(trainer, options.model, options.output_dir)
+
+    if options.model.lora_r is not None:
+        keep_merged(trainer, options.model, options.output_dir)
     # An internal call does not push: the run is pushed last, when all of it is written.
     trainer.save_model(_internal_call=True)
     trainer.save_state()
@@ -260,102 +257,98 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, tokeniz
         # safetensors makes its files private.
         for weights in options.output_dir.glob("*.safetensors"):
             weights.chmod(0o666 & ~umask())
-    return output.metrics | {"train_runtime": seconds}
+    return {
+        "train_runtime": seconds,
+        "train_samples_per_second": output.metrics["train_samples_per_second"],
+    }
 
 
-def _result(
+def _write(
     options: RunOptions,
     rows: Rows[Any],
     built: BuiltModel,
     trainer: TaskTrainer,
-    parameters: dict[str, int],
-    training: Mapping[str, float],
+    data: EncodedData,
     evaluations: Mapping[str, Evaluation],
+    of_training: Mapping[str, Any],
 ) -> RunResult:
-    task = rows.task
-    constant = task.constant_prediction
-    answers = {split: constant(evaluation.predictions) for split, evaluation in evaluations.items()}
-    return RunResult(
+    """Return the result; the first process writes predictions, report, card and at last the results, which end the run.
+
+    Args:
+        options: the options of the run.
+        rows: the rows of the run.
+        built: the model that was trained, and its tokenizer.
+        trainer: the trainer of the run.
+        data: the encoded rows.
+        evaluations: the evaluations of the splits.
+        of_training: fields of the result that were known before the evaluation.
+    """
+    folder, task, state = options.output_dir, rows.task, trainer.state
+    is_first, column = trainer.is_world_process_zero(), options.data.slice_by
+    # The last logged value of each quantity, such as `align_loss`.
+    logged: dict[str, float] = {}
+    for entry in state.log_history:
+        if "loss" in entry or "train_loss" in entry:
+            logged |= entry
+    lost = sorted(name for name, value in logged.items() if not math.isfinite(value))
+    if lost and is_first:
+        print(f"not finite in the last step, and null in {RESULTS_FILE}: {', '.join(lost)}", file=sys.stderr)
+    slices: dict[str, SliceScores] = {}
+    if column is not None:
+        for split, evaluation in evaluations.items():
+            of_value = slices_of(data.evaluation[split].rows[column][:])
+            slices[split] = slice_examples(evaluation.predictions, of_value, task.measured)
+    constant = {split: task.constant_prediction(one.predictions) for split, one in evaluations.items()}
+    callbacks = trainer.callback_handler.callbacks
+    has_stopped = any(isinstance(callback, EarlyStopping) and callback.has_stopped for callback in callbacks)
+    result = RunResult(
         task=task.name,
         model=publishable(options.model.model),
         attention=options.attention.name,
         attention_config=options.attention.to_dict(),
         seed=trainer.args.seed,
-        metrics={split: defined(evaluation.metrics) for split, evaluation in evaluations.items()},
+        metrics={
+            split: {name: value if math.isfinite(value) else None for name, value in evaluation.metrics.items()}
+            for split, evaluation in evaluations.items()
+        },
         classes={split: one.classes for split, one in evaluations.items() if one.classes},
         class_weights=trainer.class_weights,
         thresholds={split: dict(one.thresholds) for split, one in evaluations.items() if one.thresholds},
-        train_rows=len(rows.train or ()),
+        train_rows=len(rows.train),
         evaluation_rows={split: len(dataset) for split, dataset in rows.evaluation.items()},
         dropped_rows=rows.dropped,
         bad_rows={split: [bad.to_dict() for bad in listed] for split, listed in rows.bad_rows.items()},
         derived_splits=rows.derived,
-        train_runtime=training["train_runtime"],
-        train_samples_per_second=training["train_samples_per_second"],
-        training=_last_logged(trainer),
-        parameters=parameters,
+        training={name: None if name in lost else value for name, value in logged.items()},
         embeddings=None if built.embeddings is None else publishable(asdict(built.embeddings)),
         versions=package_versions(),
         device=device_name(trainer.args.device),
         labels=list(getattr(task, "labels", ())),
-        constant_prediction={split: answer for split, answer in answers.items() if answer is not None},
+        constant_prediction={split: answer for split, answer in constant.items() if answer is not None},
         best=best_model(trainer),
-        stopped_at=stopped_at(trainer),
+        stopped_at=state.global_step if has_stopped and state.global_step < state.max_steps else None,
+        slices={split: measured_slices(scores) for split, scores in slices.items()},
+        max_length=data.train.options.max_length,
+        **of_training,
     )
+    if not is_first:
+        return result
 
-
-def _write(
-    result: RunResult,
-    options: RunOptions,
-    trainer: TaskTrainer,
-    data: EncodedData,
-    evaluations: Mapping[str, Evaluation],
-) -> RunResult:
-    """Write predictions, report, card and at last the results, which mark the run as finished; return them."""
-    folder, task, column = options.output_dir, trainer.task, options.data.slice_by
-    if evaluations:
-        tables = [
-            with_split(with_inputs(evaluation.predictions, data.evaluation[split].rows, task.input_columns), split)
-            for split, evaluation in evaluations.items()
-        ]
+    tables = []
+    for split, evaluation in evaluations.items():
+        table = evaluation.predictions
+        if PROBABILITIES in table.column_names:
+            # By the numbers of inputs, `calibrate` finds repeated rows.
+            inputs = input_numbers(data.evaluation[split].rows, task.input_columns)
+            table = table.append_column(INPUT_COLUMN, pa.array(inputs))
+        tables.append(table.add_column(0, "split", pa.array([split] * table.num_rows, pa.string())))
+    if tables:
         write_predictions(folder, tables)
-    slices: dict[str, SliceScores] = {}
-    if column is not None:
-        slices = {
-            split: slice_examples(
-                evaluation.predictions, slices_of(data.evaluation[split].rows[column][:]), task.measured
-            )
-            for split, evaluation in evaluations.items()
-        }
-    result = replace(result, slices={split: measured_slices(scores) for split, scores in slices.items()})
-    write_run_report(folder, task, result, data.evaluation, evaluations, slices, trainer.state.log_history)
+    write_run_report(folder, task, result, data.evaluation, evaluations, slices, state.log_history)
     write_model_card(folder, model_card(result, options))
-    write_json(folder / RESULTS_FILE, result.to_dict())
+    write_json(folder / RESULTS_FILE, asdict(result))
     print(f"{folder}\n{render_metrics(result)}")
     # Checkpoints are redundant once the results are written.
     if not options.training.keep_checkpoints:
         remove_checkpoints(folder)
-    if options.training.push_to_hub:
-        push_run(result, options)
     return result
-
-
-def _last_logged(trainer: AlignmentTrainer) -> dict[str, float | None]:
-    """Return the last logged value of each quantity, such as `align_loss`; None if it is not finite."""
-    logged: dict[str, float] = {}
-    for entry in trainer.state.log_history:
-        if "loss" in entry or "train_loss" in entry:
-            logged |= entry
-    lost = sorted(name for name, value in logged.items() if not math.isfinite(value))
-    if lost and trainer.is_world_process_zero():
-        print(f"not finite in the last step, and null in {RESULTS_FILE}: {', '.join(lost)}", file=sys.stderr)
-    return {name: None if name in lost else value for name, value in logged.items()}
-
-
-def _count_parameters(model: PreTrainedModel) -> dict[str, int]:
-    return {
-        "total": sum(parameter.numel() for parameter in model.parameters()),
-        "trainable": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
-        "alignment": sum(parameter.numel() for parameter in alignment_parameters(model)),
-        "attention_function": sum(parameter.numel() for parameter in function_parameters(model)),
-    }

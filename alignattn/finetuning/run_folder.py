@@ -4,26 +4,26 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.results import RESULTS_FILE, read_result
-from alignattn.finetuning.run_files import (
+from alignattn.finetuning.results import (
     CONFIG_FILE,
     DATA_FILE,
+    RESULTS_FILE,
     RUN_FOLDER,
     SEED_FOLDER_PREFIX,
     TASK_FILE,
-    is_seed_folder,
+    read_result,
 )
 from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.definitions import get_task, read_definition
 from alignattn.tasks.names import TRAIN
 from alignattn.training.methods import prediction_method
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.files import read_json
+from alignattn.utils.files import read_json, read_yaml
 from alignattn.utils.options import read_options_file, resolve
-from alignattn.utils.paths import digest_of, distinct_ends, model_digest, publishable
+from alignattn.utils.paths import digest_of, distinct_ends, entries, model_digest, publishable
 
 MODEL_CONFIG_FILE = "config.json"
 """transformers' name of the file with a saved model's config."""
@@ -39,6 +39,9 @@ WITHOUT_ROWS = (MODEL_OPTION, EMBEDDINGS_OPTION)
 
 ANOTHER_FOLDER = "give another --output_dir"
 """Advice for a folder of another run."""
+
+NEWEST_CHECKPOINT = (None, True, "True", "true", "last")
+"""Values of `--resume_from_checkpoint` that mean the latest checkpoint."""
 
 OptionsT = TypeVar("OptionsT", bound=RunOptions)
 
@@ -72,7 +75,14 @@ def read_finished_run(folder: Path, option: str) -> FinishedRun:
     result = read_result(folder)
     assert result is not None
     options = read_run_options(folder)
-    return FinishedRun(folder, options, replace(_task_of(folder, options), name=result.task))
+    task = options.task
+    config = read_json(folder / MODEL_CONFIG_FILE)
+    if task is None or (isinstance(task, TokenClassification) and not task.labels):
+        # The saved model knows the labels of a user's rows.
+        names = {} if config.get("problem_type") == REGRESSION else config.get("id2label") or {}
+        labels = tuple(names[number] for number in sorted(names, key=int))
+        task = options.data.own_task(labels) if task is None else replace(task, labels=labels)
+    return FinishedRun(folder, options, replace(task, name=result.task))
 
 
 def warn_plain(folder: Path, options: RunOptions) -> None:
@@ -102,12 +112,12 @@ def check_has_classes(task: Task, what: str = "a temperature") -> None:
 
 def check_finished(folder: Path, option: str) -> None:
     """Refuse a folder without a finished run; `option` is the option that gave it, for the message."""
-    run_folder(option, folder)
+    check_run_folder(option, folder)
     if not (folder / RESULTS_FILE).is_file():
         raise AlignAttnError(f"{option} {folder} has no {RESULTS_FILE}, so it has not finished: run its command again")
 
 
-def run_folder(label: str, value: str | Path) -> None:
+def check_run_folder(label: str, value: str | Path) -> None:
     """Refuse a folder that is not a run's; the `place` of an option, with its label and value."""
     folder = Path(value)
     below = folder / RUN_FOLDER
@@ -122,6 +132,11 @@ def run_folder(label: str, value: str | Path) -> None:
         raise AlignAttnError(
             f"{label} {folder} is not a run folder of alignattn finetune, because it has no {CONFIG_FILE}{choice}"
         )
+
+
+def is_seed_folder(folder: Path) -> bool:
+    """Return whether a folder's name is only a seed, such as `seed-1`."""
+    return folder.resolve().name.removeprefix(SEED_FOLDER_PREFIX).isdecimal()
 
 
 def seed_folders(folder: Path) -> list[Path]:
@@ -144,10 +159,10 @@ def other_seeds(options: OptionsT) -> list[OptionsT]:
     return [*options.runs()[1:], *(options.of_seed(seed) for seed in sorted(earlier))]
 
 
-def runs_folder(label: str, value: str) -> None:
+def check_runs_folder(label: str, value: str) -> None:
     """Refuse a path that is neither a run folder nor a folder of seeds; the `place` of an option, with its label."""
     if not seed_folders(Path(value)):
-        run_folder(label, value)
+        check_run_folder(label, value)
 
 
 def read_run_options(folder: Path) -> RunOptions:
@@ -160,16 +175,37 @@ def read_run_options(folder: Path) -> RunOptions:
     return resolve(RunOptions, values | {"output_dir": folder})
 
 
-def _task_of(folder: Path, options: RunOptions) -> Task:
-    """Return the task of a run; the saved model knows the labels of a user's rows."""
-    config = read_json(folder / MODEL_CONFIG_FILE)
-    names = {} if config.get("problem_type") == REGRESSION else config.get("id2label") or {}
-    labels = tuple(names[number] for number in sorted(names, key=int))
-    if options.task is not None:
-        if isinstance(options.task, TokenClassification) and not options.task.labels:
-            return replace(options.task, labels=labels)
-        return options.task
-    return options.data.own_task(labels)
+def check_output_dir(options: RunOptions) -> None:
+    """Refuse a folder that holds another run or other files, and a checkpoint of another run."""
+    folder = options.output_dir
+    given = options.values["resume_from_checkpoint"]
+    if str(given).lower() == "false":
+        raise AlignAttnError(
+            f"--resume_from_checkpoint {given}: a run resumes in its folder; to begin anew, give another --output_dir"
+        )
+    if given not in NEWEST_CHECKPOINT:
+        problem = f"--resume_from_checkpoint {given} is of another run"
+        _check_same_run(options, Path(str(given)).absolute().parent, problem, "give another --resume_from_checkpoint")
+    if not folder.exists():
+        return
+    # A run that failed before its first checkpoint left nothing to lose.
+    if folder.is_dir() and entries(folder) <= {CONFIG_FILE, TASK_FILE, DATA_FILE}:
+        check_same_task(options, folder)
+        return
+    if not (folder / CONFIG_FILE).is_file():
+        raise AlignAttnError(f"{folder} exists and is not a run of alignattn: give another --output_dir")
+    _check_same_run(options, folder, f"{folder} already holds another run", ANOTHER_FOLDER)
+
+
+def _check_same_run(options: RunOptions, folder: Path, problem: str, advice: str) -> None:
+    """Refuse options that define another run than the one in `folder`; files are compared by their content."""
+    check_same_task(options, folder, advice)
+    config = folder / CONFIG_FILE
+    written = read_yaml(config) if config.is_file() else {}
+    names = set(options.differences(written)) if written else set()
+    if differing := sorted(names - options_of_same_files(options, folder)):
+        raise AlignAttnError(f"{problem} (different: {', '.join(differing)}): {advice}")
+    check_same_data(options, folder, advice)
 
 
 def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
@@ -197,7 +233,7 @@ def is_run_folder(model: Path) -> bool:
     return (model / CONFIG_FILE).is_file()
 
 
-def compared_by_content(options: RunOptions, folder: Path) -> frozenset[str]:
+def options_of_same_files(options: RunOptions, folder: Path) -> frozenset[str]:
     """Return the options that name the same files as the run in `folder` recorded: content counts, not the path."""
     kept, mine = _kept_digests(folder / DATA_FILE).keys(), data_digests(options).keys()
     shared, apart = ({name.partition(" ")[0] for name in names} for names in (kept & mine, kept ^ mine))
@@ -231,7 +267,7 @@ def check_same_data(options: RunOptions, folder: Path, advice: str = ANOTHER_FOL
         advice: the end of the message.
     """
     files = {MODEL_OPTION: Path(options.model.model), **_files(options)}
-    name = first_changed(data_digests(options), folder / DATA_FILE)
+    name = first_changed_digest(data_digests(options), folder / DATA_FILE)
     if name is not None:
         raise AlignAttnError(
             f"{folder} already holds another run (--{name.partition(' ')[0]}: the content of {files[name]} differs): "
@@ -239,10 +275,10 @@ def check_same_data(options: RunOptions, folder: Path, advice: str = ANOTHER_FOL
         )
 
 
-def changed_rows(options: RunOptions, folder: Path) -> Path | None:
+def changed_rows_file(options: RunOptions, folder: Path) -> Path | None:
     """Return the first file of rows whose content has changed since the run in `folder` was made; None if none has."""
     digests = {name: digest for name, digest in data_digests(options).items() if name not in WITHOUT_ROWS}
-    name = first_changed(digests, folder / DATA_FILE)
+    name = first_changed_digest(digests, folder / DATA_FILE)
     return None if name is None else _files(options)[name]
 
 
@@ -254,23 +290,20 @@ def differences_of_runs(options: RunOptions, first: RunOptions) -> list[str]:
         first: the options of the other run, likewise.
     """
     mine, theirs = options.to_dict(), first.to_dict()
-    names = set(options.differences(theirs)) - OF_ONE_RUN
-    changed = first_changed(_kept_digests(options.output_dir / DATA_FILE), first.output_dir / DATA_FILE)
-    return [
-        *sorted(name for name in names if not has_same_name(mine.get(name), theirs.get(name))),
-        *([] if changed is None else [f"the content of {changed}"]),
-    ]
+    differing = []
+    for name in sorted(set(options.differences(theirs)) - OF_ONE_RUN):
+        value, other = mine.get(name), theirs.get(name)
+        # Paths differ only by their last parts.
+        has_same_name = False
+        if isinstance(value, str) and isinstance(other, str):
+            has_same_name = Path(value).exists() and Path(value).name == Path(other).name
+        if not has_same_name and publishable(value) != publishable(other):
+            differing.append(name)
+    changed = first_changed_digest(_kept_digests(options.output_dir / DATA_FILE), first.output_dir / DATA_FILE)
+    return differing if changed is None else [*differing, f"the content of {changed}"]
 
 
-def has_same_name(value: Any, other: Any) -> bool:
-    """Return whether two values of an option are equal as published, or a path and another path with its last part."""
-    if publishable(value) == publishable(other):
-        return True
-    are_texts = isinstance(value, str) and isinstance(other, str)
-    return are_texts and Path(value).exists() and Path(value).name == Path(other).name
-
-
-def first_changed(digests: Mapping[str, str], path: Path) -> str | None:
+def first_changed_digest(digests: Mapping[str, str], path: Path) -> str | None:
     """Return the name of the first digest that differs from the one in a file of digests; None if none does."""
     kept = _kept_digests(path)
     return next((name for name, digest in digests.items() if kept.get(name, digest) != digest), None)

@@ -1,7 +1,6 @@
 """The Trainer of a run: it knows the task, and scores each evaluation set by the task's metrics."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -88,41 +87,31 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         """Return the loader of `Trainer`, with all rows in their order."""
-        with self._all_rows_in_order():
+        # `Trainer` would apply the settings of training rows to evaluation rows, too.
+        collator = self.evaluation_collator or self.data_collator
+        with replaced(self, data_collator=collator), replaced(self.args, **IN_ORDER):
             return super().get_eval_dataloader(*args, **kwargs)
 
     def get_test_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         """Return the loader of `Trainer`, with all rows in their order."""
-        with self._all_rows_in_order():
-            return super().get_test_dataloader(*args, **kwargs)
-
-    @contextmanager
-    def _all_rows_in_order(self) -> Iterator[None]:
-        """Apply the settings of training rows to training rows only, which `Trainer` does not do."""
         collator = self.evaluation_collator or self.data_collator
         with replaced(self, data_collator=collator), replaced(self.args, **IN_ORDER):
-            yield
-
-    def before_epoch(self, epoch: int) -> None:
-        """Choose the windows of an epoch."""
-        if isinstance(self.train_dataset, WindowedRows):
-            self.train_dataset.set_epoch(epoch)
+            return super().get_test_dataloader(*args, **kwargs)
 
     def _score(self, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
         """Return the metrics of the outputs for a split; with windows, also the loss of the pooled logits."""
         logits, labels = pooled_outputs(split.encoded, prediction.predictions, prediction.label_ids)
         metrics = self.task.evaluate(split, logits, labels).metrics
-        if self.pools_windows:
-            metrics = metrics | {"loss": float(self._loss_of(torch.as_tensor(logits), torch.as_tensor(labels)))}
-        return metrics
-
-    def _loss_of(self, logits: torch.Tensor, labels: torch.Tensor) -> Any:
-        """Return the task's loss of logits, as `compute_loss` does for a batch."""
+        if not self.pools_windows:
+            return metrics
+        # As `compute_loss` does for a batch.
+        logits, labels = torch.as_tensor(logits), torch.as_tensor(labels)
         own: Any = self.compute_loss_func or self.label_smoother
         if own is not None:
-            return own({"logits": logits}, labels)
+            return metrics | {"loss": float(own({"logits": logits}, labels))}
         model: Any = self._model
-        return model.loss_function(labels=labels, pooled_logits=logits, config=model.config)
+        loss = model.loss_function(labels=labels, pooled_logits=logits, config=model.config)
+        return metrics | {"loss": float(loss)}
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as `Trainer` does, and pool the logits of the windows of each row."""
@@ -158,10 +147,6 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
             self.task.generate(self.accelerator.unwrap_model(model), batch, self.task_options),
             batch.get("labels"),
         )
-
-    def first_batch(self, rows: Any) -> dict[str, Any]:
-        """Return the first batch of encoded rows, prepared for the model."""
-        return self.prepared(next(iter(self.get_test_dataloader(rows))))
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does; for several sets, `Trainer` calls this method with the name of each."""

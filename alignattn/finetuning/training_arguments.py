@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, make_dataclass
 from enum import Enum
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.training_args import ParallelMode
 
-from alignattn.finetuning.training_options import PUSH_OPTIONS, TransformersOptions
+from alignattn.finetuning.options import PUSH_OPTIONS, TrainingOptions
 from alignattn.tasks import NodeClassification, Task
 from alignattn.training.arguments import AlignmentTrainingArguments, arguments_of
 from alignattn.training.methods import METHODS
@@ -44,8 +44,6 @@ RANGES: Mapping[str, tuple[float, float]] = {
 }
 """Minimum, and limit that is too large, of numbers that transformers and torch check only when training begins."""
 
-T = TypeVar("T", bound=TrainingArguments)
-
 PREDICTING = [method.options for method in METHODS if method.predicts]
 """Options of the training methods that change predictions."""
 
@@ -65,16 +63,11 @@ class RunArguments(AlignmentTrainingArguments, arguments_of(PREDICTING)):  # typ
         return dict(publishable(vars(self)))
 
 
-def training_arguments(options: TransformersOptions, arguments: Callable[..., T]) -> T:
-    """Return the arguments of a Trainer, adjusted for a CPU as transformers requires.
-
-    Args:
-        options: the training options.
-        arguments: the class to return.
-    """
-    fields_taken = {field.name for field in fields(cast(Any, arguments)) if field.init}
+def training_arguments(options: TrainingOptions) -> RunArguments:
+    """Return the arguments of a run's Trainer, adjusted for a CPU as transformers requires."""
     # The finished run is pushed, not the Trainer's checkpoints.
-    values = {name: value for name, value in values_of(options).items() if name in fields_taken - {*PUSH_OPTIONS}}
+    taken = {field.name for field in fields(RunArguments) if field.init}.difference(PUSH_OPTIONS)
+    values = {name: value for name, value in values_of(options).items() if name in taken}
     # accelerate (issue 2741) sets the port where several processes meet, but starts one that knows of no other.
     asked_for_several = os.environ.get("ACCELERATE_USE_CPU", "") in YES and "MASTER_PORT" in os.environ
     world_sizes = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -89,8 +82,9 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
     if "fsdp" in values:
         # transformers accepts a Boolean, or legacy strings that it will stop accepting.
         values["fsdp"] = BOOLEANS.get(str(values["fsdp"]).lower(), values["fsdp"])
+    with_lists: Any = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     try:
-        args = arguments(**{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
+        args = RunArguments(**with_lists)
     except AlignAttnError:
         raise
     except (ValueError, TypeError, ImportError) as error:
@@ -190,12 +184,14 @@ def check_sharding(args: TrainingArguments) -> None:
         raise AlignAttnError(f"FSDP's state_dict_type {kind} saves no model that can be loaded: set {FULL_STATE_DICT}")
 
 
-def check_full_batch(args: TrainingArguments, rows: int) -> None:
-    """Refuse a training without a step: no batch is full, and incomplete batches are dropped.
+def check_steps(task: Task, args: TrainingArguments, rows: int, fan_out: Sequence[int] | None) -> None:
+    """Refuse a training without a step, and steps of the whole graph in several processes, each of which is the same.
 
     Args:
+        task: the task of the run.
         args: the training arguments.
         rows: the number of training rows that the model gets.
+        fan_out: as in `alignattn.tasks.task.TaskOptions`.
     """
     batch = args.train_batch_size * args.world_size
     if args.dataloader_drop_last and rows < batch:
@@ -203,17 +199,6 @@ def check_full_batch(args: TrainingArguments, rows: int) -> None:
             f"--dataloader_drop_last drops incomplete batches, and {rows} training rows fill no batch of {batch}: "
             "leave it out, or give a smaller --per_device_train_batch_size"
         )
-
-
-def check_shared_graph(task: Task, args: TrainingArguments, rows: int, fan_out: Sequence[int] | None) -> None:
-    """Refuse steps of the whole graph in several processes: each would compute the same step.
-
-    Args:
-        task: the task of the run.
-        args: the training arguments.
-        rows: the number of training rows.
-        fan_out: as in `alignattn.tasks.task.TaskOptions`.
-    """
     is_whole = fan_out is None and rows <= args.per_device_train_batch_size
     if isinstance(task, NodeClassification) and is_whole and args.world_size > 1:
         raise AlignAttnError(

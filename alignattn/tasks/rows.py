@@ -51,7 +51,7 @@ class Rows(Generic[T]):
 
     Attributes:
         task: The task, completed from its training rows and its files.
-        train: The rows to train on; None if they were not asked for.
+        train: The rows to train on; empty if they were not asked for.
         evaluation: The rows to evaluate on, by split.
         dropped: The number of unlabelled rows (label -1) left out of each split.
         bad_rows: The bad rows left out, by split; splits without any have no entry.
@@ -60,7 +60,7 @@ class Rows(Generic[T]):
     """
 
     task: T
-    train: datasets.Dataset | None
+    train: datasets.Dataset
     evaluation: dict[str, datasets.Dataset]
     dropped: dict[str, int]
     bad_rows: dict[str, list[BadRow]] = field(default_factory=dict)
@@ -118,12 +118,11 @@ def load_rows(
     )
     if not task.derives_validation:
         return rows
-    assert rows.train is not None
     order = np.random.default_rng(SAMPLING_SEED).permutation(len(rows.train))
     derived = _derive_validation(rows, np.sort(order[: max(1, len(order) // DERIVED_SHARE)]))
     # The tenth is left out of training even if it is not evaluated: all runs train on the same rows.
     asked = {name: dataset for name, dataset in derived.evaluation.items() if name in task.evaluation_splits}
-    return replace(derived, evaluation=asked, train=derived.train if need_train else None)
+    return replace(derived, evaluation=asked, train=derived.train if need_train else datasets.Dataset.from_dict({}))
 
 
 def load_task_files(
@@ -323,7 +322,6 @@ def sample_rows(
 
 def with_validation_share(rows: Rows[T], share: float) -> Rows[T]:
     """Return the rows with a stratified share of the training rows, between 0 and 1, as the validation split."""
-    assert rows.train is not None
     drawn = sample_rows(rows.task, rows.train, max(1, round(share * len(rows.train))), leave_each=True)
     if not 0 < len(drawn) < len(rows.train):
         raise AlignAttnError(
@@ -335,7 +333,6 @@ def with_validation_share(rows: Rows[T], share: float) -> Rows[T]:
 
 def _derive_validation(rows: Rows[T], chosen: NDArray[np.int64]) -> Rows[T]:
     """The rows with some training rows, by index, as the validation split."""
-    assert rows.train is not None
     rest = np.setdiff1d(np.arange(len(rows.train)), chosen)
     how = f"{len(chosen)} of the {len(rows.train)} training rows, drawn with seed {SAMPLING_SEED}"
     return replace(
@@ -465,4 +462,5 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, 
             labelled = labelled.select(chosen)
         left_out[name] = frozenset(numbers).difference(labelled[NUMBER][:])
         splits[name] = labelled.remove_columns(NUMBER)
-    return Rows(task, splits.pop(TRAIN, None), splits, dropped, bad_rows, derived, left_out)
+    train = splits.pop(TRAIN) if TRAIN in splits else datasets.Dataset.from_dict({})
+    return Rows(task, train, splits, dropped, bad_rows, derived, left_out)

@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -193,24 +193,6 @@ def explain_disk_errors(what: str, output_dir: Any) -> Iterator[None]:
             f"cannot write {what} to {folder} ({one_line(error)}), where {in_megabytes(free_space(folder))} are free; "
             f"{kept}: free some space and run the same command again"
         ) from error
-
-
-class SaveAfterEpoch(TrainerCallback):
-    """Saves the checkpoint of an epoch's last step after the epoch's log and evaluation, which it would lack."""
-
-    def __init__(self) -> None:
-        self.is_due = False
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Postpone a save at the end of an epoch."""
-        self.is_due = control.should_save and state.epoch is not None and state.epoch % 1 == 0
-        control.should_save = control.should_save and not self.is_due
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Save what is due."""
-        control.should_save = control.should_save or self.is_due
 
 
 def remove_torn_weights(folder: Path) -> None:

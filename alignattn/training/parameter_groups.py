@@ -59,23 +59,19 @@ def take_own_groups(
     """
     own_groups = []
     if slot_learning_rate is not None:
-        of_slots = _ids(function_parameters(model))
+        of_slots = dict.fromkeys(map(id, function_parameters(model)))
         own_groups = [
             {"params": own, "lr": slot_learning_rate, "weight_decay": group["weight_decay"]}
             for group in groups
             if (own := _take(group, of_slots))
         ]
-    of_alignment = _ids(alignment_parameters(model))
+    of_alignment = dict.fromkeys(map(id, alignment_parameters(model)))
     aligning = [parameter for group in groups for parameter in _take(group, of_alignment)]
     if aligning:
         in_order = {id(parameter): parameter for parameter in aligning}
         aligning = [in_order[own] for own in of_alignment if own in in_order]
         own_groups.append({"params": aligning, "lr": alignment_learning_rate, "weight_decay": 0.0})
     return own_groups
-
-
-def _ids(parameters: list[nn.Parameter]) -> dict[int, None]:
-    return dict.fromkeys(map(id, parameters))
 
 
 def _take(group: dict[str, Any], ids: dict[int, None]) -> list[nn.Parameter]:
@@ -97,7 +93,7 @@ def add_l2(optimizer: torch.optim.Optimizer, penalty: float, decaying: Collectio
     """
     if penalty == 0:
         return
-    own = _ids(alignment_parameters(model))
+    own = dict.fromkeys(map(id, alignment_parameters(model)))
     held = [values for name, values in model.named_parameters() if name in decaying and id(values) not in own]
 
     def add(optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -5,8 +5,8 @@ tests/finetuning for `TaskTrainerOverrides`. The rest of `alignattn.training` an
 """
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +16,8 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.patching import alignment_parameters
+from alignattn.training.callbacks import JointBest
 from alignattn.training.checkpoints import explain_disk_errors, own_parameters_from
-from alignattn.training.early_stopping import JointBest
 from alignattn.training.methods import TrainingMethod
 from alignattn.training.weights import without_labels
 from alignattn.utils.errors import AlignAttnError
@@ -34,11 +34,6 @@ BatchNorm = _BatchNorm
 def knows_shifted_labels(trainer: Any) -> bool:
     """Return whether a Trainer knows that its model's loss predicts the next token; it says so nowhere else."""
     return bool(getattr(trainer, "_loss_shifts_labels", False))
-
-
-def loss_is_scaled(trainer: Any) -> bool:
-    """Return `Trainer.loss_is_scaled_for_ga`, which exists since transformers 5.19; before, no loss is scaled."""
-    return bool(getattr(trainer, "loss_is_scaled_for_ga", None))
 
 
 def division_after_loss(trainer: Any, num_items_in_batch: Tensor | int | None) -> int:
@@ -104,12 +99,12 @@ class TrainerOverrides(_Trainer):
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip the gradients of the model without the alignment's networks: an adversary's are often huge."""
-        return super()._clip_grad_norm(_WithoutAlignment(model))  # type: ignore[no-untyped-call]
+        return super()._clip_grad_norm(_without_alignment(model))  # type: ignore[no-untyped-call]
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """Return the norm of the model, and clip the alignment's networks separately."""
         # The Trainer calls it in every step, and `_clip_grad_norm` only with a `max_grad_norm`.
-        norm = super()._get_grad_norm(_WithoutAlignment(model), grad_norm)  # type: ignore[no-untyped-call]
+        norm = super()._get_grad_norm(_without_alignment(model), grad_norm)  # type: ignore[no-untyped-call]
         own = alignment_parameters(model)
         if own and self.max_alignment_norm > 0:
             nn.utils.clip_grad_norm_(own, self.max_alignment_norm)
@@ -162,15 +157,10 @@ class TrainerOverrides(_Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
 
-class _WithoutAlignment:
-    """A model's parameters without those of the alignment, for transformers' gradient clipping."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        own = {id(parameter) for parameter in alignment_parameters(self.model)}
-        return (parameter for parameter in self.model.parameters() if id(parameter) not in own)
+def _without_alignment(model: nn.Module) -> Any:
+    """Return a model's parameters without those of the alignment, as transformers' gradient clipping asks for them."""
+    own = {id(parameter) for parameter in alignment_parameters(model)}
+    return SimpleNamespace(parameters=lambda: (one for one in model.parameters() if id(one) not in own))
 
 
 class TaskTrainerOverrides(_Trainer):
@@ -181,9 +171,6 @@ class TaskTrainerOverrides(_Trainer):
     def train_sampler(self, rows: Any, default: Any) -> Any:
         """Return the sampler of training rows; `default` maps rows to the Trainer's own."""
         raise NotImplementedError
-
-    def before_epoch(self, epoch: int) -> None:
-        """Prepare the training rows of an epoch."""
 
     def prepared(self, batch: Any) -> Any:
         """Return a batch on the model's device."""
@@ -200,10 +187,12 @@ class TaskTrainerOverrides(_Trainer):
         # `Trainer` takes one more step if it resumes after `--max_steps` within an epoch.
         if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             return
-        # If a run of several processes resumes within an epoch, `Trainer` does not reach the nested sampler.
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(kwargs["epoch"])
-        self.before_epoch(kwargs["epoch"])
+        # If a run of several processes resumes within an epoch, `Trainer` does not reach the nested sampler. Rows of
+        # long texts choose their windows of the epoch.
+        parts: tuple[Any, ...] = (self.sampler, self.train_dataset)
+        for part in parts:
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(kwargs["epoch"])
         super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:

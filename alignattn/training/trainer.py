@@ -10,24 +10,19 @@ from torch.utils.hooks import RemovableHandle
 from transformers import (
     PreTrainedModel,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
 )
 from transformers.trainer_utils import TrainOutput
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching import Patch, aligned_patches, step_alignments
 from alignattn.training.arguments import refuse_data_parallel
-from alignattn.training.checkpoints import SaveAfterEpoch, check_finite_weights, explain_disk_errors
-from alignattn.training.distributed import reach_alignment_from_output
-from alignattn.training.meter import LossMeter
+from alignattn.training.callbacks import AfterStep, LossMeter, SaveAfterEpoch
+from alignattn.training.checkpoints import check_finite_weights, explain_disk_errors
+from alignattn.training.distributed import own_rows, reach_alignment_from_output, without_repeats
 from alignattn.training.methods import Inputs, TrainingMethod, chosen_methods
 from alignattn.training.options import ALIGNMENT_LEARNING_RATE
 from alignattn.training.parameter_groups import add_l2, take_own_groups
-from alignattn.training.private_api import TrainerOverrides, division_after_loss, knows_shifted_labels, loss_is_scaled
-from alignattn.training.repeats import own_rows, without_repeats
+from alignattn.training.private_api import TrainerOverrides, division_after_loss, knows_shifted_labels
 from alignattn.training.weights import BatchSize, StepSize, shifts_labels, weighted
 from alignattn.utils.attributes import replaced
 from alignattn.utils.errors import AlignAttnError
@@ -58,18 +53,6 @@ def step_losses(
     extra = ((method, method.extra_loss(model, inputs, outputs)) for method in methods)
     task_loss = torch.stack(losses).mean() if forwards > 1 else losses[0]
     return task_loss, outputs[0], [(method, loss) for method, loss in extra if loss is not None]
-
-
-class AfterStep(TrainerCallback):
-    """Calls `TrainingMethod.after_step` of each method."""
-
-    def __init__(self, methods: Sequence[TrainingMethod]) -> None:
-        self.methods = methods
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Pass the model and the step to the methods."""
-        for method in self.methods:
-            method.after_step(kwargs["model"], state.global_step, state.max_steps)
 
 
 class AlignmentMixin(TrainerOverrides):
@@ -109,7 +92,8 @@ class AlignmentMixin(TrainerOverrides):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._is_scaled = loss_is_scaled(self)
+        # Since transformers 5.19, a trainer says so; before, no loss is scaled.
+        self._is_scaled = bool(getattr(self, "loss_is_scaled_for_ga", None))
         if not self._is_scaled:
             # The loss of every model is then the mean over the batch's own labels, as with models that ignore the
             # number of items (transformers issue 47688), and the weight of a batch is right for both.

@@ -97,7 +97,7 @@ def loss_is_of_rows(model: Any) -> bool:
 
     It is if the model's attribute `loss_is_of_rows` says so, and for a mean of CTC losses, each divided by its length.
     """
-    model = _without_adapters(model)
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model
     is_mean = getattr(getattr(model, "config", None), "ctc_loss_reduction", None) == "mean"
     return bool(getattr(model, "loss_is_of_rows", False)) or (is_mean and "ForCTC" in type(model).__name__)
 
@@ -107,7 +107,7 @@ def shifts_labels(model: Any) -> bool:
 
     `GPT2LMHeadModel` is one: `Trainer` does not know that no first token's label is used.
     """
-    model = _without_adapters(model)
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model
     if getattr(model, "loss_type", None) is not None:
         return False
     try:
@@ -115,10 +115,6 @@ def shifts_labels(model: Any) -> bool:
     except (OSError, TypeError):
         return False
     return is_called and model.loss_function is ForCausalLMLoss
-
-
-def _without_adapters(model: Any) -> Any:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _is_column(value: Any) -> TypeGuard[Tensor]:
@@ -153,12 +149,10 @@ class StepSize:
 
     def weights_of(self, batch: BatchSize) -> tuple[Tensor | float, Tensor | float]:
         """Return the weights of a batch's task loss and alignment loss; those of a step's batches sum to 1."""
-
-        def weight(count: Tensor | int, total: Tensor | int) -> Tensor | float:
-            total = total.clamp(min=1) if isinstance(total, Tensor) else max(total, 1)
-            return self.processes * count / total  # P n_b / N
-
-        return weight(batch.items, self.items), weight(batch.samples, self.samples)
+        items, samples = (
+            total.clamp(min=1) if isinstance(total, Tensor) else max(total, 1) for total in (self.items, self.samples)
+        )
+        return self.processes * batch.items / items, self.processes * batch.samples / samples  # P n_b / N
 
 
 def without_labels(batch: Any) -> Any:

@@ -19,8 +19,7 @@ from alignattn.commands.domain_shift import OUT_OF_DOMAIN_FILE
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, SECONDS_FILE
 from alignattn.commands.reproduce.table import load_table, parse_table
 from alignattn.commands.uncertainty import UNCERTAINTY_FILE
-from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE
-from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
+from alignattn.finetuning.results import CONFIG_FILE, DATA_FILE, PREDICTIONS_FILE, RESULTS_FILE, TASK_FILE
 from alignattn.finetuning.tables import TABLES
 from alignattn.robustness.records import RECORDS_SUFFIX
 from alignattn.robustness.summary import TABLE_NAME

@@ -25,8 +25,7 @@ from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.statistics.comparison import can_test_over_seeds
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.evaluation.statistics.power import detectable_by_sign_flips
-from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE
-from alignattn.finetuning.run_files import CONFIG_FILE
+from alignattn.finetuning.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE
 
 RESULTS = ROOT / "docs" / "results.md"
 STUDY = ROOT / "docs" / "study"

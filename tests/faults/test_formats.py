@@ -35,7 +35,7 @@ from alignattn.finetuning.examples import read_probabilities
 from alignattn.finetuning.logs import read_log_history
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result, render_metrics
-from alignattn.finetuning.resuming import check_checkpoint
+from alignattn.finetuning.run_checkpoints import check_checkpoint
 from alignattn.finetuning.run_folder import read_run_options
 from alignattn.finetuning.tables import TABLES
 from alignattn.models.words import read_embeddings

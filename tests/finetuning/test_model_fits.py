@@ -5,7 +5,7 @@ import pytest
 
 from alignattn import AlignAttnError
 from alignattn.commands import get_command
-from alignattn.finetuning.model_options import ModelOptions
+from alignattn.finetuning.options import ModelOptions
 from alignattn.models import MODELS, capabilities_of
 
 WITHOUT_PLACES = {"cnn-att", "lstm-att", "lstm-multidim", "lstm-dme", "han"}

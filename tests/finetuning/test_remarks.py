@@ -87,7 +87,6 @@ def test_truncated_rows_are_those_that_reach_the_limit(name: str, tiny_checkpoin
 
     def split(length: int) -> EncodedSplit:
         options = TaskOptions(max_length=length, doc_stride=2)
-        assert loaded.train is not None
         return EncodedSplit(loaded.train, loaded.task.encode(loaded.train, tokenizer, options), options)
 
     assert truncated_rows(loaded.task, split(512)) is None

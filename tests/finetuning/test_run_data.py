@@ -13,10 +13,15 @@ from alignattn.cli import main
 from alignattn.commands import get_command
 from alignattn.commands.robustness import RobustnessOptions, target_loaders
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.resuming import check_output_dir
+from alignattn.finetuning.results import DATA_FILE
 from alignattn.finetuning.rows import load_run_evaluation, load_run_rows
-from alignattn.finetuning.run_files import DATA_FILE
-from alignattn.finetuning.run_folder import check_same_data, compared_by_content, data_digests, read_run_options
+from alignattn.finetuning.run_folder import (
+    check_output_dir,
+    check_same_data,
+    data_digests,
+    options_of_same_files,
+    read_run_options,
+)
 from alignattn.tasks.definitions import get_task
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json
@@ -190,8 +195,8 @@ def test_a_path_counts_where_the_folders_hold_other_splits(tmp_path: Path) -> No
         return resolve(RunOptions, values)
 
     write_json(tmp_path / "run" / DATA_FILE, data_digests(options("data")))
-    assert compared_by_content(options("moved"), tmp_path / "run") == {"data_dir"}
-    assert compared_by_content(options("more"), tmp_path / "run") == frozenset()
+    assert options_of_same_files(options("moved"), tmp_path / "run") == {"data_dir"}
+    assert options_of_same_files(options("more"), tmp_path / "run") == frozenset()
 
 
 def test_files_are_checked_unless_all_runs_of_the_call_have_finished(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.training_arguments import (
     SET_BY_ALIGNATTN,
-    RunArguments,
     check_sharding,
     training_arguments,
 )
@@ -97,7 +96,7 @@ def test_the_trainers_arguments_are_the_options():
         "--value qvi --slot_learning_rate 0.01 --push_to_hub"
     )
     options = get_command("finetune").parse([*GIVEN, *words.split(), "--hub_token", "secret"]).training
-    args = training_arguments(options, RunArguments)
+    args = training_arguments(options)
     assert (args.lr_scheduler_type, args.seed, args.warmup_steps) == ("cosine", 3, 0.1)
     assert (args.learning_rate, args.alignment_learning_rate, args.slot_learning_rate) == (2e-5, 1e-3, 0.01)
     assert not args.dataloader_pin_memory
@@ -126,7 +125,7 @@ def test_numbers_that_would_end_the_training_are_refused_before_it(words: str):
 def test_unusable_training_arguments_are_refused(words: str, culprit: str):
     options = get_command("finetune").parse([*GIVEN, "--use_cpu", *words.split()]).training
     with pytest.raises(AlignAttnError, match=culprit):
-        training_arguments(options, RunArguments)
+        training_arguments(options)
 
 
 @pytest.mark.parametrize("by_launcher", [False, True])

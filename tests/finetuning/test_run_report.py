@@ -17,10 +17,16 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 from alignattn.cli import main
 from alignattn.evaluation.statistics.example_scores import example_scores
-from alignattn.finetuning.examples import metric_examples
+from alignattn.finetuning.examples import (
+    MAX_SLICES,
+    MISSING,
+    measured_slices,
+    metric_examples,
+    slice_examples,
+    slices_of,
+)
 from alignattn.finetuning.report import write_run_report
 from alignattn.finetuning.results import RunResult, class_cells
-from alignattn.finetuning.slices import MAX_SLICES, MISSING, measured_slices, slice_examples, slices_of
 from alignattn.tasks import ImageClassification, TextClassification
 from alignattn.tasks.metrics import class_scores
 from alignattn.tasks.task import EncodedSplit, Evaluation, TaskOptions

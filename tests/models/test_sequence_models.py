@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM
 import alignattn
 from alignattn import AlignAttnError
 from alignattn.commands.figure import attention_to_source
-from alignattn.finetuning.model_options import ModelOptions
+from alignattn.finetuning.options import ModelOptions
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.models.sequence.model import Limits, beam_search, greedy, log_likelihood

@@ -6,7 +6,7 @@ from slots_taken import fill, with_fillings
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.finetuning.model_options import ModelOptions
+from alignattn.finetuning.options import ModelOptions
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.models.layers import sinusoids

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Data
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.finetuning.model_options import ModelOptions
+from alignattn.finetuning.options import ModelOptions
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.tasks import TextClassification

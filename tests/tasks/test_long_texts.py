@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from task_rows import make_rows
 
-from alignattn.finetuning.data_options import DataOptions
+from alignattn.finetuning.options import DataOptions
 from alignattn.tasks import MultiLabelClassification, TextClassification, long_texts
 from alignattn.tasks.answers.windows import encode_windows
 from alignattn.tasks.definitions import TASK_TYPES, TASKS

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
-from alignattn.finetuning.data_options import DataOptions
+from alignattn.finetuning.options import DataOptions
 from alignattn.tasks import MultiLabelClassification
 from alignattn.tasks.definitions import get_task
 from alignattn.tasks.rows import load_task_files

@@ -23,7 +23,7 @@ from transformers import (
 import alignattn
 from alignattn.cli import main
 from alignattn.commands.robustness import RobustnessOptions, target_loaders
-from alignattn.finetuning.training_options import TrainingOptions
+from alignattn.finetuning.options import TrainingOptions
 from alignattn.tasks import TokenClassification
 from alignattn.tasks.answers.squad_metric import squad_scores
 from alignattn.tasks.definitions import TASK_TYPES, TASKS

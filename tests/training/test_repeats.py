@@ -5,7 +5,7 @@ import itertools
 import pytest
 from torch.utils.data import BatchSampler, IterableDataset
 
-from alignattn.training.repeats import OwnBatches, OwnElements
+from alignattn.training.distributed import OwnBatches, OwnElements
 
 SHAPES = [*itertools.product((1, 2, 9, 10, 12, 24), (1, 3), (1, 2, 3, 8))]
 """Numbers of rows, of rows in a batch, and of processes."""

@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import TrainerControl, TrainerState
 
-from alignattn.training.early_stopping import EarlyStopping, JointBest
-from alignattn.training.meter import LossMeter
+from alignattn.training.callbacks import EarlyStopping, JointBest, LossMeter
 
 
 def test_the_mean_of_losses_in_half_precision_is_that_in_single_precision():

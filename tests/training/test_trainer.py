@@ -30,8 +30,9 @@ import alignattn
 from alignattn.attention.alignment import one_pass
 from alignattn.patching import aligned_patches, alignment_parameters
 from alignattn.training.arguments import AlignmentTrainingArguments
+from alignattn.training.callbacks import AfterStep
 from alignattn.training.checkpoints import MODEL_FILES, last_whole_checkpoint, remove_checkpoints
-from alignattn.training.trainer import AfterStep, AlignmentTrainer
+from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
 
 ROWS = 16

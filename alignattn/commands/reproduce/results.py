@@ -30,7 +30,7 @@ from alignattn.finetuning.examples import (
     read_split,
 )
 from alignattn.finetuning.logs import training_charts
-from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
+from alignattn.finetuning.results import CONFIG_FILE, RUN_FOLDER
 from alignattn.models.packaged import seen_before
 from alignattn.reports.charts import reliability_chart, reliability_panel
 from alignattn.reports.table import UNREADABLE, Cell, ResultTable, Run, compare_cells, filled

@@ -55,9 +55,9 @@ from alignattn.commands.reproduce.experiment import (
     with_unknown,
 )
 from alignattn.commands.reproduce.folder import KeptRuns
+from alignattn.finetuning.options import STEPS_OR_SHARES
 from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
-from alignattn.finetuning.training_options import STEPS_OR_SHARES
 from alignattn.models import ModelCapabilities, capabilities_of
 from alignattn.reports.measures import Definition
 from alignattn.tasks.definitions import SUFFIXES, plain_name

@@ -52,7 +52,7 @@ class MCDropout(TrainingMethod):
         """Return a remark if two passes over a batch of rows are equal."""
         import torch
 
-        batch = trainer.first_batch(rows)
+        batch = trainer.prepared(next(iter(trainer.get_test_dataloader(rows))))
         with torch.no_grad(), mc_dropout(trainer.model, trainer.args.seed, trainer.args.device):
             first, second = (trainer.model(**batch).to_tuple() for _ in range(2))
         if not all(map(torch.equal, first, second)):

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 from test_finetune import one_line, options, read, rows_file, run, weights  # noqa: F401
 from transformers import TrainerControl, TrainerState
-from transformers.trainer_utils import SaveStrategy
 
 from alignattn.commands.finetune import COMMAND
-from alignattn.finetuning.best_checkpoint import choose_metric, stopping
+from alignattn.finetuning.options import TrainingOptions
+from alignattn.finetuning.run_checkpoints import select_by_evaluations
 from alignattn.tasks.definitions import get_task
 
 STEPS_OF_AN_EPOCH = 3
@@ -173,28 +173,18 @@ def test_choosing_a_checkpoint_implies_evaluating_and_saving(words):
 )
 def test_the_main_metric_of_a_task_chooses_the_checkpoint(task, splits, given, expected):
     task = get_task(task)
-    chosen = SimpleNamespace(
-        save_strategy=SaveStrategy.EPOCH,
-        load_best_model_at_end=True,
-        metric_for_best_model=given or "loss",
-        greater_is_better=False,
-    )
-    asked = SimpleNamespace(early_stopping_patience=None, metric_for_best_model=given, greater_is_better=None)
-    choose_metric(chosen, asked, task, splits)
+    chosen = SimpleNamespace(metric_for_best_model=given or "loss", greater_is_better=False)
+    asked = TrainingOptions(output_dir="any", load_best_model_at_end=True, metric_for_best_model=given)
+    select_by_evaluations(chosen, asked, task, splits)
     assert (chosen.metric_for_best_model, chosen.greater_is_better) == expected
 
 
 def test_metrics_of_two_splits_count_once_for_each_evaluation():
     task, names = get_task("mnli"), ("validation_matched_accuracy", "validation_mismatched_accuracy")
-    args = SimpleNamespace(
-        save_strategy=SaveStrategy.EPOCH,
-        load_best_model_at_end=True,
-        metric_for_best_model=None,
-        greater_is_better=None,
-    )
-    given = SimpleNamespace(early_stopping_patience=2, metric_for_best_model="+".join(names), greater_is_better=None)
-    choose_metric(args, given, task, task.evaluation_splits)
-    judge, control, seen = stopping(args, 2), TrainerControl(), []
+    args = SimpleNamespace(metric_for_best_model=None, greater_is_better=None)
+    asked = TrainingOptions(output_dir="any", early_stopping_patience=2, metric_for_best_model="+".join(names))
+    judge = select_by_evaluations(args, asked, task, task.evaluation_splits)
+    control, seen = TrainerControl(), []
     for values in ((0.7, 0.6), (0.8, 0.7), (0.7, 0.7), (0.7, 0.6), (0.7, 0.6)):
         for name, value in zip(names, values, strict=True):
             # The Trainer evaluates one split after the other.

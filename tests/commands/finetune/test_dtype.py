@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from test_finetune import options, read, rows_file, run, weights  # noqa: F401
 
 import alignattn
-from alignattn.finetuning import precision
+from alignattn.finetuning.model import computed_types
 
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -70,7 +70,7 @@ def test_adapters_over_a_half_precision_base_are_in_float32(options, halved, tmp
         for name, own in trainer.model.named_parameters():
             if "original_module" not in name:
                 seen[own.requires_grad, str(own.dtype).removeprefix("torch.")] += 1
-        return precision.computed_types(trainer)
+        return computed_types(trainer)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("alignattn.finetuning.run.computed_types", look)

@@ -13,7 +13,7 @@ from graphs import NODES, WIDTH, write_graph
 
 import alignattn
 from alignattn.cli import main
-from alignattn.finetuning.training_arguments import check_shared_graph
+from alignattn.finetuning.training_arguments import check_steps
 from alignattn.tasks.definitions import get_task
 from alignattn.utils.errors import AlignAttnError
 
@@ -141,6 +141,8 @@ def test_an_encoder_and_a_graph_do_not_go_together(graph, tmp_path, capsys):
     [(2, 12, None, True), (2, 4, None, False), (2, 12, (3, 3), False), (1, 12, None, False)],
 )
 def test_the_same_step_in_two_processes_is_refused(processes, batch, fan_out, is_refused):
-    args = SimpleNamespace(world_size=processes, per_device_train_batch_size=batch)
+    args = SimpleNamespace(
+        world_size=processes, per_device_train_batch_size=batch, train_batch_size=batch, dataloader_drop_last=False
+    )
     with pytest.raises(AlignAttnError, match="compute the same") if is_refused else nullcontext():
-        check_shared_graph(get_task("cora"), args, 12, fan_out)
+        check_steps(get_task("cora"), args, 12, fan_out)

@@ -15,7 +15,7 @@ import alignattn
 from alignattn.cli import main
 from alignattn.finetuning.hub import stage
 from alignattn.finetuning.lora import adapt
-from alignattn.finetuning.model_options import ModelOptions
+from alignattn.finetuning.options import ModelOptions
 from alignattn.patching import patch_of
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,7 @@ from alignattn.cli import main
 from alignattn.commands.reproduce.folder import folders_of
 from alignattn.commands.reproduce.table import load_table
 from alignattn.evaluation.statistics.comparison import holm
-from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE, RunResult
-from alignattn.finetuning.run_files import CONFIG_FILE
+from alignattn.finetuning.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
 from alignattn.utils.files import write_json, write_text
 
 SEEDS, FEW = 9, 7
@@ -80,7 +80,7 @@ def write_small_files(path, results):
             values[cell.row.label, seed] = value
             folder.prepare()
             write_text(folder.output / CONFIG_FILE, folder.options.to_yaml())
-            write_json(folder.output / RESULTS_FILE, result_of("mrpc", seed, value).to_dict())
+            write_json(folder.output / RESULTS_FILE, asdict(result_of("mrpc", seed, value)))
     return values
 
 

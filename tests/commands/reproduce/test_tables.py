@@ -22,7 +22,7 @@ from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.results import read_table
 from alignattn.commands.reproduce.table import load_table, parse_table
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.run_files import CONFIG_FILE
+from alignattn.finetuning.results import CONFIG_FILE
 from alignattn.finetuning.tables import TABLES
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json, write_text

@@ -12,7 +12,7 @@ from transformers import AutoModelForImageTextToText
 import alignattn
 from alignattn.cli import main
 from alignattn.commands.figure import FigureOptions, make_figure
-from alignattn.finetuning.model_options import ModelOptions
+from alignattn.finetuning.options import ModelOptions
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
 from alignattn.tasks.definitions import TASKS
