@@ -1,11 +1,13 @@
-"""Registries, which import an entry only when it is loaded."""
+"""Registries, which import an entry only when it is loaded, and the papers that they cite."""
 
 import sys
 
 import pytest
 
+from alignattn.attention.choices import SLOTS
+from alignattn.models import MODELS
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.registry import Entry, Registry
+from alignattn.utils.registry import Entry, Registry, references
 
 REGISTRY = Registry(
     "case", {"upper": Entry("string:ascii_uppercase", "A to Z"), "late": Entry(".tool:main", "")}, package="json"
@@ -23,3 +25,16 @@ def test_an_entry_is_imported_only_when_it_is_loaded(monkeypatch):
 def test_the_message_for_an_unknown_name_lists_the_choices():
     with pytest.raises(AlignAttnError, match=r"^unknown case 'lower': choose one of upper, late$"):
         REGISTRY.load("lower")
+
+
+def test_the_bibliography_holds_what_is_cited():
+    entries = [entry for registry in (*SLOTS.values(), MODELS) for entry in registry.values()]
+    assert {entry.work for entry in entries} - {None} == set(references())
+
+
+def test_a_citation_has_authors_title_venue_and_place():
+    assert SLOTS["normalizer"]["sparsemax"].citation == (
+        'Martins & Astudillo 2016, "From Softmax to Sparsemax: A Sparse Model of Attention and Multi-Label '
+        'Classification", International Conference on Machine Learning, eq. 2'
+    )
+    assert str(references()["chen2017enhanced"]).startswith('Chen et al. 2017, "Enhanced LSTM for Natural')
