@@ -205,11 +205,11 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
         given = row_examples(task, "", task.add_dummy_labels(dataset), first.options.data)
         return replace(given, description="the given text")
     runs, origins = [read_run_options(folder) for folder in folders], []
-    for folder, run in zip(folders, runs, strict=True):
-        split = run.task.evaluation_splits[0] if run.task is not None else VALIDATION
-        name = run.data.validation_file or run.data.task or run.data.train_file
+    for folder, made in zip(folders, runs, strict=True):
+        split = made.task.evaluation_splits[0] if made.task is not None else VALIDATION
+        name = made.data.validation_file or made.data.task or made.data.train_file
         # Files count by their content, wherever they lie; rows of the Hub by their task.
-        origins.append((name, evaluation_digests(run, folder, split) or name, run.data.validation_share))
+        origins.append((name, evaluation_digests(made, folder, split) or name, made.data.validation_share))
         if origins[-1][1:] != origins[0][1:]:
             raise AlignAttnError(
                 f"--run: {folders[0]} ({origins[0][0]}) and {folder} ({name}) have other evaluation rows: give runs "

@@ -414,14 +414,13 @@ def check_finite(name: str, model: PreTrainedModel) -> None:
     """Refuse a model, given by its name for messages, with a weight that is NaN or infinite."""
     odd = []
     for weight, values in model.named_parameters():
-        # torch has no `isfinite` for most floating-point types of one byte.
         if values.is_meta:
             continue
-        values = values.detach()
-        if values.is_floating_point() and values.element_size() == 1:
-            values = values.float()
-        # A sum takes a tenth of the time, and may overflow, but is not finite if one value is not.
-        if not values.sum().isfinite() and not values.isfinite().all():
+        # torch has no `isfinite` for most floating-point types of one byte.
+        is_of_byte = values.is_floating_point() and values.element_size() == 1
+        numbers = (values.float() if is_of_byte else values).detach()
+        # A sum takes a fraction of the time, and may overflow, but is not finite if one value is not.
+        if not numbers.sum().isfinite() and not numbers.isfinite().all():
             odd.append(weight)
     if odd:
         raise AlignAttnError(

@@ -203,7 +203,9 @@ def test_bad_rows_are_named_or_left_out_and_a_shortage_of_rows_is_reported(run_f
         f"--neighbors {NEIGHBORS} --output_dir {tmp_path / 'out'}"
     ).split()
     assert main(words) == 2
-    assert "row 2: column 'sentence' is empty (2 bad of 4 rows)" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "row 2: column 'sentence' is empty; row 4: label 7 is" in told
+    assert "(2 bad of 4 rows)" in told
     assert main([*words, "--skip_bad_rows"]) == 0
     printed = capsys.readouterr().out
     assert "sst2 validation: 2 unusable rows left out" in printed
