@@ -18,8 +18,7 @@ from alignattn.finetuning.run_folder import NEWEST_CHECKPOINT
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments
 from alignattn.patching import CHILD_NAME
-from alignattn.patching.adapter_files import CONFIG_FIELD
-from alignattn.patching.checkpoint_files import adapter_contents
+from alignattn.patching.checkpoint_files import BASE_MODEL_FIELD, adapter_contents
 from alignattn.patching.saving import restored_fields
 from alignattn.tasks import Task
 from alignattn.tasks.metrics import metric_of
@@ -129,7 +128,7 @@ def _differences_of_adapters(folder: Path, theirs: dict[str, Any], model: Any) -
 
 
 def _comparable(name: str, value: Any) -> Any:
-    if name == CONFIG_FIELD:  # a model may have moved with its run
+    if name == BASE_MODEL_FIELD:  # a model may have moved with its run
         return Path(str(value)).name
     # Module names have no order.
     return sorted(map(str, value)) if isinstance(value, list | set) else value
