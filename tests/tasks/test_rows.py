@@ -140,7 +140,7 @@ def test_a_derived_validation_split_is_a_fixed_tenth_of_the_training_rows(toy_di
     assert [number for number, _ in rows.numbered("validation")] == [0, 1, 2, 3]
     assert rows.derived == {"validation": "4 of the 40 training rows, drawn with seed 42"}
     again = load_rows(task, need_train=False, data_dir=data_dir, cache_dir=cache_dir)
-    assert again.train is None
+    assert len(again.train) == 0
     assert again.evaluation["validation"]["a"][:] == drawn
     alone = load_rows(replace(task, evaluation_splits=("test",)), data_dir=data_dir, cache_dir=cache_dir)
     assert list(alone.evaluation) == ["test"]
