@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.finetuning.logs import X_LABEL, curve_panels, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.finetuning.run_folder import (
     check_run_folder,
@@ -331,6 +330,8 @@ def draw_calibration(runs: Mapping[str, Path], options: FigureOptions) -> Any:
 
 def draw_training(runs: Mapping[str, Path], options: FigureOptions) -> Any:
     """Return the training curves of runs, one panel per quantity and one line per run."""
+    from alignattn.finetuning.logs import X_LABEL, curve_panels, read_log_history
+
     panels = curve_panels({name: read_log_history(folder) for name, folder in runs.items()})
     if not panels:
         raise AlignAttnError(f"{', '.join(map(str, runs.values()))} did not log any loss: train with --logging_steps")

@@ -1,6 +1,6 @@
 """A command: its name, its options, and the function that runs it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +40,7 @@ class TableResults:
 class Command:
     """A command; its function is imported when it runs, so that a declaration imports nothing heavy.
 
-    A command line and a program run it in the same way: `execute(parse(words))`,
-    `execute(resolve(options, values))`.
+    A command line and a program run it in the same way: `execute(parse(words))`, `execute(resolve(values))`.
 
     Attributes:
         name: the word after `alignattn`.
@@ -77,7 +76,11 @@ class Command:
 
     def parse(self, words: Sequence[str]) -> Any:
         """Return the options of the command's words."""
-        return resolve(self.options, read_words(self.options, words, self.parser()))
+        return self.resolve(read_words(self.options, words, self.parser()))
+
+    def resolve(self, values: Mapping[str, Any]) -> Any:
+        """Return the command's `options` object, from values by name."""
+        return resolve(self.options, values)
 
     def execute(self, options: Any) -> Any:
         """Run the command with its options, and return what it returns."""

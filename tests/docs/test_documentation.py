@@ -31,7 +31,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--([A-Za-z][\w-]*)")
 OTHERS = {
-    *("no-deps", "group", "nproc_per_node", "nproc-per-node"),  # pip, torchrun
+    *("index-url", "no-deps", "group", "nproc_per_node", "nproc-per-node"),  # pip, torchrun
     *("shape", "min_words", "compile", "dropout"),  # benchmarks/, scripts/
     *("help", "help-all", "version"),
 }
