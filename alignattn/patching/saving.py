@@ -19,6 +19,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from alignattn.attention.attend import CHILD_NAME
@@ -287,14 +288,19 @@ def load_slots(
         for file in files:
             with safe_open(file, "pt") as weights:
                 saved |= {name: weights.get_tensor(name) for name in weights.keys() if is_of_slots(name)}  # noqa: SIM118
-    prepare_state(model, saved, "")
-    saved = {name: tensor for name, tensor in saved.items() if is_wanted(name)}
     prefix = f"{model.base_model_prefix}."
+    # transformers saves some models, such as ViT, under the names of their original checkpoints.
+    own_names = {next(iter(revert_weight_conversion(model, {name: own}))): name for name, own in expected.items()}
     # The names in a model with a head and in its encoder alone differ by the prefix.
+    spellings = {
+        name: [name, name.removeprefix(prefix) if name.startswith(prefix) else prefix + name] for name in saved
+    }
     saved = {
-        name if name in expected else name.removeprefix(prefix) if name.startswith(prefix) else prefix + name: tensor
+        next((own_names[spelling] for spelling in spellings[name] if spelling in own_names), name): tensor
         for name, tensor in saved.items()
     }
+    prepare_state(model, saved, "")
+    saved = {name: tensor for name, tensor in saved.items() if is_wanted(name)}
     if saved.keys() != expected.keys():
         odd = sorted(saved.keys() ^ expected.keys())
         raise AlignAttnError(

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from conftest import ALIGNED, FAMILIES, chosen, crossed, tiny_batch, tiny_model
+from safetensors import safe_open
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
@@ -84,6 +85,22 @@ def test_an_encoder_loads_from_the_checkpoint_of_a_classifier(tmp_path):
     model.save_pretrained(tmp_path)
     encoder = alignattn.from_pretrained(tmp_path, AutoModel)
     assert all(map(torch.equal, slots, alignment_parameters(encoder)))
+
+
+@pytest.mark.parametrize("loader", [transformers.ViTForImageClassification, AutoModel])
+def test_a_model_is_loaded_that_transformers_saves_under_the_names_of_its_first_checkpoints(loader, tmp_path):
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4
+    )
+    model = alignattn.patch(transformers.ViTForImageClassification(config), "qvi")
+    moved_slots(model)
+    model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as weights:
+        assert model.state_dict().keys() != set(weights.keys())
+    loaded = alignattn.from_pretrained(tmp_path, loader)
+    expected = model if loader is not AutoModel else model.vit
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
 
 
 def test_a_plain_checkpoint_loads_plain(tmp_path):
