@@ -24,14 +24,14 @@ MIN_COMMANDS = 60
 
 
 def journey() -> list[str]:
-    """The commands of the pages that need nothing else, each once."""
+    """The commands of the pages that need nothing else; a reader of several pages types some of them twice."""
     lines = []
     for name in PAGES:
         page = ROOT / "docs" / f"{name}.md"
         if name == "images":  # whose commands read the model that its program makes
             lines.append(f"python -c {shlex.quote(next(iter(blocks('python', page))))}")
         lines += [" ".join(line.split()) for line in command_lines(page)]
-    return list(dict.fromkeys(line for line in lines if line.split(" ")[0] in PROGRAMS and NEEDS not in line))
+    return [line for line in lines if line.split(" ")[0] in PROGRAMS and NEEDS not in line]
 
 
 @pytest.mark.parametrize("name", PAGES)
