@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def finetune(options: RunOptions) -> list["RunResult"]:
-    """Run each unfinished seed of the call, and write a summary of several seeds."""
+    """Run each unfinished seed of the call, and write a summary of all finished seeds in the folder."""
     from accelerate import PartialState
 
+    from alignattn.finetuning.results import read_result
     from alignattn.finetuning.run import finetune_one
     from alignattn.finetuning.run_folder import check_output_dir, other_seeds
 
@@ -22,7 +23,10 @@ def finetune(options: RunOptions) -> list["RunResult"]:
         check_output_dir(other)
     results = [finetune_one(run) for run in options.runs()]
     if options.training.seeds is not None and PartialState().is_main_process:
-        print(f"{options.output_dir}\n{write_seed_summary(options.output_dir, results)}")
+        # Other calls may have finished other seeds of the same options.
+        runs = sorted([options.runs()[0], *other_seeds(options)], key=lambda run: run.training.seed)
+        finished = list(filter(None, (read_result(run.output_dir) for run in runs)))
+        print(f"{options.output_dir}\n{write_seed_summary(options.output_dir, finished)}")
     # A process group that still exists when the interpreter exits sometimes aborts in a background thread.
     PartialState().destroy_process_group()
     return results

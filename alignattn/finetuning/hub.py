@@ -109,7 +109,7 @@ def hub_errors(what: str) -> Iterator[None]:
         yield
     except AlignAttnError:
         raise
-    # As in alignattn.tasks.reading: the client raises the exceptions of the HTTP library that it is built on.
+    # As in alignattn.tasks.rows: the client raises the exceptions of the HTTP library that it is built on.
     except Exception as error:
         reason = one_line(error).rstrip(".") or type(error).__name__
         raise AlignAttnError(

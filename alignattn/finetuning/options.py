@@ -1,4 +1,4 @@
-"""The options of a run, resolved once into one frozen object: its model, its data, its attention, its training."""
+"""The options of a run, resolved once into one frozen object: its training, its data, its model with the attention."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from alignattn.attention.choices import (
     choices_with,
 )
 from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig, GradientScope
-from alignattn.finetuning.results import CONFIG_FILE, RESULTS_FILE, SEED_FOLDER_PREFIX, TASK_FILE
+from alignattn.finetuning.results import CONFIG_FILE, RESULTS_FILE, SEED_FOLDER_PREFIX, TASK_FILE, has_begun
 from alignattn.models import (
     AT_RANDOM,
     BY_LENGTH,
@@ -242,6 +242,11 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
             raise AlignAttnError(
                 f"--push_to_hub: {len(self.seeds or ())} seeds make several models, and a repository holds one: "
                 "leave it out, and push one with --seed N --output_dir <output_dir>/seed-N --push_to_hub "
+                "--hub_model_id NAME"
+            )
+        if self.push_to_hub and self.seeds is not None and self.hub_model_id is None:
+            raise AlignAttnError(
+                "--push_to_hub: a repository has the name of its folder, which is only seed-N with --seeds: give "
                 "--hub_model_id NAME"
             )
 
@@ -551,13 +556,18 @@ class ModelOptions(Options):
     model: str = option(REQUIRED, "Folder, Hub id, or of `alignattn list models`.", place=model_to_train)
     model_config: tuple[NamedValue, ...] | None = option(None, "Config fields, such as hidden_dropout_prob=0.1.")
     model_sha256: str | None = option(
-        None, "Expected SHA-256 of the run given as --model.", metavar="HEX", rare=True, may_differ=True
+        None,
+        "Expected SHA-256 of the run given as --model.",
+        metavar="HEX",
+        rare=True,
+        may_differ=True,
+        capability="is_pretrained",
     )
     embeddings: InputFile | None = option(
         None, "GloVe vectors (text or .npz) for models of words.", rare=True, capability="reads_embeddings"
     )
     model_revision: str = option("main", "Branch, tag or commit on the Hub.", rare=True)
-    cache_dir: OutputDir | None = option(None, "Cache folder of downloads.", rare=True)
+    cache_dir: OutputDir | None = option(None, "Cache folder of downloads.", rare=True, may_differ=True)
     dtype: str | None = option(
         None,
         f"Type of the weights; {AS_STORED}: as stored (default: float32; with adapters, as stored).",
@@ -810,11 +820,13 @@ class RunOptions(Options):
                     "leave one of them out"
                 )
         training.check(None, has_crf=self.model.has_crf)
-        # Early stopping and loading the best model choose from evaluations and checkpoints, which must exist.
-        patience = training.early_stopping_patience
-        if patience is None and not training.load_best_model_at_end:
+        # Early stopping and the best checkpoint are chosen from evaluations and checkpoints, which must exist.
+        if not training.acts_on_evaluations:
             return
-        given = f"--{LOADING}" if patience is None else f"--{PATIENCE} {patience}"
+        patience = training.early_stopping_patience
+        given = f"--{LOADING}" if training.load_best_model_at_end else f"--save_strategy {AT_THE_BEST}"
+        if patience is not None:
+            given = f"--{PATIENCE} {patience}"
         if data.train_file is not None and data.validation_file is None and data.validation_share is None:
             raise AlignAttnError(
                 f"{given}: selecting the best checkpoint needs evaluation rows: give --validation_file or "
@@ -897,7 +909,7 @@ class RunOptions(Options):
 
     @cached_property
     def task(self) -> Task | None:
-        """The task, or None; if a user's file defines the task, the copy in the run's folder, once there is one."""
+        """The task, or None; if a user's file defines the task, the copy in the folder of a run that has begun."""
         _ = self.data.source
         if self.data.task is None:
             return None
@@ -983,6 +995,8 @@ class RunOptions(Options):
 
 
 def _named_task(name: str, output_dir: str | None) -> Task:
-    """Return a task by name; for a user's file, the copy in the run's folder if there is one."""
-    kept = Path(output_dir or "") / TASK_FILE
-    return read_definition(kept) if output_dir and is_definition(name) and kept.is_file() else get_task(name)
+    """Return a task by name; for a user's file, the copy of a run that has begun, or of a file that is gone."""
+    folder = Path(output_dir or "")
+    if not (output_dir and is_definition(name) and (folder / TASK_FILE).is_file()):
+        return get_task(name)
+    return read_definition(folder / TASK_FILE) if has_begun(folder) or not Path(name).is_file() else get_task(name)

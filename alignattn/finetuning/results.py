@@ -14,6 +14,7 @@ from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.console import render_table
 from alignattn.utils.errors import BadRow, plural
 from alignattn.utils.files import read_record
+from alignattn.utils.paths import entries
 
 if TYPE_CHECKING:
     import torch
@@ -158,6 +159,11 @@ class RunResult:
     start: StartResult | None = None
     precision: str = ""
     max_length: int | None = None
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether a run left anything to lose in its folder, which exists: a checkpoint or its results."""
+    return not entries(folder) <= {CONFIG_FILE, TASK_FILE, DATA_FILE}
 
 
 def read_result(folder: Path) -> RunResult | None:

@@ -17,7 +17,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from alignattn.finetuning.options import FROM_BOTH, FROM_TASK, DataOptions, RunOptions
 from alignattn.finetuning.results import read_result
-from alignattn.finetuning.run_folder import changed_rows_file
+from alignattn.finetuning.run_folder import changed_rows_file, read_finished_run
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import ImageClassification, LabelledTask, Task, TextClassification
 from alignattn.tasks.long_texts import MAX_TRAIN_WINDOWS, WindowedRows
@@ -101,7 +101,7 @@ def load_run_rows(options: RunOptions) -> Rows[Any]:
 
 
 def encode_splits(rows: Rows[Any], tokenizer: Any, options: DataOptions) -> EncodedData:
-    """Encode the rows of all splits; arguments and errors as for `encode_split`."""
+    """Encode the rows of all splits."""
     length = options.task_options(rows.task, tokenizer).max_length
     if options.max_length is None and length < rows.task.max_length:
         limit = f"rows have at most {length} tokens, the limit of the model"
@@ -177,8 +177,10 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
         # Keep the name that the task of a file had when the run was made.
         return rows if made is None else replace(rows, task=replace(rows.task, name=made.task))
     origin = data.data_dir if data_dir is None else data_dir
+    # The training rows of the run may have defined the labels of its task.
+    is_finished = read_result(options.output_dir) is not None
     return load_rows(
-        options.task,
+        read_finished_run(options.output_dir, "--run").task if is_finished else options.task,
         need_train=False,
         data_dir=origin,
         cache_dir=options.model.cache_dir,

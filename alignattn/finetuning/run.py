@@ -74,7 +74,7 @@ def finetune_one(options: RunOptions) -> RunResult:
         options: the options of the run.
     """
     folder, training = options.output_dir, options.training
-    with folder_lock(folder), resume_hint(folder):
+    with folder_lock(folder), resume_hint(options):
         check_output_dir(options)
         finished = read_result(folder)
         if finished is not None:
@@ -103,13 +103,17 @@ def finetune_one(options: RunOptions) -> RunResult:
         start = continued_run(options.model.model) if is_run_folder(Path(options.model.model)) else None
         built = build_model(options, rows, config)
         data = encode_splits(rows, built.tokenizer, options.data)
-        check_steps(task, args, len(data.train.encoded), options.data.fan_out)
+        # Windows of a long text are one row.
+        trained = data.train.rows if options.data.has_windows else data.train.encoded
+        check_steps(task, args, len(trained), options.data.fan_out)
 
         # By these files, a later call recognises the run.
         write_json(folder / DATA_FILE, data_digests(options))
         write_text(folder / CONFIG_FILE, options.to_yaml())
         if options.task is not None and options.keeps_task:
             write_definition(folder / TASK_FILE, options.task)
+        else:
+            (folder / TASK_FILE).unlink(missing_ok=True)
         pushes = training.push_to_hub and PartialState().is_main_process
         repo_id = open_repository(options) if pushes else None
 
@@ -255,7 +259,7 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData) -> dict
     trainer.save_state()
     if trainer.is_world_process_zero():
         # safetensors makes its files private.
-        for weights in options.output_dir.glob("*.safetensors"):
+        for weights in options.output_dir.rglob("*.safetensors"):
             weights.chmod(0o666 & ~umask())
     return {
         "train_runtime": seconds,

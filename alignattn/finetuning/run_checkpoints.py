@@ -13,7 +13,7 @@ from transformers.utils import CONFIG_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from alignattn.finetuning.options import RunOptions, TrainingOptions
-from alignattn.finetuning.results import EVALUATION, BestModel
+from alignattn.finetuning.results import EVALUATION, RESULTS_FILE, BestModel
 from alignattn.finetuning.run_folder import NEWEST_CHECKPOINT
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments
@@ -103,13 +103,16 @@ def check_checkpoint(folder: Path, model: Any = None) -> None:
 
 
 @contextmanager
-def resume_hint(folder: Path) -> Iterator[None]:
-    """On Ctrl-C, report what the folder contains and what the same command will do next."""
+def resume_hint(options: RunOptions) -> Iterator[None]:
+    """On Ctrl-C, report what the folder of a run contains and what the same command will do next."""
+    folder, given = options.output_dir, options.values["resume_from_checkpoint"]
     try:
         yield
     except KeyboardInterrupt as stop:
-        newest = last_whole_checkpoint(folder)
-        after = "begins anew" if newest is None else f"resumes from {newest.name}"
+        if (folder / RESULTS_FILE).is_file():
+            raise KeyboardInterrupt(f"{folder} has the finished run") from stop
+        newest = last_whole_checkpoint(folder) if given in NEWEST_CHECKPOINT else given
+        after = "begins anew" if newest is None else f"resumes from {newest}"
         raise KeyboardInterrupt(f"{folder} has no finished model, and the same command {after}") from stop
 
 

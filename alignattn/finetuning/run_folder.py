@@ -14,16 +14,17 @@ from alignattn.finetuning.results import (
     RUN_FOLDER,
     SEED_FOLDER_PREFIX,
     TASK_FILE,
+    has_begun,
     read_result,
 )
-from alignattn.tasks import Task, TokenClassification
+from alignattn.tasks import Task
 from alignattn.tasks.definitions import get_task, read_definition
-from alignattn.tasks.names import TRAIN
+from alignattn.tasks.names import GRAPH
 from alignattn.training.methods import prediction_method
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_json, read_yaml
 from alignattn.utils.options import read_options_file, resolve
-from alignattn.utils.paths import digest_of, distinct_ends, entries, model_digest, publishable
+from alignattn.utils.paths import digest_of, distinct_ends, model_digest, publishable
 
 MODEL_CONFIG_FILE = "config.json"
 """transformers' name of the file with a saved model's config."""
@@ -77,8 +78,8 @@ def read_finished_run(folder: Path, option: str) -> FinishedRun:
     options = read_run_options(folder)
     task = options.task
     config = read_json(folder / MODEL_CONFIG_FILE)
-    if task is None or (isinstance(task, TokenClassification) and not task.labels):
-        # The saved model knows the labels of a user's rows.
+    if task is None or not getattr(task, "labels", True):
+        # The saved model knows the labels that the training rows defined.
         names = {} if config.get("problem_type") == REGRESSION else config.get("id2label") or {}
         labels = tuple(names[number] for number in sorted(names, key=int))
         task = options.data.own_task(labels) if task is None else replace(task, labels=labels)
@@ -188,9 +189,7 @@ def check_output_dir(options: RunOptions) -> None:
         _check_same_run(options, Path(str(given)).absolute().parent, problem, "give another --resume_from_checkpoint")
     if not folder.exists():
         return
-    # A run that failed before its first checkpoint left nothing to lose.
-    if folder.is_dir() and entries(folder) <= {CONFIG_FILE, TASK_FILE, DATA_FILE}:
-        check_same_task(options, folder)
+    if folder.is_dir() and not has_begun(folder):
         return
     if not (folder / CONFIG_FILE).is_file():
         raise AlignAttnError(f"{folder} exists and is not a run of alignattn: give another --output_dir")
@@ -313,7 +312,8 @@ def evaluation_digests(options: RunOptions, folder: Path, split: str) -> set[str
     """Return the digests of the files with a run's rows of a split, as far as the run in `folder` recorded them."""
     kept = _kept_digests(folder / DATA_FILE)
     own = "train_file" if options.data.validation_share is not None else "validation_file"
-    return {kept[name] for name in (own, f"task {split}", f"data_dir {split}") if name in kept}
+    names = (own, f"task {split}", f"data_dir {split}", f"data_dir {GRAPH}")
+    return {kept[name] for name in names if name in kept}
 
 
 def _kept_digests(path: Path) -> dict[str, str]:
@@ -326,6 +326,5 @@ def _files(options: RunOptions) -> Mapping[str, Path]:
     if options.data.data_dir is None and task is not None:
         files |= {f"task {split}": Path(file) for split, file in task.sources.files.items()}
     if options.data.data_dir is not None and task is not None:
-        folder = Path(options.data.data_dir) / task.sources.folder
-        files |= {f"data_dir {split}": folder / f"{split}.parquet" for split in (TRAIN, *task.evaluation_splits)}
+        files |= {f"data_dir {name}": path for name, path in task.data_files(Path(options.data.data_dir)).items()}
     return files

@@ -44,12 +44,16 @@ class NodeClassification(LabelledTask):
         """Return the problem of missing labels, or that of `LabelledTask.problem`."""
         return "give two or more labels: nodes have classes, not scores" if self.is_regression else super().problem()
 
+    def data_files(self, data_dir: Path) -> dict[str, Path]:
+        """Return the file of the graph in `--data_dir`."""
+        return {GRAPH: data_dir / self.sources.folder / f"{self.name}{NPZ}"}
+
     def read_split(self, name: str, data_dir: str | Path | None, cache_dir: str | None) -> tuple[datasets.Dataset, str]:
         """Return the nodes of a split of the task's graph: from `--data_dir`, its own file, or torch-geometric."""
         from alignattn.tasks.nodes.graph import planetoid_file, read_graph
 
         if data_dir is not None:
-            path = Path(data_dir) / self.sources.folder / f"{self.name}{NPZ}"
+            path = self.data_files(Path(data_dir))[GRAPH]
             if not path.is_file():
                 raise AlignAttnError(f"no data for task {self.name!r}: put {path} there")
         elif self.sources.files:

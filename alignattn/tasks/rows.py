@@ -68,7 +68,7 @@ class Rows(Generic[T]):
     left_out: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def numbered(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the rows of an evaluation split with their numbers in the file, from 0."""
+        """Yield the rows of an evaluation split with their numbers in its file, or among the drawn rows, from 0."""
         yield from zip(numbers_without(self.left_out.get(split, ())), self.evaluation[split], strict=False)
 
 
@@ -445,7 +445,9 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, 
                 print(f"{origin}: its labels are numbers without names, which are read as {numbered}", file=sys.stderr)
 
     first = next(iter(raw))
-    task = task.infer_labels(selected[first], raw[first].origin)
+    # A row that cannot be read defines no label.
+    readable = [index for index in range(len(selected[first])) if index not in raw[first].problems]
+    task = task.infer_labels(selected[first].select(readable), raw[first].origin)
     for name, split in raw.items():
         dataset = task.normalise(selected[name])
         problems = task.row_problems(dataset, may_be_empty=split.is_published) | dict(split.problems)

@@ -1,6 +1,6 @@
 """The base class of all tasks: the fields of a task's YAML file, how runs process its rows and outputs, and helpers.
 
-Each task type is one file with one class. Its methods import what is heavy, so that reading a task's file does not
+Each task type is one file. Its methods import what is heavy, so that reading a task's file does not
 import PyTorch.
 """
 
@@ -245,8 +245,13 @@ class Task(ABC):
 
     @staticmethod
     def splits_in_training(splits: Sequence[str]) -> Sequence[str]:
-        """Return the splits to evaluate during training: all but `test`, which must not influence any choice."""
+        """Return the splits to evaluate during training: all but `test`, unless there is no other."""
         return [name for name in splits if name != TEST] or splits
+
+    def data_files(self, data_dir: Path) -> dict[str, Path]:
+        """Return the files that `read_split` reads in `--data_dir`, by split, or by another name."""
+        folder = data_dir / self.sources.folder
+        return {split: folder / f"{split}.parquet" for split in (TRAIN, *self.evaluation_splits)}
 
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None

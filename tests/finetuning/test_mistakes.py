@@ -34,6 +34,7 @@ MISTAKES = [
     (f"{CHOICE} --lora_alpha 8", "--lora_r"),
     (f"{CHOICE} --lora_r 0", "--lora_r 0"),
     (f"--model esim --lora_r 2 {PAIRS}", "--lora_r"),
+    (f"--model esim --model_sha256 abc {PAIRS}", "--model_sha256"),
     # The best checkpoint needs evaluations and saved checkpoints.
     (f"{CHOICE} --early_stopping_patience 0", "--early_stopping_patience 0"),
     (f"{CHOICE} --early_stopping_patience 2 --eval_strategy no", "--eval_strategy"),
@@ -41,6 +42,8 @@ MISTAKES = [
     (f"{CHOICE} --load_best_model_at_end --eval_strategy epoch --save_strategy steps", "--save_strategy"),
     (f"{CHOICE} --load_best_model_at_end --eval_strategy steps --eval_steps 5 --save_steps 10", "--save_steps"),
     ("--model any --early_stopping_patience 2 --train_file rows.csv --text_columns a", "--validation_file"),
+    ("--model any --save_strategy best --train_file rows.csv --text_columns a", "--validation_file"),
+    (f"{CHOICE} --save_strategy best --eval_strategy no", "--eval_strategy"),
     # Options that need or exclude others.
     (f"{CHOICE} --balance_centre true", "--balance_centre"),
     (f"{CHOICE} --seeds 1 2 --seed 3", "--seed"),

@@ -428,4 +428,6 @@ def test_several_seeds_are_not_pushed_to_one_repository(words_of_run, tmp_path, 
     assert main(pushing(words_of_run, tmp_path / "runs", "--seeds", "1", "2")) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "--push_to_hub: 2 seeds make several models, and a repository holds one" in line
+    assert main([*words_of_run, "--output_dir", str(tmp_path / "runs"), "--push_to_hub", "--seeds", "1"]) == 2
+    assert "give --hub_model_id" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()

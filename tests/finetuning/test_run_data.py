@@ -121,6 +121,18 @@ def test_a_changed_definition_of_the_task_is_refused(
     assert main(words) == 0
 
 
+def test_a_definition_may_be_corrected_until_its_run_has_a_checkpoint(
+    words: list[str], definition: Path, tmp_path: Path, capsys
+) -> None:
+    assert main(words) == 0
+    for path in (tmp_path / "run").iterdir():
+        if path.name not in ("config.yaml", "data.json", "task.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    definition.write_text(OWN.replace('["no", "yes"]', '["yes", "no"]'))
+    assert main(words) == 0
+    assert json.loads((tmp_path / "run" / "task.json").read_text())["labels"] == ["yes", "no"]
+
+
 ROWS = 40
 
 
@@ -197,6 +209,20 @@ def test_a_path_counts_where_the_folders_hold_other_splits(tmp_path: Path) -> No
     write_json(tmp_path / "run" / DATA_FILE, data_digests(options("data")))
     assert options_of_same_files(options("moved"), tmp_path / "run") == {"data_dir"}
     assert options_of_same_files(options("more"), tmp_path / "run") == frozenset()
+
+
+def test_the_file_of_a_graph_is_recognised_by_its_content(tmp_path: Path) -> None:
+    values = {"model": "gat", "task": "cora", "data_dir": str(tmp_path), "output_dir": str(tmp_path / "run")}
+    options = resolve(RunOptions, values)
+    assert options.task is not None
+    (graph,) = options.task.data_files(tmp_path).values()
+    graph.parent.mkdir(parents=True, exist_ok=True)
+    graph.write_bytes(b"edges")
+    write_json(tmp_path / "run" / DATA_FILE, data_digests(options))
+    check_same_data(options, tmp_path / "run")
+    graph.write_bytes(b"other edges")
+    with pytest.raises(AlignAttnError, match=f"--data_dir: the content of {graph} differs"):
+        check_same_data(options, tmp_path / "run")
 
 
 def test_files_are_checked_unless_all_runs_of_the_call_have_finished(tmp_path: Path) -> None:

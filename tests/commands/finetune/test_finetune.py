@@ -192,6 +192,8 @@ def test_seeds_are_added_with_the_options_of_the_earlier_ones(options, rows_file
     assert "seed-1 already holds another run (different: num_train_epochs)" in capsys.readouterr().err
     assert not (folder / "seed-3").exists()
     assert run(options, seeds=["3"], disable_tqdm=None) == 0
+    # The summary is of all finished seeds, whichever call made them.
+    assert read(folder)["seeds"] == [1, 3]
     data.write_text("\n".join(data.read_text().splitlines()[:-1]))
     assert run(options, seeds=["2"]) == 2
     assert f"--train_file: the content of {data} differs" in capsys.readouterr().err
@@ -532,7 +534,7 @@ class TestBadInput:
         assert one_line(capsys) == "alignattn: stopped; written files are kept"
 
     @pytest.mark.parametrize(
-        ("step", "after"), [(2, "begins anew"), (5, "resumes from checkpoint-3")], ids=["first epoch", "second"]
+        ("step", "after"), [(2, "begins anew"), (5, "resumes from {}/checkpoint-3")], ids=["first epoch", "second"]
     )
     def test_ctrl_c_while_it_trains(self, step, after, options, monkeypatch, capsys):
         def interrupt(trainer, *args, **kwargs):
@@ -545,7 +547,18 @@ class TestBadInput:
         assert run(options) == 130
         folder = options["--output_dir"]
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alignattn")]
+        after = after.format(folder)
         assert line == f"alignattn: stopped; {folder} has no finished model, and the same command {after}"
+
+    def test_ctrl_c_in_a_finished_run(self, options, monkeypatch, capsys):
+        def interrupt(result):
+            raise KeyboardInterrupt
+
+        assert run(options) == 0
+        monkeypatch.setattr("alignattn.finetuning.run.render_metrics", interrupt)
+        capsys.readouterr()
+        assert run(options) == 130
+        assert one_line(capsys) == f"alignattn: stopped; {options['--output_dir']} has the finished run"
 
 
 def test_the_script_is_the_command(options):

@@ -58,6 +58,9 @@ def test_a_run_trains_adapters_and_keeps_them_merged(attention, options, rows_fi
     assert not torch.equal(after[f"{name}.weight"], before[f"{name}.weight"])
     assert torch.linalg.matrix_rank(after[f"{name}.weight"] - before[f"{name}.weight"], rtol=1e-3) == 2
     assert torch.equal(after[f"{name}.bias"], before[f"{name}.bias"])
+    # Weights are as readable as the other files.
+    modes = {path.stat().st_mode for path in (folder / "results.json", *folder.rglob("*.safetensors"))}
+    assert len(modes) == 1
     parameters = read(folder)["parameters"]
     assert parameters["trainable"] < parameters["total"] / 2
     card = (folder / "README.md").read_text()
