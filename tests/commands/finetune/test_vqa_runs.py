@@ -12,6 +12,8 @@ import alignattn
 from alignattn.cli import main
 from alignattn.commands.figure import COMMAND, make_figure
 from alignattn.finetuning.examples import read_probabilities
+from alignattn.finetuning.rows import load_run_evaluation
+from alignattn.finetuning.run_folder import read_finished_run, read_run_options
 
 SIZES = "hidden_dim=16 num_attention_heads=2 num_hidden_layers=1 embedding_dim=8 reduction_dim=8 joint_dim=16"
 SMALL = f"--disable_tqdm true --use_cpu true --model_config {SIZES} conv_channels=[8,8] dropout=0.1"
@@ -120,6 +122,26 @@ def test_answers_that_are_no_class_are_wrong_and_leave_no_calibration(finetune, 
         assert main([*words.split(), str(tmp_path / "no.png")]) == 2
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alignattn")]
         assert "class" in line
+
+
+def test_the_answers_of_the_training_rows_are_the_classes_of_the_finished_run(finetune, files, tmp_path):
+    # By frequency: the evaluation rows alone would give another order, and lack a class.
+    answers = {"train": ["blue"] * 3 + ["red"] * 2 + ["green"] * 2, "validation": ["red", "red", "green"]}
+    for name, listed in answers.items():
+        rows = [{"image": f"pictures/{one}.png", "question": "which color?", "answers": [one] * 10} for one in listed]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = {"files": {name: f"{name}.jsonl" for name in answers}}
+    write_task(
+        tmp_path, labels=[], answers_column="answers", fewest_answers=2, metrics=["vqa_accuracy"], sources=sources
+    )
+    assert finetune("--num_train_epochs 1") == 0
+    run = tmp_path / "run"
+    labels = tuple(json.loads((run / "results.json").read_text())["labels"])
+    assert labels == ("blue", "green", "red")
+    assert read_finished_run(run, "--run").task.labels == labels
+    assert load_run_evaluation(read_run_options(run)).task.labels == labels
+    (answer,) = alignattn.load_run(run).predict([(files["picture"], "which color?")])
+    assert answer["prediction"] in labels
 
 
 def test_a_run_resumed_from_a_checkpoint_ends_with_the_same_weights(finetune, tmp_path):
