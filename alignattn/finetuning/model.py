@@ -52,8 +52,8 @@ PROBED_SIZE = (60, 40)
 SLOT_NAMES = ("score", "normalizer", "value")
 """The slots that define the attention function."""
 
-
 ORIGINAL = ".original_module."
+"""Part of the names of the untrained copies of peft."""
 
 AUTOCAST = {"fp16": "float16", "bf16": "bfloat16", "fp8": "float8"}
 """accelerate's names of the types of autocast."""

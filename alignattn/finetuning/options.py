@@ -126,7 +126,7 @@ class TransformersOptions(Options):
     output_dir: OutputDir = option(REQUIRED, "Folder of the run.", group=RUN, may_differ=True)
     seed: Seed = option(42, "Seed of the run.", group=RUN)
     save_strategy: str = option(
-        "epoch", "When to save checkpoints.", group=RUN, choices=("no", "epoch", "steps", "best")
+        "epoch", "When to save checkpoints.", group=RUN, choices=(NEVER, "epoch", AT_STEPS, AT_THE_BEST)
     )
     save_steps: float = option(
         500, "Steps between checkpoints; below 1, a share of all.", group=RUN, above=0, rare=True
@@ -310,6 +310,8 @@ class TrainingOptions(MethodOptions, AlignmentTrainingOptions, TransformersOptio
 
 
 DOC_STRIDE = 128
+"""Tokens that windows of a text share by default."""
+
 LABEL_COLUMN = ("label",)
 OF_FILES = ("train_file",)
 OF_THE_TASK = {"task": "the task defines the columns"}

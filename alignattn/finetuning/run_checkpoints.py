@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from transformers import TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME
@@ -22,6 +23,7 @@ from alignattn.patching.checkpoint_files import BASE_MODEL_FIELD, adapter_conten
 from alignattn.patching.saving import restored_fields
 from alignattn.tasks import Task
 from alignattn.tasks.metrics import metric_of
+from alignattn.tasks.names import TEST
 from alignattn.training.callbacks import EarlyStopping, JointBest, LossMeter
 from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, read_state, step_of
 from alignattn.utils.errors import AlignAttnError
@@ -34,6 +36,9 @@ OF_A_FILE = frozenset(
 
 OF_AN_ADAPTER_FILE = frozenset({"auto_mapping", "inference_mode", "peft_version", "revision", "runtime_config"})
 """Likewise for the config of an adapter."""
+
+AND = "+"
+"""Separator of metrics that select together."""
 
 
 def checkpoint_to_resume(options: RunOptions, model: Any, args: TrainingArguments) -> Path | None:
@@ -137,10 +142,6 @@ def _comparable(name: str, value: Any) -> Any:
     return sorted(map(str, value)) if isinstance(value, list | set) else value
 
 
-AND = "+"
-"""Separator of metrics that select together."""
-
-
 def select_by_evaluations(
     args: RunArguments, options: TrainingOptions, task: Task, splits: Sequence[str]
 ) -> EarlyStopping | None:
@@ -159,6 +160,11 @@ def select_by_evaluations(
         return None
     if not splits:
         raise AlignAttnError("selecting the best checkpoint needs evaluation rows: give --validation_file")
+    if TEST in splits and PartialState().is_main_process:
+        print(
+            "the test rows select the model, so its scores on them are too high: give other rows to evaluate on",
+            file=sys.stderr,
+        )
     default = task.main_metric if options.acts_on_evaluations else args.metric_for_best_model
     asked = str(options.metric_for_best_model or default)
 

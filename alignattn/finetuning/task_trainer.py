@@ -29,7 +29,7 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
 
     def __init__(
         self,
-        *args: Any,
+        *,
         task: Task,
         splits: Mapping[str, EncodedSplit],
         class_weights: dict[str, float] | None = None,
@@ -51,7 +51,6 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
         if splits:
             self.evaluation_collator = task.collator(kwargs.get("processing_class"), next(iter(splits.values())))
         super().__init__(
-            *args,
             eval_dataset=evaluation or None,
             compute_metrics=next(iter(self.scorers.values()), None),
             **kwargs,

@@ -224,7 +224,9 @@ def read_rows(
     except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError, *BROKEN) as error:
         is_encoding = isinstance(error, UnicodeDecodeError)
         advice = "give its --encoding, such as cp1252 or utf-16" if is_encoding else "correct the file"
-        raise AlignAttnError(f"cannot read {path} as {suffix[1:].upper()}: {reason_of(error)}; {advice}") from error
+        raise AlignAttnError(
+            f"cannot read {path} as {suffix[1:].upper()}: {reason_of_reading(error)}; {advice}"
+        ) from error
 
 
 def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:
@@ -249,7 +251,7 @@ def _copies() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="alignattn-rows-", ignore_cleanup_errors=True)
 
 
-def reason_of(error: BaseException) -> str:
+def reason_of_reading(error: BaseException) -> str:
     """Return the reason of an error on one line; `datasets` hides it behind "an error occurred while generating"."""
     if isinstance(error, datasets.exceptions.DatasetGenerationError) and error.__cause__ is not None:
         error = error.__cause__

@@ -28,7 +28,7 @@ from alignattn.tasks.labels import (
     with_user_labels,
 )
 from alignattn.tasks.names import FIRST, MAX_TEXTS, TRAIN, VALIDATION
-from alignattn.tasks.reading import PARQUET, read_rows, reason_of
+from alignattn.tasks.reading import PARQUET, read_rows, reason_of_reading
 from alignattn.tasks.task import Task
 from alignattn.tasks.text_classification import TextClassification
 from alignattn.utils.console import log_download
@@ -394,7 +394,7 @@ def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: s
     # cause, the user has the same options.
     except Exception as error:
         raise AlignAttnError(
-            f"cannot load {origin} from the Hub: {reason_of(error)}; give --data_dir DIR (Parquet files on disk) or "
+            f"cannot load {origin} from the Hub: {reason_of_reading(error)}; give --data_dir DIR (Parquet files on disk) or "
             "--train_file FILE (your own rows)"
         ) from error
     return _RawSplit(dataset, origin, is_published=True)

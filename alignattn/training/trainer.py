@@ -7,10 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
-from transformers import (
-    PreTrainedModel,
-    Trainer,
-)
+from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import TrainOutput
 
 from alignattn.attention.alignment.base import sum_of

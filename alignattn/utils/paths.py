@@ -20,7 +20,15 @@ UNFINISHED_FILE = f"{OWN_PREFIX}.unfinished"
 
 LOCK_FILE = f"{OWN_PREFIX}.lock"
 
-MODEL_FILES = ("config.json", "*.safetensors", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt", "*.model")
+IDENTIFYING_FILES = (
+    "config.json",
+    "*.safetensors",
+    "tokenizer*.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "*.model",
+)
 """The files that identify a model: config, weights, tokenizer."""
 
 Place = Callable[[str, str], None]
@@ -179,8 +187,8 @@ def digest_of(path: Path) -> str:
 
 
 def model_digest(folder: Path) -> str:
-    """Return the digest of the `MODEL_FILES` of a model's folder."""
-    return digest_of_files({file.name: file for pattern in MODEL_FILES for file in folder.glob(pattern)})
+    """Return the digest of the `IDENTIFYING_FILES` of a model's folder."""
+    return digest_of_files({file.name: file for pattern in IDENTIFYING_FILES for file in folder.glob(pattern)})
 
 
 def digest_of_files(files: Mapping[str, Path]) -> str:
