@@ -394,8 +394,8 @@ def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: s
     # cause, the user has the same options.
     except Exception as error:
         raise AlignAttnError(
-            f"cannot load {origin} from the Hub: {reason_of_reading(error)}; give --data_dir DIR (Parquet files on disk) or "
-            "--train_file FILE (your own rows)"
+            f"cannot load {origin} from the Hub: {reason_of_reading(error)}; give --data_dir DIR (Parquet files on "
+            "disk) or --train_file FILE (your own rows)"
         ) from error
     return _RawSplit(dataset, origin, is_published=True)
 
