@@ -76,7 +76,7 @@ def read_finished_run(folder: Path, option: str) -> FinishedRun:
     result = read_result(folder)
     assert result is not None
     options = read_run_options(folder)
-    task = options.task
+    task: Any = options.task
     config = read_json(folder / MODEL_CONFIG_FILE)
     if task is None or not getattr(task, "labels", True):
         # The saved model knows the labels that the training rows defined.
