@@ -92,6 +92,9 @@ WITHOUT_NETWORKS = ("soft", "aa-ot", "aa-moments", "aa-means", "qvi")
 EACH_WITH_ONE_OF = 3
 """`crossed` pairs each entry of one list with a third of the other; `make matrix` tests the other pairs, too."""
 
+LOCAL_ATTACK = "--recipes textfooler --synonyms wordnet --sentence_encoder minilm"
+"""Options of `robustness` with which an attack downloads nothing."""
+
 WORDS = ["the", "a", "cat", "dog", "bird", "man", "woman", "sees", "likes", "chases", "red", "small", "old", "does"]
 WORDS += ["not", "every", "some", "and", "runs", "sleeps"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

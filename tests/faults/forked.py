@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
@@ -366,7 +367,7 @@ if __name__ == "__main__":
         "figure",
         "reproduce",
     ):
-        _ = get_command(command).function
+        resolve_name(get_command(command).run)
     with contextlib.suppress(ImportError):
         import transformers.models.bert.modeling_bert  # noqa: F401
     if "robustness" in sys.argv[2:]:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import LOCAL_ATTACK
 from made import CHECKPOINT, COMMANDS
 
 from alignattn.cli import main
@@ -33,7 +34,7 @@ def test_a_config_that_is_not_yaml_is_named(command, here, capsys):
     Path("finished/aa-ct/config.yaml").write_bytes(b"model: ti\0ny\n")
     words = {
         "finetune": COMMANDS["aa-ct"],
-        "robustness": "robustness --run finished/aa-ct --output_dir out",
+        "robustness": f"robustness --run finished/aa-ct {LOCAL_ATTACK} --output_dir out",
         "figure": "figure tsne --run finished/aa-ct --output_file out.png",
     }
     assert_one_line(main(words[command].split()), "finished/aa-ct/config.yaml", capsys)

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import WORDS
+from conftest import LOCAL_ATTACK, WORDS
 from processes import run_two_processes
 from resumed import assert_goes_on
 from resumed import finetune as keeping_all
@@ -310,6 +310,6 @@ def test_tasks_without_logits_per_row_refuse_windows(
 
 
 def test_an_attack_on_windows_is_refused(found: Callable[[str], Path], tmp_path: Path, capsys: Any) -> None:
-    words = f"robustness --run {found('windows')} --recipes textfooler --output_dir {tmp_path}"
+    words = f"robustness --run {found('windows')} {LOCAL_ATTACK} --output_dir {tmp_path}"
     assert main(words.split()) == 2
     assert "--long_texts" in capsys.readouterr().err

@@ -34,8 +34,8 @@ VECTORS = ModelEntry(
     training_defaults={"learning_rate": 0.5},
 )
 LINES = (
-    (MODELS._entries, "toy", TOY),
-    (MODELS._entries, "vectors", VECTORS),
+    (MODELS, "toy", TOY),
+    (MODELS, "vectors", VECTORS),
     (TASK_TYPES, "vector-classification", VectorClassification),
 )
 
@@ -91,7 +91,7 @@ def test_finetune_and_the_card(attention, finetune, tmp_path, monkeypatch):
 def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
     assert finetune("--max_steps", "1", "--attention", "aa-ct") == 0
     toy = replace(TOY, slots=tuple(SLOTS) if has_attention else ())
-    monkeypatch.setitem(MODELS._entries, "toy", toy)
+    monkeypatch.setitem(MODELS, "toy", toy)
     words = [
         "inspect",
         "--validation_file",

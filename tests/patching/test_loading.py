@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import SPECIAL, WORDS, tiny_model
+from conftest import LOCAL_ATTACK, SPECIAL, WORDS, tiny_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, BertTokenizer
 
@@ -93,7 +93,7 @@ BROKEN_TOKENIZERS = {
 COMMANDS = {
     "finetune": "--model {model} --train_file {rows} --text_columns text --max_length 16 --output_dir {out}",
     "inspect": "--model {model} --validation_file {texts} --max_length 16 --output_dir {out}",
-    "robustness": "--model {model} --task sst2 --data_dir {data} --output_dir {out}",
+    "robustness": "--model {model} --task sst2 --data_dir {data} --output_dir {out} " + LOCAL_ATTACK,
 }
 
 
