@@ -62,8 +62,8 @@ def make_inputs(folder: Path) -> None:
             task_rows.write_rows(Path(f"{task}.jsonl"), task_rows.make_rows(TASKS[task], 16))
         labels = "".join(f"{' '.join(WORDS[i : i + 4])},{i % 2},{i // 2 % 2}\n" for i in range(16))
         Path("comments.csv").write_text(f"comment,rude,long\n{labels}")
-        story = "1 Mary moved to the bathroom.\n2 John went to the hallway.\n3 Where is Mary?\tbathroom\t1\n"
-        Path("qa1_train.txt").write_text(story * 16)
+        story = "1 Mary moved to the {0}.\n2 John went to the hallway.\n3 Where is Mary?\t{0}\t1\n"
+        Path("qa1_train.txt").write_text("".join(map(story.format, ["bathroom", "garden"] * 8)))
         graphs.write_graph("graph.npz")
         test_images.write_digits(Path("digits"), 16)
         test_images.save_model(ViTConfig(**test_images.VIT), Path("vit"))
