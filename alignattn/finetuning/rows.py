@@ -169,18 +169,16 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
             "evaluates",
             file=sys.stderr,
         )
-    data = replace(options.data, max_eval_samples=None)
+    data, made = replace(options.data, max_eval_samples=None), read_result(options.output_dir)
     if options.task is None or data.train_file is not None:
         # The training file defines the classes of the evaluation rows.
         rows = load_run_rows(replace(options, data=data))
-        made = read_result(options.output_dir)
         # Keep the name that the task of a file had when the run was made.
         return rows if made is None else replace(rows, task=replace(rows.task, name=made.task))
     origin = data.data_dir if data_dir is None else data_dir
-    # The training rows of the run may have defined the labels of its task.
-    is_finished = read_result(options.output_dir) is not None
     return load_rows(
-        read_finished_run(options.output_dir, "--run").task if is_finished else options.task,
+        # The training rows of the run may have defined the labels of its task.
+        options.task if made is None else read_finished_run(options.output_dir, "--run").task,
         need_train=False,
         data_dir=origin,
         cache_dir=options.model.cache_dir,
