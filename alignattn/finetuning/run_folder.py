@@ -19,7 +19,6 @@ from alignattn.finetuning.results import (
 )
 from alignattn.tasks import Task
 from alignattn.tasks.definitions import get_task, read_definition
-from alignattn.tasks.names import GRAPH
 from alignattn.training.methods import prediction_method
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_json, read_yaml
@@ -33,10 +32,10 @@ REGRESSION = "regression"
 """Value of `problem_type` in a saved config, for a model of scores."""
 
 MODEL_OPTION = "model"
-EMBEDDINGS_OPTION = "embeddings"
-FILE_OPTIONS = ("train_file", "validation_file", EMBEDDINGS_OPTION)
-WITHOUT_ROWS = (MODEL_OPTION, EMBEDDINGS_OPTION)
+WITHOUT_ROWS = (MODEL_OPTION, "embeddings", "features")
 """Options whose files hold no rows."""
+
+FILE_OPTIONS = ("train_file", "validation_file", "embeddings", "features")
 
 ANOTHER_FOLDER = "give another --output_dir"
 """Advice for a folder of another run."""
@@ -312,8 +311,8 @@ def evaluation_digests(options: RunOptions, folder: Path, split: str) -> set[str
     """Return the digests of the files with a run's rows of a split, as far as the run in `folder` recorded them."""
     kept = _kept_digests(folder / DATA_FILE)
     own = "train_file" if options.data.validation_share is not None else "validation_file"
-    names = (own, f"task {split}", f"data_dir {split}", f"data_dir {GRAPH}")
-    return {kept[name] for name in names if name in kept}
+    of_split = (["task", split], ["data_dir", split])
+    return {digest for name, digest in kept.items() if name == own or name.split(" ")[:2] in of_split}
 
 
 def _kept_digests(path: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks.labelled import LabelledTask
-from alignattn.tasks.names import GRAPH, NODE, NPZ, TEST, VALIDATION
+from alignattn.tasks.names import GRAPH, NODE, NPZ, TEST, TRAIN, VALIDATION
 from alignattn.tasks.task import EncodedSplit, Evaluation, TaskOptions, name_classes
 from alignattn.utils.errors import AlignAttnError, shown
 
@@ -45,15 +45,15 @@ class NodeClassification(LabelledTask):
         return "give two or more labels: nodes have classes, not scores" if self.is_regression else super().problem()
 
     def data_files(self, data_dir: Path) -> dict[str, Path]:
-        """Return the file of the graph in `--data_dir`."""
-        return {GRAPH: data_dir / self.sources.folder / f"{self.name}{NPZ}"}
+        """Return the file of the graph in `--data_dir`, which has all splits."""
+        return dict.fromkeys((TRAIN, *self.evaluation_splits), data_dir / self.sources.folder / f"{self.name}{NPZ}")
 
     def read_split(self, name: str, data_dir: str | Path | None, cache_dir: str | None) -> tuple[datasets.Dataset, str]:
         """Return the nodes of a split of the task's graph: from `--data_dir`, its own file, or torch-geometric."""
         from alignattn.tasks.nodes.graph import planetoid_file, read_graph
 
         if data_dir is not None:
-            path = self.data_files(Path(data_dir))[GRAPH]
+            path = self.data_files(Path(data_dir))[name]
             if not path.is_file():
                 raise AlignAttnError(f"no data for task {self.name!r}: put {path} there")
         elif self.sources.files:

@@ -249,7 +249,7 @@ class Task(ABC):
         return [name for name in splits if name != TEST] or splits
 
     def data_files(self, data_dir: Path) -> dict[str, Path]:
-        """Return the files that `read_split` reads in `--data_dir`, by split, or by another name."""
+        """Return the files of the rows in `--data_dir`, by split; further files of a split by its name and another."""
         folder = data_dir / self.sources.folder
         return {split: folder / f"{split}.parquet" for split in (TRAIN, *self.evaluation_splits)}
 

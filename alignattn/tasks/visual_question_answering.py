@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from alignattn.tasks.labelled import PREDICTION, LabelledTask
 from alignattn.tasks.labels import UNLABELLED
-from alignattn.tasks.names import ANSWER_IDS, ANSWER_SCORES, IMAGE, QUESTION
+from alignattn.tasks.names import ANSWER_IDS, ANSWER_SCORES, IMAGE, QUESTION, TRAIN
 from alignattn.tasks.task import (
     EncodedSplit,
     Evaluation,
@@ -95,6 +95,17 @@ class VisualQuestionAnswering(LabelledTask):
     def supports_r_drop(self) -> bool:
         """Whether the loss has one class per row; with several people's answers, each answer has its own loss."""
         return not self.answers_column
+
+    def data_files(self, data_dir: Path) -> dict[str, Path]:
+        """Return the files in `--data_dir`: of VQA-v2, the questions and the answers of each split."""
+        from alignattn.tasks.vqa.sources import YEARS, vqa_v2_files
+
+        if self.collection != "vqa-v2":
+            return super().data_files(data_dir)
+        files = {}
+        for split in (split for split in (TRAIN, *self.evaluation_splits) if split in YEARS):
+            files[split], files[f"{split} answers"] = vqa_v2_files(data_dir / self.sources.folder, split)
+        return files
 
     def read_split(
         self, name: str, data_dir: str | Path | None, cache_dir: str | None

@@ -19,6 +19,7 @@ from alignattn.finetuning.run_folder import (
     check_output_dir,
     check_same_data,
     data_digests,
+    evaluation_digests,
     options_of_same_files,
     read_run_options,
 )
@@ -211,18 +212,40 @@ def test_a_path_counts_where_the_folders_hold_other_splits(tmp_path: Path) -> No
     assert options_of_same_files(options("more"), tmp_path / "run") == frozenset()
 
 
-def test_the_file_of_a_graph_is_recognised_by_its_content(tmp_path: Path) -> None:
-    values = {"model": "gat", "task": "cora", "data_dir": str(tmp_path), "output_dir": str(tmp_path / "run")}
-    options = resolve(RunOptions, values)
-    assert options.task is not None
-    (graph,) = options.task.data_files(tmp_path).values()
-    graph.parent.mkdir(parents=True, exist_ok=True)
-    graph.write_bytes(b"edges")
-    write_json(tmp_path / "run" / DATA_FILE, data_digests(options))
-    check_same_data(options, tmp_path / "run")
-    graph.write_bytes(b"other edges")
-    with pytest.raises(AlignAttnError, match=f"--data_dir: the content of {graph} differs"):
-        check_same_data(options, tmp_path / "run")
+@pytest.mark.parametrize(
+    ("model", "task", "files"),
+    [
+        ("gat", "cora", ["planetoid/cora.npz"]),
+        (
+            "mcan",
+            "vqa-v2",
+            [
+                *("vqav2/v2_OpenEnded_mscoco_train2014_questions.json", "vqav2/v2_mscoco_train2014_annotations.json"),
+                *("vqav2/v2_OpenEnded_mscoco_val2014_questions.json", "vqav2/v2_mscoco_val2014_annotations.json"),
+                "features/train2014/7.npz",
+            ],
+        ),
+    ],
+)
+def test_each_file_of_a_task_is_recognised_by_its_content(
+    model: str, task: str, files: list[str], tmp_path: Path
+) -> None:
+    folder, features = tmp_path / "run", tmp_path / "features"
+    paths = [tmp_path / file for file in files]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"as it was")
+    values = {"model": model, "task": task, "data_dir": str(tmp_path), "output_dir": str(folder)}
+    options = resolve(RunOptions, values | ({"features": str(features)} if features.exists() else {}))
+    write_json(folder / DATA_FILE, data_digests(options))
+    check_same_data(options, folder)
+    for path in paths:
+        option, named = ("features", features) if features in path.parents else ("data_dir", path)
+        path.write_bytes(b"as it is now")
+        with pytest.raises(AlignAttnError, match=f"--{option}: the content of {named} differs"):
+            check_same_data(options, folder)
+        path.write_bytes(b"as it was")
+    assert evaluation_digests(options, folder, "validation")
 
 
 def test_files_are_checked_unless_all_runs_of_the_call_have_finished(tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ def easy_vqa_questions(task_name: str, split: str) -> tuple[list[str], list[str]
     return [paths[number] for number in numbers], questions, answers
 
 
+def vqa_v2_files(folder: Path, split: str) -> tuple[Path, Path]:
+    """Return the files of the questions and of people's answers of a split of VQA-v2."""
+    year = YEARS[split]
+    return folder / f"v2_OpenEnded_mscoco_{year}_questions.json", folder / f"v2_mscoco_{year}_annotations.json"
+
+
 def vqa_v2_rows(
     folder: Path, features: str, task_name: str, split: str
 ) -> tuple[list[str], list[str], list[list[str]]]:
@@ -50,9 +56,7 @@ def vqa_v2_rows(
     """
     if split not in YEARS:
         raise AlignAttnError(f"task {task_name!r} has no split {split!r} with answers (there: {', '.join(YEARS)})")
-    year = YEARS[split]
-    questions = _entries(folder / f"v2_OpenEnded_mscoco_{year}_questions.json", "questions")
-    annotations = _entries(folder / f"v2_mscoco_{year}_annotations.json", "annotations")
+    questions, annotations = map(_entries, vqa_v2_files(folder, split), ("questions", "annotations"))
     answers = {entry["question_id"]: [one["answer"] for one in entry["answers"]] for entry in annotations}
     paths = feature_files(features)
     lost = sorted({entry["image_id"] for entry in questions} - paths.keys())
