@@ -92,12 +92,18 @@ class TokenClassification(Task):
     def infer_labels(self, dataset: datasets.Dataset, origin: str) -> Self:
         """Return the task with the tags of its rows, and without scores of entities if the tags mark none."""
         from alignattn.tasks.tags.entities import TOKEN_ACCURACY, marks_entities
-        from alignattn.tasks.tags.tagging import tag_names
+        from alignattn.tasks.tags.tagging import tag_names, tag_problem
 
         task: Self = self
         if not task.labels:
-            tags = self.normalise(dataset)[task.tags_column][:]
-            task = replace(task, labels=tag_names(tags, feature_names(dataset, task.tags_column), origin))
+            named = feature_names(dataset, task.tags_column)
+            rows = self.normalise(dataset)
+            tags = rows[task.tags_column][:]
+            labels = tag_names(tags, named, origin)
+            # A row that will be left out defines no tag.
+            pairs = zip(rows[task.tokens_column][:], tags, strict=True)
+            good = [tags for tokens, tags in pairs if tag_problem(tokens, tags, labels) is None]
+            task = replace(task, labels=tag_names(good, named, origin) if good else labels)
         if marks_entities(task.labels) or task.metrics == (TOKEN_ACCURACY,):
             return task
         tag = next(name for name in task.labels if not marks_entities([name]))

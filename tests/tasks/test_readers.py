@@ -184,6 +184,22 @@ def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "bad",
+    [
+        {"tokens": ["in", "Rome"], "tags": ["B-MISC"]},
+        {"tokens": ["in", ""], "tags": ["O", "B-MISC"]},
+        {"tokens": ["in", "Rome"], "tags": ["B-MISC", None]},
+    ],
+)
+def test_a_sentence_that_is_left_out_defines_no_tag(tmp_path, bad):
+    good = {"tokens": ["EU", "says"], "tags": ["B-ORG", "O"]}
+    path = write(tmp_path / "x.jsonl", "".join(f"{json.dumps(row)}\n" for row in (good, bad, good)))
+    rows = load_task_files(TokenClassification(name="own", tags_column="tags"), path, None, skip_bad_rows=True)
+    assert rows.task.labels == ("O", "B-ORG")
+    assert [bad.row for bad in rows.bad_rows["train"]] == [2]
+
+
+@pytest.mark.parametrize(
     ("name", "content", "place"),
     [
         ("rows.csv", 'text,label\n"two\nlines",a\n\nb,\n', "line 5, row 2"),
