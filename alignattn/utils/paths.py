@@ -20,6 +20,9 @@ UNFINISHED_FILE = f"{OWN_PREFIX}.unfinished"
 
 LOCK_FILE = f"{OWN_PREFIX}.lock"
 
+RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+"""Where torchrun and the launchers of MPI put the number of a process; accelerate reads the same."""
+
 IDENTIFYING_FILES = (
     "config.json",
     "*.safetensors",
@@ -145,8 +148,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     Raises:
         AlignAttnError: if another process holds the lock.
     """
-    # torchrun sets it.
-    if int(os.environ.get("RANK", "0")) > 0:
+    if any(int(os.environ.get(name, "0")) > 0 for name in RANKS):
         yield
         return
     output_folder("--output_dir", str(folder))

@@ -152,9 +152,10 @@ class TestLock:
             training.finish()
         assert f"writes to {folder}: wait until it ends, or give another folder" in last_line(capsys)
 
-    def test_processes_of_one_group_share_the_lock_of_rank_0(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("rank", ["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"])
+    def test_processes_of_one_group_share_the_lock_of_rank_0(self, rank, tmp_path, monkeypatch):
         with folder_lock(tmp_path):
-            monkeypatch.setenv("RANK", "1")
+            monkeypatch.setenv(rank, "1")
             with folder_lock(tmp_path):
                 pass
 
