@@ -13,7 +13,6 @@ from alignattn.finetuning.run_folder import (
     FinishedRun,
     changed_rows_file,
     check_finished,
-    check_has_classes,
     read_finished_run,
     warn_plain,
 )
@@ -464,7 +463,7 @@ def predict_calibration_rows(options: CalibrateOptions) -> "Predictions":
     from alignattn.utils.errors import list_bad_rows, numbers_without
 
     run = read_finished_run(Path(str(options.run)), "--run")
-    check_has_classes(run.task, "`calibrate --run`")
+    run.check_has_classes("`calibrate --run`")
     assert isinstance(run.task, LabelledTask)
     warn_plain(run.folder, run.options)
     split = _file_rows(run, options) if options.rows else _own_rows(run, options)

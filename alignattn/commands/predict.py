@@ -26,7 +26,6 @@ from typing import IO, TYPE_CHECKING, Any
 from alignattn.finetuning.run_folder import (
     FinishedRun,
     check_finished,
-    check_has_classes,
     read_finished_run,
     warn_plain,
 )
@@ -205,7 +204,7 @@ def _temperature(options: PredictOptions, run: FinishedRun) -> float | None:
     """Return the temperature that is given as a number or in a file of `alignattn calibrate`."""
     if options.temperature is None:
         return None
-    check_has_classes(run.task)
+    run.check_has_classes()
     try:
         number = float(options.temperature)
     except ValueError:

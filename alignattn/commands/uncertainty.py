@@ -94,11 +94,7 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
     from alignattn.utils.paths import check_free
 
     run, folder = read_finished_run(Path(options.run), "--run"), Path(options.output_dir)
-    if not run.task.has_classes:
-        raise AlignAttnError(
-            f"--run {run.folder}: rows of task {run.task.name!r} do not have one class each: give the run of a "
-            "classifier"
-        )
+    run.check_has_classes("`uncertainty`")
     evaluation = load_run_evaluation(run.options, options.data_dir).evaluation
     if not evaluation:
         raise AlignAttnError(f"--run {run.folder} has no evaluation rows: it was made without --validation_file")

@@ -25,7 +25,7 @@ from alignattn.evaluation.calibration.decisions import (
 from alignattn.evaluation.calibration.scaling import apply_temperature
 from alignattn.finetuning.examples import INPUT_BITS
 from alignattn.finetuning.results import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
-from alignattn.finetuning.run_folder import FinishedRun, check_has_classes
+from alignattn.finetuning.run_folder import FinishedRun
 from alignattn.tasks import LabelledTask
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import replacing
@@ -165,7 +165,7 @@ def run_decisions(
             temperature or fewer rows than the coverage needs.
     """
     what, folder = "coverage" if coverage is not None else "max_error", run.folder
-    check_has_classes(run.task, what)
+    run.check_has_classes(what)
     calibration = read_run_calibration(run)
     if calibration is None:
         raise AlignAttnError(f"{what}: {folder} is not calibrated: run `alignattn calibrate --run {folder}` first")

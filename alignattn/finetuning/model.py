@@ -15,8 +15,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from alignattn.attention.config import AttentionConfig
 from alignattn.finetuning.lora import adapt
 from alignattn.finetuning.options import AS_STORED, ModelOptions, RunOptions
-from alignattn.finetuning.results import CONFIG_FILE, StartResult, read_result
-from alignattn.finetuning.run_folder import check_finished, is_run_folder
+from alignattn.finetuning.results import StartResult, read_result
+from alignattn.finetuning.run_folder import check_finished, is_run_folder, seed_folders
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext, BuiltModel, checked_fields, saved_class
 from alignattn.models.lengths import most_positions, most_tokens
@@ -76,7 +76,7 @@ def pretrained_config(options: RunOptions) -> Any:
 
     # The model may be the folder of a run: a finished one, of one seed, with the expected weights.
     folder, expected = Path(name), chosen.model_sha256
-    if is_run_folder(folder) or any(folder.glob(f"seed-*/{CONFIG_FILE}")):
+    if is_run_folder(folder) or seed_folders(folder):
         check_finished(folder, "--model")
     if expected is not None and (not is_run_folder(folder) or model_digest(folder) != expected):
         raise AlignAttnError(f"--model {folder} does not match --model_sha256 {expected}: give the run that does")

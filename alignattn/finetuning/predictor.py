@@ -19,7 +19,7 @@ from transformers.utils.generic import find_labels
 
 from alignattn.finetuning.model import load_preprocessor
 from alignattn.finetuning.results import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
-from alignattn.finetuning.run_folder import FinishedRun, check_has_classes, read_finished_run, warn_plain
+from alignattn.finetuning.run_folder import FinishedRun, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
 from alignattn.models.lengths import batches_of_rows
 from alignattn.patching.checkpoints import load_checkpoint
@@ -390,7 +390,7 @@ def load_predictor(
 ) -> Predictor:
     """Load the trained model of a run; arguments as for `load_run`."""
     if temperature is not None:
-        check_has_classes(run.task)
+        run.check_has_classes()
     name, auto_class = str(run.folder), getattr(transformers, run.task.auto_class)
     model = load_checkpoint(name, auto_class, lacking="trained model: give the folder of a finished run")
     tokenizer = load_preprocessor(name, model, type(run.task))

@@ -63,6 +63,17 @@ class FinishedRun:
     options: RunOptions
     task: Task
 
+    def check_has_classes(self, what: str = "a temperature") -> None:
+        """Refuse a run whose rows do not have one class each, for a feature that needs probabilities of classes.
+
+        Args:
+            what: the refused feature, for the message.
+        """
+        if not self.task.has_classes:
+            raise AlignAttnError(
+                f"{what} is for probabilities of classes, one class per row, and task {self.task.name!r} has none"
+            )
+
 
 def read_finished_run(folder: Path, option: str) -> FinishedRun:
     """Return the finished run in a folder.
@@ -95,19 +106,6 @@ def warn_plain(folder: Path, options: RunOptions) -> None:
     method = prediction_method(options.training)
     if method is not None:
         print(f"{folder}: its results use {method.label}; here its plain model predicts, in one pass", file=sys.stderr)
-
-
-def check_has_classes(task: Task, what: str = "a temperature") -> None:
-    """Refuse a task whose rows do not have one class each, for a feature that needs probabilities of classes.
-
-    Args:
-        task: the task of the rows.
-        what: the refused feature, for the message.
-    """
-    if not task.has_classes:
-        raise AlignAttnError(
-            f"{what} is for probabilities of classes, one class per row, and task {task.name!r} has none"
-        )
 
 
 def check_finished(folder: Path, option: str) -> None:

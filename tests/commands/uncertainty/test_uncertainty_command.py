@@ -162,7 +162,7 @@ def test_noise_on_regions_has_the_deviation_of_the_real_ones():
     [
         ("dropless", "", "only rates of 0"),
         ("memn2n", "", "memn2n has no dropout"),
-        ("stsb", "", "do not have one class each"),
+        ("stsb", "", "one class per row, and task 'stsb' has none"),
         ("graph", "--split dev", "there is no split 'dev': choose among validation, test"),
         ("graph", "--passes 1", "--passes 1 must be at least 2"),
         ("graph", "--level 0", "--level 0"),
