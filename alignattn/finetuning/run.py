@@ -236,7 +236,7 @@ def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData) -> dict
     """Train from the newest checkpoint or from the start, save the model, and return how long the training took."""
     training = options.training
     for method in trainer.methods:
-        if remark := method.before_prediction(trainer, data.train.encoded):
+        if remark := method.check_prediction(trainer, data.train.encoded):
             print(remark, file=sys.stderr)
     if training.log_query_key_distance:
         DistanceLog(trainer, data.evaluation)

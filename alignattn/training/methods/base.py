@@ -113,7 +113,7 @@ class TrainingMethod:
     def load(self, checkpoint: Path, model: nn.Module) -> None:
         """Read what `save` wrote."""
 
-    def before_prediction(self, trainer: Any, rows: Any) -> str:
+    def check_prediction(self, trainer: Any, rows: Any) -> str:
         """Check before training that `predict` supports the model; return a remark for the user, or an empty string.
 
         Args:

@@ -48,7 +48,7 @@ class MCDropout(TrainingMethod):
             return ""
         return f": predictions of task {task.name!r} are neither classes nor scores of a row and cannot be averaged"
 
-    def before_prediction(self, trainer: Any, rows: Any) -> str:
+    def check_prediction(self, trainer: Any, rows: Any) -> str:
         """Return a remark if two passes over a batch of rows are equal."""
         import torch
 
