@@ -26,7 +26,7 @@ TWO_PROCESSES = [
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
-        *("alignattn.finetuning.run", "alignattn.commands.predict.command", "alignattn.commands.reproduce.command"),
+        *("alignattn.finetuning.run", "alignattn.finetuning.predictor", "alignattn.commands.reproduce.command"),
         "transformers.models.bert.modeling_bert",
     ]
 )
