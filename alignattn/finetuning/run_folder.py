@@ -35,7 +35,8 @@ MODEL_OPTION = "model"
 WITHOUT_ROWS = (MODEL_OPTION, "embeddings", "features")
 """Options whose files hold no rows."""
 
-FILE_OPTIONS = ("train_file", "validation_file", "embeddings", "features")
+ROW_FILES = ("train_file", "validation_file")
+FILE_OPTIONS = (*ROW_FILES, "embeddings", "features")
 
 ANOTHER_FOLDER = "give another --output_dir"
 """Advice for a folder of another run."""
@@ -221,7 +222,7 @@ def data_digests(options: RunOptions) -> dict[str, str]:
     """Return the SHA-256 of each existing file or folder that a run reads, by the option that names it."""
     digests = {name: digest_of(path) for name, path in _files(options).items() if path.exists()}
     model = Path(options.model.model)
-    return digests | ({MODEL_OPTION: model_digest(model)} if is_run_folder(model) else {})
+    return digests | ({MODEL_OPTION: model_digest(model)} if model.is_dir() else {})
 
 
 def is_run_folder(model: Path) -> bool:
@@ -235,7 +236,10 @@ def options_of_same_files(options: RunOptions, folder: Path) -> frozenset[str]:
     shared, apart = ({name.partition(" ")[0] for name in names} for names in (kept & mine, kept ^ mine))
     # `check_same_task` compares the definition that the folder keeps.
     keeps_task = options.keeps_task and (folder / TASK_FILE).is_file()
-    return frozenset((shared - apart - {"task"}) | ({"task"} if keeps_task else set()))
+    # Nothing compares the pictures that a table names, so its path counts.
+    of_pictures = options.task_of_rows.file_column is not None
+    tables = {name for name in ROW_FILES if of_pictures and Path(str(options.values[name])).is_file()}
+    return frozenset((shared - apart - {"task"} - tables) | ({"task"} if keeps_task else set()))
 
 
 def check_same_task(options: RunOptions, folder: Path, advice: str = ANOTHER_FOLDER) -> None:

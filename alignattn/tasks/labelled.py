@@ -116,37 +116,45 @@ class LabelledTask(Task):
         return [*self.input_columns, self.label_column]
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with class names in place of class numbers, if the file names its numbers.
+        """Return the rows with class names in place of class numbers, if the file or `names_of_integers` names them.
 
-        Names that are integers and not among the task's, such as 1 and 2 for endings A and B, are ignored. Without
-        names, the integers of the rows are numbers, unless a class is named by an integer that is not its number and at
-        least as many of them are names.
+        Names that are integers and not among the task's, such as 1 and 2 for endings A and B, are ignored.
         """
         import datasets
 
+        from alignattn.tasks.reading import dataset_of
+
         values = [only_item(value) for value in dataset[self.label_column][:]]
         of_file = class_names(dataset, self.label_column)
-        by_name = {int(label): label for label in self.labels if INTEGER.fullmatch(label)}
-        by_number = dict(enumerate(self.labels))
-        names: dict[int, str] = {}
         if of_file and not (all(map(str.isdecimal, of_file)) and set(of_file).isdisjoint(self.labels)):
             names = dict(enumerate(of_file))
-        elif any(by_number.get(number) != label for number, label in by_name.items()):
-            parsed = {value: number for value in values if (number := whole_number(value)) is not None}
-            integers = {*parsed.values()} - {UNLABELLED}
-            num_names, num_numbers = len(integers & by_name.keys()), len(integers & by_number.keys())
-            if integers and num_names == num_numbers and not all(isinstance(value, str) for value in parsed):
-                raise AlignAttnError(
-                    f"column {self.label_column!r} holds {listing([str(number) for number in sorted(integers)])}, "
-                    f"which can be names or numbers of the classes of task {self.name!r} ({listing(self.labels)}): "
-                    "write names as text"
-                )
-            names = by_name if num_names >= num_numbers else by_number
+        else:
+            names = self.names_of_integers(values)
         if not names:
             return dataset
-        named = {self.label_column: named_labels(values, names)}
-        labels = datasets.Dataset.from_dict(named, on_mixed_types="use_json")
+        labels = dataset_of({self.label_column: named_labels(values, names)})
         return datasets.concatenate_datasets([dataset.remove_columns(self.label_column), labels], axis=1)
+
+    def names_of_integers(self, values: Iterable[Any]) -> dict[int, str]:
+        """Return the class that each integer of a label column means; empty if it is the number of its class.
+
+        Integers are numbers, unless a class is named by an integer that is not its number and at least as many of the
+        column's integers are names.
+        """
+        by_name = {int(label): label for label in self.labels if INTEGER.fullmatch(label)}
+        by_number = dict(enumerate(self.labels))
+        parsed = {value: number for value in values if (number := whole_number(value)) is not None}
+        integers = {*parsed.values()} - {UNLABELLED}
+        if not integers or all(by_number.get(number) == label for number, label in by_name.items()):
+            return {}
+        num_names, num_numbers = len(integers & by_name.keys()), len(integers & by_number.keys())
+        if num_names == num_numbers and not all(isinstance(value, str) for value in parsed):
+            raise AlignAttnError(
+                f"column {self.label_column!r} holds {listing([str(number) for number in sorted(integers)])}, "
+                f"which can be names or numbers of the classes of task {self.name!r} ({listing(self.labels)}): "
+                "write names as text"
+            )
+        return by_name if num_names >= num_numbers else by_number
 
     def row_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows with a bad input, or whose label is neither one of the task's nor -1."""

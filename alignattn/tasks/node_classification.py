@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,16 +85,16 @@ class NodeClassification(LabelledTask):
         labels = read_graph(path).labels[nodes]
         return datasets.Dataset.from_dict({GRAPH: [str(path)] * len(nodes), NODE: nodes, self.label_column: labels})
 
-    def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows unchanged: the labels of a graph are class numbers, whatever the class names."""
-        return dataset
+    def names_of_integers(self, values: Iterable[Any]) -> dict[int, str]:
+        """Return nothing: the labels of a graph are class numbers, whatever the class names."""
+        return {}
 
     def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with node numbers as integers; CSV files and the command line have them as text."""
-        import datasets
+        from alignattn.tasks.reading import dataset_of
 
         nodes = [int(node) if isinstance(node, str) and node.isdecimal() else node for node in dataset[NODE][:]]
-        return datasets.Dataset.from_dict({GRAPH: dataset[GRAPH][:], NODE: nodes}, on_mixed_types="use_json")
+        return dataset_of({GRAPH: dataset[GRAPH][:], NODE: nodes})
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without the path of a graph, and those whose node is not in their graph."""

@@ -49,7 +49,7 @@ class QuestionAnswering(Task):
 
     def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with a list of answer texts and one of starts; SQuAD's own files have pairs of both."""
-        import datasets
+        from alignattn.tasks.reading import dataset_of
 
         values = dataset["answers"][:]
         if not any(isinstance(value, list) for value in values):
@@ -62,7 +62,7 @@ class QuestionAnswering(Task):
             for value in values
         ]
         columns = {name: dataset[name][:] for name in dataset.column_names} | {"answers": answers}
-        return datasets.Dataset.from_dict(columns, on_mixed_types="use_json")
+        return dataset_of(columns)
 
     def row_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows whose answer is not in the context, or is missing although all questions have one."""

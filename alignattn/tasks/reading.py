@@ -1,6 +1,7 @@
 """Reading of rows from a user's file or folder. Only readability is checked here."""
 
 import csv
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -90,8 +91,23 @@ def file_rows(rows: TextRows, *, path: Path | str, is_decoded: bool) -> FileRows
                 byte = surrogate - _BYTE.start + 0x80
                 problem = f"holds the byte 0x{byte:02x}, which the encoding cannot decode (--encoding, such as cp1252)"
             value_problems.setdefault(name, {})[index] = f"column {name!r} {problem}"
-    dataset = datasets.Dataset.from_dict(rows.columns, on_mixed_types="use_json")
-    return FileRows(dataset, rows.problems, value_problems, rows.form, rows.lines)
+    return FileRows(dataset_of(rows.columns), rows.problems, value_problems, rows.form, rows.lines)
+
+
+def dataset_of(columns: Mapping[str, Any]) -> datasets.Dataset:
+    """Return columns of values as a dataset; a column of mixed types holds JSON.
+
+    `datasets` takes a text of such a column for JSON if it can: it would read "01" as 1, "-" as 0 and "null" as None.
+    So each value of the column, texts too, is written as JSON first.
+    """
+    dataset = datasets.Dataset.from_dict(columns, on_mixed_types="use_json")
+    features = dict(dataset.features)
+    mixed = [name for name, feature in features.items() if "Json(" in repr(feature)]
+    if not mixed:
+        return dataset
+    written = {name: [None if value is None else json.dumps(value) for value in columns[name]] for name in mixed}
+    features |= dict.fromkeys(mixed, datasets.Json())
+    return datasets.Dataset.from_dict({**columns, **written}, features=datasets.Features(features))
 
 
 def _first_surrogate(value: Any) -> int | None:

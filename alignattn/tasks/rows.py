@@ -32,7 +32,7 @@ from alignattn.tasks.reading import PARQUET, read_rows, reason_of_reading
 from alignattn.tasks.task import Task
 from alignattn.tasks.text_classification import TextClassification
 from alignattn.utils.console import log_download
-from alignattn.utils.errors import AlignAttnError, BadRow, list_bad_rows, numbers_without
+from alignattn.utils.errors import AlignAttnError, BadRow, list_bad_rows, listing, numbers_without
 from alignattn.utils.files import plain_stem
 
 NUMBER = "__number__"
@@ -448,6 +448,18 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None, 
     # A row that cannot be read defines no label.
     readable = [index for index in range(len(selected[first])) if index not in raw[first].problems]
     task = task.infer_labels(selected[first].select(readable), raw[first].origin)
+
+    if isinstance(task, LabelledTask) and task.label_column in task.columns():
+        meanings: list[tuple[str, dict[int, str]]] = []
+        for name, dataset in selected.items():
+            if not class_names(dataset, task.label_column):
+                names = task.names_of_integers(map(only_item, dataset[task.label_column][:]))
+                meanings += [(raw[name].origin, names)] if names else []
+        if other := next((origin for origin, names in meanings if names != meanings[0][1]), None):
+            raise AlignAttnError(
+                f"{meanings[0][0]} and {other} differ in whether integers are names or numbers of the classes "
+                f"({listing(task.labels)}): write names in both"
+            )
     for name, split in raw.items():
         dataset = task.normalise(selected[name])
         problems = task.row_problems(dataset, may_be_empty=split.is_published) | dict(split.problems)

@@ -123,13 +123,13 @@ class TokenClassification(Task):
 
     def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with texts split into words at blanks: a CSV file holds no lists."""
-        import datasets
+        from alignattn.tasks.reading import dataset_of
 
         values = dataset[self.tokens_column][:]
         if not any(isinstance(value, str) for value in values):
             return dataset
         words = [value.split() if isinstance(value, str) else value for value in values]
-        return datasets.Dataset.from_dict({self.tokens_column: words}, on_mixed_types="use_json")
+        return dataset_of({self.tokens_column: words})
 
     def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without words, or with an empty one."""
@@ -143,8 +143,9 @@ class TokenClassification(Task):
         return dataset.add_column(self.tags_column, tags)
 
     def configure(self, config: PreTrainedConfig) -> None:
-        """Set the names of the tags."""
+        """Set the names of the tags; a model of scores, from which the training starts, leaves its problem type."""
         name_classes(config, self.labels)
+        config.problem_type = None
 
     def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
         """Return the model's inputs, `labels`, and which words the model reads, by `encode_tags`."""

@@ -26,6 +26,7 @@ RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 IDENTIFYING_FILES = (
     "config.json",
     "*.safetensors",
+    "pytorch_model*.bin",
     "tokenizer*.json",
     "vocab.txt",
     "vocab.json",

@@ -248,6 +248,39 @@ def test_each_file_of_a_task_is_recognised_by_its_content(
     assert evaluation_digests(options, folder, "validation")
 
 
+def test_a_changed_model_in_a_folder_is_another_model(tmp_path: Path) -> None:
+    model, folder = tmp_path / "model", tmp_path / "run"
+    model.mkdir()
+    weights = model / "model.safetensors"
+    weights.write_bytes(b"as it was")
+    given = {"model": str(model), "attention": "soft", "task": "rte", "output_dir": str(folder)}
+    options = resolve(RunOptions, given)
+    write_json(folder / DATA_FILE, data_digests(options))
+    moved = resolve(RunOptions, given | {"model": str(shutil.copytree(model, tmp_path / "moved"))})
+    assert options_of_same_files(moved, folder) == {"model"}
+    check_same_data(moved, folder)
+    weights.write_bytes(b"trained further")
+    with pytest.raises(AlignAttnError, match=f"--model: the content of {model} differs"):
+        check_same_data(options, folder)
+
+
+def test_a_table_of_pictures_is_recognised_by_its_path(tmp_path: Path) -> None:
+    """Its content names pictures, which another folder has under the same names."""
+
+    def options(name: str, *, of_pictures: bool) -> RunOptions:
+        (tmp_path / name).mkdir(exist_ok=True)
+        table = tmp_path / name / "rows.csv"
+        table.write_text("picture,label\n1.png,a\n2.png,b\n")
+        columns = {"image_column": "picture"} if of_pictures else {"text_columns": ["picture"]}
+        given = {"model": "x", "attention": "soft", "train_file": str(table), "output_dir": str(tmp_path / "run")}
+        return resolve(RunOptions, given | columns)
+
+    for of_pictures in (True, False):
+        write_json(tmp_path / "run" / DATA_FILE, data_digests(options("here", of_pictures=of_pictures)))
+        same = options_of_same_files(options("there", of_pictures=of_pictures), tmp_path / "run")
+        assert same == (frozenset() if of_pictures else {"train_file"})
+
+
 def test_files_are_checked_unless_all_runs_of_the_call_have_finished(tmp_path: Path) -> None:
     given = {"model": "minilm", "train_file": str(tmp_path / "gone.csv"), "text_columns": ["text"]}
     options = resolve(RunOptions, given | {"output_dir": str(tmp_path / "runs"), "seeds": [1, 2]})

@@ -154,6 +154,14 @@ JSON = {
     "large integer": Case("t.jsonl", '{"a": 1180591620717411303424}', {"a": ["1180591620717411303424"]}),
     "no row": Case("t.json", "[]", refusal="is empty"),
     "blank lines": Case("t.jsonl", "\n \n", refusal="is empty"),
+    # Texts that are JSON by themselves, or nearly, beside other values.
+    **{
+        f"mixed {values}": Case("t.jsonl", "\n".join(json.dumps({"a": value}) for value in values), {"a": values})
+        for values in (
+            *(["-", 1, None], ["01", 1], ["null", 1], ["NaN", 2.5], ["true", True], ['"quoted"', 1], ["12", "x", 8]),
+            *([["2019", "-"], ["in", 2020]], [{"text": ["1912"]}, {"text": [1913]}], [{"a": "01"}, {"b": 1}]),
+        )
+    },
     "cut list": Case("t.json", json.dumps(TOY, indent=1)[:-3], refusal=r"is not JSON: .*line \d+"),
     "cut objects": Case("t.json", json.dumps(TOY[0], indent=1) + '{\n"text": "a\n', refusal=r"is not JSON: .*line \d+"),
     "list without commas": Case("t.json", "[" + LINES + "]", refusal=r"is not JSON: .*line \d+"),

@@ -256,6 +256,30 @@ def test_a_list_of_one_label_is_that_label(tmp_path):
     assert names_of(load_task_files(OWN, path, None), "train") == TRUE
 
 
+STARS = TextClassification(name="stars", text_columns=("text",), labels=("1", "2", "3"), metrics=("accuracy",))
+
+
+def test_a_bad_label_beside_integers_leaves_them_names(tmp_path):
+    path = json_file(tmp_path / "rows.jsonl", [1, 2, 3, 2.5])
+    rows = load_task_files(STARS, path, None, skip_bad_rows=True)
+    assert names_of(rows, "train") == ["1", "2", "3"]
+    assert [bad.row for bad in rows.bad_rows["train"]] == [4]
+
+
+def test_integers_are_names_or_numbers_in_all_files(tmp_path):
+    numbers = csv_file(tmp_path / "train.csv", [0, 1, 2])
+    assert names_of(load_task_files(STARS, numbers, None), "train") == ["1", "2", "3"]
+    # By themselves, these would be names.
+    with pytest.raises(AlignAttnError, match=r"train\.csv and .*val\.csv differ in whether integers are names"):
+        load_task_files(STARS, numbers, csv_file(tmp_path / "val.csv", [1, 2]))
+
+
+def test_a_marker_of_a_missing_label_in_json_is_no_class(tmp_path):
+    message = refusal(json_file(tmp_path / "rows.jsonl", [0, 1, "-", 1]))
+    assert "mix numbers and names (0 in row 1, '-' in row 3)" in message
+    assert names_of(load(json_file(tmp_path / "codes.jsonl", ["01", 1, "02", 2])), "train") == ["01", "1", "02", "2"]
+
+
 @pytest.mark.parametrize("label", [["pos", "neg"], {"name": "pos"}, b"pos", datetime.date(2020, 1, 1)])
 @pytest.mark.parametrize("is_declared", [False, True])
 def test_labels_of_a_wrong_type_are_refused_with_their_row(tmp_path, label, is_declared):
