@@ -73,12 +73,15 @@ class CompareOptions(Options):
 
     @property
     def folders(self) -> list[Path]:
-        """The folders to compare, the baseline first; it need not be among `runs`."""
+        """The folders to compare, in the order of `names`: those given, after a baseline that is not among them."""
         given = list(map(Path, self.runs))
-        if self.baseline is None:
+        if self.baseline is None or any(map(self.is_baseline, given)):
             return given
-        first = Path(self.baseline)
-        return [first, *(folder for folder in given if folder.resolve() != first.resolve())]
+        return [Path(self.baseline), *given]
+
+    def is_baseline(self, folder: Path) -> bool:
+        """Return whether a folder is the one to compare with."""
+        return folder.resolve() == Path(self.runs[0] if self.baseline is None else self.baseline).resolve()
 
 
 def compare_runs(options: CompareOptions) -> "ResultTable":
@@ -273,7 +276,8 @@ def read_entries(options: CompareOptions) -> list[ComparedRuns]:
     folders = options.folders
     short = short_names(folders, "RUNS")
     names = options.names or [short[folder] for folder in folders]
-    entries = [_read_entry(folder, name) for folder, name in zip(folders, names, strict=True)]
+    named = sorted(zip(folders, names, strict=True), key=lambda entry: not options.is_baseline(entry[0]))
+    entries = [_read_entry(folder, name) for folder, name in named]
     first = entries[0].first
     if not first.measures:
         raise AlignAttnError(f"{first.folder} was not evaluated, so there is nothing to compare: leave it out")

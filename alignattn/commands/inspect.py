@@ -102,6 +102,8 @@ def inspect_model(options: InspectOptions) -> Any:
     titles = published if len(models) == 1 else [f"A = {published[0]}", f"B = {published[1]}"]
     titles.append(f"{len(rows)} texts of {publishable(options.task or options.validation_file)}")
     measured = [frame.drop(index="uniform", level="layer") for frame in frames]
+    for frame in measured:
+        frame.index = frame.index.remove_unused_levels()
     # A layer or head that only one model has is blank for the other.
     table = measured[0] if len(models) == 1 else measured[0].join(measured[1].add_suffix("_compare"), how="outer")
     panels = []
@@ -120,7 +122,7 @@ def inspect_model(options: InspectOptions) -> Any:
     means = [frame.groupby(level="layer", sort=False).mean() for frame in frames]
     lines = [
         [str(layer), *("/".join(f"{mean[name].get(layer, math.nan):.3f}" for mean in means) for name in MEASURES)]
-        for layer in means[0].index
+        for layer in [*sorted({layer for frame in measured for layer, _ in frame.index}), "uniform"]
     ]
     headings = [heading for heading, _ in MEASURES.values()]
     print("mean over heads", *split_tables(["layer", *headings], lines, READABLE_WIDTH), sep="\n")

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from alignattn.finetuning.results import EVALUATION, NOT_SCORES
 from alignattn.reports.charts import line_chart
 from alignattn.reports.plots import CurvePanel
+from alignattn.tasks.metrics import metric_of
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_record
 
@@ -55,7 +56,7 @@ Y_LABELS: Mapping[str, str] = {
     FLOOR_NAME: "distance (in units of their spread)",
 }
 """Axis labels of the logged quantities, in the order of the panels; evaluation scores follow."""
-SCORE_LABEL = "score (1: perfect)"
+SCORE_LABEL, ERROR_LABEL = "score (1: perfect)", "error (0: perfect)"
 
 LogHistory = Sequence[Mapping[str, Any]]
 """The entries of `log_history` in `trainer_state.json`."""
@@ -87,11 +88,17 @@ def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
     return [
         CurvePanel(
             quantity,
-            Y_LABELS.get(quantity, SCORE_LABEL),
+            _y_label(quantity),
             {name: of_run[quantity] for name, of_run in curves.items() if quantity in of_run},
         )
         for quantity in shown
     ]
+
+
+def _y_label(quantity: str) -> str:
+    if quantity.endswith("_loss"):
+        return Y_LABELS.get(quantity, Y_LABELS["eval_loss"])
+    return Y_LABELS.get(quantity, ERROR_LABEL if metric_of(quantity).lower_is_better else SCORE_LABEL)
 
 
 def training_charts(log_history: LogHistory) -> dict[str, Markup]:

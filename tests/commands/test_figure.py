@@ -18,7 +18,14 @@ from alignattn.attention.distance import sliced_wasserstein
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands.figure import FigureOptions, make_figure
-from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME, training_charts
+from alignattn.finetuning.logs import (
+    AS_IS_NAME,
+    BALANCED_NAME,
+    DISTANCE_NAME,
+    FLOOR_NAME,
+    curve_panels,
+    training_charts,
+)
 from alignattn.reports.charts import reliability_panel
 
 NUM_LAYERS, NUM_HEADS, MAX_LENGTH = 2, 3, 32
@@ -269,6 +276,16 @@ class TestCharts:
             assert root.get("aria-label") == name
             assert "training step" in [element.text for element in root.iter()]
         assert charts == training_charts(history(runs["aa-ct"]))
+
+    def test_the_axis_says_what_is_best(self) -> None:
+        names = ("eval_accuracy", "eval_mse", "eval_validation_matched_loss", "eval_loss")
+        panels = curve_panels({"run": [{"step": 1, name: 0.5} for name in names]})
+        assert {panel.title: panel.y_label for panel in panels} == {
+            "eval_accuracy": "score (1: perfect)",
+            "eval_mse": "error (0: perfect)",
+            "eval_validation_matched_loss": "task loss, evaluation rows",
+            "eval_loss": "task loss, evaluation rows",
+        }
 
     @pytest.mark.parametrize(
         "log_history", [[], [{"step": 3, "train_runtime": 2.0}], [{"loss": float("nan"), "step": 1}]]

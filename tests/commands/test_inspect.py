@@ -210,10 +210,17 @@ def test_a_second_model_adds_its_columns_and_maps(
 
 
 @pytest.mark.usefixtures("maps")
-def test_a_layer_that_the_second_model_lacks_is_blank(models: dict[str, str], texts: str, tmp_path: Path) -> None:
-    table = inspect_model(arguments(models["bert"], texts, tmp_path, compare=models["small"]))
-    assert table["entropy"].notna().all()
-    assert table["entropy_compare"].isna().tolist() == [False] * 2 * NUM_HEADS + [True] * NUM_HEADS
+@pytest.mark.parametrize("small_is_first", [False, True])
+def test_a_layer_that_one_model_lacks_is_blank(
+    small_is_first: bool, models: dict[str, str], texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (models["small"], models["bert"]) if small_is_first else (models["bert"], models["small"])
+    table = inspect_model(arguments(first, texts, tmp_path, compare=second))
+    whole, partial = ("entropy_compare", "entropy") if small_is_first else ("entropy", "entropy_compare")
+    assert table[whole].notna().all()
+    assert table[partial].isna().tolist() == [False] * 2 * NUM_HEADS + [True] * NUM_HEADS
+    starts = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert {*map(str, range(NUM_LAYERS)), "uniform"} <= {*starts}
 
 
 def test_the_picture_is_a_png(models: dict[str, str], texts: str, tmp_path: Path) -> None:

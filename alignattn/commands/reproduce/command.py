@@ -86,8 +86,9 @@ def list_runs(folders: Sequence[RunFolder]) -> str:
 
 
 def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFolder]) -> None:
-    """Execute the unfinished runs, and wait for those of other processes."""
-    missing = {folder.path: folder for folder in folders if folder.status().state not in SETTLED}
+    """Execute the unfinished runs, and wait for those of other processes; a refused folder is not touched."""
+    unfinished = (folder for folder in folders if folder.status().state not in SETTLED)
+    missing = {folder.path: folder for folder in unfinished if not folder.refusal}
     for folder in missing.values():
         folder.prepare()
     # The launcher executes a run's needed run just before it.

@@ -197,10 +197,10 @@ class RunFolder:
             return Status("unfit", self.reason_unsupported)
         if not self.path.exists():
             return Status("missing")
+        if refusal := self.refusal:
+            return Status("failed", refusal)
         try:
             RunFolder.read(self.path)
-            if not self.kept and (check := results_of(self.experiment.command).check_folder):
-                resolve_name(check)(self.options)
             if self.read_results() is not None:
                 return Status("done")
         except AlignAttnError as error:
@@ -209,6 +209,20 @@ class RunFolder:
         if failure.is_file():
             return Status("failed", " ".join(failure.read_text(encoding="utf-8", errors="replace").split()))
         return Status("missing")
+
+    @property
+    def refusal(self) -> str:
+        """Why the command refuses the folder, such as one with another run's rows; empty if it does not.
+
+        Such a folder stays as it is: the call that made it continues it.
+        """
+        check = results_of(self.experiment.command).check_folder
+        try:
+            if not self.kept and check and self.path.exists():
+                resolve_name(check)(self.options)
+        except AlignAttnError as error:
+            return str(error)
+        return "" if self.needed is None else self.needed.refusal
 
     def read_results(self) -> dict[str, Any] | None:
         """Return the numbers of the run, by the keys of a table's paths; None if it has not finished."""

@@ -15,7 +15,7 @@ from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands import results_of
 from alignattn.commands.reproduce.definitions import PlannedCell
 from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION
-from alignattn.commands.reproduce.folder import RunFolder, read_results
+from alignattn.commands.reproduce.folder import OF_THE_MACHINE, RunFolder, read_results
 from alignattn.commands.reproduce.table import Table
 from alignattn.evaluation.calibration.measures import calibration_scores
 from alignattn.evaluation.calibration.scaling import apply_temperature
@@ -81,7 +81,6 @@ def _cell_of(planned: PlannedCell, runs: Mapping[str, Run], folders: Mapping[str
     own = {place: runs[experiment.digest] for place, experiment in enumerate(planned.experiments)}
     outputs = {place: folders[experiment.digest].output for place, experiment in enumerate(planned.experiments)}
     done = [place for place, run in own.items() if run.state == "done"]
-    shares = {share_rows(own[place].results, path) for place in done}
     cell = filled(
         Cell(
             row=planned.row.label,
@@ -97,10 +96,11 @@ def _cell_of(planned: PlannedCell, runs: Mapping[str, Run], folders: Mapping[str
             samples_by_seed=planned.samples_by_seed,
             digests=planned.digests,
             examples=lambda place: _kept_examples(outputs[place], path),
-            share_rows=shares.pop() if len(shares) == 1 else None,
         ),
         path,
     )
+    shares = {share_rows(own[place].results, path) for place in cell.values}
+    cell = replace(cell, share_rows=shares.pop() if len(shares) == 1 else None)
     if not planned.row.ensemble:
         return cell
     if reason := reason_no_ensemble(planned.experiments[0].command, path):
@@ -285,6 +285,6 @@ def measured_source(table: Table, cells: Sequence[PlannedCell], done: Collection
     given = [
         f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in table.given.items()
-        if name != MODEL_OPTION
+        if name not in {MODEL_OPTION, *OF_THE_MACHINE}
     ]
     return "; ".join([*parts, *([f"with {', '.join(given)}"] if given else [])])

@@ -176,8 +176,11 @@ def test_any_run_can_be_the_baseline(make: Run, tmp_path: Path) -> None:
     assert list(lines.index) == ["aligned", "soft"]
     assert lines.loc["soft", "difference"] == pytest.approx(-20)
     assert lines.loc["soft", "verdict"] == "worse"
+    # Names are in the order of the runs as given, after a baseline that is not among them.
     apart = compare(soft, "--baseline", aligned, "--names", "A", "B", folder=tmp_path / "other")
-    assert list(apart.index) == ["A", "B"]
+    assert list(apart["mean"].round(9).items()) == [("A", 90), ("B", 70)]
+    named = compare(soft, aligned, "--baseline", aligned, "--names", "S", "A", folder=tmp_path / "named")
+    assert list(named["mean"].round(9).items()) == [("A", 90), ("S", 70)]
 
 
 # --- what is written

@@ -138,6 +138,34 @@ def test_finished_runs_are_not_run_again_wherever_they_and_their_rows_lie(
     assert frame(copy).equals(frame(measured[0]))
 
 
+def test_finished_runs_stay_as_they_are_where_other_rows_are_given(words, data_dir, copy, tmp_path, capsys):
+    shutil.copytree(data_dir, tmp_path / "rows")
+    write_rte(tmp_path / "rows" / "glue" / "rte" / "train.parquet", TRAIN_ROWS, 7)
+    others = [str(tmp_path / "rows") if word == str(data_dir) else word for word in words]
+    before = {path: path.read_bytes() for path in copy.glob("runs/**/*") if path.is_file()}
+    assert main(["reproduce", *others, "--output_dir", str(copy)]) == 2
+    assert "already holds another run (--data_dir: the content of" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in copy.glob("runs/**/*") if path.is_file()} == before
+    assert main(["reproduce", *words, "--output_dir", str(copy)]) == 0
+    assert list(frame(copy)["state"]) == ["done", "done"]
+    # A table of kept runs takes them wherever their rows lay, so it does not say where.
+    assert main(["reproduce", *others, "--finished_only", "--output_dir", str(copy)]) == 0
+    assert "rows" not in (copy / "table1" / "table1.md").read_text().partition("Measured:")[2].partition("\n")[0]
+
+
+def test_a_number_that_a_finished_run_lacks_fails_its_cell(words, copy, tmp_path, capsys):
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "title: t\ncommand: finetune\nseeds: 1\nrows:\n  - {label: soft, options: {attention: soft}}\n"
+        "columns:\n  - {label: RTE, options: {task: rte}, measures: [{label: accuracy, path: metrics.test.accuracy}]}\n"
+    )
+    rest = words[words.index("--model") :]
+    assert main(["reproduce", str(own), *rest, "--output_dir", str(copy)]) == 2
+    assert "metrics.test.accuracy" in capsys.readouterr().err
+    table = pd.read_csv(copy / "own" / "own.csv")
+    assert list(table["state"]) == ["failed"]
+
+
 def test_ray_fills_the_table_with_the_same_numbers(measured, words, tmp_path):
     code, _, error = finish(start([*words, "--launcher", "ray", "--processes", "1"], tmp_path / "results"))
     assert code == 0, error
