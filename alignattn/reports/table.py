@@ -294,7 +294,7 @@ def _compare(cell: Cell, baseline: Cell, family_size: int) -> Comparison | None:
     """Compare over the seeds that both have finished; None if there is none yet, or if the same runs fill both.
 
     Raises:
-        AlignAttnError: if there is no common seed, or the examples cannot be paired.
+        AlignAttnError: if there is no common seed, if all seeds repeat one pair, or the examples cannot be paired.
     """
     if cell.is_ensemble:
         members = [seed for seed in baseline.values if seed in cell.runs]
@@ -310,6 +310,8 @@ def _compare(cell: Cell, baseline: Cell, family_size: int) -> Comparison | None:
         return None
     if not seeds:
         raise AlignAttnError(f"no seed in common with {baseline.row}")
+    if len(seeds) > 1 and all(one.is_constant and len({*one.numbers}) == 1 for one in (cell, baseline)):
+        raise AlignAttnError("both predict the same for every row with all seeds, which is one pair of models")
 
     def scores() -> list[tuple[ExampleScores, ExampleScores]] | None:
         pairs = [(cell.examples(seed), baseline.examples(seed)) for seed in seeds]

@@ -234,6 +234,20 @@ def test_data_that_the_model_saw_are_reported(make: Run, tmp_path: Path, capsys:
     assert said in (tmp_path / "out" / "comparison.md").read_text()
 
 
+def test_seeds_that_repeat_one_pair_of_constant_models_are_not_tested(
+    make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six seeds of one pair would be significant (p = 2 / 64)."""
+    flat = {"constant_prediction": {"validation": "same"}}
+    for name, accuracy in (("pos", 0.7), ("neg", 0.3)):
+        for seed in range(6):
+            made = {"metrics": {"validation": {"accuracy": accuracy}}, **flat}
+            make(f"{name}/seed-{seed}", accuracy, seed, results=made)
+    lines = compare(tmp_path / "pos", tmp_path / "neg", folder=tmp_path / "out")
+    assert pd.isna(lines.loc["neg", "p_value"])
+    assert "is not compared: both predict the same for every row with all seeds" in capsys.readouterr().out
+
+
 def test_constant_predictions_and_unfinished_seeds_are_reported(
     make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
