@@ -6,13 +6,13 @@
 
 import copy
 import itertools
-import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils.import_utils import is_peft_available
 
 from alignattn.attention.attend import CHILD_NAME, SharedAttentionLayer, declares
 from alignattn.attention.choices import PREDICTIVE
@@ -182,8 +182,8 @@ def fill_slots(
                 state.hooks.append(layer.module.register_forward_pre_hook(slots.check_route))
     state.to(next(model.parameters()).device).train(model.training)
     setattr(model, CHILD_NAME, state)
-    if "peft" in sys.modules:
-        # Imported here because it takes half a second, and without an import of peft there are no adapters.
+    if is_peft_available():
+        # Imported here because it takes a quarter of a second. An adapter may come later, from a later import of peft.
         from alignattn.patching.adapters import carry
 
         carry(model)

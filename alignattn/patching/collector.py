@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import PreTrainedModel
 
 from alignattn.attention.masks import CrossMask, sample_starts
-from alignattn.patching.masks import PACKING_ADVICE, AttentionMask, real_tokens
+from alignattn.patching.masks import PACKING_ADVICE, AttentionMask, real_targets, real_tokens
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
 from alignattn.patching.process_changes import ProcessChange
 from alignattn.patching.recording import ForwardPass, RecordedCall, Recording, is_freed
@@ -99,6 +99,8 @@ class Collector:
         newest: the last recorded call.
         given_positions: the `position_ids` that the caller of the current forward passed; None if it passed none, so
             that each row is one sample.
+        real_targets: which positions of the decoder are real in the current forward, by its labels; None if they do
+            not tell, or `decoder_attention_mask` does.
         saw_no_gradient: whether a forward in training mode had no gradient to record.
     """
 
@@ -115,6 +117,7 @@ class Collector:
         self.witness: Tensor | None = None
         self.newest = RecordedCall()
         self.given_positions: Tensor | None = None
+        self.real_targets: Tensor | None = None
         self._mixed_positions: Tensor | None = None
         self._restarts: Tensor | None = None
         self._forward_pass = ForwardPass()
@@ -232,6 +235,11 @@ class Collector:
         # A layer gets positions that the model makes.
         if isinstance(module, PreTrainedModel) and isinstance(positions := kwargs.get("position_ids"), Tensor):
             self.assign("given_positions", positions)
+        # Collators for encoder-decoders pad labels and pass no mask of the decoder: later padding harms no prediction.
+        if getattr(getattr(module, "config", None), "is_encoder_decoder", False):
+            labels, mask = kwargs.get("labels"), kwargs.get("decoder_attention_mask")
+            if isinstance(labels, Tensor) and labels.dim() == 2 and mask is None:
+                self.assign("real_targets", real_targets(labels))
         if _is_traced_or_in_backward():
             return
         if module.training and torch.is_grad_enabled() and getattr(module, "_is_replica", False):
@@ -248,6 +256,8 @@ class Collector:
         """Note that such a forward ends: that module's forward hook, which torch also calls after a failure."""
         if self.given_positions is not None:
             self.assign("given_positions", None)
+        if self.real_targets is not None:
+            self.assign("real_targets", None)
         if _is_traced_or_in_backward() or not self._open:
             return
         if output is None:

@@ -37,6 +37,9 @@ of transformers (`real_tokens`)."""
 MASKED_BELOW = -1e4
 """An added score of at most this masks a pair: transformers adds the dtype's minimum, older code this number."""
 
+NO_TARGET = -100
+"""transformers' label of a position without a target."""
+
 PACKING_ADVICE = "use flash attention, or pass use_cache=False and no attention mask to a decoder"
 """How the samples of a row are separated, for messages."""
 
@@ -103,6 +106,11 @@ def real_tokens(mask: AttentionMask | None, batch: int | None = None, lengths: t
         return queries, keys
     repeated = queries.repeat(batch // len(queries), 1)
     return repeated, repeated if keys is queries else keys.repeat(batch // len(keys), 1)
+
+
+def real_targets(labels: Tensor) -> Tensor:
+    """Return which positions of a decoder are real by its labels `[B, n]`: all up to the last target of each row."""
+    return labels.ne(NO_TARGET).flip(-1).cumsum(-1).flip(-1) > 0
 
 
 def allowed_pairs(mask: Tensor) -> Tensor:

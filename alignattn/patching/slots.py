@@ -205,6 +205,7 @@ class LayerSlots(AttentionVariant):
         self.awaits_mask = reads_all_queries and not state.is_observed
         self.heads = layer.heads
         self.is_cross = layer.is_cross
+        self.is_of_decoder = "decoder" in state.paths[str(layer.heads.size)][index].split(".")
         self.queries_and_keys = getattr(layer.module, "queries_and_keys", None)
         # The position of the mask among the positional arguments of the module; None without one.
         arguments = list(signature(layer.module.forward).parameters)
@@ -457,6 +458,9 @@ class LayerSlots(AttentionVariant):
             )
         if self.is_cross:
             mask, position_ids = self.collector.cross_mask(query, key, mask), None
+        elif (targets := self.collector.real_targets) is not None and self.is_of_decoder:
+            # Prompts of an adapter stand before the targets.
+            mask = targets if targets.shape == query.shape[:2] else mask
         return RecordedCall(query, key, mask, self, position_ids)
 
 

@@ -1,0 +1,59 @@
+"""Encoder-decoders as `DataCollatorForSeq2Seq` feeds them: padded labels, and no mask of the decoder."""
+
+import pytest
+import torch
+import transformers
+
+import alignattn
+
+SIZES = {
+    "bart": {"d_model": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.0}
+    | {"encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
+    | {"decoder_start_token_id": 0},
+}
+LENGTHS = (9, 2)
+"""Of the targets; the sources of the same batch have the first length, too."""
+
+
+@pytest.fixture(params=SIZES)
+def model(request):
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(request.param, vocab_size=50, **SIZES[request.param])
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config)
+    for weights in model.parameters():
+        if weights.dim() > 1:
+            torch.nn.init.normal_(weights, std=0.3)
+    return model.double()
+
+
+@pytest.mark.parametrize("cross_attention", [False, True])
+@pytest.mark.parametrize("attention", ["aa-ct", "aa-gan"])
+def test_padding_of_the_labels_does_not_enter(model, attention, cross_attention):
+    sources, targets = torch.randint(3, 50, (2, 2, LENGTHS[0]))
+    labels = targets.masked_fill(torch.arange(LENGTHS[0]) >= torch.tensor(LENGTHS)[:, None], -100)
+    # A position without a target in the middle is real: later ones attend to it.
+    labels[0, 4] = -100
+    alignattn.patch(model, attention, cross_attention=cross_attention, alignment_weight=1.0).train()
+
+    def loss_of(**batch):
+        model(**batch)
+        return alignattn.alignment_loss(model)
+
+    def gradient_of(loss):
+        weights = [one for one in model.parameters() if one.requires_grad]
+        return torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+
+    padded = loss_of(input_ids=sources, labels=labels)
+    gradient = gradient_of(padded)
+    # The mean over samples, each by itself and without padding.
+    alone = [
+        loss_of(input_ids=sources[row : row + 1], labels=labels[row : row + 1, :length])
+        for row, length in enumerate(LENGTHS)
+    ]
+    mean = torch.stack(alone).mean()
+    torch.testing.assert_close(padded, mean)
+    torch.testing.assert_close(gradient, gradient_of(mean))
+    # A mask that the caller passes counts, and says the same here.
+    mask = (torch.arange(LENGTHS[0]) < torch.tensor(LENGTHS)[:, None]).long()
+    torch.testing.assert_close(loss_of(input_ids=sources, labels=labels, decoder_attention_mask=mask), mean)
