@@ -267,7 +267,7 @@ class AlignmentMixin(TrainerOverrides):
             result = compute_loss(model, inputs, return_outputs=reads_outputs, num_items_in_batch=num_items_in_batch)
             return result if reads_outputs else (result, None)
 
-        # The task's loss may call `self.compute_loss` itself.
+        # The task's loss may call `self.compute_loss` itself, which must not be `_batch_loss` meanwhile.
         with (
             replaced(self, compute_loss=compute_loss),
             replaced(self.args, average_tokens_across_devices=averages),
