@@ -160,6 +160,11 @@ def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel
     return built if chosen.lora_r is None else replace(built, model=adapt(built.model, chosen))
 
 
+def ignored_outputs(model: Any) -> list[str]:
+    """Return the names of outputs that no task reads; configs of encoder-decoders do not list the encoder's states."""
+    return ["encoder_last_hidden_state", *(getattr(model.config, "keys_to_ignore_at_inference", None) or ())]
+
+
 def load_preprocessor(name: str, model: PreTrainedModel, task_type: type[Task], **hub: Any) -> Any:
     """Return the model's tokenizer or image processor for a task's rows; None if they need none.
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.utils.generic import find_labels
 
-from alignattn.finetuning.model import load_preprocessor
+from alignattn.finetuning.model import ignored_outputs, load_preprocessor
 from alignattn.finetuning.results import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
@@ -296,7 +296,7 @@ class Predictor:
             for name in encoded.column_names
             if name in {*inputs, *LABELS}
         }
-        ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
+        ignored = {"loss", *ignored_outputs(self.model)}
         collate, device = task.collator(self.tokenizer, split), self.model.device
         # The outputs of each batch, and at last its labels.
         batches: list[tuple[list[int], list[NDArray[Any]]]] = []

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import EvalPrediction, PrinterCallback, ProgressCallback, TrainingArguments
 
+from alignattn.finetuning.model import ignored_outputs
 from alignattn.finetuning.rows import LengthGroupedSteps, padded_lengths, scattered
 from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
 from alignattn.tasks import Task
@@ -134,6 +135,7 @@ class TaskTrainer(TaskTrainerOverrides, AlignmentTrainer):
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """Return the loss, outputs and labels of a batch as `Trainer` does, or with generated sequences as outputs."""
         step: Any = super().prediction_step
+        ignore_keys = ignored_outputs(self._model) if ignore_keys is None else ignore_keys
         if not self.task.is_generative or prediction_loss_only:
             loss, logits, labels = step(model, inputs, prediction_loss_only, ignore_keys)
             # The loss of windows is not a loss of rows.

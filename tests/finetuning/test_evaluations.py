@@ -6,8 +6,10 @@ import shutil
 
 import pandas as pd
 import pytest
+import transformers
 from conftest import WORDS
 
+import alignattn
 from alignattn.cli import main
 from alignattn.commands import get_command
 
@@ -79,3 +81,30 @@ def test_the_default_is_once_an_epoch_where_there_are_rows(words, strategy, rows
 def test_a_domain_shift_is_evaluated_at_its_end():
     options = get_command("domain-shift").parse(["--pair", "snli-mnli", "--model", "x", "--output_dir", "o"])
     assert options.training.eval_strategy == "no"
+
+
+def test_an_encoder_decoder_that_classifies_is_evaluated_by_its_logits(rows, tiny_checkpoint, tmp_path):
+    """Its outputs also hold the states of its encoder, which its config does not list as ignored."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = transformers.BartConfig(
+        vocab_size=len(tokenizer),
+        d_model=16,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        max_position_embeddings=64,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+        decoder_start_token_id=tokenizer.cls_token_id,
+        **sizes,
+    )
+    transformers.BartModel(config).save_pretrained(tmp_path / "bart")
+    tokenizer.save_pretrained(tmp_path / "bart")
+    words = f"finetune --model {tmp_path / 'bart'} --attention soft --train_file {rows} --validation_file {rows}"
+    words += f" --text_columns text --num_train_epochs 1 --use_cpu true --output_dir {tmp_path / 'run'}"
+    assert main(words.split()) == 0
+    read = pd.read_csv(rows)
+    predicted = alignattn.load_run(tmp_path / "run").predict(read["text"].tolist())
+    right = [answer["prediction"] == label for answer, label in zip(predicted, read["label"], strict=True)]
+    metrics = json.loads((tmp_path / "run" / "results.json").read_text())["metrics"]
+    assert metrics["validation"]["accuracy"] == sum(right) / len(right)

@@ -17,7 +17,7 @@ from alignattn.models import MODELS
 from alignattn.models.build import build_model
 from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.training.methods import METHODS
-from alignattn.training.methods.mc_dropout import can_drop
+from alignattn.training.methods.mc_dropout import can_drop, mc_dropout
 from alignattn.training.methods.r_drop import RDrop
 from alignattn.training.trainer import step_losses
 from alignattn.utils.errors import AlignAttnError
@@ -190,6 +190,24 @@ def test_methods_declare_options_that_trainers_have():
     declared = {field.name for field in dataclasses.fields(AlignmentTrainingArguments)}
     for method in METHODS:
         assert method.predicts or method.switch in declared
+
+
+def test_batch_normalisation_stays_as_it_is_under_mc_dropout():
+    """In training it would normalise a row by its batch, and change its running statistics."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    inputs = torch.randn(6, 4)
+    expected = model(inputs).detach()
+    with torch.no_grad(), mc_dropout(model, 0, torch.device("cpu")):
+        passes = [model(inputs) for _ in range(2)]
+        model(inputs[:1])
+    assert not torch.equal(*passes)
+    for each in passes:
+        kept = each != 0
+        torch.testing.assert_close(each[kept], 2 * expected[kept])
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+    assert not any(part.training for part in model.modules())
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.0, False), (0.1, True)])

@@ -93,7 +93,16 @@ def mc_dropout(model: nn.Module, seed: int, device: torch.device) -> Iterator[No
     """
     import torch
 
-    hook = model.register_forward_pre_hook(lambda module, args: module.train() and None)
+    from alignattn.training.private_api import BatchNorm
+
+    def train_dropout(module: nn.Module, _args: Any) -> None:
+        module.train()
+        # It would normalise a row by its batch, and change its running statistics.
+        for part in module.modules():
+            if isinstance(part, BatchNorm):
+                part.eval()
+
+    hook = model.register_forward_pre_hook(train_dropout)
     devices = [] if device.type == "cpu" else [device]
     try:
         with torch.random.fork_rng(devices, device_type="cuda" if not devices else device.type):
