@@ -21,7 +21,7 @@ from alignattn.finetuning.model import ignored_outputs, load_preprocessor
 from alignattn.finetuning.results import CALIBRATION_FOLDER, CALIBRATION_ROWS_FILE
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run, warn_plain
 from alignattn.models import capabilities_of
-from alignattn.models.lengths import batches_of_rows
+from alignattn.models.lengths import batches_of_rows, picture_tokens
 from alignattn.patching.checkpoints import load_checkpoint
 from alignattn.tasks import Task
 from alignattn.tasks.formats import TextRows
@@ -301,7 +301,9 @@ class Predictor:
         # The outputs of each batch, and at last its labels.
         batches: list[tuple[list[int], list[NDArray[Any]]]] = []
         done, has_labels = 0, False
-        lengths = [_tokens(ids) for ids in columns.get("input_ids", [()] * len(encoded))]
+        # Rows without tokens are pictures, or nodes of one graph.
+        size = picture_tokens(self.model.config) if task.reads_images else 1
+        lengths = [_tokens(ids) for ids in columns["input_ids"]] if "input_ids" in columns else [size] * len(encoded)
         rows = range(len(encoded))
         for members in batches_of_rows(rows, lengths, device, batching.size, by_length=batching.by_length):
             batch = dict(collate([{name: values[index] for name, values in columns.items()} for index in members]))

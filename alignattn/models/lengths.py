@@ -57,6 +57,14 @@ def most_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") 
     return most if positions is None else min(positions, most)
 
 
+def picture_tokens(config: "PreTrainedConfig") -> int:
+    """Return the number of patches of a picture that a model reads; that of ViT at 224 pixels if its config has none."""
+    sizes = getattr(config, "image_size", None), getattr(config, "patch_size", None)
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return 14 * 14
+    return max(1, (sizes[0] // sizes[1]) ** 2)
+
+
 def row_length(asked: int | None, usual: int, most: int) -> int:
     """Return the maximum number of tokens per row.
 

@@ -5,9 +5,9 @@ import torch
 from conftest import tiny_model
 from needs import needs_files
 from robustness_helpers import NLTK_DATA, random_masked_language_model, random_texts, watch_inputs
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertConfig, ViTConfig
 
-from alignattn.models.lengths import CPU_TOKENS, GPU_ROWS, rows_at_once
+from alignattn.models.lengths import CPU_TOKENS, GPU_ROWS, picture_tokens, rows_at_once
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.models import MeanPooling, ModelInputs
 
@@ -22,6 +22,8 @@ def _shape(ids):
 def test_batches_are_limited_by_tokens_on_a_cpu_and_by_rows_on_a_gpu():
     assert [rows_at_once(CPU, longest) for longest in (0, 8, 16, 512, 4096)] == [512, 64, 32, 2, 2]
     assert {rows_at_once(torch.device("cuda"), longest) for longest in (8, 512)} == {GPU_ROWS}
+    configs = ViTConfig(), ViTConfig(image_size=8, patch_size=2), BertConfig()
+    assert [picture_tokens(config) for config in configs] == [196, 16, 196]
 
 
 @pytest.mark.parametrize("padding_side", ["right", "left"])
