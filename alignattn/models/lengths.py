@@ -58,7 +58,7 @@ def most_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") 
 
 
 def picture_tokens(config: "PreTrainedConfig") -> int:
-    """Return the number of patches of a picture that a model reads; that of ViT at 224 pixels if its config has none."""
+    """Return the number of patches of a picture that a model reads; ViT's at 224 pixels if its config has none."""
     sizes = getattr(config, "image_size", None), getattr(config, "patch_size", None)
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return 14 * 14
