@@ -59,10 +59,10 @@ def most_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") 
 
 def picture_tokens(config: "PreTrainedConfig") -> int:
     """Return the number of patches of a picture that a model reads; ViT's at 224 pixels if its config has none."""
-    sizes = getattr(config, "image_size", None), getattr(config, "patch_size", None)
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
+    size, patch = (getattr(config, name, None) for name in ("image_size", "patch_size"))
+    if not isinstance(size, int) or not isinstance(patch, int) or patch < 1:
         return 14 * 14
-    return max(1, (sizes[0] // sizes[1]) ** 2)
+    return max(1, (size // patch) ** 2)
 
 
 def row_length(asked: int | None, usual: int, most: int) -> int:
